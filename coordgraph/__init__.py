@@ -1,0 +1,37 @@
+"""Coordinate graphs: what a kernel is, before any schedule, target or machine.
+
+Every index in a kernel is a path through a graph of coordinate transforms. See `Gemm` for the
+front end, `CoordinateGraph` for the graph, `passes` for schedules and `codegen` to run them.
+"""
+
+from coordgraph.coordinates import CoordinateGraph
+from coordgraph.errors import (
+    AmbiguousPath,
+    CodegenError,
+    CoordGraphError,
+    EvaluationError,
+    LaunchError,
+    NoPath,
+    NotInvertible,
+    ParseError,
+    PassError,
+    VerifyError,
+)
+from coordgraph.gemm import Gemm
+from coordgraph.kernel import KernelGraph
+
+__all__ = [
+    "AmbiguousPath",
+    "CodegenError",
+    "CoordGraphError",
+    "CoordinateGraph",
+    "EvaluationError",
+    "Gemm",
+    "KernelGraph",
+    "LaunchError",
+    "NoPath",
+    "NotInvertible",
+    "ParseError",
+    "PassError",
+    "VerifyError",
+]

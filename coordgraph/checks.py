@@ -1,0 +1,160 @@
+"""Named checks: what a kernel graph must satisfy, by level. Each collects all that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from coordgraph.control.operations import (
+    Assign,
+    For,
+    Kernel,
+    MultiplyAccumulate,
+    Operation,
+    SetCoordinate,
+)
+from coordgraph.control.lowered import MultiplyFragments
+from coordgraph.coordinates.dimensions import MacroTileNumber
+from coordgraph.coordinates.rules import decide
+from coordgraph.errors import VerifyError
+from coordgraph.integers import to_text
+
+if TYPE_CHECKING:
+    from coordgraph.kernel import KernelGraph
+
+__all__ = ["CHECKS", "LEVELS", "check", "run_checks", "verify"]
+
+Check = Callable[["KernelGraph"], Iterator[str]]
+CHECKS: dict[str, Check] = {}
+LEVELS = {
+    "problem": ("well-formed", "problem"),
+    "scheduled": ("well-formed", "scheduled"),
+    "lowered": ("well-formed", "lowered"),
+}
+
+
+def check(name: str) -> Callable[[Check], Check]:
+    """Register a check under a name that passes may require or establish."""
+
+    def register(function: Check) -> Check:
+        CHECKS[name] = function
+        return function
+
+    return register
+
+
+def run_checks(graph: KernelGraph, names: Iterable[str]) -> list[str]:
+    """All problems that the named checks find."""
+    problems: list[str] = []
+    for name in names:
+        if name not in CHECKS:
+            raise VerifyError(f"there is no check '{name}'; there are {', '.join(CHECKS)}")
+        problems += CHECKS[name](graph)
+    return problems
+
+
+def verify(graph: KernelGraph) -> None:
+    """Run the checks of the graph's level; VerifyError lists every problem."""
+    if graph.level not in LEVELS:
+        raise VerifyError(f"unknown level '{graph.level}'; there are {', '.join(LEVELS)}")
+    if problems := run_checks(graph, LEVELS[graph.level]):
+        raise VerifyError(*problems)
+
+
+@check("well-formed")
+def _well_formed(graph: KernelGraph) -> Iterator[str]:
+    """Ids exist, names do not clash, size rules are not broken, symbols are bound."""
+    coordinates, parameters = graph.coordinates, graph.parameters
+    for p in parameters.items:
+        if p.name in coordinates:
+            yield f"'{p.name}' is both a parameter and a dimension"
+    for position, op in enumerate(graph.control.operations):
+        for role, names in op.bindings.items():
+            for name in names:
+                if name not in coordinates:
+                    yield f"{op.kind} (operation {position}): no dimension '{name}' for {role}"
+    ranges = parameters.ranges(definitions=True)
+    for edge in coordinates.edges:
+        for rule in edge.size_rule(coordinates.sizes(edge)):
+            if decide(rule, ranges) is False:
+                yield f"{edge}: its size rule {rule} does not hold"
+    symbols = {p.symbol for p in parameters.items}
+    for dimension in coordinates:
+        unbound = (dimension.size.free_symbols if dimension.size is not None else set()) - symbols
+        for symbol in sorted(unbound, key=str):
+            yield f"the size of '{dimension.id}' reads '{symbol}', which is no parameter"
+    yield from _unbound(graph)
+
+
+def _unbound(graph: KernelGraph) -> Iterator[str]:
+    """Symbols in operations that nothing around them binds."""
+    machine = {d.symbol for d in graph.coordinates if d.hardware}
+    given = {p.symbol for p in graph.parameters.items}
+
+    def visit(ops: tuple[Operation, ...], bound: set[object]) -> Iterator[str]:
+        bound = set(bound)
+        for op in ops:
+            inside = bound
+            if isinstance(op, For | SetCoordinate):
+                inside = bound | {graph.coordinates.symbol(op.dim)}
+            for name, value in op.details.items():
+                free = getattr(value, "free_symbols", set())
+                scope = inside if isinstance(op, For) and name == "step" else bound
+                for symbol in sorted(free - scope, key=str):
+                    yield f"{op.kind}: '{symbol}' in {name} = {to_text(value)} is not bound here"
+            if isinstance(op, Assign):
+                bound.add(op.symbol)
+            for body in op.BODIES:
+                yield from visit(getattr(op, body), inside)
+
+    if not any(
+        name not in graph.coordinates
+        for op in graph.control.operations
+        for names in op.bindings.values()
+        for name in names
+    ):
+        yield from visit(graph.control.root.body, machine | given)
+
+
+@check("problem")
+def _problem(graph: KernelGraph) -> Iterator[str]:
+    """No schedule yet: tile numbers dangle, and one loop accumulates."""
+    if graph.control.root.workgroup:
+        yield "a schedule has tied this graph to workgroups already; start from Gemm.graph()"
+    elif not graph.dangling:
+        yield "no tile number dangles, so there is nothing to schedule"
+    loops = [
+        op
+        for op in graph.control.of_kind(For)
+        if any(isinstance(child, MultiplyAccumulate) for child in op.body)
+    ]
+    if len(loops) != 1 or not graph.control.root.body:
+        yield f"needs one accumulation loop, the graph has {len(loops)}"
+    elif loops[0] not in graph.control.root.body:
+        yield "the accumulation loop is not directly under the kernel"
+
+
+@check("scheduled")
+def _scheduled(graph: KernelGraph) -> Iterator[str]:
+    """Every tile number is tied to workgroups and loops; the work is there."""
+    if not graph.control.root.workgroup:
+        yield (
+            "no schedule has tied this graph to workgroups: apply one, as in "
+            "DataParallel()(graph) or StreamK(workgroups=132)(graph)"
+        )
+    for dimension in graph.dangling:
+        if isinstance(dimension, MacroTileNumber):
+            yield f"the tile number '{dimension.id}' still dangles"
+    if not graph.control.of_kind(MultiplyAccumulate):
+        yield "nothing accumulates"
+
+
+@check("lowered")
+def _lowered(graph: KernelGraph) -> Iterator[str]:
+    """A scheduled graph whose tile operations have become work of single workitems."""
+    if not isinstance(graph.control.root, Kernel) or not graph.control.root.workgroup:
+        yield "no schedule has tied this graph to workgroups"
+    if graph.control.of_kind(MultiplyAccumulate):
+        yield "a MultiplyAccumulate on whole tiles is left"
+    if not graph.control.of_kind(MultiplyFragments):
+        yield "there is no matrix instruction"

@@ -1,0 +1,121 @@
+"""The control graph: what is done, in which order, under which loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cached_property
+from typing import Any, TypeVar
+
+import networkx as nx
+
+from coordgraph.control.operations import Body, Kernel, Operation
+
+__all__ = ["ControlEdge", "ControlGraph", "Rewrite", "rewrite"]
+
+O = TypeVar("O", bound=Operation)
+Rewrite = Callable[[Operation], "Operation | Body"]
+
+
+class ControlEdge(Enum):
+    """How two operations of a control graph stand to each other."""
+
+    BODY = "Body"
+    ELSE = "Else"
+    SEQUENCE = "Sequence"
+
+
+@dataclass(frozen=True)
+class ControlGraph:
+    """An ordered tree of operations under a `Kernel`, read as a graph.
+
+    `Body` and `Else` lead from an operation to the first of what it holds, `Sequence` from one
+    operation to the next. Operations are numbered in order, so ids are deterministic.
+    """
+
+    root: Kernel = Kernel()
+
+    @cached_property
+    def operations(self) -> tuple[Operation, ...]:
+        """Every operation; its place here is its id."""
+        return tuple(self.root.walk())
+
+    def of_kind(self, kind: type[O]) -> tuple[O, ...]:
+        """The operations of a kind, in order."""
+        return tuple(op for op in self.operations if isinstance(op, kind))
+
+    @cached_property
+    def edges(self) -> tuple[tuple[int, int, ControlEdge], ...]:
+        """(from id, to id, kind) triples."""
+        return tuple(self._edges())
+
+    @property
+    def bindings(self) -> dict[tuple[int, str], tuple[str, ...]]:
+        """(operation id, role) to the coordinates bound there."""
+        return {
+            (position, role): names
+            for position, op in enumerate(self.operations)
+            for role, names in op.bindings.items()
+        }
+
+    def networkx(self) -> nx.DiGraph:
+        """The same as a networkx graph; nodes hold `operation`, edges hold `kind`."""
+        view: nx.DiGraph = nx.DiGraph()
+        for position, op in enumerate(self.operations):
+            view.add_node(position, operation=op)
+        for start, end, kind in self.edges:
+            view.add_edge(start, end, kind=kind)
+        return view
+
+    def rewrite(self, change: Rewrite) -> ControlGraph:
+        """The graph with every operation replaced by what `change` makes of it, bottom up."""
+        root = rewrite(self.root, change)
+        if len(root) != 1 or not isinstance(root[0], Kernel):
+            raise TypeError("a rewrite must leave one Kernel at the top")
+        return self if root[0] == self.root else ControlGraph(root[0])
+
+    def mermaid(self, **options: Any) -> str:
+        """The graph as mermaid text; options as in `coordgraph.show.mermaid.control`."""
+        from coordgraph.show.mermaid import control
+
+        return control(self, **options)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        text = self.mermaid()
+        return {"text/plain": repr(self), "text/markdown": f"```mermaid\n{text}\n```"}
+
+    def __repr__(self) -> str:
+        return f"<ControlGraph: {len(self.operations)} operations>"
+
+    def _edges(self) -> Iterator[tuple[int, int, ControlEdge]]:
+        counter = 0
+
+        def visit(op: Operation) -> Iterator[tuple[int, int, ControlEdge]]:
+            nonlocal counter
+            own = counter
+            counter += 1
+            for name in op.BODIES:
+                previous: int | None = None
+                for child in getattr(op, name):
+                    if previous is None:
+                        kind = ControlEdge.ELSE if name == "orelse" else ControlEdge.BODY
+                        yield own, counter, kind
+                    else:
+                        yield previous, counter, ControlEdge.SEQUENCE
+                    previous = counter
+                    yield from visit(child)
+
+        yield from visit(self.root)
+
+
+def rewrite(op: Operation, change: Rewrite) -> Body:
+    """Rewrite the bodies of `op`, then `op` itself; `change` returns an operation or several."""
+    bodies = {
+        name: tuple(new for child in getattr(op, name) for new in rewrite(child, change))
+        for name in op.BODIES
+    }
+    if any(getattr(op, name) != body for name, body in bodies.items()):
+        op = replace(op, **bodies)
+    result = change(op)
+    return result if isinstance(result, tuple) else (result,)

@@ -1,0 +1,192 @@
+"""Operations of a lowered graph: what one workitem does with memory and registers.
+
+They are the same for every machine. Where an element lies, in a tensor, in shared memory or in a
+register, is a path through the coordinate graph; `form` and `instruction` name what the target is
+to use, and lowering chooses them. A *fragment* is a named set of registers, one for every index of
+its `registers` dimensions (all unrolled).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordgraph.control.operations import Body, Operation
+
+__all__ = [
+    "AccumulateFragment",
+    "Barrier",
+    "ClearFlag",
+    "CommitCopies",
+    "CopyElements",
+    "FillElements",
+    "LoadFragment",
+    "MultiplyFragments",
+    "Prefetch",
+    "ScaleFragment",
+    "SignalFlag",
+    "StoreFragment",
+    "WaitCopies",
+    "WaitFlag",
+    "ZeroFragment",
+]
+
+
+@dataclass(frozen=True)
+class CopyElements(Operation):
+    """Copy `width` elements from a tensor to shared memory; zeros where the source is padding.
+
+    An asynchronous copy ends at the `WaitCopies` of its group.
+    """
+
+    source: str
+    destination: str
+    width: int = 1
+    asynchronous: bool = False
+
+    ROLES = ("source", "destination")
+
+
+@dataclass(frozen=True)
+class FillElements(Operation):
+    """Store `width` zeros in shared memory."""
+
+    destination: str
+    width: int = 1
+
+    ROLES = ("destination",)
+
+
+@dataclass(frozen=True)
+class CommitCopies(Operation):
+    """Close the group of asynchronous copies issued so far."""
+
+
+@dataclass(frozen=True)
+class WaitCopies(Operation):
+    """Wait until at most `pending` groups of copies are under way."""
+
+    pending: int
+
+
+@dataclass(frozen=True)
+class Barrier(Operation):
+    """All workitems of the workgroup arrive before one goes on."""
+
+
+@dataclass(frozen=True)
+class ZeroFragment(Operation):
+    """`width` registers of a fragment become zero."""
+
+    fragment: str
+    registers: tuple[str, ...]
+    width: int = 1
+
+    ROLES = ("registers",)
+
+
+@dataclass(frozen=True)
+class LoadFragment(Operation):
+    """Fill registers from memory: `width` elements at the place of `source`, by `form`.
+
+    `registers` are the dimensions that tell this fragment's registers apart.
+    """
+
+    fragment: str
+    source: str
+    registers: tuple[str, ...]
+    width: int = 1
+    form: str = "vector"
+
+    ROLES = ("source", "registers")
+
+
+@dataclass(frozen=True)
+class StoreFragment(Operation):
+    """Write registers to memory: `width` elements at the place of `destination`.
+
+    Elements that are padding are not written.
+    """
+
+    fragment: str
+    destination: str
+    registers: tuple[str, ...]
+    width: int = 1
+
+    ROLES = ("destination", "registers")
+
+
+@dataclass(frozen=True)
+class AccumulateFragment(Operation):
+    """Add memory to registers, `scale` (the name of a scalar argument, or none) times."""
+
+    fragment: str
+    source: str
+    registers: tuple[str, ...]
+    width: int = 1
+    scale: str = ""
+
+    ROLES = ("source", "registers")
+
+
+@dataclass(frozen=True)
+class ScaleFragment(Operation):
+    """Multiply registers by the scalar argument `scale`."""
+
+    fragment: str
+    registers: tuple[str, ...]
+    scale: str
+    width: int = 1
+
+    ROLES = ("registers",)
+
+
+@dataclass(frozen=True)
+class MultiplyFragments(Operation):
+    """One matrix instruction: `accumulator += a @ b`."""
+
+    a: str
+    b: str
+    accumulator: str
+    a_registers: tuple[str, ...]
+    b_registers: tuple[str, ...]
+    registers: tuple[str, ...]
+    instruction: str
+
+    ROLES = ("a_registers", "b_registers", "registers")
+
+
+@dataclass(frozen=True)
+class SignalFlag(Operation):
+    """Publish what the workgroup wrote, then raise the flag (release, device scope)."""
+
+    flag: str
+
+    ROLES = ("flag",)
+
+
+@dataclass(frozen=True)
+class WaitFlag(Operation):
+    """Wait until the flag is up; then what was written before it may be read (acquire)."""
+
+    flag: str
+
+    ROLES = ("flag",)
+
+
+@dataclass(frozen=True)
+class ClearFlag(Operation):
+    """Lower the flag for the next launch, once all of the workgroup has read."""
+
+    flag: str
+
+    ROLES = ("flag",)
+
+
+@dataclass(frozen=True)
+class Prefetch(Operation):
+    """A named group of operations that runs ahead of its consumers (a software pipeline's fill)."""
+
+    name: str
+    body: Body = ()
+
+    BODIES = ("body",)

@@ -1,0 +1,81 @@
+"""Resolving a control graph: every value an operation needs, as an expression, worked out once.
+
+A resolved tree has the shape of the control graph. Interpreters and code generators walk it and
+only evaluate or print expressions; none of them computes an index of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sympy import Expr
+from sympy.logic.boolalg import Boolean
+
+from coordgraph.control.operations import Assign, Body, For, If, Operation, SetCoordinate
+from coordgraph.control.scope import Loop, Scoped
+from coordgraph.coordinates.dimensions import Register, Unroll
+from coordgraph.coordinates.traverse import Solution
+
+__all__ = ["Node", "resolve"]
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """An operation with its scope, and what its kind needs."""
+
+    op: Operation
+    scope: Scoped
+    body: tuple[Node, ...] = ()
+    orelse: tuple[Node, ...] = ()
+    loop: Loop | None = None
+    condition: Boolean | None = None
+    value: Expr | None = None
+    _places: dict[str, Solution] = field(default_factory=dict[str, Solution])
+
+    def place(self, dim: str) -> Solution:
+        """The index along `dim` here, and the condition that it is not padding."""
+        if dim not in self._places:
+            self._places[dim] = self.scope.reverse(dim)
+        return self._places[dim]
+
+    def walk(self) -> Iterator[Node]:
+        """This node and all below it, in order."""
+        yield self
+        for child in (*self.body, *self.orelse):
+            yield from child.walk()
+
+    def index_expressions(self) -> Iterator[tuple[str, Expr, Boolean]]:
+        """(coordinate, index, guard) of every coordinate that this operation addresses."""
+        for role, names in self.op.bindings.items():
+            if role in ("registers", "a_registers", "b_registers", "dim"):
+                continue
+            for name in names:
+                if not isinstance(self.scope.coordinates[name], Register | Unroll):
+                    found = self.place(name)
+                    yield name, found.values[0], found.guard
+
+
+def resolve(body: Body, scope: Scoped) -> tuple[Node, ...]:
+    """Resolve the operations of a body in order; `Assign` widens the scope of what follows."""
+    nodes: list[Node] = []
+    for op in body:
+        match op:
+            case For():
+                loop, inside = scope.enter_for(op)
+                nodes.append(Node(op, scope, resolve(op.body, inside), loop=loop))
+            case If():
+                condition = scope.resolve_condition(op.condition)
+                yes = resolve(op.body, scope.enter_if(condition))
+                no = resolve(op.orelse, scope.enter_if(~condition))
+                nodes.append(Node(op, scope, yes, no, condition=condition))
+            case SetCoordinate():
+                value, inside = scope.enter_set(op)
+                nodes.append(Node(op, scope, resolve(op.body, inside), value=value))
+            case Assign():
+                value, after = scope.assign(op)
+                nodes.append(Node(op, scope, value=value))
+                scope = after
+            case _:
+                nodes.append(Node(op, scope, resolve(op.children, scope)))
+    return tuple(nodes)

@@ -1,0 +1,130 @@
+"""Scopes: what is bound, and what is known of it, at a place in the control graph.
+
+The interpreter, code generation and passes all walk a control graph; each takes the same steps
+here, so an index means the same everywhere and is simplified under the same ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from sympy import Expr, Ge, Gt, Integer, Le, Lt, Symbol, sympify
+from sympy.logic.boolalg import And, Boolean
+
+from coordgraph.control.operations import Assign, For, SetCoordinate
+from coordgraph.coordinates.graph import CoordinateGraph
+from coordgraph.coordinates.rules import simplify_condition
+from coordgraph.coordinates.traverse import Direction, Solution, solve
+from coordgraph.integers import Ranges, ceil_div, index_symbol, simplify
+
+__all__ = ["Loop", "Scoped"]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A `For` as code generation runs it: `symbol` counts from `start` to `stop` by `step`."""
+
+    symbol: Symbol
+    start: Expr
+    stop: Expr
+    step: Expr
+
+
+@dataclass(frozen=True)
+class Scoped:
+    """The coordinates bound around an operation, and the ranges of their symbols."""
+
+    coordinates: CoordinateGraph
+    ranges: Ranges
+    known: Mapping[str, Expr] = field(default_factory=dict)
+    definitions: Mapping[Symbol, Expr] = field(default_factory=dict)
+
+    def binding(self, dim: str, value: Expr) -> Scoped:
+        """Inside, the index along `dim` is `value`."""
+        return replace(self, known={**self.known, dim: value})
+
+    def hardware(self, dims: Iterable[str]) -> Scoped:
+        """The machine gives these; their symbols stand for themselves."""
+        scope = self
+        for dim in dims:
+            symbol, size = self.coordinates.symbol(dim), self.coordinates.size(dim)
+            ranges = scope.ranges if size is None else scope.ranges.with_index(symbol, size)
+            scope = replace(scope, ranges=ranges).binding(dim, symbol)
+        return scope
+
+    def resolve(self, expr: Expr) -> Expr:
+        """An operation's expression with the bound dimensions put in, simplified."""
+        return simplify(self._put_in(sympify(expr)), self.ranges)
+
+    def resolve_condition(self, condition: Boolean) -> Boolean:
+        """The same for a condition; `true` or `false` where it is decided."""
+        return simplify_condition(self._put_in(condition), self.ranges)
+
+    def enter_for(self, op: For) -> tuple[Loop, Scoped]:
+        """The loop to run and the scope of its body.
+
+        A step that does not change in the loop makes the index `start + step·ordinal`, so that
+        what is a multiple of the step is seen to be one.
+        """
+        start, stop, step = self.resolve(op.start), self.resolve(op.stop), self._put_in(op.step)
+        if step == 1 or op.symbol in step.free_symbols:
+            last = self._expand(stop) - 1
+            ranges = self.ranges.with_bounds(op.symbol, start, (last,))
+            scope = replace(self, ranges=ranges).binding(op.dim, op.symbol)
+            return Loop(op.symbol, start, stop, scope.resolve(op.step)), scope
+        ordinal = index_symbol(f"{op.dim}.ordinal")
+        count = simplify(ceil_div((stop - start).expand(), step), self.ranges)
+        ranges = self.ranges.with_bounds(ordinal, Integer(0), (self._expand(count) - 1,))
+        scope = replace(self, ranges=ranges).binding(op.dim, start + step * ordinal)
+        return Loop(ordinal, Integer(0), count, Integer(1)), scope
+
+    def enter_if(self, condition: Boolean) -> Scoped:
+        """The scope of a body whose (resolved) condition holds."""
+        ranges = self.ranges
+        for part in condition.args if isinstance(condition, And) else (condition,):
+            match part:
+                case Lt():
+                    small, large, gap = part.lhs, part.rhs, 1
+                case Le():
+                    small, large, gap = part.lhs, part.rhs, 0
+                case Gt():
+                    small, large, gap = part.rhs, part.lhs, 1
+                case Ge():
+                    small, large, gap = part.rhs, part.lhs, 0
+                case _:
+                    continue
+            if isinstance(small, Symbol):
+                ranges = ranges.with_upper(small, self._expand(large) - gap)
+        return replace(self, ranges=ranges)
+
+    def enter_set(self, op: SetCoordinate) -> tuple[Expr | None, Scoped]:
+        """The value that the dimension's symbol takes, and the scope of the body.
+
+        A number or a name stands for the index itself (no value to compute, None); anything else
+        is computed once and keeps the dimension's symbol, so that expressions stay short.
+        """
+        value, symbol = self.resolve(op.value), self.coordinates.symbol(op.dim)
+        if value.is_Integer or value.is_Symbol or symbol in value.free_symbols:
+            return None, self.binding(op.dim, value)
+        ranges = self.ranges.with_value(symbol, self._expand(value))
+        return value, replace(self, ranges=ranges).binding(op.dim, symbol)
+
+    def assign(self, op: Assign) -> tuple[Expr, Scoped]:
+        """The value of an `Assign` and the scope of what follows it."""
+        value = self.resolve(op.value)
+        definitions = {**self.definitions, op.symbol: self._expand(value)}
+        ranges = self.ranges.with_value(op.symbol, self._expand(value))
+        return value, replace(self, ranges=ranges, definitions=definitions)
+
+    def reverse(self, *wanted: str) -> Solution:
+        """Upstream coordinates here, and the condition that they are not padding."""
+        return solve(self.coordinates, Direction.REVERSE, self.known, wanted, self.ranges)
+
+    def _put_in(self, expr: Expr) -> Expr:
+        values = {index_symbol(dim): value for dim, value in self.known.items()}
+        return expr.xreplace({s: v for s, v in values.items() if s != v})
+
+    def _expand(self, expr: Expr) -> Expr:
+        """The names of `Assign` replaced by what they stand for (proofs look through them)."""
+        return expr.xreplace(dict(self.definitions))

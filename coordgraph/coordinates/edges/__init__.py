@@ -1,0 +1,24 @@
+"""The edges: one class in one file each, all that is known about it in that class."""
+
+from coordgraph.coordinates.edges.base import EDGES, Edge, Law, Sizes
+from coordgraph.coordinates.edges.flatten import Flatten
+from coordgraph.coordinates.edges.join import Join
+from coordgraph.coordinates.edges.passthrough import PassThrough
+from coordgraph.coordinates.edges.split import Split
+from coordgraph.coordinates.edges.sunder import Sunder
+from coordgraph.coordinates.edges.swizzle import Swizzle
+from coordgraph.coordinates.edges.tile import Tile
+
+__all__ = [
+    "EDGES",
+    "Edge",
+    "Flatten",
+    "Join",
+    "Law",
+    "PassThrough",
+    "Sizes",
+    "Split",
+    "Sunder",
+    "Swizzle",
+    "Tile",
+]

@@ -1,0 +1,110 @@
+"""The protocol of coordinate-transform edges, and their registry.
+
+*Upstream* is toward the tensor, *downstream* toward the machine. `reverse` maps downstream indices
+to upstream ones and is what code generation uses; `forward` maps upstream indices to downstream
+ones. An edge class says everything about itself in one place: arity, size rule, both formulas,
+guard and laws. There is no identity default: a missing direction raises `NotInvertible`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any, ClassVar
+
+from sympy import Expr
+from sympy.logic.boolalg import Boolean
+
+from coordgraph.errors import VerifyError
+from coordgraph.integers import Ranges
+
+__all__ = ["EDGES", "Edge", "Law", "Sizes"]
+
+EDGES: dict[str, type[Edge]] = {}
+
+
+class Law(Enum):
+    """What a test may hold an edge to, for every index inside the sizes and the guard."""
+
+    REVERSE_UNDOES_FORWARD = "reverse(forward(u)) == u"
+    FORWARD_UNDOES_REVERSE = "forward(reverse(d)) == d"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes of an edge's two sides, None where a dimension has none."""
+
+    upstream: tuple[Expr | None, ...]
+    downstream: tuple[Expr | None, ...]
+
+
+@dataclass(frozen=True)
+class Edge(ABC):
+    """An ordered hyperedge: operand order is meaning."""
+
+    upstream: tuple[str, ...]
+    downstream: tuple[str, ...]
+
+    arity: ClassVar[tuple[int | None, int | None]]
+    """Operands upstream and downstream; None means one or more."""
+    laws: ClassVar[frozenset[Law]]
+
+    def __init_subclass__(cls) -> None:
+        EDGES[cls.__name__] = cls
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "upstream", _ids(self.upstream))
+        object.__setattr__(self, "downstream", _ids(self.downstream))
+        for side, count, want in (
+            ("upstream", len(self.upstream), self.arity[0]),
+            ("downstream", len(self.downstream), self.arity[1]),
+        ):
+            if count == 0 or (want is not None and count != want):
+                wanted = "one or more" if want is None else str(want)
+                raise VerifyError(f"{self}: {count} {side} operands, {self.kind} takes {wanted}")
+
+    @property
+    def kind(self) -> str:
+        """The class name, as the text form and the pictures show it."""
+        return type(self).__name__
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """The fields that only this edge has (strides, a function), in order."""
+        return {f.name: getattr(self, f.name) for f in fields(self)[2:]}
+
+    @abstractmethod
+    def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
+        """Conditions that the sizes must meet; those that read an absent size are left out."""
+
+    @abstractmethod
+    def reverse(
+        self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges
+    ) -> tuple[Expr, ...]:
+        """Upstream indices from downstream ones."""
+
+    @abstractmethod
+    def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
+        """Downstream indices from upstream ones."""
+
+    def guard(
+        self, upstream: Sequence[Expr], downstream: Sequence[Expr | None], sizes: Sizes
+    ) -> tuple[Boolean, ...]:
+        """When reversed indices are inside the upstream dimension (padding is outside)."""
+        return ()
+
+    def reverse_needs(self, known: dict[str, Expr]) -> tuple[str, ...]:
+        """The downstream dimensions that `reverse` reads, given what is known so far."""
+        return self.downstream
+
+    def __str__(self) -> str:
+        return f"{self.kind}({', '.join(self.upstream)} -> {', '.join(self.downstream)})"
+
+
+def _ids(side: Any) -> tuple[str, ...]:
+    """Accept an id, a dimension, or a sequence of either."""
+    if isinstance(side, str) or hasattr(side, "id"):
+        side = (side,)
+    return tuple(item if isinstance(item, str) else item.id for item in side)

@@ -1,0 +1,40 @@
+"""`Flatten`: several indices as one, row-major."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sympy import Eq, Expr
+from sympy.logic.boolalg import Boolean
+
+from coordgraph.coordinates.edges.base import Edge, Law, Sizes
+from coordgraph.coordinates.edges.radix import compose, decompose, product
+from coordgraph.integers import Ranges
+
+__all__ = ["Flatten"]
+
+
+@dataclass(frozen=True)
+class Flatten(Edge):
+    """`Flatten(I0, …, IR; O)`: forward `o = (i0·n1 + i1)·n2 + …`, reverse by repeated mod and div.
+
+    The first operand takes the quotient. Size: the product.
+    """
+
+    arity = (None, 1)
+    laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
+
+    def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
+        (whole,), total = sizes.downstream, product(sizes.upstream)
+        return () if whole is None or total is None else (Eq(whole, total),)
+
+    def reverse(
+        self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges
+    ) -> tuple[Expr, ...]:
+        (index,) = indices
+        assert index is not None
+        return decompose(index, sizes.upstream, self)
+
+    def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
+        return (compose(indices, sizes.upstream, self),)

@@ -1,0 +1,53 @@
+"""`Join`: several indices as a strided sum, `Split` upside down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sympy import Eq, Expr, Integer, sympify
+from sympy.logic.boolalg import Boolean
+
+from coordgraph.coordinates.edges.base import Edge, Law, Sizes
+from coordgraph.coordinates.edges.radix import split_by_strides, strided_sum
+from coordgraph.errors import VerifyError
+from coordgraph.integers import Ranges
+
+__all__ = ["Join"]
+
+
+@dataclass(frozen=True)
+class Join(Edge):
+    """`Join(I0, I1, …; O)`: several indices as one, with strides of one's own.
+
+    forward: `o = Σ iₖ·strideₖ`; reverse: by mixed radix where the strides nest, else
+    `NotInvertible`. Size: the largest index + 1.
+    """
+
+    strides: tuple[Expr, ...] = ()
+
+    arity = (None, 1)
+    laws = frozenset({Law.REVERSE_UNDOES_FORWARD})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "strides", tuple(sympify(s) for s in self.strides))
+        if len(self.strides) != len(self.upstream):
+            raise VerifyError(f"{self}: {len(self.strides)} strides, one per operand is needed")
+
+    def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
+        (whole,) = sizes.downstream
+        if whole is None or any(size is None for size in sizes.upstream):
+            return ()
+        last = [size - 1 for size in sizes.upstream if size is not None]
+        return (Eq(whole, (strided_sum(last, self.strides) + Integer(1)).expand()),)
+
+    def reverse(
+        self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges
+    ) -> tuple[Expr, ...]:
+        (index,) = indices
+        assert index is not None
+        return split_by_strides(index, self.strides, sizes.upstream, ranges, self)
+
+    def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
+        return (strided_sum(indices, self.strides),)

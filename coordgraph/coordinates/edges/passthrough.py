@@ -1,0 +1,36 @@
+"""`PassThrough`: two names for one index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sympy import Eq, Expr
+from sympy.logic.boolalg import Boolean
+
+from coordgraph.coordinates.edges.base import Edge, Law, Sizes
+from coordgraph.integers import Ranges
+
+__all__ = ["PassThrough"]
+
+
+@dataclass(frozen=True)
+class PassThrough(Edge):
+    """`PassThrough(I; O)`: `i = o` both ways. Size: equal."""
+
+    arity = (1, 1)
+    laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
+
+    def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
+        (above,), (below,) = sizes.upstream, sizes.downstream
+        return () if above is None or below is None else (Eq(above, below),)
+
+    def reverse(
+        self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges
+    ) -> tuple[Expr, ...]:
+        (index,) = indices
+        assert index is not None
+        return (index,)
+
+    def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
+        return (indices[0],)

@@ -1,0 +1,51 @@
+"""`Split`: one index as a strided sum of several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sympy import Eq, Expr, Integer, sympify
+from sympy.logic.boolalg import Boolean
+
+from coordgraph.coordinates.edges.base import Edge, Law, Sizes
+from coordgraph.coordinates.edges.radix import split_by_strides, strided_sum
+from coordgraph.errors import VerifyError
+from coordgraph.integers import Ranges
+
+__all__ = ["Split"]
+
+
+@dataclass(frozen=True)
+class Split(Edge):
+    """`Split(I; O0, O1, …)`: a tensor's offset from the indices of its axes.
+
+    reverse: `i = Σ oₖ·strideₖ`; forward: by mixed radix where the strides nest, else
+    `NotInvertible` (Stream-K's strides {1, 1} do not). Size: the largest index + 1.
+    """
+
+    strides: tuple[Expr, ...] = ()
+
+    arity = (1, None)
+    laws = frozenset({Law.FORWARD_UNDOES_REVERSE})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "strides", tuple(sympify(s) for s in self.strides))
+        if len(self.strides) != len(self.downstream):
+            raise VerifyError(f"{self}: {len(self.strides)} strides, one per operand is needed")
+
+    def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
+        (whole,) = sizes.upstream
+        if whole is None or any(size is None for size in sizes.downstream):
+            return ()
+        last = [size - 1 for size in sizes.downstream if size is not None]
+        return (Eq(whole, (strided_sum(last, self.strides) + Integer(1)).expand()),)
+
+    def reverse(
+        self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges
+    ) -> tuple[Expr, ...]:
+        return (strided_sum([i for i in indices if i is not None], self.strides),)
+
+    def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
+        return split_by_strides(indices[0], self.strides, sizes.downstream, ranges, self)

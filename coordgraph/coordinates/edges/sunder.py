@@ -1,0 +1,97 @@
+"""`Sunder`: one index parted unevenly into segments, one of which a selector picks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sympy import Eq, Expr, Ge, Integer, Lt
+from sympy.logic.boolalg import Boolean
+
+from coordgraph.coordinates.edges.base import Edge, Law, Sizes
+from coordgraph.errors import EvaluationError, NotInvertible, VerifyError
+from coordgraph.integers import Ranges, Select
+
+__all__ = ["Sunder"]
+
+
+@dataclass(frozen=True)
+class Sunder(Edge):
+    """`Sunder(I; O0, …, ON-1, X)`: reverse `i = o_x + Σ_{k<x} n_k`.
+
+    The offset sums the segments *before* the selected one. With a constant selector only that
+    segment's index need be known; with a symbolic one the result is a select over all of them.
+    forward: the segment that holds i, and i minus its offset (the other segments' indices are
+    outside their ranges and mean nothing). Sizes: the segments sum to |I|, and |X| = N.
+    """
+
+    arity = (1, None)
+    laws = frozenset({Law.REVERSE_UNDOES_FORWARD})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.downstream) < 2:
+            raise VerifyError(f"{self}: needs at least one segment and the selector")
+
+    def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
+        (whole,), segments, choices = sizes.upstream, sizes.downstream[:-1], sizes.downstream[-1]
+        rules: list[Boolean] = []
+        if whole is not None and all(size is not None for size in segments):
+            rules.append(Eq(whole, sum((s for s in segments if s is not None), Integer(0))))
+        if choices is not None:
+            rules.append(Eq(choices, Integer(len(segments))))
+        return tuple(rules)
+
+    def reverse(
+        self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges
+    ) -> tuple[Expr, ...]:
+        *segments, selector = indices
+        assert selector is not None
+        count = len(segments)
+        offsets = self._offsets(sizes)
+        if isinstance(selector, Integer):
+            chosen = int(selector)
+            if not 0 <= chosen < count:
+                raise EvaluationError(f"{self}: selector {chosen} is outside 0..{count - 1}")
+            index = segments[chosen]
+            assert index is not None
+            return (index + offsets[chosen],)
+        result: Expr | None = None
+        for chosen in reversed(range(count)):
+            index = segments[chosen]
+            assert index is not None
+            value = index + offsets[chosen]
+            result = value if result is None else Select(Eq(selector, chosen), value, result)
+        assert result is not None
+        return (result,)
+
+    def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
+        (index,) = indices
+        offsets = self._offsets(sizes)
+        selector: Expr = Integer(len(offsets) - 1)
+        for chosen in reversed(range(len(offsets) - 1)):
+            selector = Select(Lt(index, offsets[chosen + 1]), Integer(chosen), selector)
+        return (*(index - offset for offset in offsets), selector)
+
+    def guard(
+        self, upstream: Sequence[Expr], downstream: Sequence[Expr | None], sizes: Sizes
+    ) -> tuple[Boolean, ...]:
+        selector, count = downstream[-1], len(self.downstream) - 1
+        if selector is None or isinstance(selector, Integer):
+            return ()
+        return (Ge(selector, 0), Lt(selector, count))
+
+    def reverse_needs(self, known: dict[str, Expr]) -> tuple[str, ...]:
+        selector = known.get(self.downstream[-1])
+        if isinstance(selector, Integer) and 0 <= int(selector) < len(self.downstream) - 1:
+            return (self.downstream[int(selector)], self.downstream[-1])
+        return self.downstream
+
+    def _offsets(self, sizes: Sizes) -> list[Expr]:
+        """Where each segment begins."""
+        offsets: list[Expr] = [Integer(0)]
+        for size in sizes.downstream[:-2]:
+            if size is None:
+                raise NotInvertible(f"{self}: every segment but the last needs a size")
+            offsets.append(offsets[-1] + size)
+        return offsets

@@ -1,0 +1,87 @@
+"""`Swizzle`: an involution of one index under the control of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from sympy import Eq, Expr
+from sympy.logic.boolalg import Boolean
+
+from coordgraph.coordinates.edges.base import Edge, Law, Sizes
+from coordgraph.errors import NotInvertible, VerifyError
+from coordgraph.integers import BitXor, FloorDiv, FloorMod, Ranges, Select
+
+__all__ = ["Swizzle"]
+
+
+@dataclass(frozen=True)
+class Swizzle(Edge):
+    """`Swizzle(Y, …, I; Y', …, O)`: the last index changes, the others pass through.
+
+    With `y` the first index, n the size of the last and the functions their own inverses:
+
+    - `xor`: `o = i ^ (y div divisor mod modulus)`, which spreads rows over memory banks;
+      the modulus is a power of two that divides n;
+    - `reflect`: `o = n - 1 - i` (may have a single operand);
+    - `snake`: `o = n - 1 - i` where `y` is odd, else `i` (boustrophedon order).
+
+    Size: equal, operand by operand.
+    """
+
+    function: str = "xor"
+    divisor: int = 1
+    modulus: int = 0
+
+    arity = (None, None)
+    laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
+    FUNCTIONS: ClassVar[tuple[str, ...]] = ("xor", "reflect", "snake")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.upstream) != len(self.downstream):
+            raise VerifyError(f"{self}: needs as many operands upstream as downstream")
+        if self.function not in self.FUNCTIONS:
+            known = ", ".join(self.FUNCTIONS)
+            raise VerifyError(f"{self}: unknown function '{self.function}'; there are {known}")
+        if self.function != "reflect" and len(self.upstream) < 2:
+            raise VerifyError(f"{self}: '{self.function}' needs a second index to look at")
+        if self.function == "xor" and not _power_of_two(self.modulus):
+            raise VerifyError(f"{self}: the modulus of 'xor' must be a power of two")
+
+    def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
+        rules: list[Boolean] = [
+            Eq(above, below)
+            for above, below in zip(sizes.upstream, sizes.downstream, strict=True)
+            if above is not None and below is not None
+        ]
+        last = sizes.upstream[-1]
+        if self.function == "xor" and last is not None:
+            rules.append(Eq(FloorMod(last, self.modulus), 0))
+        return tuple(rules)
+
+    def reverse(
+        self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges
+    ) -> tuple[Expr, ...]:
+        return self._apply([i for i in indices if i is not None], sizes)
+
+    def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
+        return self._apply(indices, sizes)
+
+    def _apply(self, indices: Sequence[Expr], sizes: Sizes) -> tuple[Expr, ...]:
+        *others, index = indices
+        if self.function == "xor":
+            by = FloorMod(FloorDiv(others[0], self.divisor), self.modulus)
+            return (*others, BitXor(index, by))
+        size = sizes.upstream[-1]
+        if size is None:
+            raise NotInvertible(f"{self}: '{self.function}' needs the size of its last operand")
+        mirrored = size - 1 - index
+        if self.function == "reflect":
+            return (*others, mirrored)
+        return (*others, Select(Eq(FloorMod(others[0], 2), 1), mirrored, index))
+
+
+def _power_of_two(number: int) -> bool:
+    return number > 0 and number & (number - 1) == 0

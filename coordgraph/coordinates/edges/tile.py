@@ -1,0 +1,47 @@
+"""`Tile`: one index as the number of a tile and the place in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sympy import Expr, Ge, Lt
+from sympy.logic.boolalg import Boolean
+
+from coordgraph.coordinates.edges.base import Edge, Law, Sizes
+from coordgraph.coordinates.edges.radix import compose, decompose, product
+from coordgraph.integers import Ranges
+
+__all__ = ["Tile"]
+
+
+@dataclass(frozen=True)
+class Tile(Edge):
+    """`Tile(I; O0, …, OR)`: reverse `i = (o0·n1 + o1)·n2 + …`, forward by repeated mod and div.
+
+    Size: the tiles cover the dimension, `n0·n1·… >= |I|`. They may reach past its end (ragged
+    tiles, workgroups without work); then the guard `i < |I|` tells the padding apart.
+    """
+
+    arity = (1, None)
+    laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
+
+    def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
+        (whole,), covered = sizes.upstream, product(sizes.downstream)
+        return () if whole is None or covered is None else (Ge(covered, whole),)
+
+    def reverse(
+        self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges
+    ) -> tuple[Expr, ...]:
+        return (compose([i for i in indices if i is not None], sizes.downstream, self),)
+
+    def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
+        return decompose(indices[0], sizes.downstream, self)
+
+    def guard(
+        self, upstream: Sequence[Expr], downstream: Sequence[Expr | None], sizes: Sizes
+    ) -> tuple[Boolean, ...]:
+        (whole,), covered = sizes.upstream, product(sizes.downstream)
+        if whole is None or (covered is not None and (covered - whole).expand() == 0):
+            return ()
+        return (Lt(upstream[0], whole),)

@@ -1,0 +1,70 @@
+"""Deciding conditions on sizes and indices: true, false, or not known yet."""
+
+from __future__ import annotations
+
+from sympy import Eq, Expr, Ge, Gt, Le, Lt, Ne
+from sympy.core.relational import Relational
+from sympy.logic.boolalg import And, Boolean, Not, Or, false, true
+
+from coordgraph.integers import Ranges, simplify
+
+__all__ = ["decide", "simplify_condition"]
+
+
+def decide(condition: Boolean, ranges: Ranges) -> bool | None:
+    """True or False where `ranges` proves it, else None."""
+    if condition in (true, false):
+        return condition == true
+    if isinstance(condition, Not):
+        inner = decide(condition.args[0], ranges)
+        return None if inner is None else not inner
+    if isinstance(condition, And | Or):
+        parts = [decide(part, ranges) for part in condition.args]
+        decisive = isinstance(condition, Or)
+        if decisive in parts:
+            return decisive
+        return None if None in parts else not decisive
+    if not isinstance(condition, Relational):
+        return None
+    left, right = condition.lhs, condition.rhs
+    match condition:
+        case Eq() | Ne():
+            equal = _decide_equal(left, right, ranges)
+            return equal if equal is None or isinstance(condition, Eq) else not equal
+        case Lt():
+            return _decide_less(left, right, ranges)
+        case Gt():
+            return _decide_less(right, left, ranges)
+        case Ge():
+            less = _decide_less(left, right, ranges)
+        case Le():
+            less = _decide_less(right, left, ranges)
+        case _:
+            return None
+    return None if less is None else not less
+
+
+def _decide_less(left: Expr, right: Expr, ranges: Ranges) -> bool | None:
+    if ranges.prove_less(left, right):
+        return True
+    return False if ranges.prove_nonnegative(left - right) else None
+
+
+def _decide_equal(left: Expr, right: Expr, ranges: Ranges) -> bool | None:
+    if ranges.prove_equal(left, right):
+        return True
+    apart = ranges.prove_less(left, right) or ranges.prove_less(right, left)
+    return False if apart else None
+
+
+def simplify_condition(condition: Boolean, ranges: Ranges) -> Boolean:
+    """The condition with simplified sides; `true` or `false` where it is decided."""
+    if isinstance(condition, And | Or | Not):
+        return condition.func(*(simplify_condition(part, ranges) for part in condition.args))
+    if isinstance(condition, Relational):
+        sides = [simplify(side, ranges) for side in condition.args]
+        condition = condition.func(*sides)
+    decided = decide(condition, ranges)
+    if decided is None:
+        return condition
+    return true if decided else false

@@ -1,0 +1,225 @@
+"""Traversal: which edges lead from known coordinates to wanted ones, and what they compute.
+
+First every edge whose whole starting side is known fires, in time linear in the graph; then only
+what the wanted coordinates need is computed, each step simplified under what is known of ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from sympy import And, Expr, sympify
+from sympy.logic.boolalg import Boolean
+
+from coordgraph.coordinates.edges import Edge
+from coordgraph.coordinates.rules import simplify_condition
+from coordgraph.errors import AmbiguousPath, NoPath
+from coordgraph.integers import Ranges, simplify
+
+if TYPE_CHECKING:
+    from coordgraph.coordinates.graph import CoordinateGraph, DimensionLike
+
+__all__ = ["Direction", "Solution", "derivative", "solve"]
+
+Known = Mapping[Any, Any] | Iterable[Any]
+
+
+class Direction(Enum):
+    """Which way a traversal goes."""
+
+    REVERSE = "reverse"
+    FORWARD = "forward"
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The values of the wanted coordinates, and the path that gave them."""
+
+    values: tuple[Expr, ...]
+    guard: Boolean
+    path: tuple[Edge, ...]
+
+
+def solve(
+    graph: CoordinateGraph,
+    direction: Direction,
+    known: Known,
+    wanted: Iterable[DimensionLike],
+    ranges: Ranges | None = None,
+) -> Solution:
+    """Find the path and compute along it; see `CoordinateGraph.reverse` for the errors."""
+    start = _normalise(graph, known)
+    targets = [graph[name].id for name in wanted]
+    definers = _fire(graph, direction, start)
+    path = _plan(graph, direction, start, targets, definers)
+    if ranges is None:
+        ranges = _default_ranges(graph, start)
+    values = {name: simplify(value, ranges) for name, value in start.items()}
+    guards: list[Boolean] = []
+    for edge in path:
+        sizes = graph.sizes(edge)
+        if direction is Direction.REVERSE:
+            below = [values.get(name) for name in edge.downstream]
+            result = [simplify(e, ranges) for e in edge.reverse(below, sizes, ranges)]
+            guards += edge.guard(result, below, sizes)
+            targets_of = edge.upstream
+        else:
+            above = [values[name] for name in edge.upstream]
+            result = [simplify(e, ranges) for e in edge.forward(above, sizes, ranges)]
+            targets_of = edge.downstream
+        for name, value in zip(targets_of, result, strict=True):
+            values.setdefault(name, value)
+    guard = And(*(simplify_condition(g, ranges) for g in dict.fromkeys(guards)))
+    return Solution(tuple(values[name] for name in targets), guard, tuple(path))
+
+
+def derivative(
+    graph: CoordinateGraph,
+    wanted: DimensionLike,
+    by: DimensionLike,
+    known: Known,
+    ranges: Ranges | None = None,
+) -> Expr:
+    """The difference quotient of a reversed coordinate: its value at `by + 1` less that at `by`."""
+    start = _normalise(graph, known)
+    name = graph[by].id
+    here = start.setdefault(name, graph[by].symbol)
+    ranges = ranges or _default_ranges(graph, start)
+    (at,) = solve(graph, Direction.REVERSE, start, [wanted], ranges).values
+    (after,) = solve(graph, Direction.REVERSE, {**start, name: here + 1}, [wanted], ranges).values
+    return simplify((after - at).expand(), ranges)
+
+
+def _normalise(graph: CoordinateGraph, known: Known) -> dict[str, Expr]:
+    if isinstance(known, Mapping):
+        pairs = known.items()
+        return {
+            graph[name].id: graph[name].symbol if value is None else sympify(value)
+            for name, value in pairs
+        }
+    return {graph[name].id: graph[name].symbol for name in known}
+
+
+def _default_ranges(graph: CoordinateGraph, start: Mapping[str, Expr]) -> Ranges:
+    ranges = Ranges()
+    for name in start:
+        size = graph[name].size
+        if size is not None:
+            ranges = ranges.with_index(graph[name].symbol, size)
+    return ranges
+
+
+def _sides(edge: Edge, direction: Direction) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(starting side, ending side)."""
+    if direction is Direction.REVERSE:
+        return edge.downstream, edge.upstream
+    return edge.upstream, edge.downstream
+
+
+def _needs(edge: Edge, direction: Direction, start: dict[str, Expr]) -> tuple[str, ...]:
+    return edge.reverse_needs(start) if direction is Direction.REVERSE else edge.upstream
+
+
+def _fire(
+    graph: CoordinateGraph, direction: Direction, start: dict[str, Expr]
+) -> dict[str, list[Edge]]:
+    """For every coordinate that can be computed, the edges that would define it."""
+    waiting: dict[int, int] = {}
+    reached = set(start)
+    definers: dict[str, list[Edge]] = {}
+    queue = list(start)
+    while queue:
+        name = queue.pop()
+        edges = graph.edges_above(name) if direction is Direction.REVERSE else graph.edges_below(name)
+        for edge in edges:
+            if id(edge) not in waiting:
+                needs = set(_needs(edge, direction, start))
+                waiting[id(edge)] = len(needs)
+            if name not in _needs(edge, direction, start):
+                continue
+            waiting[id(edge)] -= 1
+            if waiting[id(edge)]:
+                continue
+            for target in dict.fromkeys(_sides(edge, direction)[1]):
+                if target in start:
+                    continue
+                definers.setdefault(target, []).append(edge)
+                if target not in reached:
+                    reached.add(target)
+                    queue.append(target)
+    return definers
+
+
+def _plan(
+    graph: CoordinateGraph,
+    direction: Direction,
+    start: dict[str, Expr],
+    targets: list[str],
+    definers: dict[str, list[Edge]],
+) -> list[Edge]:
+    """The edges that the targets need, each after those it reads (an explicit stack: deep graphs)."""
+    path: list[Edge] = []
+    done: set[str] = set(start)
+    placed: set[int] = set()
+    stack: list[tuple[str, bool]] = [(name, False) for name in reversed(targets)]
+    while stack:
+        name, ready = stack.pop()
+        if name in done:
+            continue
+        edge = _only(graph, direction, name, start, definers)
+        if ready:
+            done.add(name)
+            if id(edge) not in placed:
+                placed.add(id(edge))
+                path.append(edge)
+            continue
+        stack.append((name, True))
+        stack += [(n, False) for n in _needs(edge, direction, start) if n not in done]
+    return path
+
+
+def _only(
+    graph: CoordinateGraph,
+    direction: Direction,
+    name: str,
+    start: dict[str, Expr],
+    definers: dict[str, list[Edge]],
+) -> Edge:
+    edges = definers.get(name, [])
+    if len(edges) > 1:
+        raise AmbiguousPath(
+            f"'{name}' is defined twice from {', '.join(sorted(start))}: by "
+            + " and by ".join(map(str, edges))
+        )
+    if not edges:
+        missing = sorted(_missing(graph, direction, name, start, definers))
+        raise NoPath(
+            f"no {direction.value} path leads to '{name}' from {', '.join(sorted(start)) or 'nothing'}"
+            + (f"; a value of {', '.join(map(repr, missing))} is missing" if missing else "")
+        )
+    return edges[0]
+
+
+def _missing(
+    graph: CoordinateGraph,
+    direction: Direction,
+    name: str,
+    start: dict[str, Expr],
+    definers: dict[str, list[Edge]],
+) -> set[str]:
+    """The nearest coordinates with no definition at all that stand in the way."""
+    seen, stack, missing = {name}, [name], set[str]()
+    while stack:
+        here = stack.pop()
+        edges = graph.edges_below(here) if direction is Direction.REVERSE else graph.edges_above(here)
+        if not edges:
+            missing.add(here)
+        for edge in edges:
+            for needed in _sides(edge, direction)[0]:
+                if needed not in seen and needed not in start and needed not in definers:
+                    seen.add(needed)
+                    stack.append(needed)
+    return missing

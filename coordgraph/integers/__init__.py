@@ -1,0 +1,54 @@
+"""Index arithmetic: exact integer expressions, what is known about them, and their text."""
+
+from coordgraph.integers.evaluate import compile_function, evaluate
+from coordgraph.integers.functions import (
+    BitXor,
+    FloorDiv,
+    FloorMod,
+    IntegerFunction,
+    IntegerLike,
+    Maximum,
+    Minimum,
+    Select,
+    bit_xor,
+    ceil_div,
+    floor_div,
+    floor_mod,
+    index_symbol,
+    maximum,
+    minimum,
+    select,
+    size_symbol,
+)
+from coordgraph.integers.parsing import ExpressionSyntaxError, parse_expression
+from coordgraph.integers.ranges import Bounds, Ranges
+from coordgraph.integers.simplify import simplify
+from coordgraph.integers.text import to_text
+
+__all__ = [
+    "BitXor",
+    "Bounds",
+    "ExpressionSyntaxError",
+    "FloorDiv",
+    "FloorMod",
+    "IntegerFunction",
+    "IntegerLike",
+    "Maximum",
+    "Minimum",
+    "Ranges",
+    "Select",
+    "bit_xor",
+    "ceil_div",
+    "compile_function",
+    "evaluate",
+    "floor_div",
+    "floor_mod",
+    "index_symbol",
+    "maximum",
+    "minimum",
+    "parse_expression",
+    "select",
+    "simplify",
+    "size_symbol",
+    "to_text",
+]

@@ -1,0 +1,245 @@
+"""Numeric bounds of polynomials and of their atoms: the leaves of every proof.
+
+A polynomial's minimum is read off after every atom is shifted by its own lower bound, so that all
+atoms are at least zero: the constant term is then a lower bound as soon as no other coefficient
+is negative, and negative terms are paid for with the atoms' upper bounds or with known facts.
+"""
+
+from collections.abc import Callable
+from math import prod
+from typing import TypeAlias, cast
+
+from sympy import Expr, Integer, Symbol
+
+from coordgraph.integers.functions import BitXor, FloorDiv, FloorMod, Maximum, Minimum
+from coordgraph.integers.polynomials import (
+    MAX_TERMS,
+    Monomial,
+    Polynomial,
+    add,
+    atom,
+    atoms_of,
+    constant,
+    negate,
+    shared,
+    substitute,
+    to_polynomial,
+    without,
+)
+
+Bound: TypeAlias = int | None
+"""A numeric bound; None where there is none, or none is known."""
+Fact: TypeAlias = tuple[Polynomial, int]
+"""A polynomial and a number that it does not exceed."""
+
+
+def largest(*bounds: Bound) -> Bound:
+    """Return the largest of the bounds that are known."""
+    return max((b for b in bounds if b is not None), default=None)
+
+
+def smallest(*bounds: Bound) -> Bound:
+    """Return the smallest of the bounds that are known."""
+    return min((b for b in bounds if b is not None), default=None)
+
+
+def both(pick: Callable[[int, int], int], a: Bound, b: Bound) -> Bound:
+    """Combine two bounds that are both needed."""
+    return None if a is None or b is None else pick(a, b)
+
+
+def assumed_lower(symbol: Expr) -> Bound:
+    """Return what sympy's assumptions say: sizes are at least 1, indices at least 0."""
+    if symbol.is_positive:
+        return 1
+    return 0 if symbol.is_nonnegative else None
+
+
+class NumericBounds:
+    """Bounds of atoms and polynomials; the search for better ones is a subclass's."""
+
+    def __init__(self, facts: tuple[Fact, ...]) -> None:
+        self.facts = facts
+        self._lowers: dict[Expr, Bound] = {}
+        self._uppers: dict[Expr, Bound] = {}
+
+    def minimum(self, p: Polynomial) -> Bound:
+        """Return a lower bound of ``p``."""
+        return self.numeric_minimum(p)
+
+    def maximum(self, p: Polynomial) -> Bound:
+        """Return an upper bound of ``p``."""
+        low = self.minimum(negate(p))
+        return None if low is None else -low
+
+    def symbol_lower(self, symbol: Symbol) -> Bound:
+        """Return the largest numeric lower bound of a symbol."""
+        return assumed_lower(symbol)
+
+    def symbol_upper(self, symbol: Symbol) -> Bound:
+        """Return the smallest numeric upper bound of a symbol."""
+        return self.fact_maximum((symbol,))
+
+    def lower(self, target: Expr) -> Bound:
+        """Return a lower bound of an atom."""
+        if target not in self._lowers:
+            # The provisional answer ends the recursion where bounds mention one another.
+            self._lowers[target] = assumed_lower(target)
+            symbol = isinstance(target, Symbol)
+            low = self.symbol_lower(target) if symbol else self._bounds(target)[0]
+            self._lowers[target] = low
+        return self._lowers[target]
+
+    def upper(self, target: Expr) -> Bound:
+        """Return an upper bound of an atom."""
+        if target not in self._uppers:
+            self._uppers[target] = None
+            symbol = isinstance(target, Symbol)
+            high = self.symbol_upper(target) if symbol else self._bounds(target)[1]
+            self._uppers[target] = high
+        return self._uppers[target]
+
+    def _bounds(self, target: Expr) -> tuple[Bound, Bound]:
+        args = cast(tuple[Expr, ...], target.args)
+        if isinstance(target, (FloorDiv, FloorMod)):
+            ranges = [self.interval_of(arg) for arg in args]
+            return (divided if isinstance(target, FloorDiv) else reduced)(*ranges)
+        if isinstance(target, (Minimum, Maximum, BitXor)):
+            (al, ah), (bl, bh) = (self.interval_of(arg) for arg in args)
+            if isinstance(target, Minimum):
+                return both(min, al, bl), smallest(ah, bh)
+            if isinstance(target, Maximum):
+                return largest(al, bl), both(max, ah, bh)
+            return xored(al, ah, bl, bh)
+        if len(args) == 3:
+            (al, ah), (bl, bh) = (self.interval_of(arg) for arg in args[1:])
+            return both(min, al, bl), both(max, ah, bh)
+        return assumed_lower(target), None
+
+    def interval_of(self, expr: Expr) -> tuple[Bound, Bound]:
+        """Return numeric bounds of an expression."""
+        if isinstance(expr, Integer):
+            return int(expr), int(expr)
+        p = to_polynomial(expr)
+        return self.minimum(p), self.maximum(p)
+
+    def natural(self, monomial: Monomial) -> bool:
+        """Tell whether every atom is known to be at least 0."""
+        lowers = [self.lower(a) for a in monomial]
+        return all(low is not None and low >= 0 for low in lowers)
+
+    def fact_maximum(self, monomial: Monomial) -> Bound:
+        """Return a bound on a product of atoms ≥ 0, from facts about larger products.
+
+        With ``a*b*c <= 60`` and ``c >= 1``, ``a*b`` is at most 60; with ``c >= 5``, at most 12.
+        """
+        if not self.natural(monomial):
+            return None
+        best: Bound = None
+        for polynomial, limit in self.facts:
+            if any(c < 0 or not self.natural(m) for m, c in polynomial.items()):
+                continue
+            for term, c in polynomial.items():
+                common = shared(term, monomial)
+                if not common or not term:
+                    continue
+                others = cast(Monomial, without(term, common))
+                scale = c * prod(cast(int, self.lower(a)) for a in others)
+                rest = cast(Monomial, without(monomial, common))
+                widths = [self.upper(a) for a in rest]
+                if scale > 0 and None not in widths and limit >= 0:
+                    best = smallest(best, limit // scale * prod(cast(list[int], widths)))
+        return best
+
+    def numeric_minimum(self, p: Polynomial) -> Bound:
+        """Return a lower bound without eliminating anything."""
+        best = self._shifted_minimum(p)
+        if not self.facts or all(c >= 0 or not m for m, c in p.items()):
+            return best
+        # Pay for every negative product with a fact, then for one whole fact at a time.
+        paid, rest = 0, dict(p)
+        for monomial, c in p.items():
+            limit = self.fact_maximum(monomial) if c < 0 and monomial else None
+            if limit is not None:
+                paid += c * limit
+                del rest[monomial]
+        if paid:
+            low = self._shifted_minimum(rest)
+            best = largest(best, None if low is None else low + paid)
+        for polynomial, limit in self.facts:
+            ratios = [-p.get(m, 0) // c for m, c in polynomial.items() if m and c > 0]
+            ratio = min((r for r in ratios if r > 0), default=0)
+            if ratio:
+                low = self._shifted_minimum(add(p, polynomial, ratio))
+                best = largest(best, None if low is None else low - ratio * limit)
+        return best
+
+    def _shifted_minimum(self, p: Polynomial) -> Bound:
+        odd: set[Expr] = set()
+        for a in atoms_of(p):
+            low = self.lower(a)
+            if low is None:
+                high = self.upper(a)
+                if high is None:
+                    return None
+                # Bounded from above only: count downward from there.
+                p = substitute(p, a, add(constant(high), atom(a), -1))
+            elif low:
+                p = substitute(p, a, add(atom(a), constant(low)))
+            if low is None or low < 0:
+                odd.add(a)
+            if len(p) > MAX_TERMS:
+                return None
+        total = p.get((), 0)
+        for monomial, c in p.items():
+            if c < 0 and monomial:
+                limit = self._shifted_maximum(monomial, odd)
+                if limit is None:
+                    return None
+                total += c * limit
+        return total
+
+    def _shifted_maximum(self, monomial: Monomial, odd: set[Expr]) -> Bound:
+        ends = [(self.lower(a), self.upper(a)) for a in monomial]
+        widths = [both(lambda low, high: high - low, low, high) for low, high in ends]
+        limit = None if None in widths else prod(cast(list[int], widths))
+        if self.facts and odd.isdisjoint(monomial):
+            # A shifted atom is no larger than the atom itself where that is at least 0.
+            limit = smallest(limit, self.fact_maximum(monomial))
+        return None if limit is None else max(limit, 0)
+
+
+def divided(x: tuple[Bound, Bound], d: tuple[Bound, Bound]) -> tuple[Bound, Bound]:
+    """Return bounds of ``x // d``."""
+    (xl, xh), (dl, dh) = x, d
+    if dl is None or dl < 1:
+        return None, None
+    low: Bound = None
+    if xl is not None:
+        low = xl // dl if xl < 0 else (0 if dh is None else xl // max(dh, dl))
+    high: Bound = None
+    if xh is not None:
+        high = xh // dl if xh >= 0 else (-1 if dh is None else xh // max(dh, dl))
+    return low, high
+
+
+def reduced(x: tuple[Bound, Bound], d: tuple[Bound, Bound]) -> tuple[Bound, Bound]:
+    """Return bounds of ``x % d``."""
+    (xl, xh), (dl, dh) = x, d
+    if dl is None or dl < 1:
+        return None, None
+    high = None if dh is None else max(dh, dl) - 1
+    if xl is None or xl < 0:
+        return 0, high
+    if xh is not None and xh < dl:
+        return xl, max(xl, xh)
+    return 0, smallest(high, xh)
+
+
+def xored(al: Bound, ah: Bound, bl: Bound, bh: Bound) -> tuple[Bound, Bound]:
+    """Return bounds of ``a ^ b``: below the power of two that both stay below."""
+    if al is None or bl is None or al < 0 or bl < 0:
+        return None, None
+    if ah is None or bh is None:
+        return 0, None
+    return 0, (1 << max(ah, bh, 0).bit_length()) - 1

@@ -1,0 +1,184 @@
+"""Exact values of index expressions, one at a time or through a compiled Python function."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from sympy import Integer, Symbol
+from sympy.core.add import Add
+from sympy.core.basic import Basic
+from sympy.core.mul import Mul
+from sympy.core.power import Pow
+from sympy.core.relational import Relational
+from sympy.logic.boolalg import And, BooleanAtom, Not, Or
+
+from coordgraph.integers.functions import BitXor, FloorDiv, FloorMod, Maximum, Minimum, Select
+from coordgraph.integers.text import UNARY, Printer, comparison_sign
+
+_COMPARE: dict[str, Callable[[int, int], bool]] = {
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+}
+_BINARY: dict[type[Basic], Callable[[int, int], int]] = {
+    FloorDiv: lambda a, b: a // b,
+    FloorMod: lambda a, b: a % b,
+    BitXor: lambda a, b: a ^ b,
+    Minimum: min,
+    Maximum: max,
+}
+# Statements longer than this nest deeper than Python's parser should be asked to follow.
+MAX_INLINE = 400
+
+
+def evaluate(expr: Basic | int, values: Mapping[Any, int]) -> int:
+    """Return the exact value of an expression (a ``bool`` for a condition).
+
+    ``values`` maps symbols, or their names, to integers; ``KeyError`` names one that is missing.
+    Only the branch that a select takes is evaluated.
+    """
+    return expr if isinstance(expr, int) else _Evaluation(values).value(expr)
+
+
+class _Evaluation:
+    def __init__(self, values: Mapping[Any, int]) -> None:
+        self.values = values
+        self.known: dict[Basic, int] = {}
+
+    def value(self, expr: Basic) -> int:
+        if expr not in self.known:
+            self.known[expr] = self.compute(expr)
+        return self.known[expr]
+
+    def compute(self, expr: Basic) -> int:
+        match expr:
+            case Integer():
+                return int(expr)
+            case Symbol():
+                return self.symbol(expr)
+            case Add():
+                return sum(self.value(arg) for arg in expr.args)
+            case Mul():
+                product = 1
+                for arg in expr.args:
+                    product *= self.value(arg)
+                return product
+            case Pow() if isinstance(expr.args[1], Integer) and int(expr.args[1]) > 0:
+                return self.value(expr.args[0]) ** int(expr.args[1])
+            case Select():
+                condition, a, b = expr.args
+                return self.value(a if self.value(condition) else b)
+            case _ if type(expr) in _BINARY:
+                a, b = expr.args
+                return _BINARY[type(expr)](self.value(a), self.value(b))
+            case _:
+                return self.condition(expr)
+
+    def symbol(self, symbol: Symbol) -> int:
+        for key in (symbol, symbol.name):
+            if key in self.values:
+                return int(self.values[key])
+        raise KeyError(symbol.name)
+
+    def condition(self, expr: Basic) -> bool:
+        match expr:
+            case BooleanAtom():
+                return bool(expr)
+            case Relational():
+                a, b = expr.args
+                return _COMPARE[comparison_sign(expr)](self.value(a), self.value(b))
+            case And():
+                return all(self.value(arg) for arg in expr.args)
+            case Or():
+                return any(self.value(arg) for arg in expr.args)
+            case Not():
+                return not self.value(expr.args[0])
+            case _:
+                raise TypeError(f"{type(expr).__name__} is not part of the index language")
+
+
+class _PythonPrinter(Printer):
+    """Prints Python source, with names for arguments and for what was computed already."""
+
+    def __init__(self, names: dict[Basic, str]) -> None:
+        self.names = names
+
+    def symbol(self, symbol: Symbol) -> str:
+        raise ValueError(f"symbol {symbol.name!r} is not among the arguments")
+
+    def integer(self, value: int) -> str:
+        return str(value) if abs(value) < 10**100 else hex(value)
+
+    def truth(self, value: bool) -> str:
+        return str(value)
+
+    def select(self, condition: Basic, a: Basic, b: Basic) -> str:
+        return f"({self.at(a)} if {self.at(condition)} else {self.at(b)})"
+
+    def bound(self, expr: Basic) -> tuple[str, int]:
+        name = self.names.get(expr)
+        return super().bound(expr) if name is None else (name, UNARY + 1)
+
+
+def compile_function(
+    expressions: Iterable[Basic | int], arguments: Sequence[Symbol]
+) -> Callable[..., tuple[int, ...]]:
+    """Return a Python function of ``arguments`` (by position) that computes the expressions.
+
+    Common subexpressions are computed once. What stands only in branches of selects stays there,
+    so that a division which a select guards is not made when its branch is not taken.
+    """
+    roots = [Integer(e) if isinstance(e, int) else e for e in expressions]
+    names: dict[Basic, str] = {symbol: f"a{i}" for i, symbol in enumerate(arguments)}
+    if len(names) != len(arguments):
+        raise ValueError("an argument is named twice")
+    printer = _PythonPrinter(names)
+    lines = [f"def compiled({', '.join(names.values())}):"]
+    sizes: dict[Basic, int] = {}
+    for node, shared in _schedule(roots):
+        if node in names:
+            continue
+        size = 1 + sum(sizes.get(arg, 1) for arg in node.args)
+        if shared or size > MAX_INLINE:
+            text = printer.at(node)
+            names[node] = f"t{len(lines)}"
+            lines.append(f"    {names[node]} = {text}")
+            size = 1
+        sizes[node] = size
+    results = "".join(f"{printer.at(root)}, " for root in roots)
+    lines.append(f"    return ({results})")
+    scope: dict[str, Any] = {}
+    exec(compile("\n".join(lines), "<index expressions>", "exec"), scope)
+    return scope["compiled"]
+
+
+def _schedule(roots: Sequence[Basic]) -> list[tuple[Basic, bool]]:
+    """Return the nodes that are surely computed, arguments first, and whether they are shared."""
+    order: dict[Basic, None] = {}
+    for root in roots:
+        _visit(root, order)
+    uses: Counter[Basic] = Counter(roots)
+    pending, counted = list(roots), set(roots)
+    while pending:
+        for arg in pending.pop().args:
+            uses[arg] += 1
+            if arg not in counted:
+                counted.add(arg)
+                pending.append(arg)
+    leaves = (Integer, BooleanAtom)
+    return [(node, uses[node] > 1 and not isinstance(node, leaves)) for node in order if node.args]
+
+
+def _visit(node: Basic, order: dict[Basic, None]) -> None:
+    if node in order:
+        return
+    # Only the first condition of a select, an "and" or an "or" is certain to be computed.
+    certain = node.args[:1] if isinstance(node, Select) else node.args
+    if isinstance(node, (And, Or)):
+        certain = ()
+    for arg in certain:
+        _visit(arg, order)
+    order[node] = None

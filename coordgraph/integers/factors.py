@@ -1,0 +1,88 @@
+"""Splitting sums into multiples of a divisor and the rest, without expanding where it can."""
+
+from collections import Counter
+from collections.abc import Callable
+from math import gcd
+
+from sympy import Expr, Integer
+from sympy.core.add import Add
+from sympy.core.mul import Mul
+
+from coordgraph.integers.polynomials import divide, to_expression, to_polynomial
+
+
+def terms_of(expr: Expr) -> tuple[Expr, ...]:
+    """Return the terms of a sum."""
+    return Add.make_args(expr)
+
+
+def factors_of(expr: Expr) -> tuple[int, Counter[Expr]]:
+    """Return the integer coefficient and the other factors with their powers."""
+    coefficient, rest = expr.as_coeff_Mul()
+    factors: Counter[Expr] = Counter()
+    if rest != 1:
+        for factor in Mul.make_args(rest):
+            base, exponent = factor.as_base_exp()
+            if isinstance(exponent, Integer) and int(exponent) > 0:
+                factors[base] += int(exponent)
+            else:
+                factors[factor] += 1
+    return int(coefficient), factors
+
+
+def product(coefficient: int, factors: Counter[Expr]) -> Expr:
+    """Return the product that :func:`factors_of` took apart."""
+    return Mul(Integer(coefficient), *factors.elements())
+
+
+def quotient_of(expr: Expr, divisor: Expr) -> Expr | None:
+    """Return ``expr / divisor`` where the division is exact by factors alone, else None."""
+    c, factors = factors_of(expr)
+    dc, wanted = factors_of(divisor)
+    if dc == 0 or c % dc or wanted - factors:
+        return None
+    return product(c // dc, factors - wanted)
+
+
+def common_factor(a: Expr, b: Expr) -> Expr:
+    """Return the greatest factor that two products plainly share."""
+    c, factors = factors_of(a)
+    dc, others = factors_of(b)
+    return product(gcd(c, dc), factors & others)
+
+
+def peel(x: Expr, d: Expr, natural: Callable[[Expr], bool]) -> tuple[Expr, Expr] | None:
+    """Return ``(a, r)`` with ``x = a*d + r`` and a nonzero ``a``, or None.
+
+    Remainders keep their term's sign, but a negative constant is made positive where x may
+    be negative: ``x - 1`` is ``-1*8 + (x + 7)``.
+    """
+    dc, wanted = factors_of(d)
+    quotients: list[Expr] = []
+    rests: list[Expr] = []
+    for term in terms_of(x):
+        c, factors = factors_of(term)
+        ratio = 0
+        if not wanted - factors:
+            ratio = abs(c) // abs(dc) * (1 if (c > 0) == (dc > 0) else -1)
+            if c < 0 < dc and not factors and not wanted and c % dc and not natural(x):
+                ratio = c // dc
+        if ratio:
+            quotients.append(product(ratio, factors - wanted))
+            rests.append(product(c - ratio * dc, factors))
+        else:
+            rests.append(term)
+    if quotients:
+        return Add(*quotients), Add(*rests)
+    return _peel_expanded(x, d)
+
+
+def _peel_expanded(x: Expr, d: Expr) -> tuple[Expr, Expr] | None:
+    # Only worth the expansion where a product of sums may hide a multiple of d.
+    nested = any(f.is_Add for term in terms_of(x) for f in factors_of(term)[1])
+    if not nested and not d.is_Add:
+        return None
+    quotient, rest = divide(to_polynomial(x), to_polynomial(d))
+    if not quotient:
+        return None
+    return to_expression(quotient), to_expression(rest)

@@ -1,0 +1,257 @@
+"""Reading index expressions back from their text, by recursive descent with Python's precedence."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+from sympy import Eq, Expr, Ge, Gt, Integer, Le, Lt, Ne, S
+from sympy.core.add import Add
+from sympy.core.basic import Basic
+from sympy.core.mul import Mul
+from sympy.logic.boolalg import And, Boolean, Not, Or
+
+from coordgraph.integers.functions import BitXor, FloorDiv, FloorMod, Maximum, Minimum, Select
+from coordgraph.integers.text import MAX_DIGITS, NAME, RESERVED
+
+# Deeper parentheses and higher trees are refused: neither reading them nor any later walk over
+# them may exhaust Python's stack.
+MAX_DEPTH = 50
+MAX_HEIGHT = 120
+
+_TOKEN = re.compile(
+    rf"\s*(?:(?P<number>[0-9]+)|(?P<name>{NAME.pattern})"
+    r"|(?P<sign>//|<=|>=|==|!=|[-+*%^<>(),]))"
+)
+_COMPARISONS = {"<": Lt, "<=": Le, "==": Eq, "!=": Ne, ">": Gt, ">=": Ge}
+_CALLS = {"min": (Minimum, 2), "max": (Maximum, 2), "select": (Select, 3)}
+
+_Node: TypeAlias = tuple[Basic, int]
+
+
+class ExpressionSyntaxError(ValueError):
+    """The text is no index expression; ``column`` (from 0) says where."""
+
+    def __init__(self, message: str, column: int) -> None:
+        super().__init__(f"{message} (column {column})")
+        self.message = message
+        self.column = column
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    column: int
+
+
+def _tokens(text: str) -> list[_Token]:
+    found: list[_Token] = []
+    position, end = 0, len(text.rstrip())
+    while position < end:
+        match = _TOKEN.match(text, position)
+        if match is None:
+            column = position + len(text[position:]) - len(text[position:].lstrip())
+            raise ExpressionSyntaxError(f"unexpected character {text[column]!r}", column)
+        kind = str(match.lastgroup)
+        found.append(_Token(kind, match.group(kind), match.start(kind)))
+        position = match.end()
+    found.append(_Token("end", "", end))
+    return found
+
+
+class _Parser:
+    """Each method reads one level of the grammar and returns the node with its tree's height."""
+
+    def __init__(self, text: str, symbols: Callable[[str], Expr]) -> None:
+        self.tokens = _tokens(text)
+        self.position = 0
+        self.symbols = symbols
+        self.depth = 0
+
+    @property
+    def token(self) -> _Token:
+        return self.tokens[self.position]
+
+    def take(self, *texts: str) -> _Token | None:
+        token = self.token
+        if token.kind != "end" and token.text in texts:
+            self.position += 1
+            return token
+        return None
+
+    def expect(self, text: str) -> None:
+        if not self.take(text):
+            raise self.error(f"expected {text!r}")
+
+    def error(self, message: str, token: _Token | None = None) -> ExpressionSyntaxError:
+        token = token or self.token
+        found = f"{token.text!r}" if token.text else "the end"
+        return ExpressionSyntaxError(f"{message}, found {found}", token.column)
+
+    def enter(self, column: int) -> None:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise ExpressionSyntaxError(f"nested more than {MAX_DEPTH} levels deep", column)
+
+    def build(self, token: _Token, maker: Callable[..., object], *nodes: _Node) -> _Node:
+        """Apply ``maker``; its complaints become syntax errors at ``token``."""
+        height = 1 + max(h for _, h in nodes)
+        if height > MAX_HEIGHT:
+            message = f"an expression of more than {MAX_HEIGHT} levels"
+            raise ExpressionSyntaxError(message, token.column)
+        try:
+            return cast(Basic, maker(*(value for value, _ in nodes))), height
+        except (ZeroDivisionError, TypeError) as error:
+            raise ExpressionSyntaxError(str(error), token.column) from error
+
+    def integer(self, node: _Node, token: _Token) -> _Node:
+        if not isinstance(node[0], Expr):
+            raise ExpressionSyntaxError("an integer is needed, not a condition", token.column)
+        return node
+
+    def condition(self, node: _Node, token: _Token) -> _Node:
+        if not isinstance(node[0], Boolean):
+            raise ExpressionSyntaxError("a condition is needed, not an integer", token.column)
+        return node
+
+    def disjunction(self) -> _Node:
+        return self.connective("or", Or, self.conjunction)
+
+    def conjunction(self) -> _Node:
+        return self.connective("and", And, self.negation)
+
+    def connective(
+        self, word: str, maker: Callable[..., object], operand: Callable[[], _Node]
+    ) -> _Node:
+        start = self.token
+        nodes = [operand()]
+        while token := self.take(word):
+            nodes[-1] = self.condition(nodes[-1], start)
+            start = self.token
+            nodes.append(self.condition(operand(), token))
+        return nodes[0] if len(nodes) == 1 else self.build(start, maker, *nodes)
+
+    def negation(self) -> _Node:
+        if not (token := self.take("not")):
+            return self.comparison()
+        self.enter(token.column)
+        operand = self.condition(self.negation(), token)
+        self.depth -= 1
+        return self.build(token, Not, operand)
+
+    def comparison(self) -> _Node:
+        start = self.token
+        left = self.exclusive_or()
+        if not (token := self.take(*_COMPARISONS)):
+            return left
+        right = self.integer(self.exclusive_or(), token)
+        if self.token.text in _COMPARISONS:
+            raise self.error("comparisons do not chain; join them with 'and'")
+        return self.build(token, _COMPARISONS[token.text], self.integer(left, start), right)
+
+    def exclusive_or(self) -> _Node:
+        start = self.token
+        left = self.sum()
+        while token := self.take("^"):
+            right = self.integer(self.sum(), token)
+            left = self.build(token, BitXor, self.integer(left, start), right)
+        return left
+
+    def sum(self) -> _Node:
+        start = self.token
+        terms = [self.product()]
+        while token := self.take("+", "-"):
+            terms[0] = self.integer(terms[0], start)
+            term = self.integer(self.product(), token)
+            terms.append((-cast(Expr, term[0]), term[1]) if token.text == "-" else term)
+        return terms[0] if len(terms) == 1 else self.build(start, Add, *terms)
+
+    def product(self) -> _Node:
+        # Factors are collected first: Mul(2, x, y + 1) must not become (2*x)*... step by step,
+        # because sympy distributes a number over a sum when it sees the two alone.
+        start = self.token
+        factors = [self.unary()]
+        while token := self.take("*", "//", "%"):
+            factors[0] = self.integer(factors[0], start)
+            factor = self.integer(self.unary(), token)
+            if token.text == "*":
+                factors.append(factor)
+                continue
+            left = self.multiplied(factors, start)
+            maker = FloorDiv if token.text == "//" else FloorMod
+            factors = [self.build(token, maker, left, factor)]
+        return self.multiplied(factors, start)
+
+    def multiplied(self, factors: list[_Node], start: _Token) -> _Node:
+        return factors[0] if len(factors) == 1 else self.build(start, Mul, *factors)
+
+    def unary(self) -> _Node:
+        if not (token := self.take("-")):
+            return self.atom()
+        self.enter(token.column)
+        value, height = self.integer(self.unary(), token)
+        self.depth -= 1
+        return -cast(Expr, value), height
+
+    def atom(self) -> _Node:
+        token = self.token
+        if token.kind == "end" or (token.kind == "sign" and token.text != "("):
+            raise self.error("expected a value")
+        self.position += 1
+        if token.kind == "number":
+            if len(token.text) > MAX_DIGITS:
+                message = f"a number may have {MAX_DIGITS} digits at most"
+                raise ExpressionSyntaxError(message, token.column)
+            return Integer(int(token.text)), 1
+        if token.kind == "name":
+            return self.named(token)
+        self.enter(token.column)
+        node = self.disjunction()
+        self.expect(")")
+        self.depth -= 1
+        return node
+
+    def named(self, token: _Token) -> _Node:
+        if token.text in ("true", "false"):
+            return (S.true if token.text == "true" else S.false), 1
+        if token.text in _CALLS:
+            return self.call(token)
+        if token.text in RESERVED:
+            raise self.error("expected a value", token)
+        try:
+            return self.symbols(token.text), 1
+        except KeyError as error:
+            message = f"unknown name {token.text!r}"
+            raise ExpressionSyntaxError(message, token.column) from error
+
+    def call(self, token: _Token) -> _Node:
+        maker, count = _CALLS[token.text]
+        self.enter(token.column)
+        self.expect("(")
+        arguments: list[_Node] = []
+        for position in range(count):
+            if position:
+                self.expect(",")
+            start = self.token
+            argument = self.disjunction()
+            wanted = self.condition if count == 3 and position == 0 else self.integer
+            arguments.append(wanted(argument, start))
+        self.expect(")")
+        self.depth -= 1
+        return self.build(token, maker, *arguments)
+
+
+def parse_expression(text: str, symbols: Callable[[str], Expr]) -> Expr:
+    """Read an expression (or a condition); ``symbols`` resolves names, raising ``KeyError``.
+
+    ``parse_expression(to_text(e), ...) == e``. Raises :class:`ExpressionSyntaxError`.
+    """
+    parser = _Parser(text, symbols)
+    try:
+        node, _ = parser.disjunction()
+    except RecursionError as error:  # the caller's own stack was nearly full
+        raise ExpressionSyntaxError("nested too deeply", parser.token.column) from error
+    if parser.token.kind != "end":
+        raise parser.error("expected an operator")
+    return cast(Expr, node)

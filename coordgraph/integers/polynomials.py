@@ -1,0 +1,202 @@
+"""Sparse polynomials with integer coefficients, over symbols and opaque function nodes.
+
+They are what proofs and the simplifier compute with: much quicker than ``sympy.expand``.
+A polynomial is a dictionary from monomials to coefficients and is never changed once built.
+"""
+
+from collections import Counter
+from functools import lru_cache
+from typing import TypeAlias, cast
+
+from sympy import Expr, Integer
+from sympy.core.add import Add
+from sympy.core.basic import Basic
+from sympy.core.mul import Mul
+from sympy.core.power import Pow
+
+from coordgraph.integers.functions import IntegerFunction
+from coordgraph.integers.text import order_key
+
+Monomial: TypeAlias = tuple[Expr, ...]
+"""Atoms with repetition, in a canonical order; ``()`` is the constant."""
+Polynomial: TypeAlias = dict[Monomial, int]
+
+MAX_TERMS = 400
+MAX_EXPONENT = 8
+
+
+def constant(value: int) -> Polynomial:
+    """Return a constant polynomial."""
+    return {(): value} if value else {}
+
+
+def atom(expr: Expr) -> Polynomial:
+    """Return the polynomial that is one atom."""
+    return {(expr,): 1}
+
+
+def add(p: Polynomial, q: Polynomial, scale: int = 1) -> Polynomial:
+    """Return ``p + scale·q``."""
+    result = dict(p)
+    for monomial, coefficient in q.items():
+        total = result.get(monomial, 0) + scale * coefficient
+        if total:
+            result[monomial] = total
+        else:
+            result.pop(monomial, None)
+    return result
+
+
+def negate(p: Polynomial) -> Polynomial:
+    """Return ``-p``."""
+    return {monomial: -coefficient for monomial, coefficient in p.items()}
+
+
+def join(a: Monomial, b: Monomial) -> Monomial:
+    """Return the product of two monomials."""
+    if not a or not b:
+        return a or b
+    return tuple(sorted(a + b, key=order_key))
+
+
+def multiply(p: Polynomial, q: Polynomial) -> Polynomial:
+    """Return ``p·q``."""
+    result: Polynomial = {}
+    for a, x in p.items():
+        for b, y in q.items():
+            monomial = join(a, b)
+            result[monomial] = result.get(monomial, 0) + x * y
+    return {monomial: c for monomial, c in result.items() if c}
+
+
+def power(p: Polynomial, exponent: int) -> Polynomial:
+    """Return ``p`` to a small power."""
+    result = constant(1)
+    for _ in range(exponent):
+        result = multiply(result, p)
+    return result
+
+
+@lru_cache(maxsize=1 << 14)
+def to_polynomial(expr: Expr) -> Polynomial:
+    """Expand an expression; what would grow too large stays one opaque atom."""
+    if isinstance(expr, Integer):
+        return constant(int(expr))
+    if isinstance(expr, Add):
+        result: Polynomial = {}
+        for term in expr.args:
+            result = add(result, to_polynomial(term))
+        return result
+    if isinstance(expr, Mul):
+        result = constant(1)
+        for factor in expr.args:
+            other = to_polynomial(factor)
+            if len(result) * len(other) > MAX_TERMS:
+                return atom(expr)
+            result = multiply(result, other)
+        return result
+    if isinstance(expr, Pow):
+        base, exponent = expr.args
+        inner = to_polynomial(base)
+        if isinstance(exponent, Integer) and 0 < int(exponent) <= MAX_EXPONENT:
+            if len(inner) ** int(exponent) <= MAX_TERMS:
+                return power(inner, int(exponent))
+        return atom(expr)
+    if isinstance(expr, IntegerFunction):
+        return _opaque(expr)
+    return atom(expr)
+
+
+def _opaque(expr: Expr) -> Polynomial:
+    # Equal arguments written differently must give the same atom.
+    args: tuple[Basic, ...] = expr.args
+    expanded = tuple(
+        to_expression(to_polynomial(arg)) if isinstance(arg, Expr) else arg for arg in args
+    )
+    if expanded == args:
+        return atom(expr)
+    try:
+        rebuilt = expr.func(*cast(tuple[Expr, ...], expanded))
+    except ZeroDivisionError:  # a divisor that expands to 0, in a branch never taken
+        return atom(expr)
+    return atom(rebuilt) if isinstance(rebuilt, IntegerFunction) else to_polynomial(rebuilt)
+
+
+def to_expression(p: Polynomial) -> Expr:
+    """Return the expanded expression of a polynomial."""
+    return Add(*(Mul(Integer(c), *monomial) for monomial, c in p.items()))
+
+
+def atoms_of(p: Polynomial) -> list[Expr]:
+    """Return the distinct atoms in a canonical order."""
+    return sorted({a for monomial in p for a in monomial}, key=order_key)
+
+
+def coefficient_of(p: Polynomial, target: Expr) -> tuple[Polynomial, Polynomial] | None:
+    """Split ``p = c·target + rest``; None where ``p`` is not linear in the target."""
+    coefficient: Polynomial = {}
+    rest: Polynomial = {}
+    for monomial, c in p.items():
+        count = monomial.count(target)
+        if count > 1:
+            return None
+        if count:
+            position = monomial.index(target)
+            coefficient[monomial[:position] + monomial[position + 1 :]] = c
+        else:
+            rest[monomial] = c
+    return coefficient, rest
+
+
+def substitute(p: Polynomial, target: Expr, value: Polynomial) -> Polynomial:
+    """Replace an atom by a polynomial."""
+    result: Polynomial = {}
+    for monomial, c in p.items():
+        count = monomial.count(target)
+        if count:
+            others = tuple(a for a in monomial if a != target)
+            result = add(result, multiply({others: c}, power(value, count)))
+        else:
+            result = add(result, {monomial: c})
+    return result
+
+
+def without(monomial: Monomial, part: Monomial) -> Monomial | None:
+    """Return ``monomial / part``, or None where it does not divide."""
+    remaining = list(monomial)
+    for a in part:
+        if a not in remaining:
+            return None
+        remaining.remove(a)
+    return tuple(remaining)
+
+
+def shared(a: Monomial, b: Monomial) -> Monomial:
+    """Return the greatest common part of two monomials."""
+    return tuple(sorted((Counter(a) & Counter(b)).elements(), key=order_key))
+
+
+def divide(p: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
+    """Return ``(q, r)`` with ``p = q·divisor + r``, peeling what the divisor's lead divides."""
+    lead = max(divisor, key=lambda m: (len(m), [order_key(a) for a in m]))
+    quotient: Polynomial = {}
+    remaining, done = p, cast(Polynomial, {})
+    for _ in range(MAX_TERMS):
+        if not remaining:
+            break
+        monomial = max(remaining, key=lambda m: (len(m), [order_key(a) for a in m]))
+        c = remaining[monomial]
+        rest = without(monomial, lead)
+        # Truncation keeps the remainder's sign and makes it small.
+        ratio = abs(c) // abs(divisor[lead]) * (1 if (c > 0) == (divisor[lead] > 0) else -1)
+        if rest is None or not ratio:
+            done = add(done, {monomial: c})
+            remaining = {m: x for m, x in remaining.items() if m != monomial}
+            continue
+        step: Polynomial = {rest: ratio}
+        quotient = add(quotient, step)
+        remaining = add(remaining, multiply(step, divisor), -1)
+        if remaining.get(monomial):  # what truncation left of this monomial
+            done = add(done, {monomial: remaining[monomial]})
+            remaining = {m: x for m, x in remaining.items() if m != monomial}
+    return quotient, add(done, remaining)

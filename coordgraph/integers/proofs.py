@@ -1,0 +1,320 @@
+"""Lower bounds of polynomials by elimination: what :class:`Ranges` answers its questions with.
+
+``p >= 0`` is shown by replacing, one after another, what is bounded by its bounds: a symbol with
+a positive coefficient by its lower bound, with a negative one by an upper bound (every alternative
+is tried), with an unknown one by both, since a linear function is least at an end of its range.
+Each replacement is sound point by point, whatever the order; the order only decides how
+much is proved. Symbols whose bounds mention others go first.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias, cast
+
+from sympy import Expr, Symbol
+from sympy.core.basic import Basic
+from sympy.logic.boolalg import Not
+
+from coordgraph.integers.bounds import Bound, Fact, NumericBounds, largest, smallest
+from coordgraph.integers.functions import FloorDiv, FloorMod, Maximum, Minimum, Select, floor_mod
+from coordgraph.integers.guards import guard_polynomials
+from coordgraph.integers.polynomials import (
+    MAX_TERMS,
+    Polynomial,
+    add,
+    atom,
+    atoms_of,
+    coefficient_of,
+    constant,
+    divide,
+    multiply,
+    negate,
+    power,
+    substitute,
+    to_polynomial,
+)
+
+FUEL = 64
+MAX_MAXIMA = 6
+
+SymbolBounds: TypeAlias = tuple[tuple[Polynomial, ...], tuple[Polynomial, ...]]
+Guards: TypeAlias = tuple[Polynomial, ...]
+# Alternatives, each a list of polynomials (with their guards) that all must be bounded.
+_Step: TypeAlias = list[tuple[Polynomial, Guards]]
+
+
+class Prover(NumericBounds):
+    """Answers for one immutable set of ranges, remembering what it found."""
+
+    def __init__(
+        self,
+        bounds: Mapping[Symbol, SymbolBounds],
+        facts: tuple[Fact, ...],
+        definitions: Mapping[Symbol, Expr],
+        guards: Guards,
+    ) -> None:
+        super().__init__(facts)
+        self.bounds = bounds
+        self.definitions = definitions
+        self.guards = guards
+        self._levels: dict[Expr, int] = {}
+        self._found: dict[tuple[frozenset[tuple[object, int]], int | None], Bound] = {}
+        self._ends: dict[Expr, SymbolBounds] = {}
+
+    def minimum(self, p: Polynomial, goal: int | None = None) -> Bound:
+        """Return a lower bound of ``p``; a search with a goal stops when it is reached."""
+        key = (frozenset(p.items()), goal)
+        if key not in self._found:
+            self._found[key] = _Search(self, goal).run(p, self.guards)
+        return self._found[key]
+
+    def at_least_zero(self, p: Polynomial) -> bool:
+        """Tell whether ``p >= 0`` was proved."""
+        low = self.minimum(p, 0)
+        return low is not None and low >= 0
+
+    def symbol_lower(self, symbol: Symbol) -> Bound:
+        """Return the largest numeric lower bound of a symbol."""
+        best = super().symbol_lower(symbol)
+        for low in self.bounds.get(symbol, ((), ()))[0]:
+            best = largest(best, self.minimum(low))
+        if symbol in self.definitions:
+            best = largest(best, self.minimum(to_polynomial(self.definitions[symbol])))
+        return best
+
+    def symbol_upper(self, symbol: Symbol) -> Bound:
+        """Return the smallest numeric upper bound of a symbol."""
+        best = super().symbol_upper(symbol)
+        for high in self.bounds.get(symbol, ((), ()))[1]:
+            best = smallest(best, self.maximum(high))
+        if symbol in self.definitions:
+            best = smallest(best, self.maximum(to_polynomial(self.definitions[symbol])))
+        return best
+
+    def level(self, target: Expr) -> int:
+        """Return how long a chain of bounds hangs from an atom; longer chains go first."""
+        if target not in self._levels:
+            self._levels[target] = 0
+            used: set[Basic] = set()
+            if isinstance(target, Symbol):
+                lowers, uppers = self.bounds.get(target, ((), ()))
+                used = {a for p in (*lowers, *uppers) for m in p for a in m}
+                if target in self.definitions:
+                    used |= self.definitions[target].free_symbols
+                floor = 1 if used or lowers or uppers else 0
+            else:
+                used, floor = set(target.free_symbols), 1
+            levels = (self.level(cast(Expr, a)) for a in used if a != target)
+            self._levels[target] = max(floor, 1 + max(levels, default=-1))
+        return self._levels[target]
+
+    def ends(self, target: Expr) -> SymbolBounds:
+        """Return symbolic lower and upper bounds of an atom."""
+        if target not in self._ends:
+            self._ends[target] = ((), ())
+            self._ends[target] = self._find_ends(target)
+        return self._ends[target]
+
+    def _find_ends(self, target: Expr) -> SymbolBounds:
+        if isinstance(target, Symbol):
+            lowers, uppers = self.bounds.get(target, ((), ()))
+        elif isinstance(target, (FloorDiv, FloorMod)):
+            lowers, uppers = self._division_ends(target)
+        elif isinstance(target, (Minimum, Maximum)):
+            parts = tuple(to_polynomial(cast(Expr, arg)) for arg in target.args)
+            lowers, uppers = ((), parts) if isinstance(target, Minimum) else (parts, ())
+        else:
+            lowers, uppers = (), ()
+        low, high = self.lower(target), self.upper(target)
+        if low is not None and constant(low) not in lowers:
+            lowers = (*lowers, constant(low))
+        if high is not None and constant(high) not in uppers:
+            uppers = (*uppers, constant(high))
+        return lowers, uppers
+
+    def _division_ends(self, target: Expr) -> SymbolBounds:
+        x, d = (to_polynomial(cast(Expr, arg)) for arg in target.args)
+        if not self.at_least_zero(add(d, constant(1), -1)):
+            return (), ()
+        natural = self.at_least_zero(x)
+        below = (x,) if natural else ()
+        if isinstance(target, FloorMod):
+            return (constant(0),), (add(d, constant(1), -1), *below)
+        uppers: list[Polynomial] = []
+        for top in self.maxima(x):
+            # top = q*d + r, so x//d <= q + r//d
+            quotient, rest = divide(top, d)
+            if self.at_least_zero(add(negate(rest), constant(1), -1)):
+                uppers.append(add(quotient, constant(1), -1))
+            elif self.at_least_zero(add(add(d, rest, -1), constant(1), -1)):
+                uppers.append(quotient)
+        return ((constant(0),) if natural else ()), (*uppers, *below)
+
+    def maxima(self, p: Polynomial) -> list[Polynomial]:
+        """Return upper bounds of ``p`` in which bounded symbols are replaced as far as possible."""
+        open_, done = [p], cast(list[Polynomial], [])
+        for _ in range(FUEL):
+            if not open_ or len(done) + len(open_) >= MAX_MAXIMA:
+                break
+            current = open_.pop(0)
+            replaced = self._raised(current)
+            open_.extend(replaced)
+            if not replaced:
+                done.append(current)
+        return done + open_
+
+    def _raised(self, p: Polynomial) -> list[Polynomial]:
+        for a in self.order(p):
+            parts = coefficient_of(p, a)
+            if parts is None or not isinstance(a, Symbol) or a not in self.bounds:
+                continue
+            sign = self.sign(parts[0])
+            ends = self.bounds[a][1 if sign > 0 else 0]
+            if sign and ends:
+                return [substitute(p, a, end) for end in ends]
+        return []
+
+    def order(self, p: Polynomial) -> list[Expr]:
+        """Return the atoms in the order in which they are eliminated."""
+        return sorted(atoms_of(p), key=lambda a: -self.level(a))
+
+    def sign(self, p: Polynomial) -> int:
+        """Return 1 where ``p >= 0``, -1 where ``p <= 0`` is plain, else 0."""
+        low = self.numeric_minimum(p)
+        if low is not None and low >= 0:
+            return 1
+        high = self.numeric_minimum(negate(p))
+        return -1 if high is not None and high >= 0 else 0
+
+    def normal_form(self, p: Polynomial) -> Polynomial:
+        """Expand definitions and ``x//d*d = x - x%d``, for equality."""
+        for _ in range(FUEL):
+            for a in self.order(p):
+                changed = self.exact(p, a)
+                if changed is not None and changed != p and len(changed) <= MAX_TERMS:
+                    p = changed
+                    break
+            else:
+                break
+        return p
+
+    def exact(self, p: Polynomial, a: Expr) -> Polynomial | None:
+        """Replace a defined symbol by its definition, or ``c·d·(x//d)`` by ``c·(x - x%d)``."""
+        if isinstance(a, Symbol) and a in self.definitions:
+            return substitute(p, a, to_polynomial(self.definitions[a]))
+        parts = coefficient_of(p, a) if isinstance(a, FloorDiv) else None
+        if parts is None:
+            return None
+        x, d = cast(tuple[Expr, Expr], a.args)
+        quotient, rest = divide(parts[0], to_polynomial(d))
+        if not quotient:
+            return None
+        whole = add(to_polynomial(x), to_polynomial(floor_mod(x, d)), -1)
+        return add(parts[1], add(multiply(quotient, whole), multiply(rest, atom(a))))
+
+
+class _Search:
+    """One bounded search for the best lower bound."""
+
+    def __init__(self, prover: Prover, goal: int | None) -> None:
+        self.prover = prover
+        self.goal = goal
+        self.fuel = FUEL
+        self.seen: dict[object, Bound] = {}
+
+    def run(self, p: Polynomial, guards: Guards) -> Bound:
+        key = (frozenset(p.items()), *(frozenset(g.items()) for g in guards))
+        if key in self.seen:
+            return self.seen[key]
+        self.seen[key] = best = self.prover.numeric_minimum(p)
+        if not p or len(p) > MAX_TERMS:
+            return best
+        for step in self.steps(p, guards):
+            if self.fuel <= 0 or self.reached(best):
+                break
+            self.fuel -= 1
+            best = largest(best, self.all_of(step))
+        self.seen[key] = best
+        return best
+
+    def reached(self, best: Bound) -> bool:
+        return best is not None and self.goal is not None and best >= self.goal
+
+    def all_of(self, step: _Step) -> Bound:
+        worst: Bound = None
+        for q, guards in step:
+            low = self.run(q, guards)
+            if low is None:
+                return None
+            worst = smallest(worst, low)
+        return worst
+
+    def steps(self, p: Polynomial, guards: Guards) -> Iterator[_Step]:
+        # Names are looked through last: facts and bounds may be stated in terms of them.
+        order = self.prover.order(p)
+        named = [a for a in order if a in self.prover.definitions]
+        for a in (b for b in order if b not in named):
+            steps = self.eliminations(p, a, guards)
+            if steps:
+                yield from steps
+                break
+        for a in named:
+            yield from self.eliminations(p, a, guards)
+        for index, guard in enumerate(guards):
+            # p >= 0 follows from p - c*guard >= 0, as guard >= 0.
+            ratios = [p[m] // c for m, c in guard.items() if m in p and p[m] * c > 0]
+            if any(ratio > 0 for ratio in ratios):
+                ratio = min(r for r in ratios if r > 0)
+                yield [(add(p, guard, -ratio), guards[:index] + guards[index + 1 :])]
+
+    def eliminations(self, p: Polynomial, a: Expr, guards: Guards) -> list[_Step]:
+        exact = self.prover.exact(p, a)
+        if exact is not None and exact != p:
+            return [[(exact, guards)]]
+        lowers, uppers = self.prover.ends(a)
+        parts = coefficient_of(p, a)
+        if parts is None:
+            return self.by_term(p, a, guards)
+        sign = self.prover.sign(parts[0])
+        result: list[_Step] = []
+        if sign > 0:
+            result = [[(substitute(p, a, low), guards)] for low in lowers]
+        elif sign < 0:
+            result = [[(substitute(p, a, high), guards)] for high in uppers]
+        else:
+            result = [
+                [(substitute(p, a, low), guards), (substitute(p, a, high), guards)]
+                for low in lowers
+                for high in uppers
+            ]
+        if isinstance(a, (Minimum, Maximum, Select)):
+            result.append(self.cases(p, a, guards))
+        return result
+
+    def by_term(self, p: Polynomial, a: Expr, guards: Guards) -> list[_Step]:
+        # A power: each term is monotone where every atom of the polynomial is at least 0.
+        if not all(self.prover.natural(monomial) for monomial in p):
+            return []
+        lowers, uppers = self.prover.ends(a)
+        result: list[_Step] = []
+        for low in (x for x in lowers if self.prover.sign(x) > 0):
+            for high in uppers:
+                total: Polynomial = {}
+                for monomial, c in p.items():
+                    others = tuple(b for b in monomial if b != a)
+                    end = power(low if c > 0 else high, monomial.count(a))
+                    total = add(total, multiply({others: c}, end))
+                result.append([(total, guards)])
+        return result
+
+    def cases(self, p: Polynomial, a: Expr, guards: Guards) -> _Step:
+        first, second = cast(tuple[Expr, Expr], a.args[-2:])
+        yes, no = substitute(p, a, to_polynomial(first)), substitute(p, a, to_polynomial(second))
+        if isinstance(a, Select):
+            condition = a.args[0]
+            other = Not(condition)
+            known = guard_polynomials(condition), guard_polynomials(other)
+        else:
+            order = add(to_polynomial(second), to_polynomial(first), -1)
+            known = (order,), (negate(order),)
+            known = known if isinstance(a, Minimum) else known[::-1]
+        return [(yes, (*guards, *known[0])), (no, (*guards, *known[1]))]

@@ -1,0 +1,240 @@
+"""What is known about the symbols of index expressions, and proofs from it.
+
+Everything here is sound and conservative: a claim that is not proved may still be true.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import cast
+
+from sympy import Expr, Symbol, sympify
+from sympy.core.add import Add
+from sympy.core.basic import Basic
+
+from coordgraph.integers.functions import IntegerLike, Maximum, Minimum
+from coordgraph.integers.guards import guard_polynomials
+from coordgraph.integers.polynomials import (
+    Polynomial,
+    add,
+    constant,
+    negate,
+    to_expression,
+    to_polynomial,
+)
+from coordgraph.integers.proofs import Prover
+
+MAX_ALTERNATIVES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Alternative bounds of one symbol, all inclusive: each lower and each upper one holds."""
+
+    lowers: tuple[Expr, ...] = ()
+    uppers: tuple[Expr, ...] = ()
+
+
+def _nothing() -> Mapping[Symbol, Expr]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, eq=False)
+class Ranges:
+    """Immutable knowledge about symbols; every ``with_…`` method returns a new object.
+
+    A symbol about which nothing was said is at least 1 if it is positive (a size), at least 0 if it
+    is nonnegative (an index). Giving a known symbol new bounds or a new value forgets what
+    was said about its old value.
+    """
+
+    bounds: Mapping[Symbol, Bounds] = field(
+        default_factory=cast("type[Mapping[Symbol, Bounds]]", _nothing)
+    )
+    facts: tuple[tuple[Expr, int], ...] = ()
+    definitions: Mapping[Symbol, Expr] = field(default_factory=_nothing)
+    guards: tuple[Basic, ...] = ()
+    simplified: dict[Basic, Basic] = field(default_factory=dict, init=False, repr=False)
+    """The simplifier's memory: an answer holds for exactly these ranges."""
+    _provers: list[Prover] = field(default_factory=list, init=False, repr=False)
+
+    def with_index(self, symbol: Symbol, size: IntegerLike) -> "Ranges":
+        """Let ``0 <= symbol < size``."""
+        return self.with_bounds(symbol, 0, (_expr(size) - 1,))
+
+    def with_bounds(
+        self, symbol: Symbol, lower: IntegerLike, uppers: Iterable[IntegerLike]
+    ) -> "Ranges":
+        """Let ``lower <= symbol`` and ``symbol <= upper`` for each of ``uppers``.
+
+        A minimum in an upper bound, or a maximum in a lower one, becomes several alternatives.
+        A known guard on one of the upper bounds adds what the guard says.
+        """
+        lowers = _alternatives(_expr(lower), Maximum, Minimum)
+        highs = [u for upper in uppers for u in _alternatives(_expr(upper), Minimum, Maximum)]
+        for high in tuple(highs):
+            highs.extend(self._guarded(high))
+        new = Bounds(_distinct(lowers), _distinct(highs))
+        if self.bounds.get(symbol) == new:
+            return self
+        known = self._forget(symbol) if self._knows(symbol) else self
+        return replace(known, bounds=MappingProxyType({**known.bounds, symbol: new}))
+
+    def with_upper(self, symbol: Symbol, upper: IntegerLike) -> "Ranges":
+        """Let ``symbol <= upper`` hold besides what is known (inside a branch that tests it)."""
+        highs = _alternatives(_expr(upper), Minimum, Maximum)
+        old = self.bounds.get(symbol, Bounds())
+        new = Bounds(old.lowers, _distinct([*highs, *old.uppers]))
+        return replace(self, bounds=MappingProxyType({**self.bounds, symbol: new}))
+
+    def with_fact(self, expr: IntegerLike, maximum: int) -> "Ranges":
+        """Let ``expr <= maximum``, as in ``with_fact(TM*TN*TK, 2**31 - 1)``.
+
+        Products of some of a bounded product's factors are bounded too, sizes being at least 1.
+        """
+        return replace(self, facts=(*self.facts, (_expr(expr), int(maximum))))
+
+    def with_definition(self, symbol: Symbol, expr: IntegerLike) -> "Ranges":
+        """Let ``symbol = expr`` for good; proofs may look through the name."""
+        expr = _expr(expr)
+        if self.definitions.get(symbol) == expr:
+            return self
+        if symbol in expr.free_symbols:
+            raise ValueError(f"the definition of {symbol} mentions itself")
+        known = self._forget(symbol) if self._knows(symbol) else self
+        return replace(known, definitions=MappingProxyType({**known.definitions, symbol: expr}))
+
+    def with_guard(self, condition: Basic | bool) -> "Ranges":
+        """Let a condition hold; parts of it that no bound follows from are ignored."""
+        condition = sympify(condition)
+        if condition in self.guards or not guard_polynomials(condition):
+            return self
+        return replace(self, guards=(*self.guards, condition))
+
+    def with_value(self, symbol: Symbol, expr: IntegerLike) -> "Ranges":
+        """Let ``symbol`` hold the present value of ``expr``, whose symbols may change afterwards.
+
+        Only bounds are kept: those of the expression and those of guards on exactly it.
+        """
+        expr = _expr(expr)
+        p = to_polynomial(expr)
+        low, high = self.interval(expr)
+        tops = ((top, to_expression(top)) for top in self._prover.maxima(p))
+        # The expression itself stays a bound only where sizes alone, which never change, make it.
+        uppers = [e for top, e in tops if top != p or all(s.is_positive for s in e.free_symbols)]
+        uppers.extend(self._guarded(expr))
+        uppers.extend(() if high is None else (_expr(high),))
+        # A bound that mentions the symbol itself is about its old value.
+        kept = _distinct([u for u in uppers if symbol not in u.free_symbols])
+        new = Bounds(() if low is None else (_expr(low),), kept)
+        known = self._forget(symbol)
+        return replace(known, bounds=MappingProxyType({**known.bounds, symbol: new}))
+
+    def prove_nonnegative(self, expr: IntegerLike) -> bool:
+        """Tell whether ``expr >= 0`` was proved."""
+        return self._prover.at_least_zero(to_polynomial(_expr(expr)))
+
+    def prove_less(self, a: IntegerLike, b: IntegerLike) -> bool:
+        """Tell whether ``a < b`` was proved."""
+        return self._prover.at_least_zero(add(_difference(b, a), constant(1), -1))
+
+    def prove_equal(self, a: IntegerLike, b: IntegerLike) -> bool:
+        """Tell whether ``a == b`` was proved."""
+        p = _difference(a, b)
+        if not p:
+            return True
+        p = self._prover.normal_form(p)
+        return not p or (self._prover.at_least_zero(p) and self._prover.at_least_zero(negate(p)))
+
+    def interval(self, expr: IntegerLike) -> tuple[int | None, int | None]:
+        """Return inclusive numeric bounds, None where none is known."""
+        return self._prover.interval_of(_expr(expr))
+
+    def fits(self, expr: IntegerLike, bits: int) -> bool:
+        """Tell whether the value (not what it is computed from) fits a signed integer."""
+        low, high = self.interval(expr)
+        limit = 1 << (bits - 1)
+        return low is not None and high is not None and -limit <= low and high < limit
+
+    @property
+    def _prover(self) -> Prover:
+        if not self._provers:
+            bounds = {
+                symbol: (
+                    tuple(to_polynomial(e) for e in known.lowers),
+                    tuple(to_polynomial(e) for e in known.uppers),
+                )
+                for symbol, known in self.bounds.items()
+            }
+            facts = tuple((to_polynomial(e), limit) for e, limit in self.facts)
+            guards = tuple(p for condition in self.guards for p in guard_polynomials(condition))
+            self._provers.append(Prover(bounds, facts, self.definitions, guards))
+        return self._provers[0]
+
+    def _guarded(self, expr: Expr) -> list[Expr]:
+        """Return what guards say that ``expr`` is at most: ``stop - 1`` after ``expr < stop``."""
+        p = to_polynomial(expr)
+        found: list[Expr] = []
+        for condition in self.guards:
+            for guard in guard_polynomials(condition):
+                bound = add(guard, p)
+                # The guard's polynomial is bound - expr; what is left must not mention expr.
+                if p and all(monomial not in bound for monomial in p if monomial):
+                    found.append(to_expression(bound))
+        return found
+
+    def _knows(self, symbol: Symbol) -> bool:
+        return symbol in self.bounds or symbol in self.definitions
+
+    def _forget(self, symbol: Symbol) -> "Ranges":
+        """Drop every statement about the symbol's old value."""
+
+        def keep(expr: Basic) -> bool:
+            return symbol not in expr.free_symbols
+
+        def filtered(known: Bounds) -> Bounds:
+            return Bounds(tuple(filter(keep, known.lowers)), tuple(filter(keep, known.uppers)))
+
+        bounds = {s: filtered(known) for s, known in self.bounds.items() if s != symbol}
+        definitions = {s: e for s, e in self.definitions.items() if s != symbol and keep(e)}
+        return replace(
+            self,
+            bounds=MappingProxyType(bounds),
+            definitions=MappingProxyType(definitions),
+            facts=tuple(fact for fact in self.facts if keep(fact[0])),
+            guards=tuple(guard for guard in self.guards if keep(guard)),
+        )
+
+
+def _expr(value: IntegerLike) -> Expr:
+    return value if isinstance(value, Expr) else cast(Expr, sympify(int(value)))
+
+
+def _difference(a: IntegerLike, b: IntegerLike) -> Polynomial:
+    return add(to_polynomial(_expr(a)), to_polynomial(_expr(b)), -1)
+
+
+def _distinct(exprs: Iterable[Expr]) -> tuple[Expr, ...]:
+    return tuple(dict.fromkeys(exprs))
+
+
+def _alternatives(expr: Expr, rising: type[Basic], falling: type[Basic]) -> list[Expr]:
+    """Split ``min(a, b) + c`` into ``a + c`` and ``b + c`` (and a maximum that is subtracted)."""
+    pending, done = [expr], cast(list[Expr], [])
+    while pending:
+        current = pending.pop(0)
+        parts = _split(current, rising, falling)
+        if parts is None or len(pending) + len(done) >= MAX_ALTERNATIVES:
+            done.append(current)
+        else:
+            pending.extend(parts)
+    return done
+
+
+def _split(expr: Expr, rising: type[Basic], falling: type[Basic]) -> tuple[Expr, ...] | None:
+    for term in Add.make_args(expr):
+        scale, node = term.as_coeff_Mul()
+        if isinstance(node, rising if scale > 0 else falling):
+            rest = expr - term
+            return tuple(scale * cast(Expr, arg) + rest for arg in node.args)
+    return None

@@ -1,0 +1,80 @@
+"""Tensor arguments and their element types."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from sympy import Expr, Integer
+
+from coordgraph.errors import VerifyError
+
+__all__ = ["DTYPES", "DType", "Role", "Tensor", "dtype"]
+
+
+@dataclass(frozen=True)
+class DType:
+    """An element type: `bits` wide; sums of products of it are kept in `accumulator`."""
+
+    name: str
+    bits: int
+    accumulator: str
+
+    @property
+    def bytes(self) -> int:
+        """Size of an element."""
+        return self.bits // 8
+
+    def __str__(self) -> str:
+        return self.name
+
+
+DTYPES = {
+    d.name: d
+    for d in (
+        DType("bf16", 16, "f32"),
+        DType("f16", 16, "f32"),
+        DType("f32", 32, "f32"),
+        DType("f64", 64, "f64"),
+        DType("i32", 32, "i32"),
+    )
+}
+_ALIASES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
+
+
+def dtype(name: str) -> DType:
+    """A type by name (`bf16`) or by numpy's name for it (`bfloat16`)."""
+    found = DTYPES.get(_ALIASES.get(name, name))
+    if found is None:
+        raise VerifyError(f"unknown dtype '{name}'; there are {', '.join(DTYPES)}")
+    return found
+
+
+class Role(Enum):
+    """What a tensor is to the kernel."""
+
+    INPUT = "input"
+    OPTIONAL_INPUT = "optional"
+    OUTPUT = "output"
+    PARTIALS = "partials"
+    """Workspace for accumulators on their way between workgroups; needs no initial value."""
+    FLAGS = "flags"
+    """Workspace that must be zero at launch and is zero again when the kernel ends."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor argument; `shape` in elements, as the caller sees it, contiguous row-major."""
+
+    name: str
+    dtype: str
+    shape: tuple[Expr, ...]
+    role: Role = Role.INPUT
+
+    @property
+    def elements(self) -> Expr:
+        """How many elements it has."""
+        count: Expr = Integer(1)
+        for extent in self.shape:
+            count = count * extent
+        return count

@@ -1,0 +1,204 @@
+"""From what was written to a graph: names resolved, rules checked, complaints placed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, cast
+
+from sympy import Expr, Symbol
+from sympy.core.basic import Basic
+from sympy.logic.boolalg import Boolean
+
+from coordgraph.checks import LEVELS
+from coordgraph.control.graph import ControlGraph
+from coordgraph.control.operations import Assign, Kernel, Operation
+from coordgraph.coordinates.graph import CoordinateEditor, CoordinateGraph
+from coordgraph.errors import VerifyError
+from coordgraph.integers import ExpressionSyntaxError, index_symbol, parse_expression, size_symbol
+from coordgraph.kernel import KernelGraph
+from coordgraph.parameters import Assumption, Parameter, Parameters
+from coordgraph.tensors import DTYPES, Role, Tensor
+from coordgraph.text.raw import RawExpression, RawGraph, RawOperation, RawRecord, Where, suggest
+from coordgraph.text.shapes import record_fields
+
+__all__ = ["build"]
+
+T = TypeVar("T")
+
+
+def build(raw: RawGraph) -> KernelGraph:
+    """The graph that was written.
+
+    Raises:
+        ParseError: from text, with the place: an unknown name, a broken size rule, a bad value.
+        VerifyError: from plain data, with the path; and where edges go round in a circle.
+    """
+    builder = _Builder(raw)
+    if raw.gemm is None:
+        raise raw.end.error("the problem is missing: a line such as 'gemm dtype=bf16'")
+    if raw.level_at is not None and raw.level not in LEVELS:
+        raise raw.level_at.error(f"unknown level '{raw.level}'{suggest(raw.level, LEVELS)}")
+    return KernelGraph(
+        builder.record(raw.gemm),
+        builder.coordinates(raw.dimensions, raw.edges),
+        builder.control(raw.root),
+        builder.parameters(raw),
+        builder.tensors(raw),
+        raw.level,
+        tuple(raw.log),
+    )
+
+
+class _Builder:
+    """Holds what names mean while the parts are made."""
+
+    def __init__(self, raw: RawGraph) -> None:
+        self._expressions: dict[str, Basic] = {}
+        self._unknown = ""
+        self._ids = {str(record.values.get("id")) for record in raw.dimensions}
+        self._symbols: dict[str, Symbol] = {}
+        parameters: set[str] = set()
+        for p in raw.parameters:
+            if p.name in parameters:
+                raise p.at.error(f"there is a parameter '{p.name}' already")
+            parameters.add(p.name)
+            self._symbols[p.name] = size_symbol(p.name) if p.minimum >= 1 else index_symbol(p.name)
+        for name in self._ids:
+            self._symbols.setdefault(name, index_symbol(name))
+        if raw.root is not None:
+            self._declare_assigned(raw.root)
+        for name, positive, at in raw.symbols:
+            if name in self._symbols:
+                raise at.error(f"'{name}' has a meaning already; it needs no 'symbol' line")
+            self._symbols[name] = size_symbol(name) if positive else index_symbol(name)
+
+    def _declare_assigned(self, root: RawOperation) -> None:
+        stack = [root]
+        while stack:
+            op = stack.pop()
+            if issubclass(op.cls, Assign):
+                name = str(op.values.get("name"))
+                self._symbols.setdefault(name, index_symbol(name))
+            stack += [child for body in op.bodies.values() for child in body]
+
+    def expression(self, raw: RawExpression) -> Any:
+        """An expression or a condition, as the field wants it."""
+        value = self._expressions.get(raw.text)
+        if value is None:
+            try:
+                value = cast("Basic", parse_expression(raw.text, self._symbol))
+            except ExpressionSyntaxError as error:
+                message = error.message
+                if self._unknown:
+                    message = f"unknown name '{self._unknown}'"
+                    message += suggest(self._unknown, self._symbols)
+                raise raw.at.error(message, error.column) from error
+            self._expressions[raw.text] = value
+        if not isinstance(value, Boolean if raw.condition and not _is_symbol(value) else Expr):
+            wanted, found = "an integer expression", "a condition"
+            if raw.condition:
+                wanted, found = found, wanted
+            raise raw.at.error(f"{wanted} is needed here, not {found}")
+        if raw.condition and not isinstance(value, Boolean):
+            raise raw.at.error("a condition is needed here, not an integer expression")
+        return value
+
+    def _symbol(self, name: str) -> Expr:
+        self._unknown = "" if name in self._symbols else name
+        return self._symbols[name]
+
+    def value(self, raw: Any) -> Any:
+        """A value with the expressions inside it made."""
+        if isinstance(raw, RawExpression):
+            return self.expression(raw)
+        return tuple(map(self.value, cast("tuple[Any, ...]", raw))) if isinstance(raw, tuple) else raw
+
+    def record(self, raw: RawRecord, **bodies: Any) -> Any:
+        """A record; what its class complains about becomes an error with the place."""
+        values = {name: self.value(value) for name, value in raw.values.items()}
+        for spec in record_fields(raw.cls, without=tuple(bodies)):
+            if spec.required and spec.name not in values:
+                raise raw.at.error(f"{raw.cls.__name__} needs a value for '{spec.name}'")
+        return _placed(raw.at, lambda: raw.cls(**values, **bodies))
+
+    def coordinates(
+        self, dimensions: Iterable[RawRecord], edges: Iterable[RawRecord]
+    ) -> CoordinateGraph:
+        """Dimensions first, so that edges may be written before them."""
+        editor: CoordinateEditor = CoordinateGraph().edit()
+        for raw in dimensions:
+            dimension = self.record(raw)
+            _placed(raw.at, lambda dimension=dimension: editor.add(dimension))
+        for raw in edges:
+            for side in ("upstream", "downstream"):
+                for position, name in enumerate(raw.values[side]):
+                    self._known(name, raw.places.get(f"{side}.{position}", raw.at))
+            edge = self.record(raw)
+            _placed(raw.at, lambda edge=edge: editor.connect(edge))
+        return editor.finish()
+
+    def _known(self, name: str, at: Where) -> None:
+        if name not in self._ids:
+            raise at.error(f"there is no dimension '{name}'{suggest(name, self._ids)}")
+
+    def control(self, root: RawOperation | None) -> ControlGraph:
+        """The control graph; a graph without one has an empty kernel."""
+        if root is None:
+            return ControlGraph()
+        if not issubclass(root.cls, Kernel):
+            raise root.at.error(f"the outermost operation is a Kernel, not {root.cls.__name__}")
+        return ControlGraph(cast("Kernel", self._operation(root)))
+
+    def _operation(self, raw: RawOperation) -> Operation:
+        bodies = {
+            name: tuple(map(self._operation, raw.bodies.get(name, ()))) for name in raw.cls.BODIES
+        }
+        for role in raw.cls.ROLES:
+            names = raw.values.get(role, ())
+            for name in (names,) if isinstance(names, str) else names:
+                if name:
+                    self._known(name, raw.places.get(role, raw.at))
+        return self.record(raw, **bodies)
+
+    def parameters(self, raw: RawGraph) -> Parameters:
+        """Parameters, each of which reads only those above it."""
+        items: list[Parameter] = []
+        above: set[str] = set()
+        names = {p.name for p in raw.parameters}
+        for p in raw.parameters:
+            value = None if p.value is None else self.expression(p.value)
+            if value is not None and p.value is not None:
+                for symbol in sorted(value.free_symbols, key=str):
+                    if symbol.name in names and symbol.name not in above:
+                        raise p.value.at.error(f"'{symbol.name}' must be defined above '{p.name}'")
+            above.add(p.name)
+            items.append(Parameter(p.name, p.minimum, p.maximum, value, p.note))
+        assumptions = (Assumption(self.expression(a.expr), a.maximum) for a in raw.assumptions)
+        return Parameters(tuple(items), tuple(assumptions))
+
+    def tensors(self, raw: RawGraph) -> tuple[Tensor, ...]:
+        """The tensor arguments."""
+        made: dict[str, Tensor] = {}
+        roles = {role.value: role for role in Role}
+        for t in raw.tensors:
+            if t.name in made:
+                raise t.at.error(f"there is a tensor '{t.name}' already")
+            if t.dtype not in DTYPES:
+                raise t.at.error(f"unknown dtype '{t.dtype}'{suggest(t.dtype, DTYPES)}")
+            if t.role not in roles:
+                raise t.role_at.error(f"unknown role '{t.role}'{suggest(t.role, roles)}")
+            shape = tuple(map(self.expression, t.shape))
+            made[t.name] = Tensor(t.name, t.dtype, shape, roles[t.role])
+        return tuple(made.values())
+
+
+def _is_symbol(value: Basic) -> bool:
+    """Sympy's Symbol is both an Expr and a Boolean; here it is an integer."""
+    return isinstance(value, Symbol)
+
+
+def _placed(at: Where, make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except (VerifyError, ValueError, TypeError, ArithmeticError) as error:
+        raise at.error(str(error)) from error

@@ -1,0 +1,156 @@
+"""A graph as it was written, before any name is resolved.
+
+Text and plain data are both read into these records, and `build` makes the graph of them: an
+expression can name a parameter, a dimension or an assigned value that is written further down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, Protocol
+
+from coordgraph.errors import CoordGraphError, ParseError, VerifyError
+
+__all__ = [
+    "MAX_NESTING",
+    "VERSION",
+    "Path",
+    "Place",
+    "RawAssumption",
+    "RawExpression",
+    "RawGraph",
+    "RawOperation",
+    "RawParameter",
+    "RawRecord",
+    "RawTensor",
+    "Where",
+    "suggest",
+]
+
+VERSION = 1
+"""Of both written forms; raised when what is written now could not be read before."""
+MAX_NESTING = 100
+"""Operations inside operations; far below what exhausts Python's stack."""
+
+
+class Where(Protocol):
+    """A place in what is read, to complain about."""
+
+    def error(self, message: str, column: int = 0) -> CoordGraphError:
+        """The error to raise; `column` counts from the place."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in a text; `line` and `column` count from 1."""
+
+    line: int
+    column: int
+    source: str
+
+    def error(self, message: str, column: int = 0) -> ParseError:
+        return ParseError(message, self.line, self.column + column, self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A place in plain data: `dimensions[3].size`."""
+
+    name: str
+
+    def __truediv__(self, part: str | int) -> Path:
+        if isinstance(part, int):
+            return Path(f"{self.name}[{part}]")
+        return Path(f"{self.name}.{part}" if self.name else part)
+
+    def error(self, message: str, column: int = 0) -> VerifyError:
+        return VerifyError(f"{self.name or 'graph'}: {message}")
+
+
+@dataclass(frozen=True, slots=True)
+class RawExpression:
+    """The text of an expression, or of a condition."""
+
+    text: str
+    at: Where
+    condition: bool = False
+
+
+@dataclass(slots=True)
+class RawRecord:
+    """A dimension, an edge or the problem: its class, and the values that were written."""
+
+    cls: type[Any]
+    at: Where
+    values: dict[str, Any] = field(default_factory=dict[str, Any])
+    places: dict[str, Where] = field(default_factory=dict[str, Where])
+    """Where each value stands; of a side of an edge, a place for every operand."""
+
+
+@dataclass(slots=True)
+class RawOperation(RawRecord):
+    """An operation with its bodies."""
+
+    bodies: dict[str, list[RawOperation]] = field(default_factory=dict[str, list["RawOperation"]])
+
+
+@dataclass(slots=True)
+class RawParameter:
+    """A parameter."""
+
+    name: str
+    at: Where
+    minimum: int
+    maximum: int
+    value: RawExpression | None
+    note: str
+
+
+@dataclass(slots=True)
+class RawAssumption:
+    """`expr <= maximum`."""
+
+    expr: RawExpression
+    maximum: int
+
+
+@dataclass(slots=True)
+class RawTensor:
+    """A tensor argument."""
+
+    name: str
+    at: Where
+    dtype: str
+    shape: list[RawExpression]
+    role: str
+    role_at: Where
+
+
+@dataclass(slots=True)
+class RawGraph:
+    """Everything that was written, in order."""
+
+    end: Where
+    gemm: RawRecord | None = None
+    level: str = "problem"
+    level_at: Where | None = None
+    symbols: list[tuple[str, bool, Where]] = field(default_factory=list[tuple[str, bool, Where]])
+    """Names that nothing else in the graph gives, and whether they are positive."""
+    parameters: list[RawParameter] = field(default_factory=list[RawParameter])
+    assumptions: list[RawAssumption] = field(default_factory=list[RawAssumption])
+    tensors: list[RawTensor] = field(default_factory=list[RawTensor])
+    dimensions: list[RawRecord] = field(default_factory=list[RawRecord])
+    edges: list[RawRecord] = field(default_factory=list[RawRecord])
+    root: RawOperation | None = None
+    log: list[str] = field(default_factory=list[str])
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?`, or what there is, or nothing where that is long."""
+    names = list(known)
+    if close := get_close_matches(word, names, n=3):
+        return f"; did you mean {' or '.join(map(repr, close))}?"
+    return f"; there are {', '.join(names)}" if 0 < len(names) <= 12 else ""

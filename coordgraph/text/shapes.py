@@ -1,0 +1,158 @@
+"""What the fields of a record may hold, read from its type hints.
+
+Both written forms, text and plain data, go by these shapes, so a dimension, edge or operation that
+somebody else registers by subclassing has a written form as well.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, fields
+from enum import Enum
+from functools import cache
+from typing import Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+from sympy import Expr, Integer, Symbol
+from sympy.logic.boolalg import Boolean
+
+from coordgraph.errors import VerifyError
+
+__all__ = ["FieldSpec", "Kind", "Shape", "record_fields"]
+
+
+class Kind(Enum):
+    """The leaves of a shape, and tuples of them."""
+
+    INTEGER = "a whole number"
+    STRING = "a word or a string"
+    TRUTH = "true or false"
+    EXPRESSION = "an integer expression"
+    CONDITION = "a condition"
+    TUPLE = "a list in parentheses"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One type: `items` are a tuple's parts, a single one repeated where `open`."""
+
+    kind: Kind
+    optional: bool = False
+    items: tuple[Shape, ...] = ()
+    open: bool = False
+
+    def part(self, position: int) -> Shape | None:
+        """The shape of a tuple's part, None past the end."""
+        if self.open:
+            return self.items[0]
+        return self.items[position] if position < len(self.items) else None
+
+
+@dataclass(frozen=True)
+class FieldSpec:
+    """A field of a record with its shape and default."""
+
+    name: str
+    shape: Shape
+    default: Any = MISSING
+
+    @property
+    def required(self) -> bool:
+        """True where a record cannot be without it."""
+        return self.default is MISSING
+
+    def is_default(self, value: object) -> bool:
+        """True where the written form leaves the field out."""
+        return not self.required and type(value) is type(self.default) and value == self.default
+
+
+_LEAVES: dict[Any, Kind] = {
+    bool: Kind.TRUTH,
+    int: Kind.INTEGER,
+    str: Kind.STRING,
+    Expr: Kind.EXPRESSION,
+    Boolean: Kind.CONDITION,
+}
+_EXPRESSIONS = {Expr, Integer, Symbol, int}
+_COMMON_NAMES = {"Expr": Expr, "Boolean": Boolean, "ClassVar": ClassVar, "Literal": Literal}
+
+
+@cache
+def record_fields(cls: type[Any], without: tuple[str, ...] = ()) -> tuple[FieldSpec, ...]:
+    """The fields of a dataclass but those named, in order.
+
+    Raises:
+        VerifyError: a field has a type that has no written form.
+    """
+    wanted = [f for f in fields(cls) if f.init and f.name not in without]
+    hints = _hints(cls)
+    specs: list[FieldSpec] = []
+    for f in wanted:
+        shape = _shape(hints.get(f.name))
+        if shape is None:
+            raise VerifyError(
+                f"{cls.__name__}.{f.name}: a field of type {f.type} has no written form; use int, "
+                "str, bool, Expr, a Boolean condition, or tuples of them"
+            )
+        specs.append(FieldSpec(f.name, shape, _default(f)))
+    return tuple(specs)
+
+
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    """Type hints; a name that only a type checker sees spoils its own field, not the record."""
+    try:
+        return get_type_hints(cls)
+    except NameError:
+        pass
+    hints: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        for name, hint in base.__dict__.get("__annotations__", {}).items():
+            holder = type(name, (), {"__annotations__": {name: hint}, "__module__": base.__module__})
+            try:
+                hints |= get_type_hints(holder, localns=_COMMON_NAMES)
+            except NameError:
+                hints[name] = None
+    return hints
+
+
+def _default(f: Field[Any]) -> Any:
+    if f.default_factory is not MISSING:
+        return cast("Callable[[], Any]", f.default_factory)()
+    return f.default
+
+
+def _shape(hint: Any) -> Shape | None:
+    if hint in _LEAVES:
+        return Shape(_LEAVES[hint])
+    if isinstance(hint, type) and not get_args(hint):
+        return _subclass(hint)
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        kinds = {type(value) for value in arguments}
+        return _shape(kinds.pop()) if len(kinds) == 1 else None
+    if origin is tuple:
+        repeated = len(arguments) == 2 and arguments[1] is ...
+        items = tuple(map(_shape, arguments[:1] if repeated else arguments))
+        if None in items:
+            return None
+        return Shape(Kind.TUPLE, items=cast("tuple[Shape, ...]", items), open=repeated)
+    if origin in (Union, types.UnionType):
+        return _union([a for a in arguments if a is not type(None)], type(None) in arguments)
+    return None
+
+
+def _subclass(hint: type[Any]) -> Shape | None:
+    """`Symbol` is an expression, `Relational` a condition; an Enum or a class of one's own is not."""
+    for base in (Boolean, Expr):
+        if issubclass(hint, base):
+            return Shape(_LEAVES[base])
+    return None
+
+
+def _union(members: list[Any], optional: bool) -> Shape | None:
+    if len(members) > 1:
+        if set(members) <= _EXPRESSIONS:
+            return Shape(Kind.EXPRESSION, optional)
+        return Shape(Kind.CONDITION, optional) if set(members) <= {Boolean, bool} else None
+    inner = _shape(members[0])
+    return inner and Shape(inner.kind, optional, inner.items, inner.open)

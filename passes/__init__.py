@@ -1,0 +1,18 @@
+"""Passes: graph to graph. Schedules decide which workgroup does what; pipelines chain them."""
+
+from passes.base import PASSES, Pass
+from passes.data_parallel import DataParallel
+from passes.pipeline import Pipeline
+from passes.reorder import Reorder
+from passes.stream_k import StreamK
+from passes.two_tile_stream_k import TwoTileStreamK
+
+__all__ = [
+    "PASSES",
+    "DataParallel",
+    "Pass",
+    "Pipeline",
+    "Reorder",
+    "StreamK",
+    "TwoTileStreamK",
+]

@@ -1,0 +1,5 @@
+"""Lowering: what makes a scheduled graph executable on a kind of machine."""
+
+from passes.lowering.tensor_cores import LowerToTensorCores
+
+__all__ = ["LowerToTensorCores"]

@@ -1,0 +1,101 @@
+"""Pieces of lowered control that every machine shares."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sympy import Eq, Integer
+
+from coordgraph.control.lowered import (
+    AccumulateFragment,
+    Barrier,
+    ClearFlag,
+    ScaleFragment,
+    SignalFlag,
+    StoreFragment,
+    WaitFlag,
+    ZeroFragment,
+)
+from coordgraph.control.operations import Body, For, If, Operation, SetCoordinate
+from coordgraph.coordinates.graph import CoordinateEditor
+from coordgraph.integers import index_symbol
+
+__all__ = ["Accumulator", "at", "leader", "unrolled"]
+
+
+def unrolled(c: CoordinateEditor, dims: tuple[str, ...], *body: Operation) -> Operation:
+    """A nest of written-out loops over dimensions of fixed size."""
+    for dim in reversed(dims):
+        body = (For(dim, Integer(0), Integer(c[dim].fixed_size), body=body, unroll=True),)
+    return body[0]
+
+
+def at(dims: dict[str, int], *body: Operation) -> Operation:
+    """The body at fixed indices of some dimensions (the first element of a vector)."""
+    for dim, value in reversed(dims.items()):
+        body = (SetCoordinate(dim, Integer(value), body),)
+    return body[0]
+
+
+def leader(*body: Operation) -> Operation:
+    """What one workitem does for all."""
+    return If(Eq(index_symbol("workitem"), 0), body)
+
+
+class Accumulator:
+    """Control that moves an accumulator: `registers` tell its vectors apart, `vector` is along them.
+
+    Args:
+        c: the coordinates being built.
+        registers: written-out dimensions, one vector of registers for every index.
+        vector: the dimension along a vector, and how many elements it has.
+    """
+
+    def __init__(self, c: CoordinateEditor, registers: tuple[str, ...], vector: str) -> None:
+        self.c = c
+        self.registers = registers
+        self.vector = vector
+        self.width = c[vector].fixed_size
+
+    def _each(self, op: Operation, width: int) -> Operation:
+        """`op` on every vector, in pieces of `width` elements."""
+        if width == self.width:
+            return unrolled(self.c, self.registers, at({self.vector: 0}, op))
+        single = replace(op, registers=(*self.registers, self.vector), width=1)  # type: ignore[call-arg]
+        return unrolled(self.c, (*self.registers, self.vector), single)
+
+    def zero(self) -> Body:
+        """Clear it."""
+        return (self._each(ZeroFragment("acc", self.registers, self.width), self.width),)
+
+    def scale(self, scale: str) -> Operation:
+        """Multiply by a scalar argument."""
+        return self._each(ScaleFragment("acc", self.registers, scale, self.width), self.width)
+
+    def add(self, source: str, width: int, scale: str = "") -> Operation:
+        """Add a tensor's elements, `scale` times."""
+        op = AccumulateFragment("acc", source, self.registers, self.width, scale)
+        return self._each(op, width)
+
+    def store(self, destination: str, width: int) -> Operation:
+        """Write to a tensor."""
+        return self._each(StoreFragment("acc", destination, self.registers, self.width), width)
+
+    def epilogue(self, tensor: str, width: int) -> Body:
+        """`acc = alpha·acc + beta·C`."""
+        read = If(Eq(index_symbol("read_c"), 1), (self.add(tensor, width, "beta"),))
+        return (self.scale("alpha"), read)
+
+    def send(self) -> Body:
+        """Store, then let one workitem publish: the barrier orders all stores before its release."""
+        return (self.store("partials", self.width), Barrier(), leader(SignalFlag("flags")))
+
+    def receive(self) -> Body:
+        """One workitem acquires for all; the flag is lowered once everybody has read."""
+        return (
+            leader(WaitFlag("flags")),
+            Barrier(),
+            self.add("partials", self.width),
+            Barrier(),
+            leader(ClearFlag("flags")),
+        )

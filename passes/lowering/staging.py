@@ -1,0 +1,98 @@
+"""Staging: how a tensor's tile travels through shared memory, as coordinates.
+
+The tile position (`A.index.0`, `A.index.1`) has three ways down: to the copy that brings it in
+(pass, workitem, element of a vector), to its place in shared memory, and to the fragments that
+matrix instructions read. Shared memory holds rows of 16-byte chunks whose number is swizzled with
+the row, so that eight rows of one chunk column lie in different banks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sympy import Integer
+
+from coordgraph.control.lowered import CopyElements
+from coordgraph.control.operations import For, Operation
+from coordgraph.coordinates.dimensions import Linear, Register, Shared, Unroll
+from coordgraph.coordinates.edges import Flatten, Swizzle, Tile
+from coordgraph.coordinates.graph import CoordinateEditor
+from passes.lowering.control import at
+
+__all__ = ["BANK_ROW", "CHUNK", "Operand"]
+
+CHUNK = 8
+"""Elements of 16 bits in 16 bytes, the unit of ldmatrix rows and of the widest copy."""
+BANK_ROW = 8
+"""Chunks in one row of all 32 banks."""
+MOST_UNROLLED_COPIES = 16
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A or B: `rows` and `columns` are its axes, columns contiguous in memory."""
+
+    tensor: str
+    row_axis: int
+    column_axis: int
+
+    @property
+    def row(self) -> str:
+        """The tile position across the contiguous axis."""
+        return f"{self.tensor}.index.{self.row_axis}"
+
+    @property
+    def column(self) -> str:
+        """The tile position along the contiguous axis."""
+        return f"{self.tensor}.index.{self.column_axis}"
+
+    @property
+    def shared(self) -> str:
+        """The dimension of its shared memory."""
+        return f"{self.tensor}.shared"
+
+    def elements(self, c: CoordinateEditor) -> int:
+        """Elements in one tile."""
+        return c[self.row].fixed_size * c[self.column].fixed_size
+
+    def stage(self, c: CoordinateEditor, stages: int) -> None:
+        """Tie the tile position to shared memory: a ring of `stages` swizzled tiles."""
+        t, rows, columns = self.tensor, c[self.row].fixed_size, c[self.column].fixed_size
+        chunks = columns // CHUNK
+        c.add(Shared(self.shared, Integer(stages * rows * columns), tensor=t))
+        row = c.add(Linear(f"{t}.shared.row", Integer(rows), note="row in shared memory"))
+        chunk = c.add(Linear(f"{t}.shared.chunk", Integer(chunks), note="16-byte chunk"))
+        place = c.add(Linear(f"{t}.shared.place", Integer(chunks), note="chunk before swizzle"))
+        element = c.add(Linear(f"{t}.shared.element", Integer(CHUNK)))
+        c.connect(Tile(self.shared, ("stage", row.id, chunk.id, element.id)))
+        c.connect(
+            Swizzle(
+                (row.id, chunk.id),
+                (self.row, place.id),
+                "xor",
+                divisor=max(1, BANK_ROW // chunks),
+                modulus=min(BANK_ROW, chunks & -chunks),
+            )
+        )
+        c.connect(Flatten((place.id, element.id), self.column))
+
+    def copy(self, c: CoordinateEditor, workitems: int, vector: int) -> Operation:
+        """Tie the tile position to the copying workitems; returns the copy of one tile."""
+        t, rows, columns = self.tensor, c[self.row].fixed_size, c[self.column].fixed_size
+        vectors = rows * columns // vector
+        passes = -(-vectors // workitems)
+        number = c.add(Linear(f"{t}.copy.column", Integer(columns // vector)))
+        element = c.add(Register(f"{t}.copy.element", Integer(vector)))
+        linear = c.add(Linear(f"{t}.copy.vector", Integer(vectors)))
+        step = c.add(Unroll(f"{t}.copy.pass", Integer(passes)))
+        c.connect(Tile(self.column, (number.id, element.id)))
+        c.connect(Flatten((self.row, number.id), linear.id))
+        c.connect(Tile(linear.id, (step.id, "workitem")))
+        op = CopyElements(t, self.shared, vector, asynchronous=True)
+        return For(
+            step.id,
+            Integer(0),
+            Integer(passes),
+            body=(at({element.id: 0}, op),),
+            unroll=passes <= MOST_UNROLLED_COPIES,
+        )

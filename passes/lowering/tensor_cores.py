@@ -1,0 +1,132 @@
+"""`LowerToTensorCores`: a scheduled graph for cp.async, ldmatrix and mma.sync (sm_80 and later)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sympy import Integer
+
+from coordgraph import KernelGraph
+from coordgraph.control.operations import (
+    Body,
+    Epilogue,
+    For,
+    InitAccumulator,
+    MultiplyAccumulate,
+    Operation,
+    ReceivePartial,
+    SendPartial,
+    StoreTile,
+)
+from coordgraph.tensors import dtype
+from passes.base import Pass
+from passes.lowering.fragments import MMA_K, MMA_M, PAIR_N, WarpGrid, choose_warps
+from passes.lowering.machine import cuda_machine
+from passes.lowering.pipeline import add_ring, pipelined
+from passes.lowering.staging import CHUNK, Operand
+
+__all__ = ["LowerToTensorCores"]
+
+MOST_STAGES = 4
+
+
+@dataclass(frozen=True)
+class LowerToTensorCores(Pass):
+    """Stage tiles through swizzled shared memory in a ring, multiply with mma.sync.m16n8k16.
+
+    Before: `LoadTile`, `MultiplyAccumulate` and `StoreTile` on macro tiles. After: tile positions
+    are tied to copies, shared memory, warps, lanes and registers, and the operations are those of
+    one workitem.
+
+    Args:
+        architecture: `sm_80`, `sm_90a`, …; decides how many stages fit in shared memory.
+        vector: elements that A, B, C and D can be moved by: 8, 4, 2 or 1. All contiguous extents
+            and all addresses must be multiples of it.
+        stages: tiles in flight; 0 takes as many as fit, four at most.
+    """
+
+    architecture: str = "sm_80"
+    vector: int = CHUNK
+    stages: int = 0
+
+    name = "lower-to-tensor-cores"
+    requires = ("scheduled",)
+    establishes = ("lowered",)
+
+    def why_not(self, graph: KernelGraph) -> str | None:
+        gemm = graph.gemm
+        if gemm.dtype not in ("bf16", "f16"):
+            return f"mma.sync multiplies bf16 and f16 here, not {gemm.dtype}; use target='cpu'"
+        m, n, k = _tile(graph)
+        if m % MMA_M or n % PAIR_N or k % MMA_K:
+            return (
+                f"the tile {m}x{n}x{k} must be a multiple of {MMA_M}x{PAIR_N}x{MMA_K}, "
+                "as in Gemm.graph(tile=(128, 128, 32))"
+            )
+        if choose_warps(m, n) is None:
+            return f"the output tile {m}x{n} does not fit the registers of 8 warps; make it smaller"
+        if self.vector not in (1, 2, 4, 8):
+            return f"vector={self.vector} must be 1, 2, 4 or 8"
+        if self._stages(graph) < 2:
+            return f"two stages of the tile {m}x{n}x{k} do not fit {self.architecture}'s shared memory"
+        return None
+
+    def _stages(self, graph: KernelGraph) -> int:
+        m, n, k = _tile(graph)
+        fit = cuda_machine(self.architecture).shared_bytes // (
+            (m + n) * k * dtype(graph.gemm.dtype).bytes
+        )
+        return min(fit, self.stages or MOST_STAGES)
+
+    def apply(self, graph: KernelGraph) -> KernelGraph:
+        m, n, _ = _tile(graph)
+        warps, gemm = choose_warps(m, n), graph.gemm
+        assert isinstance(warps, WarpGrid)
+        a = Operand("A", *((1, 0) if gemm.transpose_a else (0, 1)))
+        b = Operand("B", *((1, 0) if gemm.transpose_b else (0, 1)))
+        with graph.edit(str(self)) as e:
+            e.level = "lowered"
+            c = e.coordinates
+            warps.add(c)
+            add_ring(c, _accumulation_loops(graph), self._stages(graph))
+            for operand in (a, b):
+                operand.stage(c, c["stage"].fixed_size)
+            copies = tuple(x.copy(c, warps.workitems, self.vector) for x in (a, b))
+            accumulator = warps.add_fragments(c, a, b)
+            multiply = warps.multiply(c, a, b, gemm.dtype)
+            narrow = min(self.vector, accumulator.width)
+
+            def lower(op: Operation) -> Operation | Body:
+                match op:
+                    case InitAccumulator():
+                        return accumulator.zero()
+                    case For() if _accumulates(op):
+                        return pipelined(c, op, copies, multiply)
+                    case SendPartial():
+                        return accumulator.send()
+                    case ReceivePartial():
+                        return accumulator.receive()
+                    case Epilogue():
+                        return accumulator.epilogue(op.tensor, narrow)
+                    case StoreTile():
+                        return (accumulator.store(op.tensor, narrow),)
+                    case _:
+                        return op
+
+            e.control = graph.control.rewrite(lower)
+        return e.graph
+
+
+def _tile(graph: KernelGraph) -> tuple[int, int, int]:
+    names = ("A.index.0", "B.index.1", "A.index.1")
+    m, n, k = (graph.coordinates[name].fixed_size for name in names)
+    return m, n, k
+
+
+def _accumulates(op: Operation) -> bool:
+    return isinstance(op, For) and any(isinstance(x, MultiplyAccumulate) for x in op.body)
+
+
+def _accumulation_loops(graph: KernelGraph) -> tuple[str, ...]:
+    loops = (op.dim for op in graph.control.of_kind(For) if _accumulates(op))
+    return tuple(dict.fromkeys(loops))

@@ -1,0 +1,198 @@
+"""`Pipeline`: passes in a row, as text too, verified between, with instruments."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any, Protocol
+
+from coordgraph import CoordGraphError, KernelGraph, ParseError, PassError
+from passes.base import PASSES, Pass
+
+__all__ = ["Dump", "Instrument", "Pipeline", "Timing"]
+
+
+class Instrument(Protocol):
+    """Looks on while a pipeline runs."""
+
+    def after(self, step: Pass, before: KernelGraph, result: KernelGraph, seconds: float) -> None:
+        """Called after every pass."""
+        ...
+
+
+@dataclass
+class Timing:
+    """Keeps the seconds that each pass took."""
+
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+
+    def after(self, step: Pass, before: KernelGraph, result: KernelGraph, seconds: float) -> None:
+        """Remember the time."""
+        self.seconds[str(step)] = seconds
+
+
+@dataclass
+class Dump:
+    """Keeps the graph after each pass."""
+
+    stages: list[tuple[str, KernelGraph]] = field(default_factory=list[tuple[str, KernelGraph]])
+
+    def after(self, step: Pass, before: KernelGraph, result: KernelGraph, seconds: float) -> None:
+        """Remember the graph."""
+        self.stages.append((str(step), result))
+
+
+class Pipeline:
+    """Applies passes in order: `Pipeline([StreamK(workgroups=132)])(graph)`.
+
+    A failure names the pass; the error's `reproducer` holds the graph as it was, in text, and the
+    rest of the pipeline.
+    """
+
+    def __init__(self, passes: Iterable[Pass], instruments: Iterable[Instrument] = ()) -> None:
+        self.passes = tuple(passes)
+        self.instruments = tuple(instruments)
+
+    def __call__(self, graph: KernelGraph) -> KernelGraph:
+        """Run every pass; PassError where one refuses or fails."""
+        for position, step in enumerate(self.passes):
+            before, start = graph, time.perf_counter()
+            try:
+                graph = step(graph)
+                if graph is not before:
+                    graph.verify()
+            except CoordGraphError as error:
+                raise self._failure(error, before, position) from error
+            for instrument in self.instruments:
+                instrument.after(step, before, graph, time.perf_counter() - start)
+        return graph
+
+    def _failure(self, error: CoordGraphError, graph: KernelGraph, position: int) -> PassError:
+        rest = Pipeline(self.passes[position:])
+        failure = PassError(str(error))
+        failure.reproducer = f"{graph.text()}\n# coordgraph opt --pipeline '{rest}'\n"
+        return failure
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.passes))
+
+    def __repr__(self) -> str:
+        return f"Pipeline.parse({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pipeline) and self.passes == other.passes
+
+    def __hash__(self) -> int:
+        return hash(self.passes)
+
+    @classmethod
+    def parse(cls, text: str, instruments: Iterable[Instrument] = ()) -> Pipeline:
+        """Read `reorder{swap=true},stream-k{workgroups=132}`.
+
+        Raises:
+            ParseError: with line and column, for a malformed text, an unknown pass or option.
+        """
+        return cls(_Reader(text).passes(), instruments)
+
+
+_TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z0-9_.+-]+)|(?P<mark>[{}=,]))")
+
+
+class _Reader:
+    """Recursive descent over `name{option=value,…},…`."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.start = 0
+
+    def passes(self) -> list[Pass]:
+        found = [self._pass()]
+        while self._peek() == ",":
+            self._next()
+            found.append(self._pass())
+        if self._peek() is not None:
+            self._next()
+            raise self._error("expected ',' between passes or the end")
+        return found
+
+    def _pass(self) -> Pass:
+        name = self._word("the name of a pass")
+        kind = PASSES.get(name)
+        if kind is None:
+            close = get_close_matches(name, PASSES, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(PASSES)}"
+            raise self._error(f"unknown pass '{name}'; {hint}")
+        options: dict[str, Any] = {}
+        if self._peek() == "{":
+            self._next()
+            while self._peek() != "}":
+                option, value = self._option(kind)
+                if option in options:
+                    raise self._error(f"option '{option}' is given twice")
+                options[option] = value
+                if self._peek() == ",":
+                    self._next()
+                elif self._peek() != "}":
+                    self._next()
+                    raise self._error("expected ',' or '}' after an option")
+            self._next()
+        return kind(**options)
+
+    def _option(self, kind: type[Pass]) -> tuple[str, Any]:
+        option = self._word("the name of an option")
+        types = {f.name: str(f.type) for f in fields(kind)}
+        if option not in types:
+            known = ", ".join(types) or "none"
+            raise self._error(f"'{kind.name}' has no option '{option}'; there are: {known}")
+        if self._peek() != "=":
+            self._next()
+            raise self._error(f"expected '=' after '{option}'")
+        self._next()
+        return option, self._value(self._word("a value"), types[option], option)
+
+    def _value(self, word: str, kind: str, option: str) -> Any:
+        if "None" in kind and word == "none":
+            return None
+        if "bool" in kind:
+            if word in ("true", "false"):
+                return word == "true"
+            raise self._error(f"{option} is true or false, not '{word}'")
+        if "int" in kind:
+            if re.fullmatch(r"-?[0-9]{1,18}", word):
+                return int(word)
+            raise self._error(f"{option} is a whole number, not '{word}'")
+        return word
+
+    def _peek(self) -> str | None:
+        match = _TOKEN.match(self.text, self.at)
+        if match:
+            return match.group("word") or match.group("mark")
+        return None if not self.text[self.at :].strip() else "?"
+
+    def _next(self) -> str:
+        match = _TOKEN.match(self.text, self.at)
+        if not match:
+            rest = self.text[self.at :]
+            self.start = self.at + len(rest) - len(rest.lstrip())
+            raise self._error("unexpected character" if rest.strip() else "unexpected end")
+        self.start = match.end() - len(match.group("word") or match.group("mark"))
+        self.at = match.end()
+        return match.group("word") or match.group("mark")
+
+    def _word(self, what: str) -> str:
+        if self._peek() in (None, "{", "}", "=", ",", "?"):
+            self.start = self.at
+            if self._peek() is not None:
+                self._next()
+            raise self._error(f"expected {what}")
+        return self._next()
+
+    def _error(self, message: str) -> ParseError:
+        line = self.text.count("\n", 0, self.start) + 1
+        column = self.start - (self.text.rfind("\n", 0, self.start) + 1) + 1
+        source = self.text.splitlines()[line - 1] if self.text.splitlines() else ""
+        return ParseError(message, line, column, source)

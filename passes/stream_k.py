@@ -1,0 +1,72 @@
+"""`StreamK`: the whole tile space in equal contiguous shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordgraph import KernelGraph
+from coordgraph.coordinates.dimensions import Linear
+from passes.base import Pass
+from passes.streaming import OWNERS, Stream, add_loops
+from passes.tiles import (
+    MOST_WORKGROUPS,
+    TileWork,
+    flatten_into,
+    number_of,
+    workgroup_count,
+)
+
+__all__ = ["StreamK", "check_stream_options"]
+
+
+def check_stream_options(workgroups: int | None, owner: str) -> str | None:
+    """Why the options that all Stream-K schedules share are wrong, or None."""
+    if workgroups is not None and not 1 <= workgroups <= MOST_WORKGROUPS:
+        return f"workgroups={workgroups} is outside 1..{MOST_WORKGROUPS}"
+    if owner not in OWNERS:
+        return f"owner={owner} is unknown; there are {', '.join(OWNERS)}"
+    return None
+
+
+@dataclass(frozen=True)
+class StreamK(Pass):
+    """Every workgroup streams `⌈T·TK/W⌉` iterations of the global tile space (arXiv:2301.03598).
+
+    Before: dangling `MacroTileNumber`s m and n, a loop over k tiles. After::
+
+        m, n, k_tile --Flatten--> global --Tile--> workgroup, local
+        local --Split{1, 1}--> ForTile, ForK
+
+    An outer loop over output tiles and an inner one over k; tiles that several workgroups share
+    are put together by the owner of the tile's first (or last) segment.
+
+    Args:
+        workgroups: the grid; None makes it a launch argument.
+        owner: `first` or `last` segment of a shared tile runs the epilogue; see `Stream`.
+    """
+
+    workgroups: int | None = None
+    owner: str = "first"
+
+    name = "stream-k"
+    establishes = ("scheduled",)
+
+    def why_not(self, graph: KernelGraph) -> str | None:
+        return check_stream_options(self.workgroups, self.owner)
+
+    def apply(self, graph: KernelGraph) -> KernelGraph:
+        work, numbers = TileWork.of(graph), graph.dangling
+        k_tile = graph.coordinates[work.loop.dim]
+        assert k_tile.size is not None
+        with graph.edit(str(self)) as e:
+            e.level = "scheduled"
+            total = number_of(numbers) * k_tile.size
+            e.assume(total)
+            count = workgroup_count(e, self.workgroups)
+            space = e.coordinates.add(Linear("global", total, note="global M/N/K tiles"))
+            flatten_into(e, (*numbers, k_tile), space.id)
+            add_loops(e)
+            stream = Stream(space, numbers, k_tile.id, k_tile.size, count, self.owner, {})
+            share = stream.tie(e, graph.gemm.accumulator)
+            e.kernel(*stream.control(e, work, share), workgroup="workgroup")
+        return e.graph

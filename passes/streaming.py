@@ -1,0 +1,137 @@
+"""Streaming: a range of the global tile space in equal contiguous shares, one a workgroup.
+
+Shared by every Stream-K schedule. A share is walked by an outer loop over output tiles and an
+inner accumulation loop; a *segment* is the part of a share that lies in one output tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sympy import Expr, Gt, Integer, Lt
+
+from coordgraph.control.operations import (
+    Assign,
+    Body,
+    For,
+    If,
+    Operation,
+    ReceivePartial,
+    SendPartial,
+    SetCoordinate,
+)
+from coordgraph.coordinates.dimensions import Dimension, ForLoop, Linear, Workgroup
+from coordgraph.coordinates.edges import PassThrough, Split, Tile
+from coordgraph.integers import FloorDiv, Maximum, Minimum, ceil_div
+from coordgraph.kernel import KernelEditor
+from passes.fixup import SLOT, add_workspace
+from passes.tiles import TileWork
+
+__all__ = ["OWNERS", "Stream", "add_loops"]
+
+OWNERS = ("first", "last")
+TILE, ACCUMULATE = "for_tile", "for_k"
+
+
+def add_loops(e: KernelEditor) -> None:
+    """The loop coordinates of a streamed walk: `ForTile` and `ForK` count iterations."""
+    e.coordinates.add(ForLoop(TILE, name="Tile", note="iterations before this segment"))
+    e.coordinates.add(ForLoop(ACCUMULATE, name="K", note="iterations in this segment"))
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A streamed range being built: coordinates first, then control.
+
+    Args:
+        space: the dimension to stream, K fastest.
+        numbers: the tile numbers above it, and `depth`, the iterations of one output tile.
+        workgroups: how many share it.
+        owner: which segment of a shared tile runs the epilogue: `first` waits for workgroups of
+            higher number, `last` for lower ones, and walks its last tile first so that what
+            others wait for is done early.
+        fixed: coordinates that are set around this walk (a `Sunder`'s selector).
+    """
+
+    space: Linear
+    numbers: tuple[Dimension, ...]
+    loop: str
+    depth: Expr
+    workgroups: Expr
+    owner: str
+    fixed: Mapping[str, Expr]
+
+    def tie(self, e: KernelEditor, accumulator: str) -> Expr:
+        """Tile the space over workgroups and split the share; returns the share."""
+        iterations = self.space.size
+        assert iterations is not None
+        share = e.parameter(
+            "share",
+            Maximum(Integer(1), ceil_div(iterations, self.workgroups)),
+            note="streamed iterations per workgroup",
+        )
+        e.assume(share * self.workgroups)
+        c = e.coordinates
+        c.add(Workgroup("sk.workgroup", self.workgroups))
+        c.add(Linear("sk.local", share, note="a workgroup's streamed iterations"))
+        c.connect(Tile(self.space.id, ("sk.workgroup", "sk.local")))
+        c.connect(PassThrough("sk.workgroup", "workgroup"))
+        c.connect(Split("sk.local", (TILE, ACCUMULATE), (Integer(1), Integer(1))))
+        add_workspace(e, "sk.workgroup", self.workgroups, accumulator)
+        return share
+
+    def control(self, e: KernelEditor, work: TileWork, share: Expr) -> Body:
+        """The walk of a share: segments, their accumulation, fix-up."""
+        graph, iterations = e.snapshot(), self.space.size
+        assert iterations is not None
+        workgroup, tile = graph.symbol("workgroup"), graph.symbol(TILE)
+        at = {**self.fixed, "workgroup": workgroup, TILE: tile, ACCUMULATE: Integer(0)}
+        ranges = graph.ranges(e.parameters.ranges())
+        *numbers, k_first = graph.reverse(at, [*(d.id for d in self.numbers), self.loop], ranges)
+        here = {d.id: value for d, value in zip(self.numbers, numbers, strict=True)}
+
+        def holder(k: Expr) -> Expr:
+            """The workgroup whose share holds iteration `k` of this output tile."""
+            return graph.forward({**here, self.loop: k}, ["sk.workgroup"], ranges)[0]
+
+        mine = Assign("iterations", Minimum(share, iterations - share * workgroup))
+        first = Assign("k_first", k_first)
+        count = Assign("k_count", Minimum(self.depth - first.symbol, mine.symbol - tile))
+        finish = self._finish(work, holder, first, count)
+        segment = (
+            first,
+            count,
+            *work.before,
+            work.accumulate(ACCUMULATE, count.symbol),
+            SetCoordinate(ACCUMULATE, Integer(0), finish),
+        )
+        if self.owner == "first":
+            step = Minimum(self.depth - k_first, mine.symbol - tile)
+            return (mine, For(TILE, Integer(0), mine.symbol, step, segment))
+        return self._backwards(e, share * workgroup, mine, segment)
+
+    def _finish(
+        self, work: TileWork, holder: Callable[[Expr], Expr], first: Assign, count: Assign
+    ) -> tuple[Operation, ...]:
+        """Send, or receive from the peers and run what follows the accumulation."""
+        workgroup = Workgroup("workgroup").symbol
+        send = (SendPartial(SLOT),)
+        end = first.symbol + count.symbol
+        if self.owner == "first":
+            peers = For(SLOT, workgroup + 1, holder(self.depth - 1) + 1, body=(ReceivePartial(SLOT),))
+            receive = If(Lt(end, self.depth), (peers,))
+            return (If(Gt(first.symbol, 0), send, (receive, *work.after)),)
+        peers = For(SLOT, holder(Integer(0)), workgroup, body=(ReceivePartial(SLOT),))
+        receive = If(Gt(first.symbol, 0), (peers,))
+        return (If(Lt(end, self.depth), send, (receive, *work.after)),)
+
+    def _backwards(self, e: KernelEditor, begin: Expr, mine: Assign, segment: Body) -> Body:
+        """Segments from the last to the first."""
+        e.coordinates.add(ForLoop("visit", name="Visit", note="segments, from the last"))
+        visit = e.coordinates["visit"].symbol
+        tiles_end = Assign("tiles_end", ceil_div(begin + mine.symbol, self.depth))
+        start = Maximum(begin, (tiles_end.symbol - 1 - visit) * self.depth) - begin
+        visits = tiles_end.symbol - FloorDiv(begin, self.depth)
+        body = SetCoordinate(TILE, start, segment)
+        return (mine, tiles_end, For("visit", Integer(0), visits, body=(body,)))

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from codegen.toolchain import find_ptxas
+from tests.support.golden import Golden
+from tests.support.ptxas import HAS_WHEEL
+from tests.support.sampling import sample
+
+_QUIET = [HealthCheck.too_slow]
+settings.register_profile(
+    "ci",
+    max_examples=50,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    print_blob=True,
+    suppress_health_check=_QUIET,
+)
+settings.register_profile(
+    "dev", max_examples=100, deadline=None, print_blob=True, suppress_health_check=_QUIET
+)
+_IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if _IN_CI else "dev"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("coordgraph")
+    group.addoption(
+        "--update-golden", action="store_true", help="write the golden files instead of comparing"
+    )
+    group.addoption(
+        "--sample", type=int, metavar="N", help="run a repeatable sample of N of the selected tests"
+    )
+
+
+# Last, so that the sample is taken of what -m and -k have selected.
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    count = config.getoption("--sample")
+    if count is None:
+        return
+    picked = sample([item.nodeid for item in items], count)
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in picked])
+    items[:] = [item for item in items if item.nodeid in picked]
+
+
+@pytest.fixture(scope="session")
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Compare text with a file: `golden(str(graph), "coordgraph/gemm.txt")`."""
+    return Golden(Path(__file__).parent / "goldens", request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(scope="session")
+def ptxas() -> Path:
+    """Path of ptxas; where the test extra installs it, its absence is a failure."""
+    path = find_ptxas()
+    if path is None and HAS_WHEEL:
+        pytest.fail("ptxas is missing: install the test extra, which has nvidia-cuda-nvcc")
+    if path is None:
+        pytest.skip("no ptxas: nvidia-cuda-nvcc has no wheel for this platform")
+    return path

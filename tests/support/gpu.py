@@ -1,0 +1,70 @@
+"""Is there a GPU to run on, and if not, why not?"""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+
+import pytest
+
+__all__ = ["Gpu", "find_gpu", "require_gpu"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """The first CUDA device."""
+
+    name: str
+    capability: tuple[int, int]
+    workgroup_slots: int  # streaming multiprocessors
+
+
+def require_gpu() -> Gpu:
+    """Get the GPU, or skip the test with the reason; COORDGRAPH_REQUIRE_GPU=1 makes that a failure.
+
+    A test calls it after it has compiled and assembled its kernel, which needs no GPU.
+    """
+    found = find_gpu()
+    if isinstance(found, Gpu):
+        return found
+    if os.environ.get("COORDGRAPH_REQUIRE_GPU", "0") not in {"", "0"}:
+        pytest.fail(f"no GPU: {found}")
+    pytest.skip(f"no GPU: {found}")
+
+
+@functools.cache
+def find_gpu() -> Gpu | str:
+    """Find the first CUDA device, or say why there is none."""
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        return f"cuda.bindings is not installed ({error})"
+    try:
+        return _first_device(driver)
+    except Exception as error:  # the bindings raise RuntimeError where libcuda is missing
+        return f"the CUDA driver does not load ({error})"
+
+
+def _first_device(driver) -> Gpu | str:
+    (status,) = driver.cuInit(0)
+    if status != driver.CUresult.CUDA_SUCCESS:
+        return f"cuInit says {status.name}"
+    status, count = driver.cuDeviceGetCount()
+    if status != driver.CUresult.CUDA_SUCCESS or count == 0:
+        return f"no CUDA device ({status.name})"
+    _, device = driver.cuDeviceGet(0)
+    _, name = driver.cuDeviceGetName(128, device)
+    kind = driver.CUdevice_attribute
+
+    def attribute(which) -> int:
+        return driver.cuDeviceGetAttribute(which, device)[1]
+
+    return Gpu(
+        name=name.split(b"\0")[0].decode(),
+        capability=(
+            attribute(kind.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+            attribute(kind.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
+        ),
+        workgroup_slots=attribute(kind.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
+    )
