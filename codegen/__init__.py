@@ -1,0 +1,9 @@
+"""Code generation: scheduled graphs to machine code, and kernels to call.
+
+It knows no schedule: it walks the control graph and asks the coordinate graph for every index.
+"""
+
+from codegen.api import TARGETS, compile
+from codegen.kernel import Kernel
+
+__all__ = ["TARGETS", "Kernel", "compile"]

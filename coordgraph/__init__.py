@@ -19,6 +19,8 @@ from coordgraph.errors import (
 )
 from coordgraph.gemm import Gemm
 from coordgraph.kernel import KernelGraph
+from coordgraph.text import from_json
+from coordgraph.text import parse_graph as parse
 
 __all__ = [
     "AmbiguousPath",
@@ -34,4 +36,6 @@ __all__ = [
     "ParseError",
     "PassError",
     "VerifyError",
+    "from_json",
+    "parse",
 ]

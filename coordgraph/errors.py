@@ -6,6 +6,7 @@ __all__ = [
     "AmbiguousPath",
     "CodegenError",
     "CoordGraphError",
+    "Deadlock",
     "EvaluationError",
     "LaunchError",
     "NoPath",
@@ -42,6 +43,14 @@ class AmbiguousPath(EvaluationError):
 
 class NoPath(EvaluationError):
     """No route leads from the known coordinates to the wanted one."""
+
+
+class Deadlock(EvaluationError):
+    """Every workgroup that has not ended waits; `waiting` maps each to the slot it waits for."""
+
+    def __init__(self, message: str, waiting: dict[int, int]) -> None:
+        self.waiting = waiting
+        super().__init__(message)
 
 
 class PassError(CoordGraphError):

@@ -112,8 +112,25 @@ class CoordinateGraph:
         )
 
     def dangling(self, kind: type[Dimension]) -> tuple[Dimension, ...]:
-        """The dimensions of a kind that no edge ties to the machine yet."""
-        return tuple(d for d in self if isinstance(d, kind) and d.id not in self._below)
+        """The dimensions of a kind that no edge ties to the machine yet.
+
+        In the order in which they hang under the tensors, so that a pass that puts a new dimension
+        below one of them leaves the new one in its place.
+        """
+        hanging = (d for d in self._from_above() if d.id not in self._below)
+        return tuple(d for d in hanging if isinstance(d, kind))
+
+    def _from_above(self) -> Iterator[Dimension]:
+        """All dimensions, depth first from those that nothing is above, operands in order."""
+        seen: set[str] = set()
+        stack = [name for name in reversed(self._dimensions) if name not in self._above]
+        while stack:
+            if (name := stack.pop()) in seen:
+                continue
+            seen.add(name)
+            yield self._dimensions[name]
+            for edge in reversed(self._below.get(name, ())):
+                stack += reversed(edge.downstream)
 
     def sizes(self, edge: Edge) -> Sizes:
         """The sizes of both sides of an edge."""
@@ -190,11 +207,8 @@ class CoordinateGraph:
 
     def ranges(self, base: Ranges | None = None) -> Ranges:
         """`base`, and that every dimension's symbol is inside its size."""
-        ranges = base or Ranges()
-        for dimension in self:
-            if dimension.size is not None:
-                ranges = ranges.with_index(dimension.symbol, dimension.size)
-        return ranges
+        sized = ((d.symbol, d.size) for d in self if d.size is not None)
+        return (base or Ranges()).with_indices(sized)
 
     def mermaid(self, **options: Any) -> str:
         """The graph as mermaid text; options as in `coordgraph.show.mermaid.coordinates`."""

@@ -104,12 +104,8 @@ def _normalise(graph: CoordinateGraph, known: Known) -> dict[str, Expr]:
 
 
 def _default_ranges(graph: CoordinateGraph, start: Mapping[str, Expr]) -> Ranges:
-    ranges = Ranges()
-    for name in start:
-        size = graph[name].size
-        if size is not None:
-            ranges = ranges.with_index(graph[name].symbol, size)
-    return ranges
+    dimensions = (graph[name] for name in start)
+    return Ranges().with_indices((d.symbol, d.size) for d in dimensions if d.size is not None)
 
 
 def _sides(edge: Edge, direction: Direction) -> tuple[tuple[str, ...], tuple[str, ...]]:

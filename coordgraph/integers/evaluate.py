@@ -91,9 +91,10 @@ class _Evaluation:
                 a, b = expr.args
                 return _COMPARE[comparison_sign(expr)](self.value(a), self.value(b))
             case And():
-                return all(self.value(arg) for arg in expr.args)
+                # sympy does not keep an order, so every part is evaluated, not up to the first.
+                return all([self.value(arg) for arg in expr.args])
             case Or():
-                return any(self.value(arg) for arg in expr.args)
+                return any([self.value(arg) for arg in expr.args])
             case Not():
                 return not self.value(expr.args[0])
             case _:
@@ -104,6 +105,7 @@ class _PythonPrinter(Printer):
     """Prints Python source, with names for arguments and for what was computed already."""
 
     def __init__(self, names: dict[Basic, str]) -> None:
+        super().__init__()
         self.names = names
 
     def symbol(self, symbol: Symbol) -> str:

@@ -111,7 +111,8 @@ class _Parser:
         return node
 
     def condition(self, node: _Node, token: _Token) -> _Node:
-        if not isinstance(node[0], Boolean):
+        # sympy's symbols are expressions and Booleans at once; ours are integers.
+        if not isinstance(node[0], Boolean) or isinstance(node[0], Expr):
             raise ExpressionSyntaxError("a condition is needed, not an integer", token.column)
         return node
 

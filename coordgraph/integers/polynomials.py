@@ -6,16 +6,16 @@ A polynomial is a dictionary from monomials to coefficients and is never changed
 
 from collections import Counter
 from functools import lru_cache
+from hashlib import sha256
 from typing import TypeAlias, cast
 
-from sympy import Expr, Integer
+from sympy import Expr, Integer, Symbol
 from sympy.core.add import Add
 from sympy.core.basic import Basic
 from sympy.core.mul import Mul
 from sympy.core.power import Pow
 
 from coordgraph.integers.functions import IntegerFunction
-from coordgraph.integers.text import order_key
 
 Monomial: TypeAlias = tuple[Expr, ...]
 """Atoms with repetition, in a canonical order; ``()`` is the constant."""
@@ -23,6 +23,24 @@ Polynomial: TypeAlias = dict[Monomial, int]
 
 MAX_TERMS = 400
 MAX_EXPONENT = 8
+MAX_KEY = 160
+
+
+@lru_cache(maxsize=1 << 16)
+def order_key(expr: Basic) -> str:
+    """Return a text that orders expressions the same way in every process.
+
+    Long ones are hashed, because the text of a tree with shared parts can be exponentially long.
+    """
+    if isinstance(expr, Symbol):
+        return expr.name
+    if isinstance(expr, Integer):
+        return f"{int(expr):x}"
+    parts = [order_key(arg) for arg in expr.args]
+    if isinstance(expr, (Add, Mul)):  # sympy's own order is not ours to rely on
+        parts.sort()
+    key = f"{type(expr).__name__}({','.join(parts)})"
+    return key if len(key) < MAX_KEY else sha256(key.encode()).hexdigest()
 
 
 def constant(value: int) -> Polynomial:
@@ -125,6 +143,14 @@ def _opaque(expr: Expr) -> Polynomial:
 def to_expression(p: Polynomial) -> Expr:
     """Return the expanded expression of a polynomial."""
     return Add(*(Mul(Integer(c), *monomial) for monomial, c in p.items()))
+
+
+@lru_cache(maxsize=1 << 14)
+def symbols_of(expr: Basic) -> frozenset[Basic]:
+    """Return the free symbols; sympy's own walk is exponential where subtrees are shared."""
+    if isinstance(expr, Symbol):
+        return frozenset((expr,))
+    return frozenset[Basic]().union(*(symbols_of(arg) for arg in expr.args))
 
 
 def atoms_of(p: Polynomial) -> list[Expr]:

@@ -30,6 +30,7 @@ from coordgraph.integers.polynomials import (
     negate,
     power,
     substitute,
+    symbols_of,
     to_polynomial,
 )
 
@@ -99,10 +100,10 @@ class Prover(NumericBounds):
                 lowers, uppers = self.bounds.get(target, ((), ()))
                 used = {a for p in (*lowers, *uppers) for m in p for a in m}
                 if target in self.definitions:
-                    used |= self.definitions[target].free_symbols
+                    used |= symbols_of(self.definitions[target])
                 floor = 1 if used or lowers or uppers else 0
             else:
-                used, floor = set(target.free_symbols), 1
+                used, floor = set(symbols_of(target)), 1
             levels = (self.level(cast(Expr, a)) for a in used if a != target)
             self._levels[target] = max(floor, 1 + max(levels, default=-1))
         return self._levels[target]

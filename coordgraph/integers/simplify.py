@@ -118,7 +118,13 @@ class _Simplifier:
 
     def peeled(self, x: Expr, d: Expr) -> tuple[Expr, Expr] | None:
         natural = self.ranges.prove_nonnegative
-        return peel(x, d, natural)
+        parts = peel(x, d, natural)
+        if parts is None or natural(parts[1]) or not natural(x):
+            return parts
+        # The dividend must not lose its sign, on which cheap unsigned division rests: with x >= 0,
+        # (x + TK - 1)//TK stays, and (TK*y - 1)//TK with y >= 1 -> (TK - 1)//TK + y - 1.
+        count, rest = parts[0] - 1, parts[1] + d
+        return (count, rest) if count != 0 and natural(rest) else None
 
     # (a*d + r)//d -> a + r//d
     def peel_quotient(self, x: Expr, d: Expr) -> Expr | None:

@@ -6,7 +6,6 @@ parentheses are minimal. Products are written out (``x*x``), there is no power o
 """
 
 import re
-from functools import lru_cache
 from itertools import chain
 
 from sympy import Expr, Integer, Symbol
@@ -29,7 +28,14 @@ OR, AND, NOT, COMPARISON, XOR, SUM, PRODUCT, UNARY, ATOM = range(9)
 
 
 class Printer:
-    """Prints an expression; subclasses say how symbols, constants and selects look."""
+    """Prints an expression; subclasses say how symbols, constants and selects look.
+
+    A printer remembers its texts: a sum asks for a term's text twice, to sort and to print it,
+    which would double the work with every level of nested sums.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[Basic, tuple[str, int]] = {}
 
     def symbol(self, symbol: Symbol) -> str:
         """Return the name; it must be one that can be read back."""
@@ -59,6 +65,11 @@ class Printer:
 
     def bound(self, expr: Basic) -> tuple[str, int]:
         """Return the text of ``expr`` and how strongly it binds."""
+        if expr not in self.known:
+            self.known[expr] = self._bound(expr)
+        return self.known[expr]
+
+    def _bound(self, expr: Basic) -> tuple[str, int]:
         match expr:
             case Integer():
                 value = int(expr)
@@ -154,28 +165,10 @@ def _degree(expr: Expr) -> int:
     )
 
 
-class _UncheckedPrinter(Printer):
-    def symbol(self, symbol: Symbol) -> str:
-        return symbol.name
-
-    def integer(self, value: int) -> str:
-        return f"{value:x}"
-
-
-_printer = Printer()
-_unchecked = _UncheckedPrinter()
-
-
 def to_text(expr: Basic) -> str:
     """Return the canonical text of an expression or condition.
 
     Raises ``TypeError`` for a node outside the language (a negative power, say) and
     ``ValueError`` for a symbol name or a literal that could not be read back.
     """
-    return _printer.at(expr)
-
-
-@lru_cache(maxsize=1 << 16)
-def order_key(expr: Basic) -> str:
-    """A text that orders expressions the same way in every process."""
-    return _unchecked.at(expr)
+    return Printer().at(expr)

@@ -7,7 +7,6 @@ from typing import Any, TypeVar, cast
 
 from sympy import Expr, Symbol
 from sympy.core.basic import Basic
-from sympy.logic.boolalg import Boolean
 
 from coordgraph.checks import LEVELS
 from coordgraph.control.graph import ControlGraph
@@ -85,6 +84,7 @@ class _Builder:
         """An expression or a condition, as the field wants it."""
         value = self._expressions.get(raw.text)
         if value is None:
+            self._unknown = ""
             try:
                 value = cast("Basic", parse_expression(raw.text, self._symbol))
             except ExpressionSyntaxError as error:
@@ -94,13 +94,10 @@ class _Builder:
                     message += suggest(self._unknown, self._symbols)
                 raise raw.at.error(message, error.column) from error
             self._expressions[raw.text] = value
-        if not isinstance(value, Boolean if raw.condition and not _is_symbol(value) else Expr):
-            wanted, found = "an integer expression", "a condition"
-            if raw.condition:
-                wanted, found = found, wanted
+        if isinstance(value, Expr) == raw.condition:  # a Symbol is both, and here an integer
+            kinds = ("an integer expression", "a condition")
+            wanted, found = reversed(kinds) if raw.condition else kinds
             raise raw.at.error(f"{wanted} is needed here, not {found}")
-        if raw.condition and not isinstance(value, Boolean):
-            raise raw.at.error("a condition is needed here, not an integer expression")
         return value
 
     def _symbol(self, name: str) -> Expr:
@@ -190,11 +187,6 @@ class _Builder:
             shape = tuple(map(self.expression, t.shape))
             made[t.name] = Tensor(t.name, t.dtype, shape, roles[t.role])
         return tuple(made.values())
-
-
-def _is_symbol(value: Basic) -> bool:
-    """Sympy's Symbol is both an Expr and a Boolean; here it is an integer."""
-    return isinstance(value, Symbol)
 
 
 def _placed(at: Where, make: Callable[[], T]) -> T:

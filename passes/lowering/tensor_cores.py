@@ -40,13 +40,16 @@ class LowerToTensorCores(Pass):
 
     Args:
         architecture: `sm_80`, `sm_90a`, …; decides how many stages fit in shared memory.
-        vector: elements that A, B, C and D can be moved by: 8, 4, 2 or 1. All contiguous extents
-            and all addresses must be multiples of it.
+        vector_a, vector_b: elements that A and B are copied by: 8, 4, 2 or 1. Their contiguous
+            extents and addresses must be multiples of it.
+        vector_d: the same for C and D: 2 or 1.
         stages: tiles in flight; 0 takes as many as fit, four at most.
     """
 
     architecture: str = "sm_80"
-    vector: int = CHUNK
+    vector_a: int = CHUNK
+    vector_b: int = CHUNK
+    vector_d: int = 2
     stages: int = 0
 
     name = "lower-to-tensor-cores"
@@ -65,8 +68,9 @@ class LowerToTensorCores(Pass):
             )
         if choose_warps(m, n) is None:
             return f"the output tile {m}x{n} does not fit the registers of 8 warps; make it smaller"
-        if self.vector not in (1, 2, 4, 8):
-            return f"vector={self.vector} must be 1, 2, 4 or 8"
+        for name, most in (("vector_a", CHUNK), ("vector_b", CHUNK), ("vector_d", 2)):
+            if (vector := getattr(self, name)) not in (1, 2, 4, 8) or vector > most:
+                return f"{name}={vector} must be a power of two, at most {most}"
         if self._stages(graph) < 2:
             return f"two stages of the tile {m}x{n}x{k} do not fit {self.architecture}'s shared memory"
         return None
@@ -91,10 +95,12 @@ class LowerToTensorCores(Pass):
             add_ring(c, _accumulation_loops(graph), self._stages(graph))
             for operand in (a, b):
                 operand.stage(c, c["stage"].fixed_size)
-            copies = tuple(x.copy(c, warps.workitems, self.vector) for x in (a, b))
+            copies = (
+                a.copy(c, warps.workitems, self.vector_a),
+                b.copy(c, warps.workitems, self.vector_b),
+            )
             accumulator = warps.add_fragments(c, a, b)
             multiply = warps.multiply(c, a, b, gemm.dtype)
-            narrow = min(self.vector, accumulator.width)
 
             def lower(op: Operation) -> Operation | Body:
                 match op:
@@ -107,9 +113,9 @@ class LowerToTensorCores(Pass):
                     case ReceivePartial():
                         return accumulator.receive()
                     case Epilogue():
-                        return accumulator.epilogue(op.tensor, narrow)
+                        return accumulator.epilogue(op.tensor, self.vector_d)
                     case StoreTile():
-                        return (accumulator.store(op.tensor, narrow),)
+                        return (accumulator.store(op.tensor, self.vector_d),)
                     case _:
                         return op
 

@@ -22,8 +22,8 @@ from coordgraph.integers import (
 )
 
 A, B = size_symbol("A"), size_symbol("B")
-I, J, S = index_symbol("i"), index_symbol("j"), Symbol("s", integer=True)
-NAMES: dict[str, Symbol] = {x.name: x for x in (A, B, I, J, S)}
+X, Y, S = index_symbol("i"), index_symbol("j"), Symbol("s", integer=True)
+NAMES: dict[str, Symbol] = {x.name: x for x in (A, B, X, Y, S)}
 
 Valuation = dict[Symbol, int]
 
@@ -51,21 +51,21 @@ class Space:
             for s in range(self.signed[0], self.signed[1] + 1):
                 values = {A: a, B: b, S: s}
                 for i in range(evaluate(self.i_size, values)):
-                    inner = {**values, I: i}
+                    inner = {**values, X: i}
                     for j in range(min(evaluate(u, inner) for u in self.j_uppers) + 1):
-                        yield {**inner, J: j}
+                        yield {**inner, Y: j}
 
 
 SIZES = (A, B, A * B, A + B, Integer(4), Integer(3), 2 * A, A + 1)
 UPPERS = (
     A - 1,
     B - 1,
-    A * B - I,
-    I,
+    A * B - X,
+    X,
     Integer(5),
-    A - floor_mod(I, A) - 1,
-    4 - floor_mod(I, 4) - 1,
-    minimum(B - floor_mod(I, B), A - I) - 1,
+    A - floor_mod(X, A) - 1,
+    4 - floor_mod(X, 4) - 1,
+    minimum(B - floor_mod(X, B), A - X) - 1,
 )
 
 
@@ -79,8 +79,8 @@ def spaces(draw: st.DrawFn) -> Space:
     ranges = Ranges()
     if draw(st.booleans()):
         ranges = ranges.with_fact(A, sizes[0]).with_fact(A * B, sizes[0] * sizes[1])
-    ranges = ranges.with_bounds(S, signed[0], (signed[1],)).with_index(I, i_size)
-    return Space(ranges.with_bounds(J, 0, uppers), sizes, signed, i_size, uppers)
+    ranges = ranges.with_bounds(S, signed[0], (signed[1],)).with_index(X, i_size)
+    return Space(ranges.with_bounds(Y, 0, uppers), sizes, signed, i_size, uppers)
 
 
 def conditions(children: st.SearchStrategy[Expr]) -> st.SearchStrategy[Basic]:
@@ -97,7 +97,7 @@ def conditions(children: st.SearchStrategy[Expr]) -> st.SearchStrategy[Basic]:
 
 def _extended(children: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
     divisors = st.one_of(
-        st.sampled_from((A, B, A * B, A + 1, Integer(2), Integer(4), Integer(8), Integer(3), 4 * A)),
+        st.sampled_from((A, B, A * B, A + 1, 4 * A, *map(Integer, (2, 3, 4, 8)))),
         children.filter(lambda e: e != 0),
     )
     return st.one_of(
@@ -116,7 +116,5 @@ def _extended(children: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
     )
 
 
-leaves = st.one_of(
-    st.sampled_from((I, J, I, J, A, B, S)), st.integers(-9, 17).map(Integer)
-)
+leaves = st.one_of(st.sampled_from((X, Y, X, Y, A, B, S)), st.integers(-9, 17).map(Integer))
 expressions = st.recursive(leaves, _extended, max_leaves=7)

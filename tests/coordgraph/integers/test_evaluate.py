@@ -82,6 +82,6 @@ def test_long_and_shared_expressions_compile() -> None:
     values: dict[Symbol, int] = {x: 12345}
     assert compile_function([expr], [x])(12345) == (evaluate(expr, values),)
     deep: Expr = x
-    for i in range(120):
+    for i in range(40):
         deep = floor_mod(7 - floor_div(i - deep, 3), 1000 + i)
     assert compile_function([deep], [x])(5) == (evaluate(deep, {x: 5}),)

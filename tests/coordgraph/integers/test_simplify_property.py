@@ -17,7 +17,7 @@ from tests.coordgraph.integers.strategies import (
     value_or_none,
 )
 
-checked = settings(max_examples=6000, deadline=None, suppress_health_check=list(HealthCheck))
+checked = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @checked
@@ -83,9 +83,7 @@ def test_quotient_and_remainder_recombine(space: Space, expr: Expr) -> None:
 
 @checked
 @given(spaces(), conditions(leaves), leaves, leaves)
-def test_guards_only_prove_what_they_imply(
-    space: Space, condition: Expr, a: Expr, b: Expr
-) -> None:
+def test_guards_only_prove_what_they_imply(space: Space, condition: Expr, a: Expr, b: Expr) -> None:
     ranges = space.ranges.with_guard(condition)
     less = ranges.prove_less(a, b)
     low, high = ranges.interval(a - b)

@@ -1,0 +1,52 @@
+"""`compile`: a scheduled graph and a target make a kernel."""
+
+from __future__ import annotations
+
+from codegen.kernel import Kernel
+from coordgraph import CodegenError, KernelGraph
+
+__all__ = ["TARGETS", "compile", "native_target"]
+
+TARGETS = ("interpreter", "cpu", "sm_80", "sm_90a", "native")
+
+
+def native_target(graph: KernelGraph) -> str:
+    """The best target here: the GPU where there is one that multiplies this type, else the CPU."""
+    from codegen.nvptx.driver import device, unavailable
+
+    if graph.gemm.dtype in ("bf16", "f16") and unavailable() is None:
+        return device(0).architecture
+    return "cpu"
+
+
+def compile(graph: KernelGraph, target: str = "native", *, debug: bool = False) -> Kernel:
+    """Compile a scheduled graph.
+
+    Args:
+        graph: what a schedule pass made of `Gemm.graph()`.
+        target: `interpreter`, `cpu`, an NVIDIA architecture (`sm_80` and up), or `native`.
+        debug: let GPU kernels that wait too long trap instead of hanging.
+
+    Raises:
+        VerifyError: the graph is not scheduled, or broken.
+        CodegenError: the target is unknown, is not here, or cannot do what the graph asks for.
+    """
+    graph.workgroup  # noqa: B018 - says what to do where no schedule was applied
+    graph.verify()
+    if graph.level != "scheduled":
+        raise CodegenError("compile takes a scheduled graph and lowers it itself")
+    if target == "native":
+        target = native_target(graph)
+    if target == "interpreter":
+        from codegen.interpreted import InterpretedKernel
+
+        return InterpretedKernel(graph)
+    if target == "cpu":
+        from codegen.cpu import HostKernel
+
+        return HostKernel(graph)
+    if target.startswith("sm_"):
+        from codegen.nvptx import CudaKernel
+
+        return CudaKernel(graph, target, debug=debug)
+    raise CodegenError(f"unknown target '{target}'; there are {', '.join(TARGETS)} and later sm_…")

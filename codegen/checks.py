@@ -1,0 +1,141 @@
+"""Checks of a call's arguments, the same for every target; nothing is launched before they pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sympy import Integer
+
+from coordgraph import KernelGraph, LaunchError
+from coordgraph.integers import evaluate
+from coordgraph.tensors import Role, Tensor, dtype
+
+__all__ = ["TensorView", "check_call", "problem_parameters"]
+
+LABELS = {"A": "a", "B": "b", "C": "c", "D": "out"}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorView:
+    """What a kernel needs to know of an array; strides in elements, `device` a number or None."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    device: Any = None
+
+    @property
+    def bytes(self) -> int:
+        """Bytes from the first element to the last of a contiguous array."""
+        count = dtype(self.dtype).bytes
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    @property
+    def contiguous(self) -> bool:
+        """Row-major without gaps; the stride of an axis of one element means nothing."""
+        expected = 1
+        for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if extent != 1 and stride != expected:
+                return False
+            expected *= extent
+        return True
+
+
+def problem_parameters(
+    graph: KernelGraph, views: Mapping[str, TensorView], *, beta: float
+) -> dict[str, int]:
+    """m, n and k where the graph leaves them open, and whether C is read.
+
+    Raises:
+        LaunchError: A and B do not fit each other or the graph.
+    """
+    gemm = graph.gemm
+    for name in ("A", "B"):
+        _check_matrix(name, views[name])
+    a, b = views["A"].shape, views["B"].shape
+    m, k = reversed(a) if gemm.transpose_a else a
+    k_of_b, n = reversed(b) if gemm.transpose_b else b
+    if k != k_of_b:
+        stored = {True: " (given as its transpose)", False: ""}
+        raise LaunchError(
+            f"a is {_shape(a)}{stored[gemm.transpose_a]} and b is {_shape(b)}"
+            f"{stored[gemm.transpose_b]}: k would be {k} and {k_of_b}"
+        )
+    found = {"m": m, "n": n, "k": k}
+    for axis, value in found.items():
+        fixed = getattr(gemm, axis)
+        if fixed is not None and fixed != value:
+            raise LaunchError(
+                f"this kernel is for {axis} = {fixed}, the tensors have {value}; "
+                f"leave {axis} out of Gemm(…) for a kernel of every size"
+            )
+    given = {axis: value for axis, value in found.items() if getattr(gemm, axis) is None}
+    given["read_c"] = int("C" in views and beta != 0)
+    return given
+
+
+def check_call(graph: KernelGraph, views: Mapping[str, TensorView], *, beta: float) -> None:
+    """Everything else that tensors must satisfy: shapes, types, layout, overlap."""
+    if beta != 0 and "C" not in views:
+        raise LaunchError(f"beta = {beta} needs c; pass it, or beta=0")
+    sizes = problem_parameters(graph, views, beta=beta)
+    for name, view in views.items():
+        _check_matrix(name, view)
+        _check_tensor(graph.tensor(name), view, sizes)
+    if len({view.device for view in views.values()}) > 1:
+        where = ", ".join(f"{LABELS[n]} on {v.device}" for n, v in views.items())
+        raise LaunchError(f"the tensors lie on different devices: {where}")
+    out = views.get("D")
+    for name in ("A", "B", "C"):
+        other = views.get(name)
+        if out is None or other is None or not _overlap(out, other):
+            continue
+        if name == "C" and (out.pointer, out.dtype) == (other.pointer, other.dtype):
+            continue  # each element of C is read before that element of D is written
+        raise LaunchError(f"out overlaps {LABELS[name]}; give out memory of its own")
+
+
+def _check_matrix(name: str, view: TensorView) -> None:
+    if len(view.shape) != 2:
+        raise LaunchError(f"{LABELS[name]} has shape {_shape(view.shape)}; a matrix is needed")
+    if 0 in view.shape:
+        raise LaunchError(f"{LABELS[name]} is empty: {_shape(view.shape)}; extents start at 1")
+
+
+def _check_tensor(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) -> None:
+    label = LABELS[tensor.name]
+    assert tensor.role in (Role.INPUT, Role.OPTIONAL_INPUT, Role.OUTPUT)
+    expected = tuple(
+        int(extent) if isinstance(extent, Integer) else int(evaluate(extent, sizes))
+        for extent in tensor.shape
+    )
+    if view.dtype != tensor.dtype:
+        raise LaunchError(
+            f"{label} holds {view.dtype}, the kernel takes {tensor.dtype}; convert it, or make the "
+            f"kernel with Gemm({'dtype' if tensor.name in 'AB' else 'out_dtype'}='{view.dtype}')"
+        )
+    if view.shape != expected:
+        raise LaunchError(f"{label} is {_shape(view.shape)}, {_shape(expected)} is needed")
+    if not view.contiguous:
+        raise LaunchError(
+            f"{label} is not contiguous row-major (strides {view.strides}); pass a contiguous copy, "
+            "or for a transposed operand use Gemm(transpose_a=…, transpose_b=…)"
+        )
+    size = dtype(tensor.dtype).bytes
+    if view.pointer % size:
+        raise LaunchError(f"{label} starts at an address that is no multiple of {size} bytes")
+
+
+def _overlap(one: TensorView, other: TensorView) -> bool:
+    return (
+        one.pointer < other.pointer + other.bytes and other.pointer < one.pointer + one.bytes
+    )
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "a scalar"

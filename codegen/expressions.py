@@ -1,0 +1,282 @@
+"""Printing index expressions as LLVM values.
+
+Widths follow from ranges: a value is 32 bits wide where its bounds are proved to fit, else 64.
+Division is unsigned only behind a proof that nothing is negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from sympy import Add, Eq, Expr, Ge, Gt, Integer, Le, Lt, Mul, Ne, Symbol
+from sympy.core.relational import Relational
+from sympy.logic.boolalg import And, Boolean, Not, Or, false, true
+
+from codegen.arguments import Magic
+from coordgraph import CodegenError
+from coordgraph.integers import (
+    BitXor,
+    FloorDiv,
+    FloorMod,
+    Maximum,
+    Minimum,
+    Ranges,
+    Select,
+    evaluate,
+    to_text,
+)
+
+__all__ = ["Bounds", "Expressions", "Number"]
+
+Number = Any
+"""A Python int (known when code is generated) or an LLVM integer value."""
+_SIGNED = {Eq: "==", Ne: "!=", Lt: "<", Le: "<=", Gt: ">", Ge: ">="}
+
+
+class Bounds:
+    """Numeric bounds of expressions, remembered: code generation asks for the same ones often."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, Expr], tuple[int | None, int | None]] = {}
+        self._alive: list[Ranges] = []
+
+    def of(self, expr: Expr, ranges: Ranges) -> tuple[int | None, int | None]:
+        """Inclusive bounds, None where there is none."""
+        key = (id(ranges), expr)
+        if key not in self._known:
+            self._alive.append(ranges)  # an id is unique only while its object lives
+            self._known[key] = ranges.interval(expr)
+        return self._known[key]
+
+    def natural(self, expr: Expr, ranges: Ranges) -> bool:
+        """True where the value is proved not to be negative."""
+        low, _ = self.of(expr, ranges)
+        return low is not None and low >= 0
+
+    def fits(self, expr: Expr, ranges: Ranges) -> bool:
+        """True where the value is proved to fit 32 bits."""
+        low, high = self.of(expr, ranges)
+        return low is not None and high is not None and -(2**31) <= low and high < 2**31
+
+
+class Expressions:
+    """Prints expressions at the builder's place, with the values of symbols in `values`.
+
+    Args:
+        builder: where instructions go.
+        values: symbol to number; loops and assignments put theirs here.
+        magic: gives the multiplier for a divisor that is known at launch, or None to divide.
+        widest: use 64 bits throughout (hosts, where narrow arithmetic gains nothing).
+    """
+
+    def __init__(
+        self,
+        builder: ir.IRBuilder,
+        values: dict[Symbol, Number],
+        magic: Callable[[Expr], Magic | None],
+        arguments: dict[str, ir.Value],
+        bounds: Bounds,
+        *,
+        widest: bool = False,
+    ) -> None:
+        self.builder = builder
+        self.values = values
+        self.magic = magic
+        self.arguments = arguments
+        self.bounds = bounds
+        self.widest = widest
+
+    def number(self, expr: Expr, ranges: Ranges) -> Number:
+        """The value of an expression."""
+        if isinstance(expr, Integer):
+            return int(expr)
+        if isinstance(expr, Symbol):
+            return self._symbol(expr)
+        match expr:
+            case Add() | Mul():
+                return self._ring(expr, ranges)
+            case FloorDiv() | FloorMod():
+                return self._divide(expr, ranges)
+            case Minimum() | Maximum():
+                return self._extreme(expr, ranges)
+            case BitXor():
+                return self._xor(expr, ranges)
+            case Select():
+                return self._select(expr, ranges)
+            case _:
+                raise CodegenError(f"cannot print {type(expr).__name__} in {to_text(expr)}")
+
+    def condition(self, condition: Boolean, ranges: Ranges) -> Any:
+        """A bool where it is known when code is generated, else an i1 value."""
+        if condition in (true, false):
+            return condition == true
+        if isinstance(condition, Not):
+            inner = self.condition(condition.args[0], ranges)
+            return not inner if isinstance(inner, bool) else self.builder.not_(inner)
+        if isinstance(condition, And | Or):
+            return self._junction(condition, ranges)
+        if not isinstance(condition, Relational):
+            raise CodegenError(f"cannot print the condition {condition}")
+        left, right = (self.number(side, ranges) for side in condition.args)
+        if isinstance(left, int) and isinstance(right, int):
+            return bool(condition.func(left, right))
+        bits = max(self._bits(left), self._bits(right))
+        sides = [
+            self.widen(value, bits, side, ranges)
+            for value, side in zip((left, right), condition.args, strict=True)
+        ]
+        return self.builder.icmp_signed(_SIGNED[condition.func], *sides)
+
+    def widen(self, value: Number, bits: int, expr: Expr, ranges: Ranges) -> ir.Value:
+        """The same number as a value of `bits`; narrower only where the caller's range allows."""
+        kind = ir.IntType(bits)
+        if isinstance(value, int):
+            return ir.Constant(kind, value)
+        if value.type.width == bits:
+            return value
+        if value.type.width > bits:
+            return self.builder.trunc(value, kind)
+        natural = self.bounds.natural(expr, ranges)
+        return (self.builder.zext if natural else self.builder.sext)(value, kind)
+
+    def _symbol(self, symbol: Symbol) -> Number:
+        try:
+            return self.values[symbol]
+        except KeyError:
+            raise CodegenError(f"'{symbol}' has no value here") from None
+
+    def _known(self, expr: Expr) -> int | None:
+        """The value, where every symbol has a number."""
+        numbers = {s: self.values.get(s) for s in expr.free_symbols}
+        if all(isinstance(v, int) for v in numbers.values()):
+            return int(evaluate(expr, numbers))  # type: ignore[arg-type]
+        return None
+
+    def _width(self, expr: Expr, ranges: Ranges) -> int:
+        return 32 if not self.widest and self.bounds.fits(expr, ranges) else 64
+
+    @staticmethod
+    def _bits(value: Number) -> int:
+        return 32 if isinstance(value, int) and -(2**31) <= value < 2**31 else (
+            64 if isinstance(value, int) else value.type.width
+        )
+
+    def _ring(self, expr: Expr, ranges: Ranges) -> Number:
+        """Sums and products, which wrap alike at every width; operands may be truncated."""
+        if (known := self._known(expr)) is not None:
+            return known
+        bits = self._width(expr, ranges)
+        is_sum = isinstance(expr, Add)
+        # Where no operand is negative no partial result overflows: LLVM may widen loop indices.
+        safe = all(self.bounds.natural(a, ranges) for a in expr.args)
+        flags = ("nuw", "nsw") if safe else ()
+        operation = self.builder.add if is_sum else self.builder.mul
+        constant = 0 if is_sum else 1
+        result: ir.Value | None = None
+        for arg in expr.args:
+            value = self.number(arg, ranges)
+            if isinstance(value, int):
+                constant = constant + value if is_sum else constant * value
+                continue
+            value = self.widen(value, bits, arg, ranges)
+            result = value if result is None else operation(result, value, flags=flags)
+        assert result is not None
+        if constant != (0 if is_sum else 1):
+            flags = flags if constant >= 0 else ()
+            result = operation(result, ir.Constant(ir.IntType(bits), constant), flags=flags)
+        return result
+
+    def _exact(self, exprs: tuple[Expr, ...], ranges: Ranges) -> tuple[list[Number], int]:
+        """Values of operands at a width that holds them all."""
+        numbers = [self.number(e, ranges) for e in exprs]
+        bits = 64 if self.widest else max(map(self._bits, numbers))
+        return [self.widen(v, bits, e, ranges) for v, e in zip(numbers, exprs, strict=True)], bits
+
+    def _divide(self, expr: Expr, ranges: Ranges) -> Number:
+        if (known := self._known(expr)) is not None:
+            return known
+        a, d = expr.args
+        modulo = isinstance(expr, FloorMod)
+        divisor = self._known(d)
+        natural = self.bounds.natural(a, ranges)
+        if divisor is not None and divisor > 0 and divisor & (divisor - 1) == 0:
+            return self._divide_power(a, divisor, modulo, natural, ranges)
+        if not natural or not self.bounds.natural(d - 1, ranges):
+            return self._divide_floor(a, d, modulo, ranges)
+        narrow = self._width(a, ranges) == self._width(d, ranges) == 32
+        if narrow and divisor is None and (magic := self.magic(d)) is not None:
+            return self._divide_magic(a, d, magic, modulo, ranges)
+        (x, y), _ = self._exact((a, d), ranges)
+        return self.builder.urem(x, y) if modulo else self.builder.udiv(x, y)
+
+    def _divide_power(
+        self, a: Expr, divisor: int, modulo: bool, natural: bool, ranges: Ranges
+    ) -> ir.Value:
+        """Shifts and masks have floor semantics for negative numbers too."""
+        (x,), bits = self._exact((a,), ranges)
+        kind = ir.IntType(bits)
+        if modulo:
+            return self.builder.and_(x, ir.Constant(kind, divisor - 1))
+        shift = self.builder.lshr if natural else self.builder.ashr
+        return shift(x, ir.Constant(kind, divisor.bit_length() - 1))
+
+    def _divide_magic(
+        self, a: Expr, d: Expr, magic: Magic, modulo: bool, ranges: Ranges
+    ) -> ir.Value:
+        (x,), _ = self._exact((a,), ranges)
+        i32, i64 = ir.IntType(32), ir.IntType(64)
+        wide = self.builder.mul(self.builder.zext(x, i64), self.arguments[magic.multiplier])
+        quotient = self.builder.trunc(
+            self.builder.lshr(wide, self.arguments[magic.shift]), i32
+        )
+        if not modulo:
+            return quotient
+        divisor = self.widen(self.number(d, ranges), 32, d, ranges)
+        return self.builder.sub(x, self.builder.mul(quotient, divisor))
+
+    def _divide_floor(self, a: Expr, d: Expr, modulo: bool, ranges: Ranges) -> ir.Value:
+        """Division toward minus infinity by a positive number."""
+        (x, y), bits = self._exact((a, d), ranges)
+        b, zero = self.builder, ir.Constant(ir.IntType(bits), 0)
+        remainder = b.srem(x, y)
+        negative = b.icmp_signed("<", remainder, zero)
+        if modulo:
+            return b.select(negative, b.add(remainder, y), remainder)
+        return b.sub(b.sdiv(x, y), b.zext(negative, ir.IntType(bits)))
+
+    def _extreme(self, expr: Expr, ranges: Ranges) -> Number:
+        if (known := self._known(expr)) is not None:
+            return known
+        (x, y), _ = self._exact(expr.args, ranges)
+        less = self.builder.icmp_signed("<", x, y)
+        first, second = (x, y) if isinstance(expr, Minimum) else (y, x)
+        return self.builder.select(less, first, second)
+
+    def _xor(self, expr: Expr, ranges: Ranges) -> Number:
+        if (known := self._known(expr)) is not None:
+            return known
+        (x, y), _ = self._exact(expr.args, ranges)
+        return self.builder.xor(x, y)
+
+    def _select(self, expr: Expr, ranges: Ranges) -> Number:
+        condition, a, b = expr.args
+        chosen = self.condition(condition, ranges)
+        if isinstance(chosen, bool):
+            return self.number(a if chosen else b, ranges)
+        (x, y), _ = self._exact((a, b), ranges)
+        return self.builder.select(chosen, x, y)
+
+    def _junction(self, condition: Boolean, ranges: Ranges) -> Any:
+        decisive = isinstance(condition, Or)
+        combine = self.builder.or_ if decisive else self.builder.and_
+        result: Any = not decisive
+        for part in condition.args:
+            value = self.condition(part, ranges)
+            if isinstance(value, bool):
+                if value == decisive:
+                    return decisive
+                continue
+            result = value if isinstance(result, bool) else combine(result, value)
+        return result

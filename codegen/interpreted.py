@@ -1,0 +1,48 @@
+"""`InterpretedKernel`: the reference meaning of a graph, called like any kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from codegen.kernel import Kernel
+from coordgraph import KernelGraph, LaunchError
+from coordgraph.interpreter import interpret
+
+__all__ = ["InterpretedKernel"]
+
+WORKGROUPS = 4
+
+
+class InterpretedKernel(Kernel):
+    """Runs a scheduled graph in Python over numpy tiles; slow, and the measure of all targets."""
+
+    def __init__(self, graph: KernelGraph) -> None:
+        super().__init__(graph, "interpreter")
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        c: Any = None,
+        out: Any = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Any = None,
+        *,
+        workgroups: int | None = None,
+    ) -> Any:
+        """Compute D with numpy; `workgroups` (4 by default) where the graph leaves it open."""
+        if stream is not None:
+            raise LaunchError("the interpreter has no streams")
+        parameters: dict[str, int] = {}
+        if any(p.name == "workgroups" for p in self.graph.parameters.given):
+            parameters["workgroups"] = workgroups or WORKGROUPS
+        elif workgroups is not None:
+            raise LaunchError("this graph fixes its workgroups; schedule it with workgroups=None")
+        result = interpret(self.graph, a, b, c, alpha=alpha, beta=beta, parameters=parameters).d
+        if out is None:
+            return result
+        np.copyto(out, result)
+        return out

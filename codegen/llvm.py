@@ -1,0 +1,60 @@
+"""LLVM through llvmlite: from a module to assembly, for GPUs and for the host."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+
+__all__ = ["host_machine", "optimize", "ptx_machine"]
+
+
+@cache
+def _initialize() -> None:
+    # Shared memory is addressed with 32 bits, which saves a register for every address.
+    llvm.set_option("coordgraph", "--nvptx-short-ptr")
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    llvm.initialize_native_asmparser()
+
+
+def optimize(
+    module: ir.Module, machine: llvm.TargetMachine, *, vectorize: bool, unroll: bool
+) -> llvm.ModuleRef:
+    """Parse, verify and run LLVM's -O3 pipeline."""
+    _initialize()
+    module.data_layout = str(machine.target_data)
+    parsed = llvm.parse_assembly(str(module))
+    parsed.verify()
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = vectorize
+    options.slp_vectorization = vectorize
+    options.loop_unrolling = unroll
+    llvm.create_pass_builder(machine, options).getModulePassManager().run(
+        parsed, llvm.create_pass_builder(machine, options)
+    )
+    return parsed
+
+
+def ptx_machine(architecture: str) -> llvm.TargetMachine:
+    """The NVPTX machine of an architecture; the PTX version is the lowest that knows it."""
+    _initialize()
+    number = int(architecture.removeprefix("sm_").rstrip("af"))
+    version = "ptx80" if number <= 90 else "ptx87"
+    target = llvm.Target.from_triple("nvptx64-nvidia-cuda")
+    return target.create_target_machine(cpu=architecture, features=f"+{version}", opt=3)
+
+
+def host_machine() -> llvm.TargetMachine:
+    """The machine that this process runs on, with all of its features."""
+    _initialize()
+    target = llvm.Target.from_default_triple()
+    return target.create_target_machine(
+        cpu=llvm.get_host_cpu_name(),
+        features=llvm.get_host_cpu_features().flatten(),
+        opt=3,
+        reloc="default",
+        codemodel="jitdefault",
+        jit=True,
+    )

@@ -1,0 +1,152 @@
+"""PTX instructions as LLVM calls: the only place that spells them.
+
+Intrinsics where LLVM has them with the right ordering, inline assembly elsewhere. LLVM's NVPTX
+backend drops the ordering of `atomicrmw`, so flags use PTX of their own (PTX ISA, "Memory
+Consistency Model"); every one of those clobbers memory, so LLVM moves no access across it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+__all__ = ["F32", "I1", "I16", "I32", "I64", "Instructions", "pointer"]
+
+I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
+F32 = ir.FloatType()
+VOID = ir.VoidType()
+GLOBAL, SHARED = 1, 3
+SPIN_LIMIT = 1 << 26
+
+
+def pointer(space: int) -> ir.PointerType:
+    """An untyped pointer into an address space."""
+    return ir.PointerType(addrspace=space)
+
+
+class Instructions:
+    """Emits instructions at a builder's place."""
+
+    def __init__(self, builder: ir.IRBuilder) -> None:
+        self.builder = builder
+
+    def call(self, name: str, result: ir.Type, args: Sequence[ir.Value]) -> ir.Value:
+        """An LLVM intrinsic, declared where it is not yet."""
+        module = self.builder.module
+        function = module.globals.get(name)
+        if function is None:
+            kind = ir.FunctionType(result, [a.type for a in args])
+            function = ir.Function(module, kind, name)
+        return self.builder.call(function, args)
+
+    def asm(
+        self, text: str, constraints: str, args: Sequence[ir.Value], result: ir.Type, *, pure: bool
+    ) -> ir.Value:
+        """Inline assembly; what is not pure clobbers memory and stays where it is."""
+        if not pure:
+            constraints += ",~{memory}" if constraints else "~{memory}"
+        kind = ir.FunctionType(result, [a.type for a in args])
+        return self.builder.asm(kind, text, constraints, list(args), side_effect=not pure)
+
+    def opaque(self, value: ir.Value) -> ir.Value:
+        """The same number, of which LLVM knows nothing and which it computes nowhere else."""
+        bits, letter = (32, "r") if value.type.width == 32 else (64, "l")
+        kind = ir.FunctionType(value.type, [value.type])
+        text = f"mov.b{bits} $0, $1;"
+        return self.builder.asm(kind, text, f"={letter},{letter}", [value], side_effect=True)
+
+    def thread(self) -> ir.Value:
+        """The workitem's number."""
+        return self.call("llvm.nvvm.read.ptx.sreg.tid.x", I32, [])
+
+    def block(self) -> ir.Value:
+        """The workgroup's number."""
+        return self.call("llvm.nvvm.read.ptx.sreg.ctaid.x", I32, [])
+
+    def barrier(self) -> None:
+        """All workitems of the workgroup."""
+        self.call("llvm.nvvm.barrier0", VOID, [])
+
+    def copy_async(self, shared: ir.Value, source: ir.Value, size: int, read: ir.Value) -> None:
+        """cp.async of 4, 8 or 16 bytes of which `read` come from memory and the rest are zero."""
+        cache = "cg" if size == 16 else "ca"
+        name = f"llvm.nvvm.cp.async.{cache}.shared.global.{size}.s"
+        self.call(name, VOID, [shared, source, read])
+
+    def commit_copies(self) -> None:
+        """Close a group of cp.async."""
+        self.call("llvm.nvvm.cp.async.commit.group", VOID, [])
+
+    def wait_copies(self, pending: int) -> None:
+        """Wait until at most `pending` groups are under way."""
+        self.call("llvm.nvvm.cp.async.wait.group", VOID, [ir.Constant(I32, pending)])
+
+    def load_or_zero(self, source: ir.Value, bits: int, guard: ir.Value) -> ir.Value:
+        """A guarded load without a branch (16 or 32 bits)."""
+        kind, letter = (I16, "h") if bits == 16 else (I32, "r")
+        text = (
+            f"{{ .reg .pred p; setp.ne.b32 p, $2, 0; mov.b{bits} $0, 0; "
+            f"@p ld.global.b{bits} $0, [$1]; }}"
+        )
+        flag = self.builder.zext(guard, I32)
+        return self.asm(text, f"=&{letter},l,r", [source, flag], kind, pure=False)
+
+    def ldmatrix(self, shared: ir.Value, *, trans: bool) -> list[ir.Value]:
+        """Four 8x8 matrices of 16-bit elements."""
+        suffix = ".trans" if trans else ""
+        name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4{suffix}.b16.p3"
+        result = self.call(name, ir.LiteralStructType([I32] * 4), [shared])
+        return [self.builder.extract_value(result, i) for i in range(4)]
+
+    def mma(
+        self, dtype: str, a: Sequence[ir.Value], b: Sequence[ir.Value], c: Sequence[ir.Value]
+    ) -> list[ir.Value]:
+        """mma.sync.aligned.m16n8k16.row.col.f32.{bf16,f16}.f32."""
+        struct = ir.LiteralStructType([F32] * 4)
+        if dtype == "bf16":
+            name, operands = "llvm.nvvm.mma.m16n8k16.row.col.bf16", [*a, *b]
+        else:
+            name, half2 = "llvm.nvvm.mma.m16n8k16.row.col.f32.f32", ir.VectorType(ir.HalfType(), 2)
+            operands = [self.builder.bitcast(x, half2) for x in (*a, *b)]
+        result = self.call(name, struct, [*operands, *c])
+        return [self.builder.extract_value(result, i) for i in range(4)]
+
+    def to_f32(self, value: ir.Value, dtype: str) -> ir.Value:
+        """One stored 16-bit element (as i16) as f32; exact."""
+        if dtype == "bf16":
+            wide = self.builder.shl(self.builder.zext(value, I32), ir.Constant(I32, 16))
+            return self.builder.bitcast(wide, F32)
+        return self.asm("cvt.f32.f16 $0, $1;", "=f,h", [value], F32, pure=True)
+
+    def from_f32(self, value: ir.Value, dtype: str) -> ir.Value:
+        """f32 as one 16-bit element (i16), to nearest even."""
+        return self.asm(f"cvt.rn.{dtype}.f32 $0, $1;", "=h,f", [value], I16, pure=True)
+
+    def pack_f32(self, low: ir.Value, high: ir.Value, dtype: str) -> ir.Value:
+        """Two f32 as two 16-bit elements in one i32, to nearest even."""
+        text = f"cvt.rn.{dtype}x2.f32 $0, $1, $2;"
+        return self.asm(text, "=r,f,f", [high, low], I32, pure=True)
+
+    def signal(self, flag: ir.Value) -> None:
+        """Raise a flag: everything before it, here and behind a barrier, is visible first."""
+        self.asm("st.release.gpu.global.u32 [$0], 1;", "l", [flag], VOID, pure=False)
+
+    def clear(self, flag: ir.Value) -> None:
+        """Lower a flag for the next launch."""
+        self.asm("st.relaxed.gpu.global.u32 [$0], 0;", "l", [flag], VOID, pure=False)
+
+    def wait(self, flag: ir.Value, *, watchdog: bool) -> None:
+        """Spin until a flag is up, then see what was written before it.
+
+        With a watchdog the kernel traps after 2^26 polls instead of hanging.
+        """
+        poll = "ld.acquire.gpu.global.u32 v, [$0]; setp.eq.u32 p, v, 0;"
+        guard = (
+            f"add.u32 n, n, 1; setp.gt.u32 q, n, {SPIN_LIMIT}; @q trap;" if watchdog else ""
+        )
+        text = (
+            "{ .reg .pred p, q; .reg .b32 v, n; mov.b32 n, 0; "
+            f"WAIT_${{:uid}}: {poll} {guard} @p bra WAIT_${{:uid}}; }}"
+        )
+        self.asm(text, "l", [flag], VOID, pure=False)

@@ -1,0 +1,88 @@
+"""From a scheduled graph to PTX, for one architecture and one vector width."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from llvmlite import ir
+
+from codegen.llvm import optimize, ptx_machine
+from codegen.nvptx.emit import CudaWalker
+from codegen.toolchain import PtxasReport, assemble
+from coordgraph import CodegenError, KernelGraph, PassError
+from passes.lowering import LowerToTensorCores
+
+__all__ = ["WIDEST", "CudaProgram", "Vectors"]
+
+
+class Vectors(NamedTuple):
+    """Elements that A, B, and C and D are moved by."""
+
+    a: int = 8
+    b: int = 8
+    d: int = 2
+
+
+WIDEST = Vectors()
+
+
+@dataclass(frozen=True)
+class CudaProgram:
+    """A kernel for `architecture` whose tensors move by `vectors` elements.
+
+    Args:
+        graph: a scheduled graph.
+        watchdog: let a kernel that waits too long trap instead of hanging.
+    """
+
+    graph: KernelGraph
+    architecture: str
+    vectors: Vectors = WIDEST
+    watchdog: bool = False
+
+    @cached_property
+    def lowered(self) -> KernelGraph:
+        """The graph of one workitem's work."""
+        try:
+            return LowerToTensorCores(self.architecture, *self.vectors)(self.graph).verify()
+        except PassError as error:
+            raise CodegenError(f"{self.architecture}: {error}") from error
+
+    @cached_property
+    def walker(self) -> CudaWalker:
+        """Holds the argument list, threads and shared memory, once `module` is built."""
+        return CudaWalker(self.lowered, watchdog=self.watchdog)
+
+    @cached_property
+    def module(self) -> ir.Module:
+        """The LLVM module."""
+        return self.walker.build()
+
+    @cached_property
+    def llvm_ir(self) -> str:
+        """LLVM IR before optimisation."""
+        return str(self.module)
+
+    @cached_property
+    def ptx(self) -> str:
+        """The PTX that the driver assembles."""
+        machine = ptx_machine(self.architecture)
+        return machine.emit_assembly(
+            optimize(self.module, machine, vectorize=False, unroll=False)
+        )
+
+    def report(self) -> PtxasReport:
+        """What ptxas says of it: registers, spills, warnings, cubin (needs ptxas)."""
+        return assemble(self.ptx, self.architecture)
+
+    @property
+    def threads(self) -> int:
+        """Workitems of a workgroup."""
+        return self.walker.threads
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a workgroup."""
+        return self.walker.shared_bytes

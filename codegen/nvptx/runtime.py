@@ -1,0 +1,223 @@
+"""`CudaKernel`: a scheduled graph compiled for an NVIDIA GPU, ready to be called."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from math import gcd
+from typing import Any
+
+from codegen import arrays
+from codegen.checks import TensorView, check_call, problem_parameters
+from codegen.kernel import Kernel
+from codegen.nvptx.driver import Device, Function, device
+from codegen.nvptx.emit import KERNEL_NAME
+from codegen.nvptx.program import WIDEST, CudaProgram, Vectors
+from codegen.nvptx.workspace import Workspaces
+from coordgraph import KernelGraph, LaunchError
+from coordgraph.integers import compile_function
+from coordgraph.progress import wait_direction
+from coordgraph.tensors import Role, dtype
+
+__all__ = ["CudaKernel"]
+
+
+class CudaKernel(Kernel):
+    """A kernel for tensor cores.
+
+    The code that moves 8 elements at a time serves tensors whose addresses and contiguous extents
+    allow it; narrower variants are compiled when they are first needed.
+    """
+
+    def __init__(self, graph: KernelGraph, architecture: str, *, debug: bool = False) -> None:
+        super().__init__(graph, architecture)
+        self.architecture = architecture
+        self.debug = debug
+        self.waits = wait_direction(graph)
+        self._programs: dict[Vectors, CudaProgram] = {}
+        self._functions: dict[tuple[int, Vectors], _Loaded] = {}
+        self._workspaces: dict[int, Workspaces] = {}
+        self.program(WIDEST).lowered  # noqa: B018 - refuse what cannot be lowered now, not later
+
+    def program(self, vectors: Vectors = WIDEST) -> CudaProgram:
+        """The code that moves tensors by so many elements at a time."""
+        if vectors not in self._programs:
+            self._programs[vectors] = CudaProgram(
+                self.graph, self.architecture, vectors, watchdog=self.debug
+            )
+        return self._programs[vectors]
+
+    @property
+    def lowered(self) -> KernelGraph:
+        """The graph that the widest variant was generated from."""
+        return self.program().lowered
+
+    @property
+    def llvm_ir(self) -> str:
+        """LLVM IR of the widest variant, before optimisation."""
+        return self.program().llvm_ir
+
+    @property
+    def ptx(self) -> str:
+        """PTX of the widest variant."""
+        return self.program().ptx
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        c: Any = None,
+        out: Any = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Any = None,
+        *,
+        workgroups: int | None = None,
+    ) -> Any:
+        """Compute D on the stream; see `Kernel`. A new `out` comes from the library of `a`."""
+        arrays.prepare(a, b, c, out)
+        views = {"A": arrays.view(a, "a"), "B": arrays.view(b, "b")}
+        if c is not None:
+            views["C"] = arrays.view(c, "c")
+        given = problem_parameters(self.graph, views, beta=beta)
+        made = out is None
+        if made:
+            check_call(self.graph, views, beta=beta)
+            where = device(_ordinal(views["A"]))
+            self._check_grid(self._load(where, WIDEST), given, workgroups)
+            out = arrays.empty(a, _extents(self.graph, given), self.graph.gemm.out_dtype or "")
+        views["D"] = arrays.view(out, "out")
+        check_call(self.graph, views, beta=beta)
+        handle = arrays.current_stream(a) if stream is None else arrays.stream_handle(stream)
+        self._launch(views, given, float(alpha), float(beta), handle, workgroups)
+        arrays.finish(out, handle)
+        return out
+
+    def _launch(
+        self,
+        views: Mapping[str, TensorView],
+        given: dict[str, int],
+        alpha: float,
+        beta: float,
+        stream: int,
+        workgroups: int | None,
+    ) -> None:
+        loaded = self._load(device(_ordinal(views["A"])), _vectors(views))
+        values, grid = self._check_grid(loaded, given, workgroups)
+        where = loaded.function.device
+        where.activate()
+        workspaces = self._workspaces.setdefault(where.ordinal, Workspaces(where))
+        pointers: list[int] = []
+        for tensor in self.graph.tensors:
+            if tensor.role in (Role.PARTIALS, Role.FLAGS):
+                size = loaded.sizes(tensor.name, values) * dtype(tensor.dtype).bytes
+                zeroed = tensor.role is Role.FLAGS
+                pointers.append(workspaces.get(stream, tensor.name, size, zeroed=zeroed))
+            else:
+                found = views.get(tensor.name)
+                pointers.append(found.pointer if found is not None else 0)
+        arguments = loaded.pack(pointers, (alpha, beta), values)
+        loaded.function.launch(grid, stream, arguments, together=self._together)
+
+    @property
+    def _together(self) -> bool:
+        """Workgroups that wait for higher-numbered ones need all of them resident."""
+        return self.waits in ("higher", "mixed")
+
+    def _check_grid(
+        self, loaded: _Loaded, given: dict[str, int], workgroups: int | None
+    ) -> tuple[dict[str, int], int]:
+        """Parameter values and grid of a launch; LaunchError where it could not make progress."""
+        parameters = self.graph.parameters
+        if "workgroups" in parameters and parameters["workgroups"].value is None:
+            given = {**given, "workgroups": workgroups or loaded.function.resident}
+        elif workgroups is not None:
+            raise LaunchError("this graph fixes its workgroups; schedule it with workgroups=None")
+        values = parameters.evaluate(given)
+        grid = loaded.grid(values)
+        if self._together and grid > loaded.function.resident:
+            raise LaunchError(
+                f"{grid} workgroups wait for each other, but {loaded.function.device.name} holds "
+                f"only {loaded.function.resident} at a time; use at most that many workgroups, "
+                "or owner='last'"
+            )
+        return values, grid
+
+    def _load(self, where: Device, vectors: Vectors) -> _Loaded:
+        key = (where.ordinal, vectors)
+        if key not in self._functions:
+            self._functions[key] = _Loaded(self.program(vectors), where)
+        return self._functions[key]
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread of the widest variant, as loaded on device 0."""
+        return self._load(device(0), WIDEST).function.registers
+
+
+class _Loaded:
+    """A program on a device, with what the host computes for a launch."""
+
+    def __init__(self, program: CudaProgram, where: Device) -> None:
+        self.function = Function(
+            where, program.ptx, KERNEL_NAME, program.threads, program.shared_bytes
+        )
+        graph = program.lowered
+        self._names = [p.name for p in graph.parameters.items]
+        symbols = [p.symbol for p in graph.parameters.items]
+        size = graph.workgroup.size
+        assert size is not None
+        self._grid = compile_function([size], symbols)
+        self._elements = {t.name: compile_function([t.elements], symbols) for t in graph.tensors}
+        arguments = program.walker.arguments
+        self._integers = arguments.host_function()
+        kinds = [ctypes.c_uint64] * len(graph.tensors)
+        kinds += [ctypes.c_float] * len(arguments.floats)  # type: ignore[list-item]
+        for _, kind in arguments.integer_types():
+            kinds.append(ctypes.c_uint32 if kind.width == 32 else ctypes.c_uint64)  # type: ignore[arg-type]
+        self._kinds = tuple(kinds)
+
+    def _values(self, values: dict[str, int]) -> list[int]:
+        return [values[name] for name in self._names]
+
+    def grid(self, values: dict[str, int]) -> int:
+        """Workgroups to launch."""
+        return int(self._grid(*self._values(values))[0])
+
+    def sizes(self, tensor: str, values: dict[str, int]) -> int:
+        """Elements of a tensor."""
+        return int(self._elements[tensor](*self._values(values))[0])
+
+    def pack(
+        self, pointers: list[int], floats: tuple[float, ...], values: dict[str, int]
+    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Kernel arguments in the form that cuda-python takes."""
+        return ((*pointers, *floats, *self._integers(values)), self._kinds)
+
+
+def _ordinal(found: TensorView) -> int:
+    return int(found.device or 0)
+
+
+def _extents(graph: KernelGraph, given: Mapping[str, int]) -> tuple[int, int]:
+    gemm = graph.gemm
+    m = gemm.m if gemm.m is not None else given["m"]
+    n = gemm.n if gemm.n is not None else given["n"]
+    return m, n
+
+
+def _vectors(views: Mapping[str, TensorView]) -> Vectors:
+    """The widest moves that rows and addresses of the tensors allow."""
+
+    def widest(name: str, most: int) -> int:
+        found = views.get(name)
+        if found is None:
+            return most
+        vector = gcd(most, found.shape[-1])
+        while found.pointer % (vector * dtype(found.dtype).bytes):
+            vector //= 2
+        return vector
+
+    return Vectors(
+        widest("A", WIDEST.a), widest("B", WIDEST.b), min(widest(x, WIDEST.d) for x in "CD")
+    )

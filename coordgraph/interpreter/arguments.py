@@ -1,0 +1,101 @@
+"""Arguments: numpy arrays checked against a graph's tensors, and the sizes read off them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+from sympy import Integer, Symbol
+
+from coordgraph.errors import LaunchError, VerifyError
+from coordgraph.integers import evaluate, to_text
+from coordgraph.kernel import KernelGraph
+from coordgraph.tensors import Role, Tensor, dtype
+
+__all__ = ["Array", "bind", "numpy_dtype"]
+
+Array: TypeAlias = npt.NDArray[Any]
+
+_NUMPY: dict[str, Any] = {
+    "bf16": ml_dtypes.bfloat16,
+    "f16": np.float16,
+    "f32": np.float32,
+    "f64": np.float64,
+    "i32": np.int32,
+}
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The type of numpy for one of ours."""
+    return np.dtype(_NUMPY[name])
+
+
+def bind(
+    graph: KernelGraph,
+    inputs: tuple[Array, ...],
+    c: Array | None,
+    beta: float,
+    parameters: Mapping[str, int],
+) -> tuple[dict[str, Array], dict[str, int]]:
+    """Tensor name to array, and every parameter's value.
+
+    Raises:
+        LaunchError: an argument does not fit the graph.
+    """
+    wanted = [t for t in graph.tensors if t.role is Role.INPUT]
+    if len(wanted) != len(inputs):
+        raise LaunchError(f"the graph has {len(wanted)} inputs, {len(inputs)} are given")
+    arrays = {t.name: _typed(t, x) for t, x in zip(wanted, inputs, strict=True)}
+    if c is None and beta != 0:
+        raise LaunchError(f"beta = {beta} scales C, but C is not given")
+    if c is not None:
+        optional = [t for t in graph.tensors if t.role is Role.OPTIONAL_INPUT]
+        if not optional:
+            raise LaunchError("C is given, but the graph reads no C")
+        arrays[optional[0].name] = _typed(optional[0], c)
+    given = {name: int(value) for name, value in parameters.items()}
+    for tensor in graph.tensors:
+        if tensor.name in arrays:
+            _read_sizes(tensor, arrays[tensor.name], given)
+    if "read_c" in graph.parameters:
+        given["read_c"] = int(c is not None and beta != 0)
+    values = graph.parameters.evaluate(given)
+    for tensor in graph.tensors:
+        if tensor.name in arrays:
+            shape = tuple(int(evaluate(extent, values)) for extent in tensor.shape)
+            if arrays[tensor.name].shape != shape:
+                raise LaunchError(f"{tensor.name} is {arrays[tensor.name].shape}, not {shape}")
+    return arrays, values
+
+
+def _typed(tensor: Tensor, value: object) -> Array:
+    if not isinstance(value, np.ndarray):
+        raise LaunchError(f"{tensor.name} is a {type(value).__name__}, not a numpy array")
+    try:
+        found = dtype(value.dtype.name).name
+    except VerifyError:
+        found = value.dtype.name
+    if found != tensor.dtype:
+        raise LaunchError(f"{tensor.name} has elements of {found}, the graph is for {tensor.dtype}")
+    if value.ndim != len(tensor.shape):
+        raise LaunchError(f"{tensor.name} has {value.ndim} axes, not {len(tensor.shape)}")
+    return value
+
+
+def _read_sizes(tensor: Tensor, array: Array, given: dict[str, int]) -> None:
+    """Take sizes that are parameters from the array; they must agree with what is known."""
+    for axis, (extent, found) in enumerate(zip(tensor.shape, array.shape, strict=True)):
+        if isinstance(extent, Symbol):
+            expected = given.setdefault(extent.name, found)
+        elif isinstance(extent, Integer):
+            expected = int(extent)
+        else:
+            continue
+        if expected != found:
+            shape = ", ".join(map(to_text, tensor.shape))
+            raise LaunchError(
+                f"{tensor.name} is {array.shape}: axis {axis} of ({shape}) must be {expected}"
+            )

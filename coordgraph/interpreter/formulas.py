@@ -1,0 +1,113 @@
+"""Index expressions as functions: scalars for control, whole grids for the elements of a tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sympy import Expr, Symbol
+from sympy.core.basic import Basic
+from sympy.logic.boolalg import And, Boolean, Not, Or, true
+
+from coordgraph.errors import EvaluationError
+from coordgraph.integers import IntegerFunction, compile_function
+
+__all__ = ["Elements", "Environment", "Formula", "Slots"]
+
+Environment = list[int]
+"""The values of all symbols of a kernel for one workgroup; `Slots` says which is where."""
+
+
+class Slots:
+    """The place of every symbol of a kernel in an `Environment`."""
+
+    def __init__(self) -> None:
+        self._places: dict[Symbol, int] = {}
+
+    def add(self, symbol: Symbol) -> int:
+        """Give a symbol that something binds a place."""
+        return self._places.setdefault(symbol, len(self._places))
+
+    def of(self, symbol: Symbol) -> int:
+        """The place of a symbol; EvaluationError where nothing binds it."""
+        if symbol not in self._places:
+            raise EvaluationError(f"nothing around gives '{symbol}' a value")
+        return self._places[symbol]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+class Formula:
+    """Expressions and conditions compiled to one function of an environment."""
+
+    __slots__ = ("_function", "_places")
+
+    def __init__(self, expressions: Iterable[Basic], slots: Slots) -> None:
+        roots = tuple(expressions)
+        symbols = sorted(_symbols(*roots), key=str)
+        self._function = compile_function(roots, symbols)
+        self._places = tuple(slots.of(symbol) for symbol in symbols)
+
+    def __call__(self, env: Environment) -> tuple[int, ...]:
+        """The values, in the order of the expressions."""
+        return self._function(*[env[place] for place in self._places])
+
+
+class Elements:
+    """Where the elements of a tile lie in a tensor, and which of them are not padding.
+
+    Args:
+        offset: the element's offset in the tensor.
+        guard: the condition under which the element exists.
+        axes: the symbols of the place inside the tile, one an axis, and `extents`, their sizes.
+    """
+
+    def __init__(
+        self,
+        offset: Expr,
+        guard: Boolean,
+        axes: Sequence[Symbol],
+        extents: Sequence[int],
+        slots: Slots,
+    ) -> None:
+        parts = guard.args if isinstance(guard, And) else () if guard == true else (guard,)
+        self._parts = [_OnGrid(part, axes, slots) for part in (offset, *parts)]
+        self._grid = np.ogrid[tuple(slice(extent) for extent in extents)]
+        self.extents = tuple(extents)
+
+    def __call__(self, env: Environment) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Offsets and mask, both of the tile's shape; offsets of padding mean nothing."""
+        offset, *conditions = (part(env, self._grid) for part in self._parts)
+        mask = np.ones(self.extents, np.bool_)
+        for condition in conditions:
+            mask &= np.asarray(condition, np.bool_)
+        return np.broadcast_to(np.asarray(offset, np.int64), self.extents), mask
+
+
+class _OnGrid:
+    """One expression over a whole tile: numpy does sums and products, Python the rest."""
+
+    def __init__(self, expr: Basic, axes: Sequence[Symbol], slots: Slots) -> None:
+        symbols = sorted(_symbols(expr) - set(axes), key=str)
+        self._places = tuple(slots.of(symbol) for symbol in symbols)
+        self._function = compile_function([expr], [*symbols, *axes])
+        self._by_element = any(
+            not node.free_symbols.isdisjoint(axes)
+            for node in expr.atoms(IntegerFunction, And, Or, Not)
+        )
+
+    def __call__(self, env: Environment, grid: Sequence[npt.NDArray[Any]]) -> Any:
+        values = [env[place] for place in self._places]
+        if not self._by_element:
+            return self._function(*values, *grid)[0]
+        function: Callable[..., Any] = np.frompyfunc(
+            lambda *at: self._function(*values, *(int(i) for i in at))[0], len(grid), 1
+        )
+        return function(*grid)
+
+
+def _symbols(*roots: Basic) -> set[Symbol]:
+    return {s for root in roots for s in root.free_symbols if isinstance(s, Symbol)}

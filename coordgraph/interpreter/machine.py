@@ -1,0 +1,216 @@
+"""The machine of the interpreter: memory that all workgroups see, and one workgroup's worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from coordgraph.control.operations import (
+    Epilogue,
+    InitAccumulator,
+    LoadTile,
+    MultiplyAccumulate,
+    ReceivePartial,
+    SendPartial,
+    StoreTile,
+)
+from coordgraph.coordinates.dimensions import User
+from coordgraph.errors import EvaluationError
+from coordgraph.integers import evaluate
+from coordgraph.interpreter.arguments import Array, numpy_dtype
+from coordgraph.interpreter.events import Event, Point
+from coordgraph.interpreter.formulas import Elements, Environment
+from coordgraph.interpreter.program import Loop, Program, Work
+from coordgraph.kernel import KernelGraph
+from coordgraph.tensors import Role
+
+__all__ = ["Machine", "Memory"]
+
+
+class Memory:
+    """Flat arrays by tensor name; outputs and partials begin as NaN, flags as zero."""
+
+    def __init__(
+        self, graph: KernelGraph, arrays: dict[str, Array], values: dict[str, int]
+    ) -> None:
+        self.graph = graph
+        self.shapes = {
+            t.name: tuple(int(evaluate(extent, values)) for extent in t.shape)
+            for t in graph.tensors
+        }
+        self.flat: dict[str, Array] = {}
+        self.written: dict[str, Array] = {}
+        self.raised_by: dict[tuple[str, int], int] = {}
+        for t in graph.tensors:
+            count, kind = int(np.prod(self.shapes[t.name], dtype=object)), numpy_dtype(t.dtype)
+            if t.role is Role.FLAGS:
+                self.flat[t.name] = np.zeros(count, kind)
+            elif t.role in (Role.OUTPUT, Role.PARTIALS):
+                self.flat[t.name] = np.full(count, np.nan, kind)
+                self.written[t.name] = np.zeros(count, np.int32)
+            elif t.name in arrays:
+                self.flat[t.name] = np.ascontiguousarray(arrays[t.name]).reshape(-1)
+
+    def user(self, tensor: str) -> User:
+        """The coordinate of a tensor's elements."""
+        (user,) = self.graph.coordinates.of_kind(User, tensor=tensor)
+        return user
+
+    def read(self, tensor: str, elements: Elements, env: Environment) -> Array:
+        """A tile, padding as zeros, in the tensor's own type."""
+        flat = self.flat[tensor]
+        offsets, mask = self._place(tensor, elements, env)
+        return np.where(mask, flat[np.where(mask, offsets, 0)], np.zeros((), flat.dtype))
+
+    def write(self, tensor: str, elements: Elements, env: Environment, value: Array) -> None:
+        """Store a tile, padding left out."""
+        offsets, mask = self._place(tensor, elements, env)
+        places = offsets[mask]
+        flat = self.flat[tensor]
+        flat[places] = np.broadcast_to(value, elements.extents)[mask].astype(flat.dtype)
+        np.add.at(self.written[tensor], places, 1)
+
+    def poison(self, tensor: str, elements: Elements, env: Environment) -> None:
+        """What was read must not be read again."""
+        offsets, mask = self._place(tensor, elements, env)
+        self.flat[tensor][offsets[mask]] = np.nan
+
+    def flag(self, tensor: str, offset: int) -> tuple[str, int]:
+        """The place of a flag, checked."""
+        if not 0 <= offset < len(self.flat[tensor]):
+            raise EvaluationError(f"flag {offset} is outside {tensor}")
+        return tensor, offset
+
+    def is_up(self, flag: tuple[str, int]) -> bool:
+        """Whether a flag is raised."""
+        return bool(self.flat[flag[0]][flag[1]])
+
+    def finish(self) -> Array:
+        """The output, every element written once and every flag down, else EvaluationError."""
+        problems: list[str] = []
+        for t in self.graph.tensors:
+            if t.role is Role.FLAGS:
+                problems += [
+                    f"{t.name}[{at}] is still up, raised by workgroup {self.raised_by[t.name, at]}"
+                    for at in map(int, np.flatnonzero(self.flat[t.name]))
+                ]
+            elif t.role is Role.OUTPUT:
+                counts = self.written[t.name]
+                for wrong, what in ((counts == 0, "never"), (counts > 1, "more than once")):
+                    if wrong.any():
+                        first = np.unravel_index(int(wrong.argmax()), self.shapes[t.name])
+                        at = ", ".join(str(int(i)) for i in first)
+                        problems.append(
+                            f"{int(wrong.sum())} elements of {t.name} are written {what}, "
+                            f"the first at ({at})"
+                        )
+        if problems:
+            raise EvaluationError("; ".join(problems))
+        (output,) = (t.name for t in self.graph.tensors if t.role is Role.OUTPUT)
+        return self.flat[output].reshape(self.shapes[output])
+
+    def _place(self, tensor: str, elements: Elements, env: Environment) -> tuple[Array, Array]:
+        offsets, mask = elements(env)
+        inside = offsets[mask]
+        size = len(self.flat[tensor])
+        if inside.size and not (0 <= inside.min() and inside.max() < size):
+            raise EvaluationError(
+                f"offsets {inside.min()}..{inside.max()} of {tensor} are outside 0..{size - 1}, "
+                "and no guard says that they are padding"
+            )
+        return offsets, mask
+
+
+@dataclass
+class Machine:
+    """Does one workgroup's operations with numpy."""
+
+    program: Program
+    memory: Memory
+    workgroup: int
+    alpha: float
+    beta: float
+    read_c: bool
+    tiles: dict[str, Array] = field(default_factory=dict[str, Array])
+    accumulators: dict[str, Array] = field(default_factory=dict[str, Array])
+
+    def __post_init__(self) -> None:
+        self.type = numpy_dtype(self.program.graph.gemm.accumulator)
+
+    def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
+        """Numbers need every iteration."""
+        return False
+
+    def work(self, work: Work, env: Environment) -> Iterator[Event]:
+        """Do one operation."""
+        match op := work.node.op:
+            case InitAccumulator():
+                yield Event(Point.SEGMENT)
+                self.accumulators[op.accumulator] = np.zeros((), self.type)
+            case LoadTile():
+                self.tiles[op.tensor] = self._read(work, op.tensor, env)
+            case MultiplyAccumulate():
+                product = self.tiles[op.a] @ self.tiles[op.b]
+                self.accumulators[op.accumulator] = self._accumulator(op.accumulator) + product
+            case SendPartial():
+                yield from self._send(work, op, env)
+            case ReceivePartial():
+                yield from self._receive(work, op, env)
+            case Epilogue():
+                result = self._accumulator(op.accumulator) * self.type.type(self.alpha)
+                if self.read_c:
+                    result = result + self._read(work, op.tensor, env) * self.type.type(self.beta)
+                self.accumulators[op.accumulator] = result
+            case StoreTile():
+                elements = work.elements(self.memory.user(op.tensor))
+                self.memory.write(op.tensor, elements, env, self._accumulator(op.accumulator))
+            case _:
+                raise EvaluationError(f"{op.kind} has no meaning here")
+
+    def _send(self, work: Work, op: SendPartial, env: Environment) -> Iterator[Event]:
+        user, slot, flag = self._slot(work, env)
+        yield Event(Point.SEND, slot, flag)
+        if self.memory.is_up(flag):
+            raise EvaluationError(
+                f"workgroup {self.workgroup} sends to slot {slot} before what workgroup "
+                f"{self.memory.raised_by[flag]} sent there is received"
+            )
+        value = self._accumulator(op.accumulator)
+        self.memory.write(user.tensor, work.elements(user), env, value)
+        yield Event(Point.RAISE, slot, flag)
+        if self.memory.is_up(flag):
+            raise EvaluationError(f"workgroup {self.workgroup} raises slot {slot}, which is up")
+        self.memory.flat[flag[0]][flag[1]] = 1
+        self.memory.raised_by[flag] = self.workgroup
+
+    def _receive(self, work: Work, op: ReceivePartial, env: Environment) -> Iterator[Event]:
+        user, slot, flag = self._slot(work, env)
+        yield Event(Point.WAIT, slot, flag)
+        if not self.memory.is_up(flag):
+            raise EvaluationError(
+                f"workgroup {self.workgroup} waited for slot {slot}, but another one received it"
+            )
+        elements = work.elements(user)
+        partial = self.memory.read(user.tensor, elements, env)
+        self.accumulators[op.accumulator] = self._accumulator(op.accumulator) + partial
+        self.memory.poison(user.tensor, elements, env)
+        yield Event(Point.CLEAR, slot, flag)
+        self.memory.flat[flag[0]][flag[1]] = 0
+        yield Event(Point.CLEARED, slot, flag)
+
+    def _slot(self, work: Work, env: Environment) -> tuple[User, int, tuple[str, int]]:
+        """The tensor of partials, the slot's number and its flag."""
+        flags = work.workspace(Role.FLAGS)
+        (slot,), (offset,) = work.slot(env), work.offset(flags)(env)
+        return work.workspace(Role.PARTIALS), slot, self.memory.flag(flags.tensor, offset)
+
+    def _read(self, work: Work, tensor: str, env: Environment) -> Array:
+        elements = work.elements(self.memory.user(tensor))
+        return self.memory.read(tensor, elements, env).astype(self.type)
+
+    def _accumulator(self, name: str) -> Array:
+        if name not in self.accumulators:
+            raise EvaluationError(f"the accumulator '{name}' is used before it is zero")
+        return self.accumulators[name]

@@ -1,0 +1,349 @@
+"""Programs: a scheduled graph with its expressions compiled, ready to be walked.
+
+The steps come from `coordgraph.control.resolve`, which code generation walks too, so an index here
+is the index there. What a walk does not ask for is never worked out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Protocol, cast
+
+import networkx as nx
+from sympy import Expr, Symbol
+from sympy.core.relational import Eq, Ne, Relational
+from sympy.logic.boolalg import And, Boolean
+
+from coordgraph.control.operations import (
+    Assign,
+    Epilogue,
+    For,
+    If,
+    InitAccumulator,
+    LoadTile,
+    MultiplyAccumulate,
+    Operation,
+    ReceivePartial,
+    Scope,
+    SendPartial,
+    SetCoordinate,
+    StoreTile,
+)
+from coordgraph.control.resolve import Node, resolve
+from coordgraph.control.scope import Scoped
+from coordgraph.coordinates.dimensions import Dimension, MacroTileIndex, User
+from coordgraph.coordinates.traverse import Solution
+from coordgraph.errors import EvaluationError
+from coordgraph.interpreter.events import Event
+from coordgraph.interpreter.formulas import Elements, Environment, Formula, Slots
+from coordgraph.kernel import KernelGraph
+from coordgraph.tensors import Role
+
+__all__ = ["Branch", "Let", "Loop", "Program", "Step", "Work", "Worker", "program", "walk"]
+
+WORK = (
+    InitAccumulator,
+    LoadTile,
+    MultiplyAccumulate,
+    SendPartial,
+    ReceivePartial,
+    Epilogue,
+    StoreTile,
+)
+
+
+class Program:
+    """The steps of one workgroup, and the slots of their symbols."""
+
+    def __init__(self, graph: KernelGraph) -> None:
+        self.graph = graph
+        self.slots = Slots()
+        self.workgroup = self.slots.add(graph.workgroup.symbol)
+        self.parameters = {p.name: self.slots.add(p.symbol) for p in graph.parameters.items}
+        self.grid = Formula([_size(graph.workgroup)], self.slots)
+        self._loads: dict[str, LoadTile] = {}
+        self._in_tile: dict[int, tuple[Scoped, Scoped]] = {}
+        self.steps = self._compile(resolve(graph.control.root.body, graph.scope()))
+
+    def environment(self, values: Mapping[str, int], workgroup: int = 0) -> Environment:
+        """The symbols of one workgroup, given the values of the parameters."""
+        env = [0] * len(self.slots)
+        for name, value in values.items():
+            env[self.parameters[name]] = value
+        env[self.workgroup] = workgroup
+        return env
+
+    @cached_property
+    def tiles(self) -> Formula:
+        """The number of tiles in m, n and k."""
+        for work in self.work(MultiplyAccumulate):
+            m, k, _, n = work.factors
+            return Formula([_size(self.graph.coordinates[d]) for d in (m, n, k)], self.slots)
+        raise EvaluationError("nothing accumulates in this graph")
+
+    def in_tile(self, scope: Scoped) -> Scoped:
+        """A scope in which the indices inside tiles stand for themselves.
+
+        One for all operations of a place, so that what was simplified for one helps the next.
+        """
+        if id(scope) not in self._in_tile:
+            dims = self.graph.coordinates.of_kind(MacroTileIndex)
+            inside = scope.hardware(d.id for d in dims if d.id not in scope.known)
+            self._in_tile[id(scope)] = (scope, inside)
+        return self._in_tile[id(scope)][1]
+
+    def work(self, kind: type[Operation]) -> Iterator[Work]:
+        """The steps that do an operation of a kind."""
+        stack: list[Step] = list(reversed(self.steps))
+        while stack:
+            step = stack.pop()
+            if isinstance(step, Work):
+                if isinstance(step.node.op, kind):
+                    yield step
+            else:
+                stack += reversed(step.body)
+                if isinstance(step, Branch):
+                    stack += reversed(step.orelse)
+
+    def _compile(self, nodes: tuple[Node, ...]) -> tuple[Step, ...]:
+        return tuple(step for node in nodes for step in self._step(node))
+
+    def _step(self, node: Node) -> Iterator[Step]:
+        match node.op:
+            case Scope():
+                yield from self._compile(node.body)
+            case For():
+                assert node.loop is not None
+                self.slots.add(node.loop.symbol)
+                yield Loop(self, node, self._compile(node.body))
+            case If():
+                assert node.condition is not None
+                yes, no = self._compile(node.body), self._compile(node.orelse)
+                yield Branch(Formula([node.condition], self.slots), yes, no)
+            case Assign(symbol=symbol):
+                assert node.value is not None
+                value = Formula([node.value], self.slots)
+                yield Let(self.slots.add(symbol), value, ())
+            case SetCoordinate() if node.value is None:
+                yield from self._compile(node.body)
+            case SetCoordinate():
+                assert node.value is not None
+                symbol = self.graph.coordinates.symbol(node.op.dim)
+                value = Formula([node.value], self.slots)
+                yield Let(self.slots.add(symbol), value, self._compile(node.body))
+            case LoadTile(tensor=tensor):
+                self._loads[tensor] = node.op
+                yield Work(self, node)
+            case MultiplyAccumulate(a=a, b=b):
+                missing = [name for name in (a, b) if name not in self._loads]
+                if missing:
+                    raise EvaluationError(f"{' and '.join(missing)} multiplied but not loaded")
+                yield Work(self, node, (*self._loads[a].tile, *self._loads[b].tile))
+            case op if isinstance(op, WORK):
+                yield Work(self, node)
+            case op:
+                raise EvaluationError(
+                    f"{op.kind} has no meaning here: interpret the scheduled graph, not what "
+                    "lowering made of it"
+                )
+
+
+@lru_cache(maxsize=64)
+def program(graph: KernelGraph) -> Program:
+    """The program of a graph, compiled once.
+
+    Raises:
+        VerifyError: no schedule has tied the graph to workgroups.
+    """
+    return Program(graph)
+
+
+class Work:
+    """An operation in its place; `factors` are the tile numbers of A and B where it multiplies."""
+
+    def __init__(self, program: Program, node: Node, factors: tuple[str, ...] = ()) -> None:
+        self.program, self.node, self.factors = program, node, factors
+        self._elements: dict[str, Elements] = {}
+
+    def elements(self, user: User) -> Elements:
+        """The elements of a tensor's tile here, by the indices inside the tile."""
+        if user.id not in self._elements:
+            graph, known = self.program.graph.coordinates, self.node.scope.known
+            axes = [axis for axis in _inside(self.program, user) if axis.id not in known]
+            found = self._scope.reverse(user.id)
+            self._elements[user.id] = Elements(
+                found.values[0],
+                found.guard,
+                [graph.symbol(axis) for axis in axes],
+                [axis.fixed_size for axis in axes],
+                self.program.slots,
+            )
+        return self._elements[user.id]
+
+    @cached_property
+    def slot(self) -> Formula:
+        """The number of the slot that is sent or received."""
+        return Formula(self._place("slot").values, self.program.slots)
+
+    def workspace(self, role: Role) -> User:
+        """The tensor of this role in which the slot lies."""
+        graph = self.program.graph
+        (slot,) = self.node.op.bindings["slot"]
+        above = nx.ancestors(graph.coordinates.networkx(), slot)
+        for user in graph.coordinates.of_kind(User):
+            if user.id in above and graph.tensor(user.tensor).role is role:
+                return user
+        raise EvaluationError(f"no tensor of {role.value} lies above the slot '{slot}'")
+
+    def offset(self, user: User) -> Formula:
+        """Where the slot's own element (its flag) lies in a tensor."""
+        return Formula(self._scope.reverse(user.id).values, self.program.slots)
+
+    @cached_property
+    def tile(self) -> Formula:
+        """The tile numbers that the operation binds, then whether they are not padding."""
+        found = self._place("tile")
+        return Formula([*found.values, found.guard], self.program.slots)
+
+    @cached_property
+    def iteration(self) -> Formula:
+        """What is multiplied: the numbers of both tiles, then whether they are not padding."""
+        found = self.multiplied
+        return Formula([*found.values, found.guard], self.program.slots)
+
+    @cached_property
+    def multiplied(self) -> Solution:
+        """The numbers of both tiles as expressions."""
+        return self._scope.reverse(*self.factors)
+
+    @property
+    def _scope(self) -> Scoped:
+        return self.program.in_tile(self.node.scope)
+
+    def _place(self, role: str) -> Solution:
+        return self._scope.reverse(*self.node.op.bindings[role])
+
+
+class Loop:
+    """`for (index = start; index < stop; index += step)`, start and stop worked out at entry."""
+
+    def __init__(self, program: Program, node: Node, body: tuple[Step, ...]) -> None:
+        loop = node.loop
+        assert loop is not None
+        self.program, self.node, self.body, self.symbol = program, node, body, loop.symbol
+        self.index = program.slots.of(loop.symbol)
+        self.bounds = Formula([loop.start, loop.stop], program.slots)
+        self.step = Formula([loop.step], program.slots)
+        self._unit = loop.step == 1
+
+    @cached_property
+    def accumulation(self) -> Work | None:
+        """The product of this loop, if all that the loop does is to add the k tiles in order.
+
+        That is so where it holds nothing but the loads and one `MultiplyAccumulate`, and where,
+        by derivatives, k advances by one with the index while m and n stay. The guard must be
+        linear in the index, so that what holds at both ends holds between them.
+        """
+        products = [s for s in self.body if isinstance(s, Work) and s.factors]
+        if not self._unit or len(products) != 1:
+            return None
+        if not all(isinstance(s, Work) and isinstance(s.node.op, LOADING) for s in self.body):
+            return None
+        (product,) = products
+        found, symbol = product.multiplied, self.symbol
+        # What is simplified for every index of the loop holds for the next one as well.
+        moves = [(value.xreplace({symbol: symbol + 1}) - value).expand() for value in found.values]
+        return product if moves == [0, 1, 1, 0] and _linear(found.guard, symbol) else None
+
+
+LOADING = (LoadTile, MultiplyAccumulate)
+
+
+@dataclass(frozen=True, eq=False)
+class Branch:
+    """One of two bodies."""
+
+    condition: Formula
+    body: tuple[Step, ...]
+    orelse: tuple[Step, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Let:
+    """A value for a symbol, worked out before the body (or what follows) reads it."""
+
+    place: int
+    value: Formula
+    body: tuple[Step, ...]
+
+
+Step = Work | Loop | Branch | Let
+
+
+class Worker(Protocol):
+    """What a walk is for: numbers, or a record of what would be done."""
+
+    def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
+        """Do a whole loop at once; False asks to walk it."""
+        ...
+
+    def work(self, work: Work, env: Environment) -> Iterator[Event]:
+        """Do one operation, stopping before everything that other workgroups can see."""
+        ...
+
+
+def walk(steps: tuple[Step, ...], env: Environment, worker: Worker) -> Iterator[Event]:
+    """Run steps for one workgroup; stops at every event."""
+    for step in steps:
+        match step:
+            case Work():
+                yield from worker.work(step, env)
+            case Let():
+                (env[step.place],) = step.value(env)
+                yield from walk(step.body, env, worker)
+            case Branch():
+                yield from walk(step.body if step.condition(env)[0] else step.orelse, env, worker)
+            case Loop():
+                index, stop = step.bounds(env)
+                if worker.accumulate(step, env, index, stop):
+                    continue
+                while index < stop:
+                    env[step.index] = index
+                    yield from walk(step.body, env, worker)
+                    env[step.index] = index
+                    (advance,) = step.step(env)
+                    if advance < 1:
+                        raise EvaluationError(f"the loop over {step.symbol} steps by {advance}")
+                    index += advance
+
+
+def _linear(guard: Boolean, symbol: Symbol) -> bool:
+    """Whether a condition is a conjunction of inequalities that are linear in the symbol."""
+    for part in guard.args if isinstance(guard, And) else (guard,):
+        if symbol not in part.free_symbols:
+            continue
+        if not isinstance(part, Relational) or isinstance(part, Eq | Ne):
+            return False
+        left, right = cast(tuple[Expr, Expr], part.args)
+        difference = (left - right).expand()
+        slope = cast(Expr, difference.coeff(symbol))
+        rest = (difference - slope * symbol).expand()
+        if symbol in slope.free_symbols | rest.free_symbols:
+            return False
+    return True
+
+
+def _inside(program: Program, user: User) -> list[MacroTileIndex]:
+    """The indices inside a tile below a tensor, in the order of their axes."""
+    graph = program.graph.coordinates
+    below = nx.descendants(graph.networkx(), user.id)
+    found = (d for d in graph.of_kind(MacroTileIndex) if d.id in below)
+    return sorted(found, key=lambda d: -1 if d.axis is None else d.axis)
+
+
+def _size(dimension: Dimension) -> Expr:
+    if dimension.size is None:
+        raise EvaluationError(f"'{dimension.id}' needs a size")
+    return dimension.size

@@ -1,0 +1,361 @@
+"""`trace`: what every workgroup of a scheduled graph does, without numbers.
+
+Control flow never depends on data, so each workgroup is walked on its own and waits are not waited
+for. An accumulation loop is recorded as one range of k tiles: see `Loop.accumulation` for how it is
+recognised. A loop that is not, or that reaches into padding, is walked one iteration at a time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+from coordgraph.control.operations import (
+    Epilogue,
+    InitAccumulator,
+    MultiplyAccumulate,
+    ReceivePartial,
+    SendPartial,
+    StoreTile,
+)
+from coordgraph.errors import EvaluationError
+from coordgraph.integers import evaluate
+from coordgraph.interpreter.events import Event
+from coordgraph.interpreter.formulas import Environment
+from coordgraph.interpreter.program import Loop, Program, Work, program, walk
+from coordgraph.kernel import KernelGraph
+from coordgraph.tensors import Role
+
+__all__ = [
+    "Finish",
+    "Receive",
+    "Segment",
+    "Send",
+    "Store",
+    "Trace",
+    "TraceEvent",
+    "record",
+    "trace",
+]
+
+OutputTile = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A workgroup's contiguous share of one output tile: k tiles `k_first … k_first+k_count-1`."""
+
+    workgroup: int
+    tile: OutputTile
+    k_first: int
+    k_count: int
+    depth: int
+    padding: bool = False
+    """The tile does not exist: its loads are zero and its store is dropped."""
+
+    @property
+    def role(self) -> str:
+        """`whole`, or where in a shared tile the segment lies: `first`, `middle` or `final`."""
+        if self.k_count == self.depth:
+            return "whole"
+        if self.k_first == 0:
+            return "first"
+        return "final" if self.k_first + self.k_count == self.depth else "middle"
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A partial of `tile` goes to `slot`."""
+
+    workgroup: int
+    slot: int
+    tile: OutputTile
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """The partial in `slot` is waited for and added to `tile`."""
+
+    workgroup: int
+    slot: int
+    tile: OutputTile
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The epilogue of a tile runs."""
+
+    workgroup: int
+    tile: OutputTile
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A tile of the output is written."""
+
+    workgroup: int
+    tile: OutputTile
+
+
+TraceEvent = Segment | Send | Receive | Finish | Store
+E_ = TypeVar("E_", Segment, Send, Receive, Finish, Store)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The events of every workgroup, in the order in which it does them.
+
+    `tiles` counts the tiles in m, n and k; `slots` is the size of the workspace.
+    """
+
+    workgroups: tuple[tuple[TraceEvent, ...], ...]
+    tiles: tuple[int, int, int]
+    slots: int
+
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """All segments, workgroup by workgroup."""
+        return self._all(Segment)
+
+    @cached_property
+    def sends(self) -> tuple[Send, ...]:
+        """All partials sent."""
+        return self._all(Send)
+
+    @cached_property
+    def receives(self) -> tuple[Receive, ...]:
+        """All partials received: the fix-ups."""
+        return self._all(Receive)
+
+    @cached_property
+    def epilogues(self) -> tuple[Finish, ...]:
+        """All epilogues of tiles that exist."""
+        return self._all(Finish)
+
+    @cached_property
+    def stores(self) -> tuple[Store, ...]:
+        """All stores of tiles that exist."""
+        return self._all(Store)
+
+    @property
+    def idle(self) -> tuple[int, ...]:
+        """The workgroups that do nothing at all."""
+        return tuple(w for w, events in enumerate(self.workgroups) if not events)
+
+    @cached_property
+    def iterations(self) -> tuple[int, ...]:
+        """How many k tiles each workgroup adds up, padding included: its time."""
+        counts = [0] * len(self.workgroups)
+        for segment in self.segments:
+            counts[segment.workgroup] += segment.k_count
+        return tuple(counts)
+
+    @property
+    def utilisation(self) -> float:
+        """Useful iterations over what all workgroups could do in the time of the busiest."""
+        m, n, k = self.tiles
+        busiest = max(self.iterations, default=0)
+        return m * n * k / (busiest * len(self.workgroups)) if busiest else 0.0
+
+    @property
+    def slots_used(self) -> frozenset[int]:
+        """The slots that anything is sent to."""
+        return frozenset(send.slot for send in self.sends)
+
+    def of(self, workgroup: int) -> tuple[Segment, ...]:
+        """The segments of one workgroup, in its order."""
+        return tuple(e for e in self.workgroups[workgroup] if isinstance(e, Segment))
+
+    def wait_edges(self) -> frozenset[tuple[int, int]]:
+        """(who waits, who signals) pairs."""
+        senders: dict[int, set[int]] = defaultdict(set)
+        for send in self.sends:
+            senders[send.slot].add(send.workgroup)
+        return frozenset(
+            (receive.workgroup, sender)
+            for receive in self.receives
+            for sender in senders[receive.slot]
+        )
+
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with the schedule: coverage, epilogues, signals, workspace."""
+        return (*self._coverage(), *self._endings(), *self._signals())
+
+    def _all(self, kind: type[E_]) -> tuple[E_, ...]:
+        return tuple(e for events in self.workgroups for e in events if isinstance(e, kind))
+
+    def _output(self) -> Iterator[OutputTile]:
+        return ((m, n) for m in range(self.tiles[0]) for n in range(self.tiles[1]))
+
+    def _coverage(self) -> Iterator[str]:
+        """Every iteration (m, n, k) exactly once."""
+        shares: dict[OutputTile, list[tuple[int, int]]] = defaultdict(list)
+        for s in self.segments:
+            if not s.padding:
+                shares[s.tile].append((s.k_first, s.k_first + s.k_count))
+        for tile in self._output():
+            reached = 0
+            for first, end in sorted(shares.pop(tile, [])):
+                if first != reached:
+                    what = "are left out" if first > reached else "are done twice"
+                    low, high = sorted((first, reached))
+                    yield f"k tiles {low}..{high - 1} of output tile {tile} {what}"
+                reached = max(reached, end)
+            if reached != self.tiles[2]:
+                yield f"k tiles from {reached} of output tile {tile} are not {self.tiles[2]}"
+        for tile in shares:
+            yield f"output tile {tile} does not exist"
+
+    def _endings(self) -> Iterator[str]:
+        """Every output tile ends exactly once."""
+        for what, events in (("epilogues", self.epilogues), ("stores", self.stores)):
+            counts: dict[OutputTile, int] = defaultdict(int)
+            for event in events:
+                counts[event.tile] += 1
+            for tile in self._output():
+                if (count := counts.pop(tile, 0)) != 1:
+                    yield f"output tile {tile} has {count} {what}"
+            for tile in counts:
+                yield f"{what} of output tile {tile}, which does not exist"
+
+    def _signals(self) -> Iterator[str]:
+        """Every wait has exactly one signal, for the same tile, in a slot that exists."""
+        sent: dict[int, list[OutputTile]] = defaultdict(list)
+        got: dict[int, list[OutputTile]] = defaultdict(list)
+        for events, place in ((self.sends, sent), (self.receives, got)):
+            for event in events:
+                place[event.slot].append(event.tile)
+                if not 0 <= event.slot < self.slots:
+                    yield f"slot {event.slot} is outside 0..{self.slots - 1}"
+        for slot in sorted(sent.keys() | got.keys()):
+            if sorted(sent[slot]) != sorted(got[slot]):
+                yield f"slot {slot} is sent {sent[slot]} and received {got[slot]}"
+
+
+def trace(graph: KernelGraph, parameters: Mapping[str, int] | None = None) -> Trace:
+    """Record what every workgroup would do.
+
+    Args:
+        graph: at the level "scheduled".
+        parameters: a value for every launch argument (`read_c` may be left out).
+
+    Raises:
+        VerifyError: no schedule has tied the graph to workgroups.
+        LaunchError: a parameter is missing or out of bounds.
+    """
+    given = dict(parameters or {})
+    if "read_c" in graph.parameters:
+        given.setdefault("read_c", 0)
+    code = program(graph)
+    return record(code, graph.parameters.evaluate(given))
+
+
+def record(code: Program, values: Mapping[str, int]) -> Trace:
+    """The trace of a program, given the value of every parameter."""
+    env = code.environment(values)
+    (count,), tiles = code.grid(env), code.tiles(env)
+    workgroups: list[tuple[TraceEvent, ...]] = []
+    for workgroup in range(count):
+        recorder = _Recorder(workgroup, tiles[2])
+        for _ in walk(code.steps, code.environment(values, workgroup), recorder):
+            pass
+        recorder.flush()
+        workgroups.append(tuple(recorder.events))
+    flags = [t for t in code.graph.tensors if t.role is Role.FLAGS]
+    slots = sum(int(evaluate(t.elements, dict(values))) for t in flags)
+    m, n, k = tiles
+    return Trace(tuple(workgroups), (m, n, k), slots)
+
+
+@dataclass
+class _Sum:
+    """What an accumulator holds since it was zero or sent: one tile, ranges of k."""
+
+    tile: OutputTile
+    padding: bool
+    ranges: list[tuple[int, int]]
+
+
+class _Recorder:
+    """The worker that writes down."""
+
+    def __init__(self, workgroup: int, depth: int) -> None:
+        self.workgroup, self.depth = workgroup, depth
+        self.events: list[TraceEvent] = []
+        self.sums: dict[str, _Sum] = {}
+        self.tile: OutputTile = (-1, -1)
+
+    def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
+        """Record a whole accumulation loop as one range."""
+        product = loop.accumulation
+        if product is None or stop <= start:
+            return False
+        env[loop.index] = stop - 1
+        last = product.iteration(env)
+        env[loop.index] = start
+        first = product.iteration(env)
+        if bool(first[4]) != bool(last[4]) or not (first[4] or stop - start == 1):
+            return False
+        self._add(product, first, stop - start)
+        return True
+
+    def work(self, work: Work, env: Environment) -> Iterator[Event]:
+        """Record one operation."""
+        match op := work.node.op:
+            case MultiplyAccumulate():
+                self._add(work, work.iteration(env), 1)
+            case InitAccumulator():
+                self.flush(op.accumulator)
+            case SendPartial() | ReceivePartial():
+                self.flush(op.accumulator)
+                (slot,) = work.slot(env)
+                kind = Send if isinstance(op, SendPartial) else Receive
+                self.events.append(kind(self.workgroup, slot, self.tile))
+            case Epilogue() | StoreTile():
+                self.flush(op.accumulator)
+                m, n, exists = work.tile(env)
+                kind = Finish if isinstance(op, Epilogue) else Store
+                if exists:
+                    self.events.append(kind(self.workgroup, (m, n)))
+            case _:
+                pass
+        yield from ()
+
+    def flush(self, accumulator: str | None = None) -> None:
+        """Write down what accumulators hold, as segments."""
+        for name in list(self.sums) if accumulator is None else [accumulator]:
+            if (held := self.sums.pop(name, None)) is None:
+                continue
+            for first, end in _merged(held.ranges):
+                self.events.append(
+                    Segment(self.workgroup, held.tile, first, end - first, self.depth, held.padding)
+                )
+
+    def _add(self, product: Work, at: tuple[int, ...], count: int) -> None:
+        m, k, k_of_b, n, exists = at
+        assert isinstance(product.node.op, MultiplyAccumulate)
+        if k != k_of_b:
+            raise EvaluationError(
+                f"workgroup {self.workgroup} multiplies k tile {k} of A and {k_of_b} of B"
+            )
+        self.tile = (m, n)
+        held = self.sums.setdefault(product.node.op.accumulator, _Sum(self.tile, not exists, []))
+        if held.tile != self.tile or held.padding == bool(exists):
+            raise EvaluationError(
+                f"workgroup {self.workgroup} adds to tile {self.tile} what belongs to {held.tile}"
+            )
+        held.ranges.append((k, k + count))
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Neighbouring ranges put together; what is there twice stays twice."""
+    merged: list[tuple[int, int]] = []
+    for first, end in sorted(ranges):
+        if merged and merged[-1][1] == first:
+            merged[-1] = (merged[-1][0], end)
+        else:
+            merged.append((first, end))
+    return merged

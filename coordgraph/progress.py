@@ -1,0 +1,81 @@
+"""Progress: for whom workgroups wait, derived from the graph.
+
+A workgroup that waits only for lower numbers needs nothing but that workgroups start in order. One
+that waits for higher numbers needs all of them to be resident at once: a launcher must then use a
+cooperative launch, or refuse a grid that does not fit the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from sympy import Expr
+from sympy.logic.boolalg import false, true
+
+from coordgraph.control.operations import If, ReceivePartial, SendPartial
+from coordgraph.control.resolve import Node, resolve
+from coordgraph.coordinates.traverse import Direction, solve
+from coordgraph.errors import EvaluationError
+from coordgraph.kernel import KernelGraph
+
+__all__ = ["WaitDirection", "wait_direction"]
+
+WaitDirection = Literal["none", "lower", "higher", "mixed"]
+
+
+def wait_direction(graph: KernelGraph) -> WaitDirection:
+    """Whether workgroups wait for lower or higher numbers; `mixed` where neither is proved.
+
+    The sender of a slot is the workgroup that the coordinate graph leads to from the slot. That
+    counts only if every `SendPartial` of the kernel sends to a slot from which the way leads back
+    to the sender itself.
+    """
+    nodes = tuple(_live(resolve(graph.control.root.body, graph.scope())))
+    sends = [node for node in nodes if isinstance(node.op, SendPartial)]
+    receives = [node for node in nodes if isinstance(node.op, ReceivePartial)]
+    if not receives:
+        return "none"
+    workgroup = graph.workgroup.symbol
+    try:
+        for node in sends:
+            if not node.scope.ranges.prove_equal(_sender(graph, node), workgroup):
+                return "mixed"
+        directions: set[WaitDirection] = {
+            _direction(node, _sender(graph, node), workgroup) for node in receives
+        }
+    except EvaluationError:
+        return "mixed"
+    return directions.pop() if len(directions) == 1 else "mixed"
+
+
+def _direction(node: Node, sender: Expr, workgroup: Expr) -> WaitDirection:
+    """Where the sender stands to the receiver."""
+    if node.scope.ranges.prove_less(workgroup, sender):
+        return "higher"
+    return "lower" if node.scope.ranges.prove_less(sender, workgroup) else "mixed"
+
+
+def _sender(graph: KernelGraph, node: Node) -> Expr:
+    """The workgroup to which the slot of an operation leads."""
+    (slot,) = node.op.bindings["slot"]
+    (number,) = node.scope.reverse(slot).values
+    found = solve(
+        graph.coordinates,
+        Direction.FORWARD,
+        {slot: number},
+        [graph.workgroup.id],
+        node.scope.ranges,
+    )
+    return found.values[0]
+
+
+def _live(nodes: Iterable[Node]) -> Iterator[Node]:
+    """All nodes but those in branches that are never taken."""
+    for node in nodes:
+        yield node
+        decided = node.condition if isinstance(node.op, If) else None
+        if decided != false:
+            yield from _live(node.body)
+        if decided != true:
+            yield from _live(node.orelse)

@@ -1,0 +1,6 @@
+"""Graphs for people: mermaid diagrams and C-like pseudo-code."""
+
+from coordgraph.show.mermaid import control, coordinates
+from coordgraph.show.pseudocode import pseudocode
+
+__all__ = ["control", "coordinates", "pseudocode"]

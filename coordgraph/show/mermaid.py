@@ -1,0 +1,236 @@
+"""Mermaid diagrams of coordinate and control graphs.
+
+Coordinates are stadiums, drawn from the tensors down to the machine. An edge is a box of its own
+whose operands are numbered where there are several; one that ties a single coordinate to a single
+other is an arrow with its name. Green strokes mark what a schedule has to tie or has made of it:
+dangling tile numbers and loops.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from sympy.core.basic import Basic
+
+from coordgraph.control.graph import ControlGraph
+from coordgraph.control.operations import Assign, For, If, Operation, SetCoordinate
+from coordgraph.coordinates.dimensions import Dimension, ForLoop, MacroTileNumber
+from coordgraph.coordinates.edges import Edge
+from coordgraph.coordinates.graph import CoordinateGraph
+from coordgraph.errors import VerifyError
+from coordgraph.integers import to_text
+
+__all__ = ["control", "coordinates"]
+
+GREEN = "stroke:#3f3"
+ADDED = "fill:#dbeafe,color:#111"
+ADDED_ARROW = "stroke:#2563eb,stroke-width:2px"
+DIRECTIONS = ("TD", "TB", "BT", "LR", "RL")
+
+
+def coordinates(
+    graph: CoordinateGraph,
+    *,
+    only: Iterable[str] | None = None,
+    compare_to: CoordinateGraph | None = None,
+    notes: bool = True,
+    direction: str = "TD",
+) -> str:
+    """A coordinate graph as mermaid text.
+
+    Args:
+        graph: what to draw.
+        only: ids of the dimensions to draw, with the edges that lie among them.
+        compare_to: an earlier graph; what is new or changed since is filled.
+        notes: write the dimensions' notes.
+        direction: where arrows point: TD (down), LR (right), BT or RL.
+    """
+    shown = set(graph.dimensions) if only is None else {graph[name].id for name in only}
+    edges = [e for e in graph.edges if shown.issuperset((*e.upstream, *e.downstream))]
+    before = compare_to or graph
+    picture = _Picture(direction)
+    for dimension in graph:
+        if dimension.id in shown:
+            node = picture.node(dimension.id, "([", _describe(dimension, notes), "])")
+            if before.dimensions.get(dimension.id) != dimension:
+                picture.added.append(node)
+    known = Counter(before.edges)
+    for edge in edges:
+        known[edge] -= 1
+        _draw(picture, edge, known[edge] < 0)
+    dangling = {d.id for d in graph.dangling(MacroTileNumber)}
+    for name in graph.dimensions:
+        if name in shown and (name in dangling or isinstance(graph[name], ForLoop)):
+            picture.style(name, GREEN)
+    return picture.text()
+
+
+def control(
+    graph: ControlGraph, *, compare_to: ControlGraph | None = None, direction: str = "TD"
+) -> str:
+    """A control graph as mermaid text: operations, and how they follow one another.
+
+    Args:
+        graph: what to draw.
+        compare_to: an earlier graph; operations that it does not have are filled.
+        direction: where arrows point: TD (down), LR (right), BT or RL.
+    """
+    known = Counter(_shallow(op) for op in (compare_to or graph).operations)
+    picture = _Picture(direction)
+    for position, op in enumerate(graph.operations):
+        opening, closing = _SHAPES.get(type(op), ("[", "]"))
+        node = picture.node(position, opening, _operation(op), closing, f"op{position}")
+        known[_shallow(op)] -= 1
+        if known[_shallow(op)] < 0:
+            picture.added.append(node)
+    for start, end, kind in graph.edges:
+        picture.arrow(start, end, kind.value)
+    for position, op in enumerate(graph.operations):
+        if isinstance(op, For):
+            picture.style(position, GREEN)
+    return picture.text()
+
+
+_SHAPES: dict[type[Operation], tuple[str, str]] = {For: ("([", "])"), If: ("{{", "}}")}
+
+
+class _Picture:
+    """The lines of a diagram, with a safe name for every node."""
+
+    def __init__(self, direction: str) -> None:
+        if direction not in DIRECTIONS:
+            known = ", ".join(DIRECTIONS)
+            raise VerifyError(f"unknown direction '{direction}'; there are {known}")
+        self.added: list[str] = []
+        self._head = f"graph {direction}"
+        self._lines: list[str] = []
+        self._styles: list[str] = []
+        self._nodes: dict[object, str] = {}
+        self._names: set[str] = set()
+        self._arrows = 0
+        self._added_arrows: list[str] = []
+
+    def node(
+        self, key: object, opening: str, lines: Iterable[str], closing: str, name: str = ""
+    ) -> str:
+        """Add a node; returns its name."""
+        node = self._nodes[key] = self._name(name or str(key))
+        label = "<br/>".join(map(escape, lines))
+        self._lines.append(f'  {node}{opening}"{label}"{closing}')
+        return node
+
+    def arrow(self, start: object, end: object, label: str = "", added: bool = False) -> None:
+        """Add an arrow between nodes."""
+        middle = f'-- "{escape(label)}" -->' if label else "-->"
+        self._lines.append(f"  {self._nodes[start]} {middle} {self._nodes[end]}")
+        if added:
+            self._added_arrows.append(str(self._arrows))
+        self._arrows += 1
+
+    def style(self, key: object, style: str) -> None:
+        """Style a node."""
+        self._styles.append(f"  style {self._nodes[key]} {style}")
+
+    def text(self) -> str:
+        """The whole diagram."""
+        lines = [self._head, *self._lines, *self._styles]
+        if self.added:
+            lines += [f"  classDef added {ADDED}", f"  class {','.join(self.added)} added"]
+        if self._added_arrows:
+            lines.append(f"  linkStyle {','.join(self._added_arrows)} {ADDED_ARROW}")
+        return "\n".join(lines) + "\n"
+
+    def _name(self, wanted: str) -> str:
+        """A name of letters, digits and _ that is no word of mermaid's and not taken."""
+        name = re.sub(r"[^A-Za-z0-9]+", "_", wanted)
+        if not name[:1].isalpha() or name.lower().startswith(_WORDS):
+            name = f"n_{name}"
+        candidate, number = name, 1
+        while candidate in self._names:
+            number += 1
+            candidate = f"{name}_{number}"
+        self._names.add(candidate)
+        return candidate
+
+
+# Words of mermaid's, and of the JavaScript objects in which it keeps nodes. Its lexer has taken
+# them for its own at the start of a longer name too, so those are avoided as well.
+_WORDS = (
+    *("accdescr", "acctitle", "call", "class", "click", "default", "direction", "end"),
+    *("flowchart", "graph", "href", "interpolate", "linkstyle", "style", "subgraph"),
+    *("constructor", "hasownproperty", "isprototypeof", "propertyisenumerable", "prototype"),
+    *("tolocalestring", "tostring", "valueof"),
+)
+
+
+def escape(text: str) -> str:
+    """A label that mermaid shows as it is: its entities for what it would read as syntax."""
+    escaped = _SYNTAX.sub(lambda match: f"#{ord(match[0])};", text)
+    # Even so, a backslash and an n would become a new line; a word joiner between them does not.
+    return " ".join(escaped.replace("#92;", "#92;#8288;").split()) or " "
+
+
+# Quotes, entities, tags, markdown, mathematics, and icons (fa:fa-car).
+_SYNTAX = re.compile(r'["#&<>`\\$]|:(?=\S)')
+
+
+def _describe(dimension: Dimension, notes: bool) -> Iterator[str]:
+    """`MacroTileNumber(A; 0)`, its id and size, its note."""
+    yield dimension.label
+    size = "" if dimension.size is None else f", size {to_text(dimension.size)}"
+    yield f"{dimension.id}{size}"
+    if notes and dimension.note:
+        yield dimension.note
+
+
+def _draw(picture: _Picture, edge: Edge, added: bool) -> None:
+    """An edge as a box with numbered operands, or as an arrow where it is one to one."""
+    upstream, downstream = edge.upstream, edge.downstream
+    details = [
+        f"{name} {_plain(value)}" for name, value in edge.details.items() if value not in ("", None)
+    ]
+    if len(upstream) == len(downstream) == 1:
+        picture.arrow(upstream[0], downstream[0], ", ".join([edge.kind, *details]), added)
+        return
+    key = object()
+    node = picture.node(key, "[", [edge.kind, *details], "]", f"{edge.kind}_{upstream[0]}")
+    if added:
+        picture.added.append(node)
+    for position, name in enumerate(upstream):
+        picture.arrow(name, key, str(position) if len(upstream) > 1 else "", added)
+    for position, name in enumerate(downstream):
+        picture.arrow(key, name, str(position) if len(downstream) > 1 else "", added)
+
+
+def _plain(value: Any) -> str:
+    """A field's value as a label shows it."""
+    if isinstance(value, tuple):
+        return ", ".join(map(_plain, value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return to_text(value) if isinstance(value, Basic) else str(value)
+
+
+def _operation(op: Operation) -> list[str]:
+    """What an operation does, in a line or two."""
+    match op:
+        case For():
+            step = [] if op.step == 1 else [f"step {to_text(op.step)}"]
+            return [f"For {op.dim} in {to_text(op.start)} .. {to_text(op.stop)}", *step]
+        case If():
+            return [f"If {to_text(op.condition)}"]
+        case Assign():
+            return [f"{op.name} = {to_text(op.value)}"]
+        case SetCoordinate():
+            return [f"Set {op.dim} = {to_text(op.value)}"]
+        case _:
+            values = [_plain(v) for v in op.details.values() if v not in ("", (), None, False)]
+            return [f"{op.kind}({'; '.join(values)})" if values else op.kind]
+
+
+def _shallow(op: Operation) -> tuple[Any, ...]:
+    """An operation without its bodies."""
+    return (type(op), *op.details.items())

@@ -1,0 +1,290 @@
+"""The loop nest of a kernel graph as C-like text, indices written out.
+
+Derived parameters come first, then the loop over workgroups, which run at the same time on a GPU.
+Every index is asked of the coordinate graph in the scope of its operation, as an interpreter or a
+code generator asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from sympy import Expr, Integer, Symbol
+from sympy.core.basic import Basic
+from sympy.logic.boolalg import And, true
+
+from coordgraph.control.operations import (
+    Assign,
+    Body,
+    Epilogue,
+    For,
+    If,
+    InitAccumulator,
+    Kernel,
+    LoadTile,
+    MultiplyAccumulate,
+    Operation,
+    ReceivePartial,
+    Scope,
+    SendPartial,
+    SetCoordinate,
+    StoreTile,
+)
+from coordgraph.control.scope import Scoped
+from coordgraph.errors import EvaluationError
+from coordgraph.kernel import KernelGraph
+from coordgraph.show.ccode import identifier, to_c
+
+__all__ = ["pseudocode"]
+
+INDENT = "    "
+AXES = {"A": "mk", "B": "kn", "C": "mn", "D": "mn"}
+"""What the axes of the problem's tensors are called."""
+TILE_OPERATIONS = (LoadTile, Epilogue, StoreTile)
+
+
+def pseudocode(graph: KernelGraph) -> str:
+    """The loop nest as C-like text, for reading only."""
+    return "\n".join(_Writer(graph).lines()) + "\n"
+
+
+class _Writer:
+    def __init__(self, graph: KernelGraph) -> None:
+        self._graph = graph
+
+    def lines(self) -> Iterator[str]:
+        """The whole text."""
+        graph, root = self._graph, self._graph.control.root
+        yield f"// {_headline(graph)}"
+        derived = [p for p in graph.parameters.items if p.value is not None]
+        for p in derived:
+            note = f"  // {p.note}" if p.note else ""
+            yield f"auto {identifier(p.name)} = {to_c(p.value or Integer(0))};{note}"
+        if derived:
+            yield ""
+        if not root.workgroup:
+            yield from self._unscheduled()
+            return
+        body = self.body(root.body, graph.scope(), {})
+        size = graph.coordinates[root.workgroup].size
+        yield _loop(root.workgroup, Integer(0), size, Integer(1))
+        yield from _braces(body)
+
+    def _unscheduled(self) -> Iterator[str]:
+        """The work of one output tile; which one is for a schedule to say."""
+        dangling = [d.id for d in self._graph.dangling]
+        if dangling:
+            yield f"// for one tile: {', '.join(map(identifier, dangling))} are not scheduled yet"
+        scope = self._graph.scope().hardware(dangling)
+        yield from self.body(self._graph.control.root.body, scope, {})
+
+    def body(self, ops: Body, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
+        """Operations in order; `seen` is what the variables for tile numbers hold so far."""
+        seen = dict(seen)
+        for position, op in enumerate(ops):
+            match op:
+                case Assign():
+                    value, scope = scope.assign(op)
+                    seen = _without(seen, op.symbol)
+                    yield f"uint {identifier(op.name)} = {to_c(value)};"
+                case If():
+                    yield from self._branch(op, scope, seen)
+                case For():
+                    yield from self._for(op, scope, seen)
+                case SetCoordinate():
+                    yield from self._set(op, scope, seen)
+                case Scope():
+                    yield f"// {op.name}"
+                    yield from self.body(op.body, scope, seen)
+                case LoadTile() | Epilogue() | StoreTile():
+                    if position == 0 or not isinstance(ops[position - 1], TILE_OPERATIONS):
+                        # Those that follow one another need their tile numbers together.
+                        tiles = list(_leading_tiles(ops[position:]))
+                        yield from self._tile_numbers(tiles, scope, seen)
+                    yield from self._tile(op)
+                case _:
+                    yield from self._other(op, scope, seen)
+
+    def _for(self, op: For, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
+        loop, inside = scope.enter_for(op)
+        if op.unroll:
+            yield "#pragma unroll"
+        yield _loop(loop.symbol.name, loop.start, loop.stop, loop.step)
+        body = self.body(op.body, inside, _without(seen, loop.symbol))
+        if loop.symbol == op.symbol:
+            yield from _braces(body)
+            return
+        index = f"uint {identifier(op.dim)} = {to_c(inside.known[op.dim])};"
+        yield from _braces([index, *body])
+
+    def _set(self, op: SetCoordinate, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
+        """A value that needs computing has a block with its variable; others are put in."""
+        value, inside = scope.enter_set(op)
+        if value is None:
+            yield f"// {op.dim} = {to_c(inside.known[op.dim])}"
+            yield from self.body(op.body, inside, seen)
+            return
+        seen = _without(seen, scope.coordinates.symbol(op.dim))
+        assignment = f"uint {identifier(op.dim)} = {to_c(value)};"
+        yield from _braces([assignment, *self.body(op.body, inside, seen)])
+
+    def _branch(self, op: If, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
+        condition = scope.resolve_condition(op.condition)
+        yield f"if ({to_c(condition)})"
+        yield from _braces(self.body(op.body, scope.enter_if(condition), seen))
+        if op.orelse:
+            yield "else"
+            yield from _braces(self.body(op.orelse, scope, seen))
+
+    def _tile_numbers(
+        self, ops: Iterable[LoadTile | Epilogue | StoreTile], scope: Scoped, seen: dict[str, Expr]
+    ) -> Iterator[str]:
+        """`tile_m = …; tile_n = …;` where they are not what they were."""
+        values: dict[str, Expr] = {}
+        guards: list[Basic] = []
+        for op in ops:
+            try:
+                solution = scope.reverse(*op.tile)
+            except EvaluationError as error:
+                yield f"// tile of {op.tensor}: {str(error).splitlines()[0]}"
+                continue
+            values.update(zip(_names(op), solution.values, strict=True))
+            guards += And.make_args(solution.guard)
+        for name in sorted(values, key=_axis_order):
+            if seen.get(name) != values[name]:
+                yield f"{'' if name in seen else 'uint '}{name} = {to_c(values[name])};"
+                seen[name] = values[name]
+        for guard in dict.fromkeys(guards):
+            if guard != true:
+                yield f"// padding unless {to_c(guard)}"
+
+    def _tile(self, op: LoadTile | Epilogue | StoreTile) -> Iterator[str]:
+        place = f"{op.tensor} tile ({', '.join(_names(op))})"
+        match op:
+            case LoadTile():
+                yield f"// load {place}"
+            case Epilogue():
+                yield f"// multiply {op.accumulator} by alpha"
+                yield f"// {op.accumulator} += beta * {place}"
+            case StoreTile():
+                yield f"// store {op.accumulator} into {place}"
+
+    def _other(self, op: Operation, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
+        match op:
+            case InitAccumulator():
+                yield f"{op.accumulator} = 0;"
+            case MultiplyAccumulate():
+                yield f"{op.accumulator} += {op.a} tile * {op.b} tile;"
+            case SendPartial():
+                slot = _index(scope, op.slot)
+                yield f"// store partial tile to workspace slot {slot}"
+                yield f"flags[{slot}] = 1;"
+            case ReceivePartial():
+                slot = _index(scope, op.slot)
+                yield f"while (flags[{slot}] == 0);"
+                yield f"// load partial tile from workspace slot {slot}, add it to {op.accumulator}"
+                yield f"flags[{slot}] = 0;"
+            case _:
+                yield from self._generic(op, scope, seen)
+
+    def _generic(self, op: Operation, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
+        """Any other operation: its fields, and the coordinates it binds with their indices."""
+        bound = op.bindings
+        # Registers tell the parts of a fragment apart: each stands for itself.
+        spread = [n for role, names in bound.items() if role.endswith("registers") for n in names]
+        inside = scope.hardware([n for n in spread if n not in scope.known])
+        places = {
+            role: ", ".join(_indexed(inside, name) for name in names)
+            for role, names in bound.items()
+            if not role.endswith("registers")
+        }
+        arrow = f"{places.pop('source')} -> {places.pop('destination')}" if (
+            {"source", "destination"} <= places.keys()
+        ) else ""
+        parts = [f"{role} {place}" for role, place in places.items()]
+        parts += [
+            f"{name} {_plain(value)}"
+            for name, value in op.details.items()
+            if (name not in bound or name.endswith("registers")) and value not in ("", (), None)
+        ]
+        text = " ".join(filter(None, (op.kind, arrow)))
+        text += f" ({'; '.join(parts)})" if parts else ""
+        bodies = [(name, getattr(op, name)) for name in op.BODIES]
+        if isinstance(op, Kernel) or not any(body for _, body in bodies):
+            yield f"{text};"
+            return
+        for name, body in bodies:
+            yield f"{text}{'' if name == 'body' else f' {name}'}"
+            yield from _braces(self.body(body, scope, seen))
+
+
+def _headline(graph: KernelGraph) -> str:
+    gemm = graph.gemm
+    a, b = "A" + "ᵀ" * gemm.transpose_a, "B" + "ᵀ" * gemm.transpose_b
+    steps = f": {', '.join(graph.log)}" if graph.log else ""
+    return f"D = alpha * {a} * {b} + beta * C, {gemm.dtype} to {gemm.out_dtype}{steps}"
+
+
+def _loop(name: str, start: Expr, stop: Expr | None, step: Expr) -> str:
+    i = identifier(name)
+    advance = f"{i}++" if step == 1 else f"{i} += {to_c(step)}"
+    condition = "" if stop is None else f"{i} < {to_c(stop)}"
+    return f"for (uint {i} = {to_c(start)}; {condition}; {advance})"
+
+
+def _braces(lines: Iterable[str]) -> Iterator[str]:
+    yield "{"
+    for line in lines:
+        yield INDENT + line
+    yield "}"
+
+
+def _leading_tiles(ops: Body) -> Iterator[LoadTile | Epilogue | StoreTile]:
+    for op in ops:
+        if not isinstance(op, LoadTile | Epilogue | StoreTile):
+            return
+        yield op
+
+
+def _names(op: LoadTile | Epilogue | StoreTile) -> list[str]:
+    """The variables of an operation's tile numbers."""
+    axes = AXES.get(op.tensor, "")
+    if len(axes) == len(op.tile):
+        return [f"tile_{axis}" for axis in axes]
+    return [identifier(name) for name in op.tile]
+
+
+def _axis_order(name: str) -> tuple[int, str]:
+    order = ("tile_m", "tile_n", "tile_k")
+    return (order.index(name) if name in order else len(order), name)
+
+
+def _without(seen: dict[str, Expr], symbol: Symbol) -> dict[str, Expr]:
+    """What is still so where a loop gives `symbol` another value."""
+    return {name: value for name, value in seen.items() if symbol not in value.free_symbols}
+
+
+def _index(scope: Scoped, name: str) -> str:
+    try:
+        return to_c(scope.reverse(name).values[0])
+    except EvaluationError:
+        return f"<{name}>"
+
+
+def _indexed(scope: Scoped, name: str) -> str:
+    """`A.shared[expression]`, or the name where the coordinates around do not give it."""
+    try:
+        return f"{name}[{to_c(scope.reverse(name).values[0])}]"
+    except EvaluationError:
+        return name
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(_plain, value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return to_c(value) if isinstance(value, Basic) else str(value)
+
+

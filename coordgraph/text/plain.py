@@ -1,0 +1,305 @@
+"""Graphs as plain data: dicts, lists, strings, numbers, for `json.dumps` and the like.
+
+Expressions are strings in the text form's language; what a record leaves at its default is left
+out. Names are as in the classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
+
+from coordgraph.control.operations import OPERATIONS, Operation
+from coordgraph.coordinates.dimensions import DIMENSIONS
+from coordgraph.coordinates.edges import EDGES
+from coordgraph.errors import VerifyError
+from coordgraph.gemm import Gemm
+from coordgraph.kernel import KernelGraph
+from coordgraph.text.build import build
+from coordgraph.text.printer import Expressions
+from coordgraph.text.raw import (
+    MAX_NESTING,
+    VERSION,
+    Path,
+    RawAssumption,
+    RawExpression,
+    RawGraph,
+    RawOperation,
+    RawParameter,
+    RawRecord,
+    RawTensor,
+    suggest,
+)
+from coordgraph.text.shapes import Kind, Shape, record_fields
+from coordgraph.text.symbols import free_symbols
+
+__all__ = ["from_json", "to_json"]
+
+T = TypeVar("T")
+
+
+def to_json(graph: KernelGraph) -> dict[str, Any]:
+    """The graph as plain data; `from_json` reads it back.
+
+    Raises:
+        VerifyError: the graph holds something that has no written form.
+    """
+    write = _Writer()
+    text = write.expression
+    return {
+        "coordgraph": VERSION,
+        "gemm": write.record(graph.gemm),
+        "level": graph.level,
+        "symbols": {
+            s.name: "positive" if s.is_positive else "nonnegative" for s in free_symbols(graph)
+        },
+        "parameters": [
+            {"name": p.name, "minimum": int(p.minimum), "maximum": int(p.maximum)}
+            | ({} if p.value is None else {"value": text(p.value)})
+            | ({"note": p.note} if p.note else {})
+            for p in graph.parameters.items
+        ],
+        "assumptions": [
+            {"expr": text(a.expr), "maximum": int(a.maximum)} for a in graph.parameters.assumptions
+        ],
+        "tensors": [
+            {
+                "name": t.name,
+                "dtype": t.dtype,
+                "shape": [text(extent) for extent in t.shape],
+                "role": t.role.value,
+            }
+            for t in graph.tensors
+        ],
+        "dimensions": [{"kind": d.kind, **write.record(d)} for d in graph.coordinates],
+        "edges": [{"kind": e.kind, **write.record(e)} for e in graph.coordinates.edges],
+        "control": write.operation(graph.control.root),
+        "log": list(graph.log),
+    }
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.expression = Expressions()
+
+    def record(self, record: Any, without: tuple[str, ...] = ()) -> dict[str, Any]:
+        return {
+            spec.name: self._value(spec.shape, value)
+            for spec in record_fields(type(record), without=without)
+            if not spec.is_default(value := getattr(record, spec.name))
+        }
+
+    def operation(self, op: Operation, depth: int = 0) -> dict[str, Any]:
+        if depth > MAX_NESTING:
+            raise VerifyError(f"operations nest more than {MAX_NESTING} levels deep")
+        bodies = {
+            name: [self.operation(child, depth + 1) for child in body]
+            for name in op.BODIES
+            if (body := getattr(op, name))
+        }
+        return {"kind": op.kind, **self.record(op, op.BODIES), **bodies}
+
+    def _value(self, shape: Shape, value: Any) -> Any:
+        if value is None and shape.optional:
+            return None
+        match shape.kind:
+            case Kind.INTEGER:
+                return int(value)
+            case Kind.STRING:
+                return str(value)
+            case Kind.TRUTH:
+                return bool(value)
+            case Kind.EXPRESSION | Kind.CONDITION:
+                return self.expression(value)
+            case Kind.TUPLE:
+                parts = ((shape.part(i), v) for i, v in enumerate(value))
+                return [self._value(s, v) for s, v in parts if s is not None]
+
+
+def from_json(data: Mapping[str, Any]) -> KernelGraph:
+    """Read a graph from plain data.
+
+    Raises:
+        VerifyError: naming the place (`dimensions[3].size`), for data of another form, an unknown
+            name or kind, and for what breaks a rule of the graph.
+    """
+    return build(_read_graph(data, Path("")))
+
+
+def _read_graph(data: Any, at: Path) -> RawGraph:
+    top = _mapping(data, at)
+    if (version := top.get("coordgraph")) != VERSION:
+        raise at.error(f"'coordgraph' is {version!r}; version {VERSION} is understood")
+    raw, parts = RawGraph(at), set(_PARTS)
+    for name in top:
+        if name not in parts:
+            raise at.error(f"unknown part '{name}'{suggest(str(name), parts)}")
+    gemm = _mapping(top.get("gemm", {}), at / "gemm")
+    raw.gemm = RawRecord(Gemm, at / "gemm")
+    _read_fields(raw.gemm, gemm, at / "gemm", ())
+    if "level" in top:
+        raw.level, raw.level_at = _string(top["level"], at / "level"), at / "level"
+    for name, sort in _mapping(top.get("symbols", {}), at / "symbols").items():
+        here = at / "symbols" / str(name)
+        if sort not in ("positive", "nonnegative"):
+            raise here.error(f"needs 'positive' or 'nonnegative', not {sort!r}")
+        raw.symbols.append((str(name), sort == "positive", here))
+    for here, item in _items(top, at, "parameters"):
+        raw.parameters.append(_read_parameter(item, here))
+    for here, item in _items(top, at, "assumptions"):
+        entry = _only(item, here, "expr", "maximum")
+        expr = RawExpression(_string(entry.get("expr"), here / "expr"), here / "expr")
+        raw.assumptions.append(RawAssumption(expr, _number(entry.get("maximum"), here / "maximum")))
+    for here, item in _items(top, at, "tensors"):
+        raw.tensors.append(_read_tensor(item, here))
+    for here, item in _items(top, at, "dimensions"):
+        raw.dimensions.append(_read_record(item, here, DIMENSIONS, "kind of dimension"))
+    for here, item in _items(top, at, "edges"):
+        raw.edges.append(_read_record(item, here, EDGES, "edge"))
+    if "control" in top:
+        raw.root = _read_operation(top["control"], at / "control", 0)
+    raw.log = [_string(item, here) for here, item in _items(top, at, "log")]
+    return raw
+
+
+_PARTS = (
+    "coordgraph",
+    "gemm",
+    "level",
+    "symbols",
+    "parameters",
+    "assumptions",
+    "tensors",
+    "dimensions",
+    "edges",
+    "control",
+    "log",
+)
+
+
+def _read_parameter(item: Any, at: Path) -> RawParameter:
+    entry = _only(item, at, "name", "minimum", "maximum", "value", "note")
+    value = entry.get("value")
+    return RawParameter(
+        _string(entry.get("name"), at / "name"),
+        at,
+        _number(entry.get("minimum"), at / "minimum"),
+        _number(entry.get("maximum"), at / "maximum"),
+        None if value is None else RawExpression(_string(value, at / "value"), at / "value"),
+        _string(entry.get("note", ""), at / "note"),
+    )
+
+
+def _read_tensor(item: Any, at: Path) -> RawTensor:
+    entry = _only(item, at, "name", "dtype", "shape", "role")
+    return RawTensor(
+        _string(entry.get("name"), at / "name"),
+        at,
+        _string(entry.get("dtype"), at / "dtype"),
+        [RawExpression(_string(v, here), here) for here, v in _items(entry, at, "shape")],
+        _string(entry.get("role"), at / "role"),
+        at / "role",
+    )
+
+
+def _read_record(
+    item: Any, at: Path, registry: Mapping[str, type[Any]], what: str
+) -> RawRecord:
+    entry = _mapping(item, at)
+    raw = RawRecord(_class(entry, at, registry, what), at)
+    _read_fields(raw, entry, at, ())
+    for side in ("upstream", "downstream"):
+        if registry is EDGES and side not in raw.values:
+            raise at.error(f"'{side}' is missing")
+    return raw
+
+
+def _read_operation(item: Any, at: Path, depth: int) -> RawOperation:
+    if depth > MAX_NESTING:
+        raise at.error(f"operations nest more than {MAX_NESTING} levels deep")
+    entry = _mapping(item, at)
+    cls: type[Operation] = _class(entry, at, OPERATIONS, "operation")
+    raw = RawOperation(cls, at)
+    _read_fields(raw, entry, at, cls.BODIES)
+    for name in cls.BODIES:
+        raw.bodies[name] = [
+            _read_operation(child, here, depth + 1) for here, child in _items(entry, at, name)
+        ]
+    return raw
+
+
+def _class(
+    entry: Mapping[str, Any], at: Path, registry: Mapping[str, type[T]], what: str
+) -> type[T]:
+    name = _string(entry.get("kind"), at / "kind")
+    if name not in registry:
+        raise (at / "kind").error(f"unknown {what} '{name}'{suggest(name, registry)}")
+    return registry[name]
+
+
+def _read_fields(
+    raw: RawRecord, entry: Mapping[str, Any], at: Path, bodies: tuple[str, ...]
+) -> None:
+    known = {spec.name: spec.shape for spec in record_fields(raw.cls, without=bodies)}
+    for name, value in entry.items():
+        if name in known:
+            raw.places[name] = at / name
+            raw.values[name] = _read_value(known[name], value, at / name)
+        elif name not in bodies and name != "kind":
+            raise at.error(f"{raw.cls.__name__} has no field '{name}'{suggest(name, known)}")
+
+
+def _read_value(shape: Shape, value: Any, at: Path) -> Any:
+    if value is None and shape.optional:
+        return None
+    match shape.kind:
+        case Kind.INTEGER:
+            return _number(value, at)
+        case Kind.STRING:
+            return _string(value, at)
+        case Kind.TRUTH:
+            if not isinstance(value, bool):
+                raise at.error(f"needs true or false, not {value!r}")
+            return value
+        case Kind.EXPRESSION | Kind.CONDITION:
+            return RawExpression(_string(value, at), at, shape.kind is Kind.CONDITION)
+        case Kind.TUPLE:
+            values = [v for _, v in _items({"": value}, at, "")]
+            if not shape.open and len(values) != len(shape.items):
+                raise at.error(f"needs {len(shape.items)} values, not {len(values)}")
+            parts = ((i, shape.part(i), v) for i, v in enumerate(values))
+            return tuple(_read_value(s, v, at / i) for i, s, v in parts if s is not None)
+
+
+def _mapping(value: Any, at: Path) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise at.error(f"needs a mapping, not {type(value).__name__}")
+    return cast("Mapping[str, Any]", value)
+
+
+def _only(value: Any, at: Path, *names: str) -> Mapping[str, Any]:
+    entry = _mapping(value, at)
+    for name in entry:
+        if name not in names:
+            raise at.error(f"unknown field '{name}'{suggest(str(name), names)}")
+    return entry
+
+
+def _items(entry: Mapping[str, Any], at: Path, name: str) -> list[tuple[Path, Any]]:
+    """The entries of a list with their places; an absent list is empty."""
+    here, value = (at / name if name else at), entry.get(name, [])
+    if not isinstance(value, list | tuple):
+        raise here.error(f"needs a list, not {type(value).__name__}")
+    return [(here / i, v) for i, v in enumerate(cast("list[Any]", value))]
+
+
+def _string(value: Any, at: Path) -> str:
+    if not isinstance(value, str):
+        raise at.error("is missing" if value is None else f"needs a string, not {value!r}")
+    return value
+
+
+def _number(value: Any, at: Path) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise at.error("is missing" if value is None else f"needs a whole number, not {value!r}")
+    return value

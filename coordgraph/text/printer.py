@@ -1,0 +1,134 @@
+"""Writing the text form: one canonical text for every graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+from sympy import sympify
+from sympy.core.basic import Basic
+
+from coordgraph.control.operations import Operation
+from coordgraph.errors import VerifyError
+from coordgraph.integers import to_text
+from coordgraph.integers.text import MAX_DIGITS
+from coordgraph.kernel import KernelGraph
+from coordgraph.text.lexer import quote, word
+from coordgraph.text.raw import MAX_NESTING, VERSION
+from coordgraph.text.shapes import Kind, Shape, record_fields
+from coordgraph.text.symbols import free_symbols
+
+__all__ = ["Expressions", "print_graph"]
+
+
+def print_graph(graph: KernelGraph) -> str:
+    """The text form of a graph; `parse_graph` reads it back.
+
+    Raises:
+        VerifyError: the graph holds something that has no written form.
+    """
+    return "\n".join(_Printer().lines(graph)) + "\n"
+
+
+class Expressions:
+    """Prints expressions, the same one only once."""
+
+    def __init__(self) -> None:
+        self._texts: dict[Basic, str] = {}
+
+    def __call__(self, value: Any) -> str:
+        expr = cast("Basic", sympify(value))
+        text = self._texts.get(expr)
+        if text is None:
+            try:
+                text = to_text(expr)
+            except (TypeError, ValueError) as error:
+                raise VerifyError(f"{expr} cannot be written: {error}") from error
+            self._texts[expr] = text
+        return text
+
+
+class _Printer:
+    def __init__(self) -> None:
+        self._expression = Expressions()
+
+    def lines(self, graph: KernelGraph) -> Iterator[str]:
+        yield f"coordgraph {VERSION}"
+        yield "gemm" + self._fields(graph.gemm)
+        yield f"level {word(graph.level)}"
+        for symbol in free_symbols(graph):
+            yield f"symbol {symbol.name} {'positive' if symbol.is_positive else 'nonnegative'}"
+        for p in graph.parameters.items:
+            value = "" if p.value is None else f" = {self._expression(p.value)}"
+            note = f" {quote(p.note)}" if p.note else ""
+            yield f"param {p.name} in {p.minimum}..{p.maximum}{value}{note}"
+        for a in graph.parameters.assumptions:
+            yield f"assume {self._expression(a.expr)} <= {a.maximum}"
+        for t in graph.tensors:
+            shape = ", ".join(map(self._expression, t.shape))
+            yield f"tensor {word(t.name)} {word(t.dtype)} [{shape}] {t.role.value}"
+        for d in graph.coordinates:
+            note = f" {quote(d.note)}" if d.note else ""
+            yield f"dim {word(d.id)}: {d.kind}{self._fields(d, ('id', 'note'))}{note}"
+        for e in graph.coordinates.edges:
+            sides = f"{_words(e.upstream)} -> {_words(e.downstream)}"
+            yield f"edge {e.kind} {sides}{self._fields(e, ('upstream', 'downstream'))}"
+        yield "control {"
+        yield from self._operation(graph.control.root, 1)
+        yield "}"
+        for entry in graph.log:
+            yield f"log {quote(entry)}"
+
+    def _operation(self, op: Operation, depth: int) -> Iterator[str]:
+        if depth > MAX_NESTING + 1:
+            raise VerifyError(f"operations nest more than {MAX_NESTING} levels deep")
+        indent = "  " * depth
+        line = indent + op.kind + self._fields(op, op.BODIES)
+        for position, name in enumerate(op.BODIES):
+            body: tuple[Operation, ...] = getattr(op, name)
+            # An empty body is left out; the first one needs no name.
+            if not body:
+                continue
+            title = "" if position == 0 else f" {'else' if name == 'orelse' else name}"
+            yield f"{line}{title} {{"
+            for child in body:
+                yield from self._operation(child, depth + 1)
+            line = indent + "}"
+        yield line
+
+    def _fields(self, record: Any, without: tuple[str, ...] = ()) -> str:
+        """` name=value` for every field that is not its default."""
+        text = ""
+        for spec in record_fields(type(record), without=without):
+            value = getattr(record, spec.name)
+            if not spec.is_default(value):
+                text += f" {spec.name}={self._value(spec.shape, value)}"
+        return text
+
+    def _value(self, shape: Shape, value: Any) -> str:
+        if value is None and shape.optional:
+            return "none"
+        match shape.kind:
+            case Kind.INTEGER:
+                return _integer(value)
+            case Kind.STRING:
+                return quote(value) if shape.optional and value == "none" else word(value)
+            case Kind.TRUTH:
+                return "true" if value else "false"
+            case Kind.EXPRESSION | Kind.CONDITION:
+                text = self._expression(value)
+                return f"({text})" if shape.optional and text == "none" else text
+            case Kind.TUPLE:
+                parts = ((shape.part(i), v) for i, v in enumerate(value))
+                return f"({', '.join(self._value(s, v) for s, v in parts if s is not None)})"
+
+
+def _integer(value: Any) -> str:
+    number = int(value)
+    if abs(number) >= 10**MAX_DIGITS:
+        raise VerifyError(f"an integer may have {MAX_DIGITS} digits at most")
+    return str(number)
+
+
+def _words(names: Iterable[str]) -> str:
+    return ", ".join(map(word, names))

@@ -1,0 +1,274 @@
+"""Reading the text form: the statements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from coordgraph.control.operations import OPERATIONS, Operation
+from coordgraph.coordinates.dimensions import DIMENSIONS
+from coordgraph.coordinates.edges import EDGES
+from coordgraph.gemm import Gemm
+from coordgraph.kernel import KernelGraph
+from coordgraph.text.build import build
+from coordgraph.text.lexer import Cursor, Token
+from coordgraph.text.raw import (
+    MAX_NESTING,
+    VERSION,
+    RawAssumption,
+    RawGraph,
+    RawOperation,
+    RawParameter,
+    RawRecord,
+    RawTensor,
+    suggest,
+)
+from coordgraph.text.shapes import FieldSpec, Kind, Shape, record_fields
+
+__all__ = ["parse_graph"]
+
+T = TypeVar("T")
+ELSE = {"else": "orelse"}
+"""How a body is called in text, where that is not its field."""
+
+
+def parse_graph(text: str) -> KernelGraph:
+    """Read a graph from its text form.
+
+    Statements may come in any order after the first line; `parse_graph(print_graph(g)) == g`.
+
+    Raises:
+        ParseError: with line and column, for malformed text, an unknown name or kind, and for
+            what breaks a rule of the graph.
+        VerifyError: the edges go round in a circle.
+    """
+    return build(_Reader(text).graph())
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.cursor = Cursor(text)
+        self.raw = RawGraph(self.cursor.place())
+        self.statements: dict[str, Callable[[Token], None]] = {
+            "gemm": self._gemm,
+            "level": self._level,
+            "symbol": self._symbol,
+            "param": self._parameter,
+            "assume": self._assumption,
+            "tensor": self._tensor,
+            "dim": self._dimension,
+            "edge": self._edge,
+            "control": self._control,
+            "log": self._log,
+        }
+
+    def graph(self) -> RawGraph:
+        """All statements."""
+        c = self.cursor
+        c.skip_lines()
+        if c.token.text != "coordgraph":
+            raise c.expected(f"the first line, 'coordgraph {VERSION}'")
+        c.advance()
+        at = c.token
+        if (version := c.integer()) != VERSION:
+            raise c.error(f"this is version {version}; version {VERSION} is understood", at)
+        c.end_statement()
+        c.skip_lines()
+        while c.token.kind != "end":
+            token = c.token
+            statement = self.statements.get(c.name("a statement"))
+            if statement is None:
+                known = suggest(token.text, self.statements)
+                raise c.error(f"unknown statement '{token.text}'{known}", token)
+            statement(token)
+            c.end_statement()
+            c.skip_lines()
+        self.raw.end = c.place()
+        return self.raw
+
+    def _gemm(self, token: Token) -> None:
+        if self.raw.gemm is not None:
+            raise self.cursor.error("there is a 'gemm' line already", token)
+        self.raw.gemm = RawRecord(Gemm, self.cursor.place(token))
+        self._fields(self.raw.gemm, record_fields(Gemm))
+
+    def _level(self, token: Token) -> None:
+        if self.raw.level_at is not None:
+            raise self.cursor.error("there is a 'level' line already", token)
+        self.raw.level_at = self.cursor.place()
+        self.raw.level = self.cursor.word("a level")
+
+    def _symbol(self, token: Token) -> None:
+        at = self.cursor.place()
+        name = self.cursor.name("a name")
+        if self.cursor.token.text not in ("positive", "nonnegative"):
+            raise self.cursor.expected("'positive' or 'nonnegative'")
+        self.raw.symbols.append((name, self.cursor.advance().text == "positive", at))
+
+    def _parameter(self, token: Token) -> None:
+        c, at = self.cursor, self.cursor.place()
+        name = c.name("the name of a parameter")
+        if c.token.text != "in":
+            raise c.expected(f"'in', as in 'param {name} in 1..65535'")
+        c.advance()
+        minimum = c.integer()
+        c.expect("..")
+        maximum = c.integer()
+        value = c.expression() if c.take("=") else None
+        note = "" if c.at_line_end() else c.string()
+        self.raw.parameters.append(RawParameter(name, at, minimum, maximum, value, note))
+
+    def _assumption(self, token: Token) -> None:
+        expr = self.cursor.expression(stop="<=")
+        self.cursor.expect("<=")
+        self.raw.assumptions.append(RawAssumption(expr, self.cursor.integer()))
+
+    def _tensor(self, token: Token) -> None:
+        c, at = self.cursor, self.cursor.place()
+        name, dtype = c.word("the name of a tensor"), c.word("a dtype")
+        c.expect("[")
+        shape = [] if c.at("]") else self._listed(c.expression)
+        c.expect("]")
+        role_at = c.place()
+        self.raw.tensors.append(RawTensor(name, at, dtype, shape, c.name("a role"), role_at))
+
+    def _dimension(self, token: Token) -> None:
+        c, at = self.cursor, self.cursor.place()
+        name = c.word("the id of a dimension")
+        c.expect(":")
+        raw = RawRecord(self._class(DIMENSIONS, "kind of dimension"), at, {"id": name})
+        self._fields(raw, record_fields(raw.cls, without=("id",)))
+        self.raw.dimensions.append(raw)
+
+    def _edge(self, token: Token) -> None:
+        raw = RawRecord(self._class(EDGES, "edge"), self.cursor.place(token))
+        self._side(raw, "upstream")
+        self.cursor.expect("->")
+        self._side(raw, "downstream")
+        self._fields(raw, record_fields(raw.cls, without=("upstream", "downstream")))
+        self.raw.edges.append(raw)
+
+    def _side(self, raw: RawRecord, side: str) -> None:
+        names: list[str] = []
+
+        def operand() -> None:
+            raw.places[f"{side}.{len(names)}"] = self.cursor.place()
+            names.append(self.cursor.word("the id of a dimension"))
+
+        self._listed(operand)
+        raw.values[side] = tuple(names)
+
+    def _log(self, token: Token) -> None:
+        self.raw.log.append(self.cursor.string())
+
+    def _control(self, token: Token) -> None:
+        if self.raw.root is not None:
+            raise self.cursor.error("there is a 'control' block already", token)
+        operations = self._body(0)
+        if len(operations) != 1:
+            raise self.cursor.error(
+                f"a control block holds one Kernel, not {len(operations)} operations", token
+            )
+        self.raw.root = operations[0]
+
+    def _body(self, depth: int) -> list[RawOperation]:
+        """Operations in braces."""
+        c = self.cursor
+        if depth > MAX_NESTING:
+            raise c.error(f"operations nest more than {MAX_NESTING} levels deep")
+        c.expect("{")
+        c.skip_lines()
+        operations: list[RawOperation] = []
+        while c.token.kind == "name":
+            operations.append(self._operation(depth))
+            if not c.at("}"):
+                c.end_statement()
+            c.skip_lines()
+        if not c.at("}"):
+            raise c.expected("an operation or '}'")
+        c.advance()
+        return operations
+
+    def _operation(self, depth: int) -> RawOperation:
+        c, at = self.cursor, self.cursor.place()
+        cls: type[Operation] = self._class(OPERATIONS, "operation")
+        raw = RawOperation(cls, at)
+        self._fields(raw, record_fields(cls, without=cls.BODIES))
+        if c.at("{"):
+            if not cls.BODIES:
+                raise c.error(f"{cls.__name__} has no body")
+            raw.bodies[cls.BODIES[0]] = self._body(depth + 1)
+        while c.token.kind == "name" and c.after.text == "{":
+            token = c.advance()
+            name = ELSE.get(token.text, token.text)
+            if name not in cls.BODIES or name in raw.bodies:
+                raise c.error(f"{cls.__name__} has no further body '{token.text}'", token)
+            raw.bodies[name] = self._body(depth + 1)
+        return raw
+
+    def _class(self, registry: Mapping[str, type[T]], what: str) -> type[T]:
+        token = self.cursor.token
+        name = self.cursor.name(f"a {what}" if what != "operation" else "an operation")
+        if name not in registry:
+            raise self.cursor.error(f"unknown {what} '{name}'{suggest(name, registry)}", token)
+        return registry[name]
+
+    def _fields(self, raw: RawRecord, specs: tuple[FieldSpec, ...]) -> None:
+        """`name=value` pairs; a string at the end is the note."""
+        c = self.cursor
+        known = {spec.name: spec.shape for spec in specs}
+        while c.token.kind == "name" and c.after.text == "=":
+            token = c.advance()
+            if token.text not in known:
+                what = f"{raw.cls.__name__} has no field '{token.text}'"
+                raise c.error(what + suggest(token.text, known), token)
+            if token.text in raw.values:
+                raise c.error(f"'{token.text}' is given twice", token)
+            c.advance()
+            raw.places[token.text] = c.place()
+            raw.values[token.text] = self._value(known[token.text])
+        if c.token.kind == "string" and "note" in known and "note" not in raw.values:
+            raw.values["note"] = c.string()
+
+    def _value(self, shape: Shape) -> Any:
+        c = self.cursor
+        if shape.optional and c.token.text == "none":
+            c.advance()
+            return None
+        match shape.kind:
+            case Kind.INTEGER:
+                return c.integer()
+            case Kind.STRING:
+                return c.word("a word or a string")
+            case Kind.TRUTH:
+                if c.token.text not in ("true", "false"):
+                    raise c.expected("true or false")
+                return c.advance().text == "true"
+            case Kind.EXPRESSION | Kind.CONDITION:
+                return c.expression(condition=shape.kind is Kind.CONDITION)
+            case Kind.TUPLE:
+                return self._tuple(shape)
+
+    def _tuple(self, shape: Shape) -> tuple[Any, ...]:
+        c, values = self.cursor, list[Any]()
+
+        def part() -> None:
+            expected = shape.part(len(values))
+            if expected is None:
+                raise c.error(f"{len(shape.items)} values are enough here")
+            values.append(self._value(expected))
+
+        c.expect("(")
+        if not c.at(")"):
+            self._listed(part)
+        if not shape.open and len(values) < len(shape.items):
+            raise c.error(f"{len(shape.items)} values are needed here, not {len(values)}")
+        c.expect(")")
+        return tuple(values)
+
+    def _listed(self, read: Callable[[], T]) -> list[T]:
+        """One or more, with commas."""
+        items = [read()]
+        while self.cursor.take(","):
+            items.append(read())
+        return items

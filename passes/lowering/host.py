@@ -1,0 +1,131 @@
+"""`LowerToHost`: a scheduled graph for a processor core with vector registers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from coordgraph import KernelGraph
+from coordgraph.control import Scoped
+from coordgraph.control.operations import (
+    Assign,
+    Body,
+    Epilogue,
+    For,
+    If,
+    InitAccumulator,
+    LoadTile,
+    MultiplyAccumulate,
+    Operation,
+    ReceivePartial,
+    SendPartial,
+    SetCoordinate,
+    StoreTile,
+)
+from coordgraph.coordinates.dimensions import Workitem
+from coordgraph.tensors import dtype
+from passes.base import Pass
+from passes.lowering.blocking import Block, choose_block
+from passes.lowering.buffers import Buffers
+
+__all__ = ["LowerToHost"]
+
+LARGEST_BUFFERS = 1 << 30
+"""Bytes of buffers for one workgroup: more is surely a mistake."""
+
+
+@dataclass(frozen=True)
+class LowerToHost(Pass):
+    """Pack tiles into buffers, multiply them by register blocks with vector instructions.
+
+    Before: `LoadTile`, `MultiplyAccumulate` and `StoreTile` on macro tiles. After: loops over the
+    elements of tiles, clipped where the tensor ends, and over register blocks; a workgroup is one
+    thread. Buffers hold the accumulator's type, so loads and stores convert.
+
+    Args:
+        vector_bits: width of a vector register.
+        registers: how many vector registers there are.
+        fused: multiply and add in one instruction with one rounding.
+    """
+
+    vector_bits: int = 256
+    registers: int = 16
+    fused: bool = True
+
+    name = "lower-to-host"
+    requires = ("scheduled",)
+    establishes = ("lowered",)
+
+    def why_not(self, graph: KernelGraph) -> str | None:
+        bits, element = self.vector_bits, dtype(graph.gemm.accumulator).bits
+        if bits < element or bits & (bits - 1):
+            return f"vector_bits={bits} must be a power of two, at least {element}"
+        if self.registers < 4:
+            return f"registers={self.registers} is too few for a block: two operands and a result"
+        if graph.coordinates.of_kind(Workitem):
+            return "the graph has workitems: it was lowered for another machine"
+        m, n, k = _tile(graph)
+        size = self._block(graph).elements(m, n, k) * element // 8
+        if size > LARGEST_BUFFERS:
+            return f"the tile {m}x{n}x{k} needs buffers of {size} bytes a thread; make it smaller"
+        return None
+
+    def _block(self, graph: KernelGraph) -> Block:
+        m, n, _ = _tile(graph)
+        lanes = self.vector_bits // dtype(graph.gemm.accumulator).bits
+        return choose_block(m, n, lanes, self.registers)
+
+    def apply(self, graph: KernelGraph) -> KernelGraph:
+        block = self._block(graph)
+        with graph.edit(str(self)) as e:
+            e.level = "lowered"
+            block.add(e.coordinates, graph.gemm)
+            instruction = "fma" if self.fused else "multiply-add"
+            buffers = Buffers(e.coordinates, graph.gemm, block, instruction)
+            body = tuple(_lower(graph.control.root.body, graph.scope(), buffers))
+            e.kernel(*body, workgroup=graph.control.root.workgroup)
+        return e.graph
+
+
+def _lower(body: Body, scope: Scoped, buffers: Buffers) -> Iterator[Operation]:
+    """The operations with those on tiles replaced, each knowing what is bound around it."""
+    for op in body:
+        match op:
+            case For():
+                _, inside = scope.enter_for(op)
+                yield op.with_body(*_lower(op.body, inside, buffers))
+            case SetCoordinate():
+                _, inside = scope.enter_set(op)
+                yield op.with_body(*_lower(op.body, inside, buffers))
+            case If():
+                condition = scope.resolve_condition(op.condition)
+                yes = tuple(_lower(op.body, scope.enter_if(condition), buffers))
+                no = tuple(_lower(op.orelse, scope.enter_if(~condition), buffers))
+                yield replace(op, body=yes, orelse=no)
+            case Assign():
+                _, scope = scope.assign(op)
+                yield op
+            case InitAccumulator():
+                yield buffers.zero(scope)
+            case LoadTile():
+                yield buffers.pack(op.tensor, scope)
+            case MultiplyAccumulate():
+                yield buffers.multiply(scope)
+            case SendPartial():
+                yield from buffers.send(scope)
+            case ReceivePartial():
+                yield from buffers.receive(scope)
+            case Epilogue():
+                yield from buffers.epilogue(op.tensor, scope)
+            case StoreTile():
+                yield buffers.store(op.tensor, scope)
+            case _ if op.BODIES:
+                yield op.with_body(*_lower(op.children, scope, buffers))
+            case _:
+                yield op
+
+
+def _tile(graph: KernelGraph) -> tuple[int, int, int]:
+    names = ("A.index.0", "B.index.1", "A.index.1")
+    m, n, k = (graph.coordinates[name].fixed_size for name in names)
+    return m, n, k

@@ -1,0 +1,1 @@
+"""Tests of diagrams and pseudo-code."""

@@ -1,0 +1,89 @@
+"""The schedules under test, the orders they are tried after, and problems to try them on."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from hypothesis import strategies as st
+
+from coordgraph import Gemm, KernelGraph
+from passes import DataParallel, Pass, Pipeline, Reorder, StreamK, TwoTileStreamK
+
+TILE = (4, 4, 4)
+
+Problem = tuple[int, int, int, int]
+"""m, n, k and the number of workgroups."""
+
+SCHEDULES: dict[str, Pass] = {
+    str(schedule): schedule
+    for schedule in (
+        DataParallel(),
+        DataParallel(persistent=True),
+        *(StreamK(owner=owner) for owner in ("first", "last")),
+        *(
+            TwoTileStreamK(owner=owner, first=first)
+            for owner in ("first", "last")
+            for first in ("sk", "dp")
+        ),
+    )
+}
+ORDERS = {
+    "plain": (),
+    "swap": (Reorder(swap=True),),
+    "group": (Reorder(group=3),),
+    "swap-group": (Reorder(swap=True, group=2),),
+}
+
+
+def schedule(name: str, workgroups: int | None = None) -> Pass:
+    """A schedule by name, with its grid as a number where one is given."""
+    found = SCHEDULES[name]
+    options = dict(found.options)
+    if workgroups is not None and name != "data-parallel":
+        options["workgroups"] = workgroups
+    return type(found)(**options)
+
+
+@lru_cache(maxsize=None)
+def symbolic(name: str, order: str = "plain", tile: tuple[int, int, int] = TILE) -> KernelGraph:
+    """One graph for all problems."""
+    return Pipeline([*ORDERS[order], schedule(name)])(Gemm("f32").graph(tile))
+
+
+def numeric(name: str, problem: Problem, order: str = "plain") -> KernelGraph:
+    """A graph for one problem alone."""
+    m, n, k, workgroups = problem
+    gemm = Gemm("f32", m=m, n=n, k=k)
+    return Pipeline([*ORDERS[order], schedule(name, workgroups)])(gemm.graph(TILE))
+
+
+def parameters(graph: KernelGraph, problem: Problem) -> dict[str, int]:
+    """The launch arguments of a problem, as far as the graph has them."""
+    values = dict(zip(("m", "n", "k", "workgroups"), problem, strict=True))
+    return {name: value for name, value in values.items() if name in graph.parameters}
+
+
+def in_tiles(tiles_m: int, tiles_n: int, tiles_k: int, workgroups: int) -> Problem:
+    """The problem with so many whole tiles."""
+    return tiles_m * TILE[0], tiles_n * TILE[1], tiles_k * TILE[2], workgroups
+
+
+@st.composite
+def problems(draw: st.DrawFn, most: int = 24) -> Problem:
+    """Ragged sizes, and grids from one workgroup to more than there are iterations."""
+    extents = st.integers(1, most)
+    return draw(extents), draw(extents), draw(st.integers(1, 2 * most)), draw(st.integers(1, 40))
+
+
+CORNERS: dict[str, Problem] = {
+    "fewer tiles than workgroups": in_tiles(2, 3, 5, 10),
+    "as many tiles as workgroups": in_tiles(2, 3, 5, 6),
+    "tiles a multiple of workgroups": in_tiles(4, 3, 5, 4),
+    "one k tile": in_tiles(3, 5, 1, 4),
+    "one workgroup": in_tiles(3, 2, 4, 1),
+    "more workgroups than iterations": in_tiles(1, 2, 3, 11),
+    "one tile in many pieces": in_tiles(1, 1, 16, 5),
+    "shares end where tiles end": in_tiles(4, 2, 6, 4),
+    "one element": (1, 1, 1, 3),
+    "ragged everywhere": (9, 13, 23, 5),
+}

@@ -1,0 +1,56 @@
+"""What passes refuse, and how a schedule composes with others."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordgraph import Gemm, PassError
+from passes import DataParallel, Pass, Pipeline, Reorder, StreamK, TwoTileStreamK
+from tests.passes.schedules import ORDERS, SCHEDULES, symbolic
+
+
+@pytest.mark.parametrize(
+    ("step", "why"),
+    [
+        (DataParallel(workgroups=3), "belongs to the persistent form"),
+        (DataParallel(persistent=True, workgroups=0), "outside 1..65535"),
+        (StreamK(workgroups=0), "outside 1..65535"),
+        (StreamK(owner="middle"), "owner=middle is unknown; there are first, last"),
+        (TwoTileStreamK(owner="middle"), "owner=middle is unknown"),
+        (TwoTileStreamK(first="both"), "first=both is unknown; there are sk, dp"),
+        (TwoTileStreamK(workgroups=70000), "outside 1..65535"),
+        (Reorder(group=0), "must be at least 1"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(step: Pass, why: str):
+    graph = Gemm("f32").graph()
+    assert why in (step.why_not(graph) or "")
+    with pytest.raises(PassError, match="refuses"):
+        step(graph)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_scheduled_graph_is_not_scheduled_again(name: str):
+    with pytest.raises(PassError, match="tied this graph to workgroups already"):
+        SCHEDULES[name](symbolic(name))
+
+
+def test_nothing_to_swap_after_a_swap():
+    graph = Reorder(swap=True)(Gemm("f32").graph())
+    with pytest.raises(PassError, match="nothing to swap"):
+        Reorder(swap=True)(graph)
+
+
+def test_a_reorder_that_changes_nothing_returns_the_same_graph():
+    graph = Gemm("f32").graph()
+    assert Reorder()(graph) is graph
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_scheduled_graphs_verify_and_remember_their_passes(name: str, order: str):
+    graph = symbolic(name, order)
+    assert graph.level == "scheduled"
+    assert graph.verify() is graph
+    assert graph.dangling == ()
+    assert Pipeline.parse(",".join(graph.log)).passes == (*ORDERS[order], SCHEDULES[name])

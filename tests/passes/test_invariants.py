@@ -1,0 +1,122 @@
+"""What holds for every schedule on every problem, from traces."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from coordgraph import KernelGraph
+from coordgraph.interpreter import Trace, trace
+from coordgraph.progress import wait_direction
+from tests.passes.schedules import (
+    CORNERS,
+    ORDERS,
+    SCHEDULES,
+    Problem,
+    numeric,
+    parameters,
+    problems,
+    symbolic,
+)
+
+every_schedule = pytest.mark.parametrize("name", SCHEDULES)
+every_order = pytest.mark.parametrize("order", ORDERS)
+
+
+def check(graph: KernelGraph, problem: Problem, name: str) -> Trace:
+    """The invariants; `problems` covers iterations, epilogues, signals and slots."""
+    found = trace(graph, parameters(graph, problem))
+    assert found.problems() == ()
+    assert sum(not s.padding and s.k_count for s in found.segments) == (
+        found.tiles[0] * found.tiles[1] * found.tiles[2]
+    )
+    # One slot and one flag a workgroup are enough, and an idle workgroup is never waited for.
+    assert max(Counter(send.workgroup for send in found.sends).values(), default=0) <= 1
+    assert all(send.slot == send.workgroup for send in found.sends)
+    assert not {signaller for _, signaller in found.wait_edges()} & set(found.idle)
+    lower = name.find("owner=last") >= 0
+    assert all((signaller < waiter) == lower for waiter, signaller in found.wait_edges())
+    return found
+
+
+@every_order
+@every_schedule
+def test_one_graph_serves_all_problems(name: str, order: str):
+    graph = symbolic(name, order)
+
+    @given(problems())
+    @settings(max_examples=25)
+    def on(problem: Problem):
+        check(graph, problem, name)
+
+    for problem in CORNERS.values():
+        check(graph, problem, name)
+    on()
+
+
+@pytest.mark.slow
+@every_order
+@every_schedule
+def test_one_graph_serves_all_problems_at_length(name: str, order: str):
+    graph = symbolic(name, order)
+
+    @given(problems(most=60))
+    @settings(max_examples=400)
+    def on(problem: Problem):
+        check(graph, problem, name)
+
+    on()
+
+
+@every_schedule
+@pytest.mark.parametrize("corner", CORNERS)
+def test_a_graph_of_numbers_does_the_same_as_one_of_symbols(name: str, corner: str):
+    problem = CORNERS[corner]
+    assert check(numeric(name, problem), problem, name) == check(symbolic(name), problem, name)
+
+
+@given(st.sampled_from(sorted(SCHEDULES)), st.sampled_from(sorted(ORDERS)), problems())
+@example("two-tile-stream-k{owner=last}", "group", (1, 1, 1, 1))
+@settings(max_examples=40)
+def test_graphs_of_numbers(name: str, order: str, problem: Problem):
+    ours = check(numeric(name, problem, order), problem, name)
+    assert ours == check(symbolic(name, order), problem, name)
+
+
+@given(problems())
+@settings(max_examples=25)
+def test_stream_k_shares_are_equal_but_for_the_last(problem: Problem):
+    graph = symbolic("stream-k")
+    found = trace(graph, parameters(graph, problem))
+    total, workgroups = sum(found.iterations), problem[3]
+    share = max(1, -(-total // workgroups))
+    busy = [count for count in found.iterations if count]
+    assert all(count == share for count in busy[:-1])
+    assert busy[-1] <= share
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEDULES if name.startswith("two-tile")])
+@given(problems())
+@settings(max_examples=25)
+def test_two_tile_stream_k_puts_at_most_two_on_a_tile(name: str, problem: Problem):
+    graph = symbolic(name)
+    found = trace(graph, parameters(graph, problem))
+    tiles, workgroups = found.tiles[0] * found.tiles[1], problem[3]
+    if tiles < workgroups:
+        return
+    assert max(Counter(s.tile for s in found.segments).values()) <= 2
+    # Each workgroup streams one to two tiles' worth; the rest is whole tiles.
+    if tiles % workgroups == 0:
+        assert not found.sends
+    assert max(found.iterations) - min(found.iterations) <= 2 * found.tiles[2]
+
+
+@pytest.mark.parametrize("order", ["plain", "group"])
+@every_schedule
+def test_the_direction_of_waits_is_derived(name: str, order: str):
+    expected = "none" if name.startswith("data") else "lower" if "owner=last" in name else "higher"
+    assert wait_direction(symbolic(name, order)) == expected
+    assert wait_direction(numeric(name, (9, 13, 23, 5), order)) == expected

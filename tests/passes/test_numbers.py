@@ -1,0 +1,127 @@
+"""The published numbers: 10 x 12 x 512 tiles on 32 workgroups, 57 cubed, and the corner cases."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from coordgraph.integers import evaluate
+from coordgraph.interpreter import Trace, trace
+from tests.passes.schedules import in_tiles, parameters, symbolic
+
+SEED = in_tiles(10, 12, 512, 32)
+TWO_TILE = [
+    "two-tile-stream-k",
+    "two-tile-stream-k{owner=last}",
+    "two-tile-stream-k{first=dp}",
+    "two-tile-stream-k{owner=last,first=dp}",
+]
+
+
+def traced(name: str, problem: tuple[int, int, int, int]) -> Trace:
+    graph = symbolic(name)
+    found = trace(graph, parameters(graph, problem))
+    assert found.problems() == ()
+    return found
+
+
+def segments(found: Trace, workgroup: int) -> list[tuple[int, int, int]]:
+    """(output tile, first and last k tile) of each segment."""
+    columns = found.tiles[1]
+    return [
+        (s.tile[0] * columns + s.tile[1], s.k_first, s.k_first + s.k_count - 1)
+        for s in found.of(workgroup)
+    ]
+
+
+def parts(name: str, problem: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+    """Streamed iterations, and a workgroup's; data-parallel ones, and a workgroup's."""
+    graph = symbolic(name)
+    values = graph.parameters.evaluate({**parameters(graph, problem), "read_c": 0})
+    names = ("sk.tiles", "sk.local", "dp.tiles", "dp.local")
+    sizes = [graph.coordinates[name].size for name in names]
+    a, b, c, d = (int(evaluate(size, values)) for size in sizes if size is not None)
+    return a, b, c, d
+
+
+PLAIN = [(18, 384, 511), (19, 0, 511), (20, 0, 511), (21, 0, 511), (22, 0, 255)]
+
+
+def test_stream_k_gives_workgroup_5_five_segments():
+    found = traced("stream-k", SEED)
+    assert sum(found.iterations) == 61440
+    assert set(found.iterations) == {1920}
+    assert segments(found, 5) == PLAIN
+    assert found.of(5)[0].tile == (1, 6)
+    assert [s.role for s in found.of(5)] == ["final", "whole", "whole", "whole", "first"]
+
+
+def test_stream_k_with_the_last_owner_walks_backwards():
+    assert segments(traced("stream-k{owner=last}", SEED), 5) == PLAIN[::-1]
+
+
+SK, DP = [(8, 384, 511), (9, 0, 511), (10, 0, 255)], [(66, 0, 511), (67, 0, 511)]
+DP_FIRST = [(10, 0, 511), (11, 0, 511)]
+SK_LATER = [(tile + 64, first, last) for tile, first, last in SK]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (TWO_TILE[0], SK + DP),
+        (TWO_TILE[1], SK[::-1] + DP),
+        (TWO_TILE[2], DP_FIRST + SK_LATER),
+        (TWO_TILE[3], DP_FIRST + SK_LATER[::-1]),
+    ],
+)
+def test_two_tile_stream_k_on_workgroup_5(name: str, expected: list[tuple[int, int, int]]):
+    assert segments(traced(name, SEED), 5) == expected
+
+
+@pytest.mark.parametrize("name", TWO_TILE)
+@pytest.mark.parametrize(
+    ("problem", "expected"),
+    [
+        (SEED, (28672, 896, 32768, 1024)),
+        (in_tiles(57, 57, 57, 132), (12141, 92, 173052, 1311)),
+        (in_tiles(57, 57, 57, 304), (29241, 97, 155952, 513)),
+        (in_tiles(4, 4, 8, 3), (32, 11, 96, 32)),
+    ],
+)
+def test_the_parts_of_two_tile_stream_k(
+    name: str, problem: tuple[int, int, int, int], expected: tuple[int, int, int, int]
+):
+    assert parts(name, problem) == expected
+
+
+@pytest.mark.parametrize("name", TWO_TILE)
+def test_two_fixups(name: str):
+    assert len(traced(name, in_tiles(4, 4, 8, 3)).receives) == 2
+
+
+@pytest.mark.parametrize("name", ["stream-k", "stream-k{owner=last}", *TWO_TILE])
+def test_one_tile_on_too_many_workgroups(name: str):
+    found = traced(name, in_tiles(1, 1, 64, 128))
+    assert len(found.receives) == 63
+    assert found.idle == tuple(range(64, 128))
+
+
+@pytest.mark.parametrize("name", TWO_TILE)
+def test_whole_waves_are_data_parallel(name: str):
+    found = traced(name, in_tiles(8, 16, 8, 64))
+    assert found.sends == ()
+    assert {s.role for s in found.segments} == {"whole"}
+    assert found.utilisation == 1.0
+
+
+@pytest.mark.parametrize("name", ["stream-k", *TWO_TILE])
+def test_57_cubed(name: str):
+    traced(name, in_tiles(2, 2, 2, 3))
+    start = time.perf_counter()
+    found = traced(name, in_tiles(57, 57, 57, 132))
+    assert time.perf_counter() - start < 2
+    assert sum(found.iterations) == 57**3
+    # 1403 iterations at most, where whole tiles would take 25 waves of 57.
+    assert max(found.iterations) == 1403
+    assert found.utilisation > 0.999

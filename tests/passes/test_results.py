@@ -1,0 +1,111 @@
+"""Numbers: every schedule gives the reference's result, whoever runs first."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordgraph import KernelGraph
+from coordgraph.interpreter import SCHEDULERS, Deadlock, interpret
+from coordgraph.interpreter.schedulers import Scheduler, Shuffled
+from coordgraph.progress import wait_direction
+from tests.passes.schedules import (
+    CORNERS,
+    ORDERS,
+    SCHEDULES,
+    Problem,
+    numeric,
+    parameters,
+    problems,
+    symbolic,
+)
+
+FIXED_UP = [name for name in SCHEDULES if "stream-k" in name]
+every_schedule = pytest.mark.parametrize("name", SCHEDULES)
+
+
+def matrices(problem: Problem, *, whole: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    """Small whole numbers, whose sums are exact in any order, or normal ones."""
+    m, n, k, _ = problem
+    random = np.random.default_rng(sum(problem))
+    if whole:
+        a, b = random.integers(-4, 5, (m, k)), random.integers(-4, 5, (k, n))
+    else:
+        a, b = random.standard_normal((m, k)), random.standard_normal((k, n))
+    return a.astype(np.float32), b.astype(np.float32)
+
+
+def run(graph: KernelGraph, problem: Problem, schedule: Scheduler, **options: int) -> np.ndarray:
+    a, b = matrices(problem)
+    left = {k: v for k, v in parameters(graph, problem).items() if k == "workgroups"}
+    result = interpret(graph, a, b, parameters=left, schedule=schedule, **options)
+    assert np.array_equal(result.d, a @ b)
+    return result.d
+
+
+@every_schedule
+@pytest.mark.parametrize("corner", CORNERS)
+def test_the_result_is_the_reference_at_corners(name: str, corner: str):
+    graph, problem = symbolic(name), CORNERS[corner]
+    for kind in SCHEDULERS.values():
+        run(graph, problem, kind())
+
+
+@every_schedule
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_result_is_the_reference(name: str, order: str):
+    graph = symbolic(name, order)
+
+    @given(problems(most=18), st.integers(0, 99), st.sampled_from(sorted(SCHEDULERS)))
+    @settings(max_examples=8)
+    def on(problem: Problem, seed: int, kind: str):
+        run(graph, problem, Shuffled(seed) if kind == "shuffled" else SCHEDULERS[kind]())
+
+    on()
+
+
+@pytest.mark.slow
+@every_schedule
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_result_is_the_reference_at_length(name: str, order: str):
+    graph = symbolic(name, order)
+
+    @given(problems(most=40), st.integers(0, 99), st.sampled_from(sorted(SCHEDULERS)))
+    @settings(max_examples=150)
+    def on(problem: Problem, seed: int, kind: str):
+        run(graph, problem, Shuffled(seed) if kind == "shuffled" else SCHEDULERS[kind]())
+
+    on()
+
+
+@every_schedule
+def test_a_graph_of_numbers_gives_the_reference(name: str):
+    problem = CORNERS["ragged everywhere"]
+    run(numeric(name, problem, "group"), problem, Shuffled(3))
+
+
+@pytest.mark.parametrize("name", FIXED_UP)
+@given(problems(most=16), st.integers(0, 1000))
+@settings(max_examples=6)
+def test_every_interleaving_gives_the_same_bits(name: str, problem: Problem, seed: int):
+    graph, (a, b) = symbolic(name), matrices(problem, whole=False)
+    options = {"workgroups": problem[3]}
+    first = interpret(graph, a, b, parameters=options).d
+    for schedule in (*(kind() for kind in SCHEDULERS.values()), Shuffled(seed)):
+        again = interpret(graph, a, b, parameters=options, schedule=schedule).d
+        assert first.tobytes() == again.tobytes()
+    np.testing.assert_allclose(first, a.astype(np.float64) @ b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", FIXED_UP)
+def test_waiting_for_lower_numbers_needs_no_residency(name: str):
+    """One tile in five pieces; what waits for lower numbers gets by with one at a time."""
+    graph, problem = symbolic(name), CORNERS["one tile in many pieces"]
+    if wait_direction(graph) == "lower":
+        run(graph, problem, Shuffled(1), resident=1)
+        return
+    with pytest.raises(Deadlock, match=r"0 for slot 1; only 1 are resident, so 1\.\.4 cannot"):
+        run(graph, problem, Shuffled(1), resident=1)
+    run(graph, problem, Shuffled(1), resident=5)
