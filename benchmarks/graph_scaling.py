@@ -2,9 +2,9 @@
 
     python -m benchmarks.graph_scaling --edges 100 1000 10000 --json scaling.json
 
-The graph is a chain of links `x --Tile--> number, inside --Flatten--> y --PassThrough--> x'`, sizes
-symbolic, and an operation for every ten edges or so. `reverse` walks the chain, `wide` reverses as many
-independent tiles at once. Times are the best of a few runs, in seconds.
+The graph is a chain of links `x --Tile--> number, inside --Flatten--> y --PassThrough--> x'` with
+symbolic sizes, and an operation for every ten edges or so. `reverse` walks the chain; `wide`
+reverses as many independent tiles at once. Times are the best of a few runs, in seconds.
 """
 
 from __future__ import annotations
@@ -105,7 +105,9 @@ def _seconds(step: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--edges", type=int, nargs="+", default=list(EDGES))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path, help="write the figures here too")
@@ -116,7 +118,9 @@ def main() -> None:
         table.add_row(str(edges), *(f"{times[step]:.4f}" for step in STEPS))
     Console().print(table)
     if options.json:
-        options.json.write_text(json.dumps({str(n): t for n, t in results.items()}, indent=2) + "\n")
+        options.json.write_text(
+            json.dumps({str(n): t for n, t in results.items()}, indent=2) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -194,5 +194,5 @@ class _Reader:
     def _error(self, message: str) -> ParseError:
         line = self.text.count("\n", 0, self.start) + 1
         column = self.start - (self.text.rfind("\n", 0, self.start) + 1) + 1
-        source = self.text.splitlines()[line - 1] if self.text.splitlines() else ""
+        source = self.text.split("\n")[line - 1].rstrip("\r")
         return ParseError(message, line, column, source)

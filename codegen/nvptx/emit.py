@@ -70,6 +70,7 @@ class CudaWalker(Walker):
             module, ir.ArrayType(ir.IntType(8), 0), "shared", addrspace=SHARED
         )
         self.shared.align = 1024
+        self.shared.type = pointer(SHARED)  # untyped, as every pointer here
         self._body(function)
         return module
 
@@ -139,8 +140,7 @@ class CudaWalker(Walker):
         if dim in self.offsets:
             narrow = b.trunc(index, I32)
             offset = b.add(b.mul(narrow, ir.Constant(I32, size)), ir.Constant(I32, self.offsets[dim]))
-            base = b.gep(self.shared, [ir.Constant(I32, 0), offset], source_etype=self.shared.value_type)
-            return base, guard
+            return b.gep(self.shared, [offset], source_etype=ir.IntType(8)), guard
         offset = b.mul(index, ir.Constant(I64, size))
         return b.gep(self.given[dim], [offset], source_etype=ir.IntType(8)), guard
 

@@ -175,7 +175,6 @@ class NumericBounds:
         return best
 
     def _shifted_minimum(self, p: Polynomial) -> Bound:
-        odd: set[Expr] = set()
         for a in atoms_of(p):
             low = self.lower(a)
             if low is None:
@@ -186,25 +185,24 @@ class NumericBounds:
                 p = substitute(p, a, add(constant(high), atom(a), -1))
             elif low:
                 p = substitute(p, a, add(atom(a), constant(low)))
-            if low is None or low < 0:
-                odd.add(a)
             if len(p) > MAX_TERMS:
                 return None
         total = p.get((), 0)
         for monomial, c in p.items():
             if c < 0 and monomial:
-                limit = self._shifted_maximum(monomial, odd)
+                limit = self._shifted_maximum(monomial)
                 if limit is None:
                     return None
                 total += c * limit
         return total
 
-    def _shifted_maximum(self, monomial: Monomial, odd: set[Expr]) -> Bound:
+    def _shifted_maximum(self, monomial: Monomial) -> Bound:
         ends = [(self.lower(a), self.upper(a)) for a in monomial]
         widths = [both(lambda low, high: high - low, low, high) for low, high in ends]
         limit = None if None in widths else prod(cast(list[int], widths))
-        if self.facts and odd.isdisjoint(monomial):
-            # A shifted atom is no larger than the atom itself where that is at least 0.
+        if self.facts:
+            # A shifted atom is no larger than the atom itself, where that is at least 0; elsewhere
+            # facts say nothing.
             limit = smallest(limit, self.fact_maximum(monomial))
         return None if limit is None else max(limit, 0)
 

@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from sympy.core.basic import Basic
-
 from coordgraph.control.graph import ControlGraph
 from coordgraph.control.operations import Assign, For, If, Operation, SetCoordinate
 from coordgraph.coordinates.dimensions import Dimension, ForLoop, MacroTileNumber
@@ -22,6 +20,7 @@ from coordgraph.coordinates.edges import Edge
 from coordgraph.coordinates.graph import CoordinateGraph
 from coordgraph.errors import VerifyError
 from coordgraph.integers import to_text
+from coordgraph.show.fields import shown, written
 
 __all__ = ["control", "coordinates"]
 
@@ -169,8 +168,10 @@ _WORDS = (
 def escape(text: str) -> str:
     """A label that mermaid shows as it is: its entities for what it would read as syntax."""
     escaped = _SYNTAX.sub(lambda match: f"#{ord(match[0])};", text)
-    # Even so, a backslash and an n would become a new line; a word joiner between them does not.
-    return " ".join(escaped.replace("#92;", "#92;#8288;").split()) or " "
+    # Even so, a backslash and an n make a new line, dollars a formula and a colon an icon; with a
+    # word joiner after them they do not.
+    re.sub("#(36|58|92);", r"\g<0>#8288;", escaped)
+    return " ".join(escaped.split()) or " "
 
 
 # Quotes, entities, tags, markdown, mathematics, and icons (fa:fa-car).
@@ -189,9 +190,7 @@ def _describe(dimension: Dimension, notes: bool) -> Iterator[str]:
 def _draw(picture: _Picture, edge: Edge, added: bool) -> None:
     """An edge as a box with numbered operands, or as an arrow where it is one to one."""
     upstream, downstream = edge.upstream, edge.downstream
-    details = [
-        f"{name} {_plain(value)}" for name, value in edge.details.items() if value not in ("", None)
-    ]
+    details = [f"{name} {written(v, to_text)}" for name, v in shown(edge.details).items()]
     if len(upstream) == len(downstream) == 1:
         picture.arrow(upstream[0], downstream[0], ", ".join([edge.kind, *details]), added)
         return
@@ -203,15 +202,6 @@ def _draw(picture: _Picture, edge: Edge, added: bool) -> None:
         picture.arrow(name, key, str(position) if len(upstream) > 1 else "", added)
     for position, name in enumerate(downstream):
         picture.arrow(key, name, str(position) if len(downstream) > 1 else "", added)
-
-
-def _plain(value: Any) -> str:
-    """A field's value as a label shows it."""
-    if isinstance(value, tuple):
-        return ", ".join(map(_plain, value))
-    if isinstance(value, bool):
-        return str(value).lower()
-    return to_text(value) if isinstance(value, Basic) else str(value)
 
 
 def _operation(op: Operation) -> list[str]:
@@ -227,7 +217,7 @@ def _operation(op: Operation) -> list[str]:
         case SetCoordinate():
             return [f"Set {op.dim} = {to_text(op.value)}"]
         case _:
-            values = [_plain(v) for v in op.details.values() if v not in ("", (), None, False)]
+            values = [written(value, to_text) for value in shown(op.details).values()]
             return [f"{op.kind}({'; '.join(values)})" if values else op.kind]
 
 

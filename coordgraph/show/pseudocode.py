@@ -8,7 +8,6 @@ code generator asks for it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from sympy import Expr, Integer, Symbol
 from sympy.core.basic import Basic
@@ -35,6 +34,7 @@ from coordgraph.control.scope import Scoped
 from coordgraph.errors import EvaluationError
 from coordgraph.kernel import KernelGraph
 from coordgraph.show.ccode import identifier, to_c
+from coordgraph.show.fields import shown, written
 
 __all__ = ["pseudocode"]
 
@@ -199,14 +199,14 @@ class _Writer:
             for role, names in bound.items()
             if not role.endswith("registers")
         }
-        arrow = f"{places.pop('source')} -> {places.pop('destination')}" if (
-            {"source", "destination"} <= places.keys()
-        ) else ""
+        arrow = ""
+        if places.keys() >= {"source", "destination"}:
+            arrow = f"{places.pop('source')} -> {places.pop('destination')}"
         parts = [f"{role} {place}" for role, place in places.items()]
         parts += [
-            f"{name} {_plain(value)}"
-            for name, value in op.details.items()
-            if (name not in bound or name.endswith("registers")) and value not in ("", (), None)
+            f"{name} {written(value, to_c)}"
+            for name, value in shown(op.details).items()
+            if name not in bound or name.endswith("registers")
         ]
         text = " ".join(filter(None, (op.kind, arrow)))
         text += f" ({'; '.join(parts)})" if parts else ""
@@ -278,13 +278,3 @@ def _indexed(scope: Scoped, name: str) -> str:
         return f"{name}[{to_c(scope.reverse(name).values[0])}]"
     except EvaluationError:
         return name
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ", ".join(map(_plain, value))
-    if isinstance(value, bool):
-        return str(value).lower()
-    return to_c(value) if isinstance(value, Basic) else str(value)
-
-

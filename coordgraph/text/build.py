@@ -108,7 +108,9 @@ class _Builder:
         """A value with the expressions inside it made."""
         if isinstance(raw, RawExpression):
             return self.expression(raw)
-        return tuple(map(self.value, cast("tuple[Any, ...]", raw))) if isinstance(raw, tuple) else raw
+        if isinstance(raw, tuple):
+            return tuple(map(self.value, cast("tuple[Any, ...]", raw)))
+        return raw
 
     def record(self, raw: RawRecord, **bodies: Any) -> Any:
         """A record; what its class complains about becomes an error with the place."""

@@ -28,6 +28,7 @@ from coordgraph.text.raw import (
     RawParameter,
     RawRecord,
     RawTensor,
+    Where,
     suggest,
 )
 from coordgraph.text.shapes import Kind, Shape, record_fields
@@ -36,6 +37,19 @@ from coordgraph.text.symbols import free_symbols
 __all__ = ["from_json", "to_json"]
 
 T = TypeVar("T")
+_PARTS = (
+    "coordgraph",
+    "gemm",
+    "level",
+    "symbols",
+    "parameters",
+    "assumptions",
+    "tensors",
+    "dimensions",
+    "edges",
+    "control",
+    "log",
+)
 
 
 def to_json(graph: KernelGraph) -> dict[str, Any]:
@@ -99,9 +113,10 @@ class _Writer:
         }
         return {"kind": op.kind, **self.record(op, op.BODIES), **bodies}
 
-    def _value(self, shape: Shape, value: Any) -> Any:
-        if value is None and shape.optional:
+    def _value(self, shape: Shape, given: object) -> Any:
+        if given is None and shape.optional:
             return None
+        value = cast("Any", given)
         match shape.kind:
             case Kind.INTEGER:
                 return int(value)
@@ -130,51 +145,43 @@ def _read_graph(data: Any, at: Path) -> RawGraph:
     top = _mapping(data, at)
     if (version := top.get("coordgraph")) != VERSION:
         raise at.error(f"'coordgraph' is {version!r}; version {VERSION} is understood")
-    raw, parts = RawGraph(at), set(_PARTS)
+    raw = RawGraph(at)
     for name in top:
-        if name not in parts:
-            raise at.error(f"unknown part '{name}'{suggest(str(name), parts)}")
-    gemm = _mapping(top.get("gemm", {}), at / "gemm")
+        if name not in _PARTS:
+            raise at.error(f"unknown part '{name}'{suggest(str(name), _PARTS)}")
     raw.gemm = RawRecord(Gemm, at / "gemm")
-    _read_fields(raw.gemm, gemm, at / "gemm", ())
+    _read_fields(raw.gemm, _mapping(top.get("gemm", {}), at / "gemm"), at / "gemm", ())
     if "level" in top:
         raw.level, raw.level_at = _string(top["level"], at / "level"), at / "level"
-    for name, sort in _mapping(top.get("symbols", {}), at / "symbols").items():
-        here = at / "symbols" / str(name)
-        if sort not in ("positive", "nonnegative"):
-            raise here.error(f"needs 'positive' or 'nonnegative', not {sort!r}")
-        raw.symbols.append((str(name), sort == "positive", here))
-    for here, item in _items(top, at, "parameters"):
-        raw.parameters.append(_read_parameter(item, here))
-    for here, item in _items(top, at, "assumptions"):
-        entry = _only(item, here, "expr", "maximum")
-        expr = RawExpression(_string(entry.get("expr"), here / "expr"), here / "expr")
-        raw.assumptions.append(RawAssumption(expr, _number(entry.get("maximum"), here / "maximum")))
-    for here, item in _items(top, at, "tensors"):
-        raw.tensors.append(_read_tensor(item, here))
-    for here, item in _items(top, at, "dimensions"):
-        raw.dimensions.append(_read_record(item, here, DIMENSIONS, "kind of dimension"))
-    for here, item in _items(top, at, "edges"):
-        raw.edges.append(_read_record(item, here, EDGES, "edge"))
+    raw.symbols = _read_symbols(top.get("symbols", {}), at / "symbols")
+    raw.parameters = [_read_parameter(v, here) for here, v in _items(top, at, "parameters")]
+    raw.assumptions = [_read_assumption(v, here) for here, v in _items(top, at, "assumptions")]
+    raw.tensors = [_read_tensor(v, here) for here, v in _items(top, at, "tensors")]
+    raw.dimensions = [
+        _read_record(v, here, DIMENSIONS, "kind of dimension")
+        for here, v in _items(top, at, "dimensions")
+    ]
+    raw.edges = [_read_record(v, here, EDGES, "edge") for here, v in _items(top, at, "edges")]
     if "control" in top:
         raw.root = _read_operation(top["control"], at / "control", 0)
-    raw.log = [_string(item, here) for here, item in _items(top, at, "log")]
+    raw.log = [_string(v, here) for here, v in _items(top, at, "log")]
     return raw
 
 
-_PARTS = (
-    "coordgraph",
-    "gemm",
-    "level",
-    "symbols",
-    "parameters",
-    "assumptions",
-    "tensors",
-    "dimensions",
-    "edges",
-    "control",
-    "log",
-)
+def _read_symbols(value: Any, at: Path) -> list[tuple[str, bool, Where]]:
+    found: list[tuple[str, bool, Where]] = []
+    for name, sort in _mapping(value, at).items():
+        here = at / str(name)
+        if sort not in ("positive", "nonnegative"):
+            raise here.error(f"needs 'positive' or 'nonnegative', not {sort!r}")
+        found.append((str(name), sort == "positive", here))
+    return found
+
+
+def _read_assumption(item: Any, at: Path) -> RawAssumption:
+    entry = _only(item, at, "expr", "maximum")
+    expr = RawExpression(_string(entry.get("expr"), at / "expr"), at / "expr")
+    return RawAssumption(expr, _number(entry.get("maximum"), at / "maximum"))
 
 
 def _read_parameter(item: Any, at: Path) -> RawParameter:
@@ -202,9 +209,7 @@ def _read_tensor(item: Any, at: Path) -> RawTensor:
     )
 
 
-def _read_record(
-    item: Any, at: Path, registry: Mapping[str, type[Any]], what: str
-) -> RawRecord:
+def _read_record(item: Any, at: Path, registry: Mapping[str, type[Any]], what: str) -> RawRecord:
     entry = _mapping(item, at)
     raw = RawRecord(_class(entry, at, registry, what), at)
     _read_fields(raw, entry, at, ())

@@ -37,6 +37,7 @@ class Expressions:
         self._texts: dict[Basic, str] = {}
 
     def __call__(self, value: Any) -> str:
+        """The text; VerifyError where it could not be read back."""
         expr = cast("Basic", sympify(value))
         text = self._texts.get(expr)
         if text is None:
@@ -84,10 +85,10 @@ class _Printer:
             raise VerifyError(f"operations nest more than {MAX_NESTING} levels deep")
         indent = "  " * depth
         line = indent + op.kind + self._fields(op, op.BODIES)
-        for position, name in enumerate(op.BODIES):
-            body: tuple[Operation, ...] = getattr(op, name)
-            # An empty body is left out; the first one needs no name.
-            if not body:
+        bodies: dict[str, tuple[Operation, ...]] = {n: getattr(op, n) for n in op.BODIES}
+        for position, (name, body) in enumerate(bodies.items()):
+            # An empty body is left out, but for a first one with others after it.
+            if not body and (position or not any(bodies.values())):
                 continue
             title = "" if position == 0 else f" {'else' if name == 'orelse' else name}"
             yield f"{line}{title} {{"
@@ -105,9 +106,10 @@ class _Printer:
                 text += f" {spec.name}={self._value(spec.shape, value)}"
         return text
 
-    def _value(self, shape: Shape, value: Any) -> str:
-        if value is None and shape.optional:
+    def _value(self, shape: Shape, given: object) -> str:
+        if given is None and shape.optional:
             return "none"
+        value = cast("Any", given)
         match shape.kind:
             case Kind.INTEGER:
                 return _integer(value)

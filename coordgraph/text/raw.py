@@ -52,6 +52,7 @@ class Place:
     source: str
 
     def error(self, message: str, column: int = 0) -> ParseError:
+        """A ParseError with the line."""
         return ParseError(message, self.line, self.column + column, self.source)
 
 
@@ -67,6 +68,7 @@ class Path:
         return Path(f"{self.name}.{part}" if self.name else part)
 
     def error(self, message: str, column: int = 0) -> VerifyError:
+        """A VerifyError that begins with the path."""
         return VerifyError(f"{self.name or 'graph'}: {message}")
 
 

@@ -198,13 +198,18 @@ class _Reader:
             if not cls.BODIES:
                 raise c.error(f"{cls.__name__} has no body")
             raw.bodies[cls.BODIES[0]] = self._body(depth + 1)
-        while c.token.kind == "name" and c.after.text == "{":
+            self._further_bodies(raw, depth)
+        return raw
+
+    def _further_bodies(self, raw: RawOperation, depth: int) -> None:
+        """`else { … }` and the like after the first body's brace."""
+        c = self.cursor
+        while c.token.kind == "name":
             token = c.advance()
             name = ELSE.get(token.text, token.text)
-            if name not in cls.BODIES or name in raw.bodies:
-                raise c.error(f"{cls.__name__} has no further body '{token.text}'", token)
+            if name not in raw.cls.BODIES or name in raw.bodies:
+                raise c.error(f"{raw.cls.__name__} has no further body '{token.text}'", token)
             raw.bodies[name] = self._body(depth + 1)
-        return raw
 
     def _class(self, registry: Mapping[str, type[T]], what: str) -> type[T]:
         token = self.cursor.token

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, fields
 from enum import Enum
 from functools import cache
+from inspect import get_annotations
 from typing import Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from sympy import Expr, Integer, Symbol
@@ -106,8 +107,9 @@ def _hints(cls: type[Any]) -> dict[str, Any]:
         pass
     hints: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
-        for name, hint in base.__dict__.get("__annotations__", {}).items():
-            holder = type(name, (), {"__annotations__": {name: hint}, "__module__": base.__module__})
+        for name, hint in get_annotations(base).items():
+            alone = {"__annotations__": {name: hint}, "__module__": base.__module__}
+            holder = type(name, (), alone)
             try:
                 hints |= get_type_hints(holder, localns=_COMMON_NAMES)
             except NameError:
@@ -142,7 +144,7 @@ def _shape(hint: Any) -> Shape | None:
 
 
 def _subclass(hint: type[Any]) -> Shape | None:
-    """`Symbol` is an expression, `Relational` a condition; an Enum or a class of one's own is not."""
+    """`Symbol` is an expression, `Relational` a condition; an Enum is neither."""
     for base in (Boolean, Expr):
         if issubclass(hint, base):
             return Shape(_LEAVES[base])

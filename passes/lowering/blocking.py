@@ -51,10 +51,10 @@ class Block:
     def add(self, c: CoordinateEditor, gemm: Gemm) -> None:
         """Tie the tile positions to blocks, and blocks to the buffers."""
         m, n, k = (c[name].fixed_size for name in ("D.index.0", "D.index.1", "A.index.1"))
-        across = (Integer(-(-m // self.rows)), Integer(-(-n // self.columns)))
-        c.add(Linear("block.m", across[0], note="register blocks down the tile"))
+        height, width = _whole(m, self.rows), _whole(n, self.columns)
+        c.add(Linear("block.m", Integer(height // self.rows), note="register blocks down the tile"))
         c.add(Register("block.row", Integer(self.rows)))
-        c.add(Linear("block.n", across[1], note="register blocks across the tile"))
+        c.add(Linear("block.n", Integer(width // self.columns), note="register blocks across it"))
         c.add(Linear("block.column", Integer(self.columns)))
         c.add(Register("block.vector", Integer(self.vectors)))
         c.add(Lane("block.lane", Integer(self.lanes), note="element of a vector"))
@@ -69,10 +69,9 @@ class Block:
         c.connect(PassThrough("A.index.1", "block.k"))
         c.connect(PassThrough("B.index.0", "block.k"))
         c.connect(Tile("block.column", ("block.vector", "block.lane")))
-        height, width = (size * part for size, part in zip(across, (self.rows, self.columns), strict=True))
-        c.add(Shared("A.shared", height * k, tensor="A"))
-        c.add(Shared("B.shared", width * k, tensor="B"))
-        c.add(Shared(ACCUMULATOR, height * width))
+        c.add(Shared("A.shared", Integer(height * k), tensor="A"))
+        c.add(Shared("B.shared", Integer(width * k), tensor="B"))
+        c.add(Shared(ACCUMULATOR, Integer(height * width)))
         # A keeps the order of its elements in memory: rows, or columns where it is transposed.
         last = ("block.k", "block.row") if gemm.transpose_a else ("block.row", "block.k")
         c.connect(Tile("A.shared", ("block.m", *last)))

@@ -10,17 +10,10 @@ from coordgraph.control import Scoped
 from coordgraph.control.operations import (
     Assign,
     Body,
-    Epilogue,
     For,
     If,
-    InitAccumulator,
-    LoadTile,
-    MultiplyAccumulate,
     Operation,
-    ReceivePartial,
-    SendPartial,
     SetCoordinate,
-    StoreTile,
 )
 from coordgraph.coordinates.dimensions import Workitem
 from coordgraph.tensors import dtype
@@ -57,6 +50,7 @@ class LowerToHost(Pass):
     establishes = ("lowered",)
 
     def why_not(self, graph: KernelGraph) -> str | None:
+        """Options that make no sense, graphs of other machines, tiles that are too large."""
         bits, element = self.vector_bits, dtype(graph.gemm.accumulator).bits
         if bits < element or bits & (bits - 1):
             return f"vector_bits={bits} must be a power of two, at least {element}"
@@ -76,11 +70,13 @@ class LowerToHost(Pass):
         return choose_block(m, n, lanes, self.registers)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
+        """Add the coordinates of blocks, then replace each operation on tiles."""
         block = self._block(graph)
         with graph.edit(str(self)) as e:
             e.level = "lowered"
             block.add(e.coordinates, graph.gemm)
-            instruction = "fma" if self.fused else "multiply-add"
+            kind = "fma" if self.fused else "multiply-add"
+            instruction = f"{kind}.{graph.gemm.accumulator}x{block.lanes}"
             buffers = Buffers(e.coordinates, graph.gemm, block, instruction)
             body = tuple(_lower(graph.control.root.body, graph.scope(), buffers))
             e.kernel(*body, workgroup=graph.control.root.workgroup)
@@ -105,24 +101,10 @@ def _lower(body: Body, scope: Scoped, buffers: Buffers) -> Iterator[Operation]:
             case Assign():
                 _, scope = scope.assign(op)
                 yield op
-            case InitAccumulator():
-                yield buffers.zero(scope)
-            case LoadTile():
-                yield buffers.pack(op.tensor, scope)
-            case MultiplyAccumulate():
-                yield buffers.multiply(scope)
-            case SendPartial():
-                yield from buffers.send(scope)
-            case ReceivePartial():
-                yield from buffers.receive(scope)
-            case Epilogue():
-                yield from buffers.epilogue(op.tensor, scope)
-            case StoreTile():
-                yield buffers.store(op.tensor, scope)
             case _ if op.BODIES:
                 yield op.with_body(*_lower(op.children, scope, buffers))
             case _:
-                yield op
+                yield from buffers.lower(op, scope)
 
 
 def _tile(graph: KernelGraph) -> tuple[int, int, int]:

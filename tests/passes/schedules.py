@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 from hypothesis import strategies as st
 
@@ -44,7 +44,7 @@ def schedule(name: str, workgroups: int | None = None) -> Pass:
     return type(found)(**options)
 
 
-@lru_cache(maxsize=None)
+@cache
 def symbolic(name: str, order: str = "plain", tile: tuple[int, int, int] = TILE) -> KernelGraph:
     """One graph for all problems."""
     return Pipeline([*ORDERS[order], schedule(name)])(Gemm("f32").graph(tile))

@@ -28,7 +28,9 @@ def values(hint: str) -> st.SearchStrategy[Any]:
     elif "int" in hint:
         choices.append(st.integers(-(10**17), 10**17))
     elif "str" in hint:
-        choices.append(st.from_regex(r"[A-Za-z0-9_.+-]+", fullmatch=True).filter(lambda w: w != "none"))
+        choices.append(
+            st.from_regex(r"[A-Za-z0-9_.+-]+", fullmatch=True).filter(lambda w: w != "none")
+        )
     return st.one_of(choices)
 
 
@@ -73,22 +75,24 @@ def test_mutated_pipelines(text: str, at: int, dropped: int, put: str):
 
 
 def check(text: str) -> None:
+    lines = text.split("\n")
     try:
         pipeline = Pipeline.parse(text)
-    except ParseError as error:
-        lines = text.split("\n")
-        assert 1 <= error.line <= len(lines)
-        assert error.source == lines[error.line - 1]
-        assert 1 <= error.column <= len(lines[error.line - 1]) + 1
+    except ParseError as caught:
+        error = caught
     else:
         assert Pipeline.parse(str(pipeline)) == pipeline
+        return
+    assert 1 <= error.line <= len(lines)
+    assert error.source == lines[error.line - 1].rstrip("\r")
+    assert 1 <= error.column <= len(lines[error.line - 1]) + 1
 
 
 @pytest.mark.parametrize(
     ("text", "line", "column", "message"),
     [
         ("", 1, 1, "expected the name of a pass"),
-        ("   ", 1, 4, "expected the name of a pass"),
+        ("   ", 1, 1, "expected the name of a pass"),
         (",", 1, 1, "expected the name of a pass"),
         ("stream-k,", 1, 10, "expected the name of a pass"),
         ("stream-k,\n  streem-k", 2, 3, "unknown pass 'streem-k'; did you mean 'stream-k'?"),
@@ -105,6 +109,8 @@ def check(text: str) -> None:
         ("stream-k{workgroups=1", 1, 22, "unexpected end"),
         ("reorder{swap=yes}", 1, 14, "swap is true or false, not 'yes'"),
         ("stream-k{owner=\té}", 1, 17, "unexpected character"),
+        ("stream-k{owner=first}\r\n}", 2, 1, "expected ',' between passes or the end"),
+        ("\x0b\x85\nstream", 2, 1, "unknown pass 'stream'; did you mean 'stream-k'?"),
         ("stream-k}", 1, 9, "expected ',' between passes or the end"),
     ],
 )
@@ -114,4 +120,4 @@ def test_errors_say_where(text: str, line: int, column: int, message: str):
     error = caught.value
     assert message in error.message
     assert (error.line, error.column) == (line, column)
-    assert error.source == text.split("\n")[line - 1]
+    assert error.source == text.split("\n")[line - 1].rstrip("\r")

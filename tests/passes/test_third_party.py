@@ -16,7 +16,7 @@ from coordgraph.integers import Ranges
 from coordgraph.interpreter import SCHEDULERS, interpret, trace
 from coordgraph.progress import wait_direction
 from passes import Pass, Pipeline
-from tests.passes.schedules import CORNERS, SCHEDULES
+from tests.passes.schedules import CORNERS, SCHEDULES, schedule
 
 
 @dataclass(frozen=True)
@@ -83,21 +83,39 @@ def visited(graph: KernelGraph, problem: tuple[int, int, int, int]) -> list[tupl
     return list(dict.fromkeys(s.tile for s in found.segments))
 
 
+OUTSIDE = pytest.mark.parametrize("order", [Snake(), LastRowFirst()], ids=str)
+
+
+def check(graph: KernelGraph, problem: tuple[int, int, int, int]) -> None:
+    m, n, k, workgroups = problem
+    visited(graph, problem)
+    random = np.random.default_rng(m)
+    a = random.integers(-4, 5, (m, k)).astype(np.float32)
+    b = random.integers(-4, 5, (k, n)).astype(np.float32)
+    given = {"workgroups": workgroups} if "workgroups" in graph.parameters else {}
+    for kind in ("reversed", "starve-signallers"):
+        result = interpret(graph, a, b, parameters=given, schedule=SCHEDULERS[kind]())
+        assert np.array_equal(result.d, a @ b)
+
+
+@OUTSIDE
 @pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("order", [Snake(), LastRowFirst()], ids=str)
-def test_orders_from_outside_compose_with_every_schedule(name: str, order: Pass):
-    graph = Pipeline([order, SCHEDULES[name]])(Gemm("f32").graph((4, 4, 4)))
+@pytest.mark.parametrize("corner", ["one tile in many pieces", "ragged everywhere"])
+def test_orders_from_outside_compose_with_every_schedule(name: str, order: Pass, corner: str):
+    m, n, k, workgroups = CORNERS[corner]
+    step = schedule(name, workgroups)
+    graph = Pipeline([order, step])(Gemm("f32", m=m, n=n, k=k).graph((4, 4, 4)))
     expected = "none" if name.startswith("data") else "lower" if "owner=last" in name else "higher"
     assert wait_direction(graph) == expected
-    for m, n, k, workgroups in CORNERS.values():
-        visited(graph, (m, n, k, workgroups))
-        random = np.random.default_rng(m)
-        a = random.integers(-4, 5, (m, k)).astype(np.float32)
-        b = random.integers(-4, 5, (k, n)).astype(np.float32)
-        given = {"workgroups": workgroups} if "workgroups" in graph.parameters else {}
-        for kind in ("reversed", "starve-signallers"):
-            result = interpret(graph, a, b, parameters=given, schedule=SCHEDULERS[kind]())
-            assert np.array_equal(result.d, a @ b)
+    check(graph, CORNERS[corner])
+
+
+@OUTSIDE
+@pytest.mark.parametrize("name", ["stream-k", "two-tile-stream-k{owner=last,first=dp}"])
+def test_orders_from_outside_keep_sizes_symbolic(name: str, order: Pass):
+    graph = Pipeline([order, SCHEDULES[name]])(Gemm("f32").graph((4, 4, 4)))
+    for problem in CORNERS.values():
+        check(graph, problem)
 
 
 def test_the_snake_goes_to_and_fro():

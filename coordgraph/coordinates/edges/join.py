@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sympy import Eq, Expr, Integer, sympify
+from sympy import Eq, Expr, Integer, Lt, sympify
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
-from coordgraph.coordinates.edges.radix import split_by_strides, strided_sum
+from coordgraph.coordinates.edges.radix import product, split_by_strides, strided_sum
 from coordgraph.errors import VerifyError
 from coordgraph.integers import Ranges
 
@@ -21,7 +21,8 @@ class Join(Edge):
     """`Join(I0, I1, …; O)`: several indices as one, with strides of one's own.
 
     forward: `o = Σ iₖ·strideₖ`; reverse: by mixed radix where the strides nest, else
-    `NotInvertible`. Size: the largest index + 1.
+    `NotInvertible`. Size: the largest index + 1. Strides may leave gaps, which the guard
+    `iₖ < nₖ` tells apart.
     """
 
     strides: tuple[Expr, ...] = ()
@@ -51,3 +52,15 @@ class Join(Edge):
 
     def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
         return (strided_sum(indices, self.strides),)
+
+    def guard(
+        self, upstream: Sequence[Expr], downstream: Sequence[Expr | None], sizes: Sizes
+    ) -> tuple[Boolean, ...]:
+        (whole,), covered = sizes.downstream, product(sizes.upstream)
+        if whole is not None and covered is not None and (covered - whole).expand() == 0:
+            return ()
+        return tuple(
+            Lt(index, size)
+            for index, size in zip(upstream, sizes.upstream, strict=True)
+            if size is not None
+        )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from sympy import Expr, Integer
 
 from coordgraph.errors import NotInvertible
-from coordgraph.integers import FloorDiv, FloorMod, Ranges
+from coordgraph.integers import Ranges, floor_div, floor_mod
 
 __all__ = ["compose", "decompose", "product", "split_by_strides", "strided_sum"]
 
@@ -32,12 +31,12 @@ def compose(indices: Sequence[Expr], sizes: Sequence[Expr | None], what: object)
 
 
 def decompose(index: Expr, sizes: Sequence[Expr | None], what: object) -> tuple[Expr, ...]:
-    """The inverse of `compose`: repeated mod and div by the last sizes; the first takes the rest."""
+    """The inverse of `compose`: repeated mod and div by the last sizes, the rest to the first."""
     digits: list[Expr] = []
     for size in reversed(sizes[1:]):
         radix = _present(size, what)
-        digits.append(FloorMod(index, radix))
-        index = FloorDiv(index, radix)
+        digits.append(floor_mod(index, radix))
+        index = floor_div(index, radix)
     return (index, *reversed(digits))
 
 
@@ -59,9 +58,10 @@ def split_by_strides(
     """Recover the indices of `strided_sum`, where the strides nest.
 
     They nest when, ordered from the smallest, each stride is larger than the largest sum of the
-    smaller ones; otherwise two different indices share a value and `NotInvertible` is raised.
+    smaller ones; otherwise two different indices share a value and `NotInvertible` is raised. An
+    axis of size one has the index 0, whatever its stride.
     """
-    order = _ascending(strides, sizes, ranges, what)
+    order = _ascending([i for i, size in enumerate(sizes) if size != 1], strides, ranges)
     reach: Expr = Integer(0)
     for position in order:
         size = sizes[position]
@@ -73,29 +73,23 @@ def split_by_strides(
             continue
         reach = reach + (size - 1) * strides[position]
     digits: dict[int, Expr] = {}
-    for position, above in pairwise([*order, None]):
-        assert position is not None
-        below = value if above is None else FloorMod(value, strides[above])
-        digits[position] = FloorDiv(below, strides[position])
-    return tuple(digits[position] for position in range(len(strides)))
+    for position in reversed(order):
+        digits[position] = floor_div(value, strides[position])
+        value = floor_mod(value, strides[position])
+    return tuple(digits.get(position, Integer(0)) for position in range(len(strides)))
 
 
-def _ascending(
-    strides: Sequence[Expr], sizes: Sequence[Expr | None], ranges: Ranges, what: object
-) -> list[int]:
-    """Positions by growing stride; equal strides put an axis of size one first."""
+def _ascending(positions: Sequence[int], strides: Sequence[Expr], ranges: Ranges) -> list[int]:
+    """Positions by growing stride, as far as that is known."""
 
-    def precedes(position: int, other: int) -> bool:
-        small, large = strides[position], strides[other]
-        if not ranges.prove_less(small, large + 1):
-            return False
+    def precedes(small: Expr, large: Expr) -> bool:
         # Sizes may make two symbolic strides equal: `1 <= ⌈n/3⌉` is all that can be proved.
-        return sizes[position] == 1 or not ranges.prove_less(large, small + 1)
+        return ranges.prove_less(small, large + 1) and not ranges.prove_less(large, small + 1)
 
     order: list[int] = []
-    for position in range(len(strides)):
-        place = (at for at, other in enumerate(order) if precedes(position, other))
-        order.insert(next(place, len(order)), position)
+    for position in positions:
+        places = (i for i, at in enumerate(order) if precedes(strides[position], strides[at]))
+        order.insert(next(places, len(order)), position)
     return order
 
 

@@ -87,15 +87,20 @@ def test_functions_are_bounded() -> None:
     assert known.interval(floor_div(lane, 8)) == (0, 3)
     assert known.interval(bit_xor(floor_mod(lane, 8), 5)) == (0, 7)
     assert known.interval(bit_xor(lane, floor_mod(s, 64))) == (0, 63)
+    assert known.interval(bit_xor(floor_mod(lane, 6), 2)) == (0, 7)
+    assert known.interval(bit_xor(floor_mod(lane, 5), 8)) == (0, 15)
     assert known.interval(minimum(lane, s)) == (0, 31)
     assert known.interval(maximum(lane, s)) == (0, None)
     assert known.interval(select(Lt(s, 3), lane, -2)) == (-2, 31)
     assert known.interval(-lane) == (-31, 0)
     assert known.interval(lane - s) == (None, 31)
     assert known.interval(floor_div(lane - 16, 5)) == (-4, 3)
+    assert known.interval(floor_div(lane - 1, TK)) == (-1, 30)
     assert known.prove_nonnegative(s - floor_div(s, TK) * TK)
     assert known.prove_less(s - TK, floor_div(s, TK) * TK)
-    assert known.with_index(s, TM * TN).prove_less(floor_div(s, TN), TM)
+    tiles = known.with_index(s, TM * TN)
+    assert tiles.prove_less(floor_div(s, TN), TM)
+    assert not tiles.prove_less(floor_div(s, TN), TM - 1)
     assert known.prove_nonnegative(s - minimum(s, TK))
     assert known.prove_less(select(Lt(s, TK), s, TK - 1), TK)
 
@@ -148,3 +153,16 @@ def test_bounds_that_mention_each_other_end() -> None:
     assert known.prove_less(t, 8)
     assert known.interval(s)[1] in (7, None)
     assert not known.prove_less(s, 5)
+
+
+def test_many_indices_at_once_are_the_same_as_one_by_one() -> None:
+    base = STREAM.with_definition(n, 3 * W).with_guard(m < stop)
+    sizes = [(m, TM), (s, minimum(TN, 2 * TK)), (n, stop), (t, TM), (m, stop + 1), (k, W), (wg, 7)]
+    one_by_one = base
+    for symbol, size in sizes:
+        one_by_one = one_by_one.with_index(symbol, size)
+    together = base.with_indices(sizes)
+    for part in ("bounds", "facts", "definitions", "guards"):
+        assert getattr(together, part) == getattr(one_by_one, part)
+    assert together.prove_less(s, 2 * TK)
+    assert dict(base.bounds) == dict(STREAM.with_definition(n, 3 * W).bounds)

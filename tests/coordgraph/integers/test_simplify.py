@@ -123,6 +123,12 @@ def test_a_segment_never_carries(before: str, after: str) -> None:
     assert to_text(simplify(parse(before), STREAMED)) == after
 
 
+def test_a_bound_that_is_one_too_large_may_carry() -> None:
+    ranges = RANGES.with_bounds(k, 0, (TK - floor_mod(share * wg + t, TK),))
+    expr = floor_mod(share * wg + t + k, TK)
+    assert simplify(expr, ranges) == expr
+
+
 def test_the_carry_rule_keeps_values() -> None:
     expr = floor_mod(share * wg + t + k, TK)
     simplified = simplify(expr, STREAMED)

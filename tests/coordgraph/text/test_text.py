@@ -32,6 +32,7 @@ from coordgraph.text import from_json, parse_graph, print_graph, to_json
 from tests.coordgraph.text.graphs import PIPELINES, all_graphs, lowered, scheduled
 from tests.support.golden import Golden
 
+THREE = Integer(3)
 WRITTEN = """
 # A scrap of a graph, as somebody writes it.
 coordgraph 1   # the version
@@ -58,9 +59,7 @@ gemm dtype=f16
 
 
 def around(*operations: Operation, **parts: object) -> KernelGraph:
-    return replace(
-        KernelGraph(Gemm(), control=ControlGraph(Kernel(tuple(operations)))), **parts
-    )
+    return replace(KernelGraph(Gemm(), control=ControlGraph(Kernel(tuple(operations)))), **parts)
 
 
 @pytest.mark.parametrize("number", range(len(all_graphs())))
@@ -122,6 +121,13 @@ def test_what_a_person_writes():
     assert parse(print_graph(graph)) == graph
 
 
+def test_a_branch_with_nothing_before_its_else():
+    graph = around(If(index_symbol("x") < 3, (), (Scope("s"),)))
+    text = print_graph(graph)
+    assert "    If condition=x < 3 {\n    } else {\n      Scope name=s\n    }\n" in text
+    assert parse(text) == graph
+
+
 def test_line_ends_of_other_systems():
     assert parse(WRITTEN.replace("\n", "\r\n")) == parse(WRITTEN)
 
@@ -141,7 +147,8 @@ def test_symbols_that_nothing_declares_are_written_too():
 
 
 @pytest.mark.parametrize(
-    "note", ["", "é ⌈m/64⌉ 😀", 'a "b" \\ # c', "\n\r\t\0\x7f\x85\u2028", "\ud800", "none", "a.b", "-"]
+    "note",
+    ["", "é ⌈m/64⌉ 😀", 'a "b" \\ # c', "\n\r\t\0\x7f\x85\u2028", "\ud800", "none", "a.b", "-"],
 )
 def test_any_string_stays_what_it_is(note: str):
     graph = around(
@@ -189,7 +196,7 @@ def third_party() -> KernelGraph:
         pairs: tuple[tuple[int, str], ...] = ()
         when: Boolean | None = None
         mode: Literal["near", "far"] = "near"
-        size: Expr | None = Integer(3)
+        size: Expr | None = THREE
         tags: tuple[str, ...] | None = ()
 
     @dataclass(frozen=True)
@@ -229,8 +236,7 @@ def test_classes_of_others_need_nothing_more():
     text = print_graph(graph)
     assert 'edge Fold x -> y by=x + 1 pairs=((1, one), (-2, "the two")) when=x < 3' in text
     assert "  Race label=none fast=true" in text
-    assert " loser {\n" in text
-    assert "} loser {\n" in text
+    assert "turns=(select(x < 2, x, 4), x) {\n    } loser {\n      Race" in text
     assert parse(text) == graph
     assert print_graph(parse(text)) == text
     assert from_json(to_json(graph)) == graph

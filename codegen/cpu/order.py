@@ -1,0 +1,58 @@
+"""The order in which threads take workgroups, such that waiting always ends.
+
+Threads take workgroups from the front of the order, so what has been started is always a prefix of
+it. If every workgroup waits only for ones before it, then the first that has not ended can go on,
+however few threads there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from graphlib import CycleError, TopologicalSorter
+
+import numpy as np
+
+from coordgraph import KernelGraph, LaunchError
+from coordgraph.interpreter import trace
+from coordgraph.interpreter.arguments import Array
+from coordgraph.progress import WaitDirection
+
+__all__ = ["starting_order"]
+
+
+def starting_order(
+    graph: KernelGraph, waits: WaitDirection, count: int, given: Mapping[str, int]
+) -> Array | None:
+    """Workgroup numbers in the order to start them, or None where they just count up.
+
+    Args:
+        graph: a scheduled graph.
+        waits: for whom its workgroups wait.
+        count: how many workgroups there are.
+        given: the launch arguments.
+
+    Raises:
+        LaunchError: workgroups wait for each other in a circle.
+    """
+    match waits:
+        case "none" | "lower":
+            return None
+        case "higher":
+            return np.arange(count - 1, -1, -1, dtype=np.int64)
+        case "mixed":
+            return _topological(graph, count, given)
+
+
+def _topological(graph: KernelGraph, count: int, given: Mapping[str, int]) -> Array:
+    """Every workgroup after those that it waits for."""
+    before: dict[int, list[int]] = {workgroup: [] for workgroup in range(count)}
+    for waiting, signals in sorted(trace(graph, given).wait_edges()):
+        before[waiting].append(signals)
+    try:
+        return np.array(list(TopologicalSorter(before).static_order()), dtype=np.int64)
+    except CycleError as error:
+        circle = " -> ".join(map(str, error.args[1]))
+        raise LaunchError(
+            f"workgroups wait for each other in a circle ({circle}); threads that run one "
+            "workgroup after another would never end"
+        ) from None

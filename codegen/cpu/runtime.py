@@ -1,0 +1,254 @@
+"""`HostKernel`: a scheduled graph compiled for the host, ready to be called."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from codegen.checks import TensorView, check_call, problem_parameters
+from codegen.cpu.emit import RUN_NAME, HostWalker
+from codegen.cpu.machine import host, lower
+from codegen.cpu.order import starting_order
+from codegen.cpu.threads import run_on_threads, thread_count
+from codegen.cpu.workspace import Workspaces
+from codegen.kernel import Kernel
+from codegen.llvm import host_machine, optimize
+from coordgraph import CodegenError, KernelGraph, LaunchError, VerifyError
+from coordgraph.integers import compile_function
+from coordgraph.interpreter.arguments import Array, numpy_dtype
+from coordgraph.progress import wait_direction
+from coordgraph.tensors import Role, dtype
+
+__all__ = ["HostKernel", "compile_host"]
+
+WORKGROUPS_PER_THREAD = 2
+KEPT_PLANS = 64
+
+
+class HostKernel(Kernel):
+    """A kernel for this machine's processor cores, called with numpy arrays.
+
+    A workgroup is run by one thread from beginning to end; how many threads there are decides
+    neither the result nor whether the kernel ends.
+    """
+
+    def __init__(self, graph: KernelGraph) -> None:
+        graph.workgroup  # noqa: B018 - says what to do where no schedule was applied
+        if graph.level != "scheduled":
+            raise CodegenError(
+                f"the graph is {graph.level}, not scheduled: apply one schedule, as in "
+                "StreamK()(graph); the kernel lowers it itself"
+            )
+        super().__init__(graph, "cpu")
+        self._lowered = lower(graph)
+        self.waits = wait_direction(graph)
+        walker = HostWalker(self._lowered, host().triple)
+        module = walker.build()
+        self._ir = str(module)
+        machine = host_machine()
+        optimized = optimize(module, machine, vectorize=True, unroll=True)
+        self.assembly: str = machine.emit_assembly(optimized)
+        """The machine code, in the host's assembly language."""
+        self._engine = llvm.create_mcjit_compiler(optimized, machine)
+        self._engine.finalize_object()
+        self._run = _prototype(walker)(self._engine.get_function_address(RUN_NAME))
+        self._scalar = np.dtype(numpy_dtype(graph.gemm.accumulator)).type
+        self._workspaces = Workspaces(walker.buffer_bytes)
+        self._formulas = _Formulas(graph, walker.parameters)
+        self._plan = lru_cache(KEPT_PLANS)(self._make_plan)
+
+    @property
+    def lowered(self) -> KernelGraph:
+        """The graph that the code was generated from."""
+        return self._lowered
+
+    @property
+    def llvm_ir(self) -> str:
+        """The LLVM IR before optimisation."""
+        return self._ir
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        c: Any = None,
+        out: Any = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Any = None,
+        *,
+        workgroups: int | None = None,
+        threads: int | None = None,
+    ) -> Array:
+        """Compute D; see `Kernel`.
+
+        Args:
+            a, b, c, out: numpy arrays; a new `out` is made where none is given.
+            alpha, beta: scalars of the epilogue.
+            stream: the host has none; must be None.
+            workgroups: where the graph leaves it open; by default two a thread.
+            threads: by default `COORDGRAPH_THREADS`, or one a processor.
+        """
+        if stream is not None:
+            raise LaunchError("the host has no streams; leave stream out")
+        alpha, beta = _number(alpha, "alpha"), _number(beta, "beta")
+        arrays = {"A": a, "B": b, "C": c, "D": out}
+        views = {n: _view(x, _LABELS[n]) for n, x in arrays.items() if x is not None}
+        for name in "AB":
+            if name not in views:
+                raise LaunchError(f"{_LABELS[name]} is missing")
+        given = problem_parameters(self.graph, views, beta=beta)
+        check_call(self.graph, views, beta=beta)
+        if out is not None and not out.flags.writeable:
+            raise LaunchError("out is read-only; pass an array that may be written")
+        threads = thread_count(threads)
+        if any(p.name == "workgroups" for p in self.graph.parameters.given):
+            given["workgroups"] = workgroups or WORKGROUPS_PER_THREAD * threads
+        elif workgroups is not None:
+            raise LaunchError("this graph fixes its workgroups; schedule it with workgroups=None")
+        plan = self._plan(tuple(given.items()))
+        result = plan.new_output() if out is None else out
+        views.setdefault("D", _view(result, "out"))
+        self._launch(plan, views, (alpha, beta), min(threads, plan.workgroups))
+        return result
+
+    def _make_plan(self, given: tuple[tuple[str, int], ...]) -> _Plan:
+        """What launches of one size share."""
+        values = self.graph.parameters.evaluate(dict(given))
+        return self._formulas.plan(values, self.waits, dict(given))
+
+    def _launch(
+        self,
+        plan: _Plan,
+        views: Mapping[str, TensorView],
+        scalars: tuple[float, float],
+        threads: int,
+    ) -> None:
+        with (
+            self._workspaces.borrow(plan.workspace, plan.flags) as workspace,
+            self._workspaces.buffers(threads) as buffers,
+        ):
+            pointers = [
+                workspace.tensors[t.name].ctypes.data
+                if t.name in workspace.tensors
+                else views[t.name].pointer
+                if t.name in views
+                else None
+                for t in self.graph.tensors
+            ]
+            counter = ctypes.c_int64(0)
+            order = None if plan.order is None else plan.order.ctypes.data
+            head = (order, ctypes.addressof(counter), plan.workgroups, *pointers)
+
+            def work(thread: int) -> None:
+                self._run(*head, buffers[thread].ctypes.data, *scalars, *plan.integers)
+
+            run_on_threads(work, threads)
+
+
+def compile_host(graph: KernelGraph) -> HostKernel:
+    """Compile a scheduled graph for this machine.
+
+    Raises:
+        VerifyError: no schedule has been applied.
+        CodegenError: the graph is not at the level "scheduled", or the processor cannot run it.
+    """
+    return HostKernel(graph)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A launch of one size: integer arguments, workspace in bytes, order of workgroups."""
+
+    integers: tuple[int, ...]
+    workgroups: int
+    workspace: Mapping[str, int]
+    flags: tuple[str, ...]
+    order: Array | None
+    shape: tuple[int, ...]
+    kind: np.dtype[Any]
+
+    def new_output(self) -> Array:
+        """Memory for D."""
+        try:
+            return np.empty(self.shape, self.kind)
+        except MemoryError:
+            raise LaunchError(f"no memory for an output of shape {self.shape}") from None
+
+
+class _Formulas:
+    """The host's part of the index arithmetic: everything that is known at launch."""
+
+    def __init__(self, graph: KernelGraph, integers: list[str]) -> None:
+        self.graph = graph
+        self.integers = integers
+        size = graph.workgroup.size
+        assert size is not None
+        symbols = [p.symbol for p in graph.parameters.items]
+        (self.output,) = (t for t in graph.tensors if t.role is Role.OUTPUT)
+        self.workspace = [t for t in graph.tensors if t.role in (Role.PARTIALS, Role.FLAGS)]
+        wanted = [size, *self.output.shape, *(t.elements for t in self.workspace)]
+        self._values = compile_function(wanted, symbols)
+
+    def plan(self, values: dict[str, int], waits: Any, given: Mapping[str, int]) -> _Plan:
+        """Evaluate for one size."""
+        count, m, n, *elements = self._values(
+            *(values[p.name] for p in self.graph.parameters.items)
+        )
+        return _Plan(
+            tuple(values[name] for name in self.integers),
+            count,
+            {
+                t.name: size * dtype(t.dtype).bytes
+                for t, size in zip(self.workspace, elements, strict=True)
+            },
+            tuple(t.name for t in self.workspace if t.role is Role.FLAGS),
+            starting_order(self.graph, waits, count, given),
+            (m, n),
+            numpy_dtype(self.output.dtype),
+        )
+
+
+_LABELS = {"A": "a", "B": "b", "C": "c", "D": "out"}
+
+
+def _prototype(walker: HostWalker) -> Any:
+    """The type of `run`; ctypes lets other threads go on while it runs."""
+    scalar = ctypes.c_double if walker.accumulator == "f64" else ctypes.c_float
+    pointers = [ctypes.c_void_p] * (len(walker.graph.tensors) + 1)
+    scalars = [scalar] * len(walker.arguments.floats)
+    integers = [ctypes.c_int64] * len(walker.parameters)
+    head = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    return ctypes.CFUNCTYPE(None, *head, *pointers, *scalars, *integers)
+
+
+def _number(value: Any, what: str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise LaunchError(f"{what} = {value!r} is not a number") from None
+
+
+def _view(array: Any, what: str) -> TensorView:
+    """Address, shape, strides and type of a numpy array."""
+    if not isinstance(array, np.ndarray):
+        raise LaunchError(
+            f"{what} is a {type(array).__name__}, the host's kernels take numpy arrays; convert it "
+            "with numpy.asarray"
+        )
+    try:
+        kind = dtype(array.dtype.name).name
+    except VerifyError as error:
+        raise LaunchError(f"{what}: {error}") from error
+    if not array.dtype.isnative:
+        raise LaunchError(f"{what} has its bytes swapped; convert it with .astype")
+    if any(stride % array.itemsize for stride in array.strides):
+        raise LaunchError(f"{what} is not contiguous row-major (strides {array.strides} in bytes)")
+    strides = tuple(stride // array.itemsize for stride in array.strides)
+    return TensorView(array.ctypes.data, array.shape, strides, kind)

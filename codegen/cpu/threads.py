@@ -1,0 +1,71 @@
+"""Threads for workgroups: the caller's own and helpers that are kept."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from coordgraph import LaunchError
+
+__all__ = ["VARIABLE", "run_on_threads", "thread_count"]
+
+VARIABLE = "COORDGRAPH_THREADS"
+MOST_THREADS = 4096
+
+_lock = threading.Lock()
+_pools: dict[int, ThreadPoolExecutor] = {}
+
+
+def thread_count(threads: int | None) -> int:
+    """How many threads to use: as asked for, as the environment says, or one a processor.
+
+    Raises:
+        LaunchError: the number makes no sense.
+    """
+    source, value = "threads", threads
+    if value is None and (text := os.environ.get(VARIABLE)):
+        source = VARIABLE
+        try:
+            value = int(text)
+        except ValueError:
+            raise LaunchError(f"{VARIABLE}={text!r} is not a number of threads") from None
+    if value is None:
+        return os.cpu_count() or 1
+    if not 1 <= value <= MOST_THREADS:
+        raise LaunchError(f"{source} = {value} is outside 1..{MOST_THREADS}")
+    return value
+
+
+def run_on_threads(work: Callable[[int], None], threads: int) -> None:
+    """Call `work(0)` here and `work(1)`, … on other threads; returns when all have returned."""
+    helpers = threads - 1
+    if not helpers:
+        work(0)
+        return
+    pool = _pool(helpers)
+    futures = [pool.submit(work, number) for number in range(1, threads)]
+    try:
+        work(0)
+    finally:
+        for future in futures:
+            future.result()
+
+
+def _pool(size: int) -> ThreadPoolExecutor:
+    with _lock:
+        if size not in _pools:
+            _pools[size] = ThreadPoolExecutor(size, thread_name_prefix="coordgraph")
+        return _pools[size]
+
+
+def _forget() -> None:
+    """A forked child has none of its parent's threads."""
+    global _lock
+    _lock = threading.Lock()
+    _pools.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,131 @@
+"""Edges with sizes that fit them: one Hypothesis strategy for every kind of edge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product as indices_of
+from math import prod
+
+from hypothesis import strategies as st
+from sympy import Integer
+
+from coordgraph import CoordinateGraph
+from coordgraph.coordinates.dimensions import Linear
+from coordgraph.coordinates.edges import (
+    Edge,
+    Flatten,
+    Join,
+    PassThrough,
+    Sizes,
+    Split,
+    Sunder,
+    Swizzle,
+    Tile,
+)
+
+Case = tuple[Edge, tuple[int, ...], tuple[int, ...]]
+"""An edge, the sizes upstream and the sizes downstream."""
+
+STRATEGIES: dict[str, Callable[[], st.SearchStrategy[Case]]] = {}
+extents = st.integers(1, 6)
+
+
+def strategy(kind: type[Edge]) -> Callable[[Callable[..., Case]], None]:
+    """Register the strategy of a kind of edge."""
+
+    def register(make: Callable[..., Case]) -> None:
+        STRATEGIES[kind.__name__] = st.composite(make)
+
+    return register
+
+
+def names(side: str, count: int) -> tuple[str, ...]:
+    return tuple(f"{side}{i}" for i in range(count))
+
+
+@strategy(PassThrough)
+def pass_through(draw: st.DrawFn) -> Case:
+    size = draw(extents)
+    return PassThrough("u0", "d0"), (size,), (size,)
+
+
+@strategy(Flatten)
+def flatten(draw: st.DrawFn) -> Case:
+    sizes = tuple(draw(st.lists(extents, min_size=1, max_size=4)))
+    return Flatten(names("u", len(sizes)), "d0"), sizes, (prod(sizes),)
+
+
+@strategy(Tile)
+def tile(draw: st.DrawFn) -> Case:
+    inner = draw(st.lists(extents, max_size=3))
+    whole = draw(st.integers(1, 40))
+    covers = -(-whole // prod(inner)) + draw(st.integers(0, 1))
+    return Tile("u0", names("d", 1 + len(inner))), (whole,), (covers, *inner)
+
+
+def nested(draw: st.DrawFn) -> tuple[list[int], list[int]]:
+    """Sizes and strides that nest, with gaps, in any order."""
+    sizes = draw(st.lists(extents, min_size=1, max_size=4))
+    strides: list[int] = []
+    reach = 0
+    for size in sizes:
+        strides.append(reach + draw(st.integers(1, 3)))
+        reach += (size - 1) * strides[-1]
+    order = draw(st.permutations(range(len(sizes))))
+    return [sizes[i] for i in order], [strides[i] for i in order]
+
+
+def last_index(sizes: list[int], strides: list[int]) -> int:
+    return sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+
+
+@strategy(Split)
+def split(draw: st.DrawFn) -> Case:
+    sizes, strides = nested(draw)
+    edge = Split("u0", names("d", len(sizes)), tuple(map(Integer, strides)))
+    return edge, (last_index(sizes, strides) + 1,), tuple(sizes)
+
+
+@strategy(Join)
+def join(draw: st.DrawFn) -> Case:
+    sizes, strides = nested(draw)
+    edge = Join(names("u", len(sizes)), "d0", tuple(map(Integer, strides)))
+    return edge, tuple(sizes), (last_index(sizes, strides) + 1,)
+
+
+@strategy(Sunder)
+def sunder(draw: st.DrawFn) -> Case:
+    sizes = tuple(draw(st.lists(st.integers(0, 6), min_size=1, max_size=4).filter(sum)))
+    edge = Sunder("u0", names("d", len(sizes) + 1))
+    return edge, (sum(sizes),), (*sizes, len(sizes))
+
+
+@strategy(Swizzle)
+def swizzle(draw: st.DrawFn) -> Case:
+    function = draw(st.sampled_from(Swizzle.FUNCTIONS))
+    others = draw(st.lists(extents, min_size=function != "reflect", max_size=2))
+    modulus = 2 ** draw(st.integers(0, 2))
+    last = draw(extents) * (modulus if function == "xor" else 1)
+    sizes = (*others, last)
+    options = {"divisor": draw(st.integers(1, 3)), "modulus": modulus} if function == "xor" else {}
+    edge = Swizzle(names("u", len(sizes)), names("d", len(sizes)), function=function, **options)
+    return edge, sizes, sizes
+
+
+def sizes_of(case: Case) -> Sizes:
+    _, above, below = case
+    return Sizes(tuple(map(Integer, above)), tuple(map(Integer, below)))
+
+
+def graph_of(case: Case) -> CoordinateGraph:
+    """The edge alone in a graph, its dimensions named u0, u1, … and d0, d1, …."""
+    edge, above, below = case
+    with CoordinateGraph().edit() as e:
+        for name, size in zip((*edge.upstream, *edge.downstream), (*above, *below), strict=True):
+            e.add(Linear(name, Integer(size)))
+        e.connect(edge)
+    return e.graph
+
+
+def every_index(sizes: tuple[int, ...]) -> list[tuple[int, ...]]:
+    return list(indices_of(*(range(size) for size in sizes)))

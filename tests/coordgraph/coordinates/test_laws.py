@@ -1,0 +1,181 @@
+"""Every registered edge keeps its laws, its size rule and its guard, at every index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from sympy import Expr, Integer
+
+from coordgraph import VerifyError
+from coordgraph.coordinates.edges import EDGES, Edge, Law, Sunder
+from coordgraph.coordinates.rules import decide
+from coordgraph.integers import Ranges, evaluate
+from tests.coordgraph.coordinates.strategies import (
+    STRATEGIES,
+    Case,
+    every_index,
+    graph_of,
+    sizes_of,
+)
+
+OURS = {name: kind for name, kind in EDGES.items() if kind.__module__.startswith("coordgraph.")}
+every_edge = pytest.mark.parametrize("name", OURS)
+
+
+def promising(law: Law) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("name", [n for n, edge in OURS.items() if law in edge.laws])
+
+
+few = settings(max_examples=30)
+
+
+def numbers(values: Sequence[Expr]) -> tuple[int, ...]:
+    return tuple(int(evaluate(value, {})) for value in values)
+
+
+def forward(case: Case, indices: Sequence[int]) -> tuple[int, ...]:
+    return numbers(case[0].forward([Integer(i) for i in indices], sizes_of(case), Ranges()))
+
+
+def reverse(case: Case, indices: Sequence[int]) -> tuple[int, ...]:
+    return numbers(case[0].reverse([Integer(i) for i in indices], sizes_of(case), Ranges()))
+
+
+def inside(case: Case, below: Sequence[int]) -> bool:
+    """Whether the guard holds for reversed downstream indices."""
+    edge, sizes = case[0], sizes_of(case)
+    indices = [Integer(i) for i in below]
+    above = edge.reverse(indices, sizes, Ranges())
+    return all(decide(part, Ranges()) for part in edge.guard(above, indices, sizes))
+
+
+@every_edge
+def test_every_edge_declares_laws_and_has_a_strategy(name: str):
+    edge = EDGES[name]
+    assert edge.laws, f"{name} declares no law"
+    assert all(isinstance(law, Law) for law in edge.laws)
+    assert edge.laws == edge.__dict__["laws"], f"{name} inherits its laws"
+    assert name in STRATEGIES, f"{name} has no strategy in tests/coordgraph/coordinates"
+    assert edge.__doc__
+    assert edge.__doc__.count("`") >= 2, f"{name} does not give its formulas"
+
+
+@promising(Law.REVERSE_UNDOES_FORWARD)
+def test_reverse_undoes_forward(name: str):
+    @few
+    @given(STRATEGIES[name]())
+    def law(case: Case):
+        for above in every_index(case[1]):
+            assert reverse(case, forward(case, above)) == above
+
+    law()
+
+
+@promising(Law.FORWARD_UNDOES_REVERSE)
+def test_forward_undoes_reverse(name: str):
+    @few
+    @given(STRATEGIES[name]())
+    def law(case: Case):
+        for below in every_index(case[2]):
+            if inside(case, below):
+                assert forward(case, reverse(case, below)) == below
+
+    law()
+
+
+@every_edge
+def test_guarded_indices_are_inside_and_cover_the_dimension(name: str):
+    """What the guard lets through is inside upstream; a law makes every index reachable."""
+
+    @few
+    @given(STRATEGIES[name]())
+    def law(case: Case):
+        edge, above, below = case
+        # Sunder reads one segment; the indices of the others may be anything.
+        sizes = tuple(max(size, 1) for size in below) if isinstance(edge, Sunder) else below
+        reached = set[tuple[int, ...]]()
+        for indices in every_index(sizes):
+            if isinstance(edge, Sunder) and indices[indices[-1]] >= below[indices[-1]]:
+                continue
+            if inside(case, indices):
+                reached.add(reverse(case, indices))
+        assert reached <= set(every_index(above))
+        if Law.REVERSE_UNDOES_FORWARD in edge.laws:
+            assert reached == set(every_index(above))
+
+    law()
+
+
+@every_edge
+def test_formulas_with_symbols_agree_with_formulas_of_numbers(name: str):
+    """Simplified expressions, in both directions, at every index."""
+
+    @settings(max_examples=15)
+    @given(STRATEGIES[name]())
+    def law(case: Case):
+        edge, above, below = case
+        graph = graph_of(case)
+        if Law.REVERSE_UNDOES_FORWARD in edge.laws or Law.FORWARD_UNDOES_REVERSE in edge.laws:
+            there = graph.forward(edge.upstream, edge.downstream)
+            for indices in every_index(above):
+                values = dict(zip(edge.upstream, indices, strict=True))
+                if reachable(case, indices):
+                    found = tuple(int(evaluate(value, values)) for value in there)
+                    assert found == forward(case, indices)
+        back = graph.reverse(edge.downstream, edge.upstream)
+        for indices in every_index(below):
+            values = dict(zip(edge.downstream, indices, strict=True))
+            assert tuple(int(evaluate(v, values)) for v in back) == reverse(case, indices)
+
+    law()
+
+
+def reachable(case: Case, above: tuple[int, ...]) -> bool:
+    """A Split's strides may leave gaps, where forward means nothing."""
+    if Law.REVERSE_UNDOES_FORWARD in case[0].laws:
+        return True
+    return above in {reverse(case, below) for below in every_index(case[2])}
+
+
+@every_edge
+def test_sizes_that_break_the_rule_are_refused(name: str):
+    @few
+    @given(STRATEGIES[name]())
+    def law(case: Case):
+        edge, above, below = case
+        graph_of(case)
+        # Upstream is larger than what the downstream indices can reach.
+        broken = (edge, (above[0] + 10**6, *above[1:]), below)
+        with pytest.raises(VerifyError, match="break its rule"):
+            graph_of(broken)
+
+    law()
+
+
+@every_edge
+@pytest.mark.parametrize("side", ["upstream", "downstream"])
+def test_arity_is_checked(name: str, side: str):
+    edge: type[Edge] = EDGES[name]
+    count = edge.arity[side == "downstream"]
+    given_ = {"upstream": ("u0",), "downstream": ("d0",)}
+    given_[side] = () if count is None else tuple(f"x{i}" for i in range(count + 1))
+    with pytest.raises(VerifyError, match=f"{side} operands, {name} takes"):
+        edge(**given_)
+
+
+@few
+@given(STRATEGIES["Sunder"]())
+def test_sunder_finds_the_segment_of_every_index(case: Case):
+    *segments, count = case[2]
+    assert len(segments) == count
+    for selector, size in enumerate(segments):
+        for i in range(size):
+            below = [0] * count
+            below[selector] = i
+            (index,) = reverse(case, (*below, selector))
+            assert index == sum(segments[:selector]) + i
+            found = forward(case, (index,))
+            assert found[-1] == selector
+            assert found[selector] == i

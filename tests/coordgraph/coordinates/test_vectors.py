@@ -1,0 +1,123 @@
+"""Published vectors, and what the formulas look like."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from sympy import Integer, symbols
+
+from coordgraph import CoordinateGraph, EvaluationError
+from coordgraph.coordinates.dimensions import Dimension, Linear, Selector
+from coordgraph.coordinates.edges import Edge, Flatten, Split, Sunder, Tile
+from coordgraph.integers import Select, evaluate, index_symbol, size_symbol, to_text
+
+
+def build(dimensions: list[Dimension], *edges: Edge) -> CoordinateGraph:
+    with CoordinateGraph().edit() as e:
+        for dimension in dimensions:
+            e.add(dimension)
+        for edge in edges:
+            e.connect(edge)
+    return e.graph
+
+
+FLAT = build(
+    [Linear("i", 64), Linear("j", 32), Linear("k", 16), Linear("o", 64 * 32 * 16)],
+    Flatten(("i", "j", "k"), "o"),
+)
+
+
+def test_flatten():
+    assert FLAT.forward({"i": 5, "j": 3, "k": 7}, ["o"]) == [2615]
+    assert FLAT.reverse({"o": 2615}, ["i", "j", "k"]) == [5, 3, 7]
+
+
+def test_split_then_tile():
+    graph = build(
+        [Linear("whole", 2 * 639 + 1), Linear("i", 640), Linear("tile", 10), Linear("inside", 64)],
+        Split("whole", "i", (2,)),
+        Tile("i", ("tile", "inside")),
+    )
+    assert graph.reverse({"tile": 2, "inside": 33}, ["i", "whole"]) == [161, 322]
+    assert graph.forward({"whole": 322}, ["i", "tile", "inside"]) == [161, 2, 33]
+
+
+SUNDERED = build(
+    [
+        Linear("i", 141),
+        *(Linear(f"s{n}", size) for n, size in enumerate((100, 24, 17))),
+        Selector("x", 3),
+    ],
+    Sunder("i", ("s0", "s1", "s2", "x")),
+)
+
+
+@pytest.mark.parametrize(("x", "at", "index"), [(0, 83, 83), (1, 10, 110), (2, 16, 140)])
+def test_sunder(x: int, at: int, index: int):
+    # Only the selected segment's index need be known.
+    assert SUNDERED.reverse({f"s{x}": at, "x": x}, ["i"]) == [index]
+    *_, selector = SUNDERED.forward({"i": index}, ["s0", "s1", "s2", "x"])
+    assert selector == x
+    assert SUNDERED.forward({"i": index}, [f"s{x}"]) == [at]
+
+
+def test_sunder_with_a_selector_that_does_not_exist():
+    known = {"s0": 0, "s1": 0, "s2": 0, "x": 3}
+    with pytest.raises(EvaluationError, match=r"selector 3 is outside 0\.\.2"):
+        SUNDERED.reverse(known, ["i"])
+
+
+def test_sunder_with_a_symbolic_selector():
+    (index,) = SUNDERED.reverse(["s0", "s1", "s2", "x"], ["i"])
+    assert index.atoms(Select)
+    for x, at, expected in ((0, 83, 83), (1, 10, 110), (2, 16, 140)):
+        assert evaluate(index, {"s0": at, "s1": at, "s2": at, "x": x}) == expected
+
+
+def test_the_selector_of_every_index():
+    (selector,) = SUNDERED.forward(["i"], ["x"])
+    found = [evaluate(selector, {"i": i}) for i in range(141)]
+    assert found == [0] * 100 + [1] * 24 + [2] * 17
+
+
+def test_symbolic_sizes_cancel_quickly():
+    """Flatten then reverse gives the very symbols back, and takes under 50 ms."""
+    seconds: list[float] = []
+    for attempt in range(3):
+        m, n, k = (size_symbol(f"{name}{attempt}") for name in ("M", "N", "K"))
+        graph = build(
+            [Linear("i", m), Linear("j", n), Linear("l", k), Linear("o", m * n * k)],
+            Flatten(("i", "j", "l"), "o"),
+        )
+        start = time.perf_counter()
+        ranges = graph.ranges()
+        (whole,) = graph.forward(["i", "j", "l"], ["o"], ranges)
+        back = graph.reverse({"o": whole}, ["i", "j", "l"], ranges)
+        seconds.append(time.perf_counter() - start)
+        assert back == [index_symbol("i"), index_symbol("j"), index_symbol("l")]
+    assert min(seconds) < 0.05
+
+
+def test_numbers_cancel_as_well():
+    (whole,) = FLAT.forward(["i", "j", "k"], ["o"])
+    assert FLAT.reverse({"o": whole}, ["i", "j", "k"], FLAT.ranges()) == list(
+        map(index_symbol, "ijk")
+    )
+
+
+def test_tiles_of_tiles():
+    n = symbols("n", integer=True, positive=True)
+    graph = build(
+        [Linear("i", 24 * n), Linear("a", n), Linear("b", 4), Linear("c", 6)],
+        Tile("i", ("a", "b", "c")),
+    )
+    (index,) = graph.reverse(["a", "b", "c"], ["i"])
+    assert evaluate(index, {"a": 2, "b": 3, "c": 5}) == 2 * 24 + 3 * 6 + 5
+    assert [to_text(e) for e in graph.forward(["i"], ["a", "b", "c"])] == [
+        "i // 24",
+        "i // 6 % 4",
+        "i % 6",
+    ]
+    assert graph.guards(["a", "b", "c"], ["i"]) == True  # noqa: E712
+    assert Integer(0) == graph.reverse({"a": 0, "b": 0, "c": 0}, ["i"])[0]

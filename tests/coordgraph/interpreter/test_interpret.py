@@ -1,0 +1,248 @@
+"""`interpret` itself: arguments, types, C, padding, and the mistakes of schedules that it finds."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from sympy import Integer
+
+from coordgraph import EvaluationError, Gemm, KernelGraph, LaunchError, VerifyError
+from coordgraph.control.operations import (
+    For,
+    InitAccumulator,
+    LoadTile,
+    Operation,
+    ReceivePartial,
+    SendPartial,
+    StoreTile,
+)
+from coordgraph.integers import Minimum
+from coordgraph.interpreter import SCHEDULERS, Deadlock, Event, interpret
+from coordgraph.interpreter.schedulers import InOrder
+from passes import DataParallel, StreamK
+
+M, N, K = 7, 10, 9
+TYPES = {
+    "bf16": ml_dtypes.bfloat16,
+    "f16": np.float16,
+    "f32": np.float32,
+    "f64": np.float64,
+}
+
+
+def whole(*shape: int, dtype: object = np.float32, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-3, 4, shape).astype(dtype)
+
+
+def graph(gemm: Gemm | None = None, workgroups: int = 5, **options: object) -> KernelGraph:
+    return StreamK(workgroups=workgroups, **options)((gemm or Gemm("f32")).graph((4, 4, 4)))
+
+
+@pytest.mark.parametrize("out", TYPES)
+@pytest.mark.parametrize("name", TYPES)
+def test_types(name: str, out: str):
+    a, b = whole(M, K, dtype=TYPES[name]), whole(K, N, dtype=TYPES[name], seed=1)
+    d = interpret(graph(Gemm(name, out)), a, b).d
+    assert d.dtype == np.dtype(TYPES[out])
+    assert d.shape == (M, N)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    assert np.array_equal(d.astype(np.float64), exact.astype(TYPES[out]).astype(np.float64))
+
+
+def test_sums_are_kept_in_the_accumulator_type():
+    # 1024 + 1 is 1024 in bf16, whose ten ones would be lost one by one.
+    a = np.array([[1024, *[1] * 10]], ml_dtypes.bfloat16)
+    b = np.ones((11, 1), ml_dtypes.bfloat16)
+    assert interpret(graph(Gemm("bf16", "f32")), a, b).d.item() == 1034
+
+
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_transposed_operands(transpose_a: bool, transpose_b: bool):
+    a, b = whole(M, K), whole(K, N, seed=1)
+    g = graph(Gemm("f32", transpose_a=transpose_a, transpose_b=transpose_b))
+    d = interpret(g, a.T if transpose_a else a, b.T if transpose_b else b).d
+    assert np.array_equal(d, a @ b)
+
+
+def test_alpha_beta_and_c():
+    a, b, c = whole(M, K), whole(K, N, seed=1), whole(M, N, seed=2)
+    d = interpret(graph(), a, b, c, alpha=2.0, beta=-0.5).d
+    assert np.array_equal(d, 2 * (a @ b) - 0.5 * c)
+
+
+def test_c_is_not_read_where_beta_is_zero():
+    a, b = whole(M, K), whole(K, N, seed=1)
+    d = interpret(graph(), a, b, np.full((M, N), np.nan, np.float32)).d
+    assert np.array_equal(d, a @ b)
+
+
+def test_nan_and_infinity_pass_through_and_padding_adds_neither():
+    a, b = whole(M, K), whole(K, N, seed=1)
+    a[2, 3], b[0, 1] = np.inf, np.nan
+    with np.errstate(all="ignore"):
+        assert np.array_equal(interpret(graph(), a, b).d, a @ b, equal_nan=True)
+
+
+def test_the_trace_comes_with_the_result():
+    a, b = whole(M, K), whole(K, N, seed=1)
+    assert interpret(graph(), a, b).trace is None
+    found = interpret(graph(), a, b, trace=True).trace
+    assert found is not None
+    assert found.problems() == ()
+    assert found.tiles == (2, 3, 3)
+    assert len(found.workgroups) == 5
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"a": whole(M, K + 1)}, r"B is \(9, 10\): axis 0 of \(k, n\) must be 10"),
+        ({"c": whole(N, M)}, r"C is \(10, 7\): axis 0 of \(m, n\) must be 7"),
+        ({"a": whole(M, K, dtype=np.float64)}, "A has elements of f64, the graph is for f32"),
+        ({"b": whole(K, N, dtype=np.int32)}, "B has elements of int32"),
+        ({"b": whole(K, N, dtype=np.uint8)}, "B has elements of uint8"),
+        ({"a": whole(M)}, "A has 1 axes, not 2"),
+        ({"a": [[1.0]]}, "A is a list, not a numpy array"),
+        ({"beta": 1.0}, "C is not given"),
+        ({"parameters": {"m": 8}}, r"A is \(7, 9\): axis 0 of \(m, k\) must be 8"),
+        ({"parameters": {"workgroups": 8}}, "not a parameter of this kernel: workgroups"),
+        ({"resident": 0}, "resident = 0 must be at least 1"),
+        ({"a": whole(0, K)}, "m = 0 is outside"),
+    ],
+)
+def test_arguments_that_do_not_fit(changed: dict[str, object], why: str):
+    arguments = {"a": whole(M, K), "b": whole(K, N), **changed}
+    with pytest.raises(LaunchError, match=why):
+        interpret(graph(), **arguments)
+
+
+def test_a_graph_of_numbers_takes_no_other_size():
+    g = graph(Gemm("f32", m=M, n=N, k=K))
+    assert np.array_equal(interpret(g, whole(M, K), whole(K, N)).d, whole(M, K) @ whole(K, N))
+    with pytest.raises(LaunchError, match=r"A is \(8, 9\): axis 0 of \(7, 9\) must be 7"):
+        interpret(g, whole(M + 1, K), whole(K, N))
+
+
+def test_a_launch_argument_is_missing():
+    with pytest.raises(LaunchError, match="'workgroups' needs a value"):
+        interpret(StreamK()(Gemm("f32").graph()), whole(M, K), whole(K, N))
+
+
+def test_a_graph_without_a_schedule():
+    with pytest.raises(VerifyError, match="no schedule has tied this graph to workgroups"):
+        interpret(Gemm("f32").graph(), whole(M, K), whole(K, N))
+
+
+def changed(g: KernelGraph, kind: type[Operation], *instead: Operation) -> KernelGraph:
+    """The graph with operations of a kind replaced."""
+    with g.edit("broken") as e:
+        e.control = e.control.rewrite(lambda op: instead if isinstance(op, kind) else op)
+    return e.graph
+
+
+def run(g: KernelGraph, kind: str = "in-order") -> np.ndarray:
+    a, b = whole(M, K), whole(K, N, seed=1)
+    return interpret(g, a, b, schedule=SCHEDULERS[kind]()).d
+
+
+SEND, RECEIVE = SendPartial("partial.slot"), ReceivePartial("partial.slot")
+
+
+def test_nobody_sends():
+    with pytest.raises(
+        Deadlock, match="all 3 workgroups that are left wait: 0 for slot 1"
+    ) as caught:
+        run(changed(graph(), SendPartial))
+    assert caught.value.waiting == {0: 1, 1: 2, 3: 4}
+    assert isinstance(caught.value, EvaluationError)
+
+
+def test_nobody_receives():
+    with pytest.raises(EvaluationError, match=r"flags\[1\] is still up, raised by workgroup 1"):
+        run(changed(graph(), ReceivePartial))
+
+
+def test_a_partial_is_received_twice():
+    with pytest.raises(Deadlock, match="0 for slot 1"):
+        run(changed(graph(), ReceivePartial, RECEIVE, RECEIVE))
+
+
+def test_a_partial_is_sent_before_the_last_one_is_received():
+    with pytest.raises(
+        EvaluationError, match="workgroup 4 sends to slot 4 before what workgroup 4"
+    ):
+        run(changed(graph(), SendPartial, SEND, SEND), "reversed")
+
+
+def test_an_output_tile_is_written_by_its_peers_too():
+    store = StoreTile("D", ("D.tile.0", "D.tile.1"))
+    with pytest.raises(EvaluationError, match="elements of D are written more than once"):
+        run(changed(graph(), SendPartial, SEND, store))
+
+
+def test_an_output_tile_is_not_written():
+    with pytest.raises(EvaluationError, match=r"70 elements of D are written never.*\(0, 0\)"):
+        run(changed(graph(), StoreTile))
+
+
+def test_an_index_that_no_guard_keeps_inside():
+    """Without the Tile's guard, a load in padding would leave the tensor."""
+    g = DataParallel()(Gemm("f32", m=4, n=4, k=4).graph((4, 4, 4)))
+    (loop,) = g.control.of_kind(For)
+    with g.edit("broken") as e:
+        e.control = e.control.rewrite(
+            lambda op: For("k_tile", Integer(0), Integer(2), body=op.body) if op == loop else op
+        )
+    # k = 4 is exact, so the graph has no guard; the second iteration is outside.
+    a = whole(4, 4)
+    with pytest.raises(EvaluationError, match=r"are outside 0\.\.15, and no guard"):
+        interpret(e.graph, a, a)
+
+
+def test_an_accumulator_without_a_beginning():
+    with pytest.raises(EvaluationError, match="'acc' is used before it is zero"):
+        run(changed(graph(), InitAccumulator))
+
+
+def test_a_loop_that_goes_nowhere():
+    g = graph()
+    (loop,) = (op for op in g.control.of_kind(For) if op.dim == "for_tile")
+    still = For(loop.dim, loop.start, loop.stop, Minimum(loop.symbol, 0), loop.body)
+    with g.edit("broken") as e:
+        e.control = e.control.rewrite(lambda op: still if op == loop else op)
+    with pytest.raises(EvaluationError, match="the loop over for_tile steps by 0"):
+        run(e.graph)
+
+
+def test_product_of_what_was_not_loaded():
+    with pytest.raises(EvaluationError, match="A and B multiplied but not loaded"):
+        run(changed(graph(), LoadTile))
+
+
+def test_every_point_is_an_interruption():
+    """A scheduler sees the events of two workgroups that share a tile."""
+
+    class Watching(InOrder):
+        def __init__(self) -> None:
+            self.seen: list[tuple[int, str, int]] = []
+
+        def choose(self, ready: dict[int, Event]) -> int:
+            chosen = super().choose(ready)
+            self.seen.append((chosen, ready[chosen].point.value, ready[chosen].slot))
+            return chosen
+
+    g, watching = graph(workgroups=2), Watching()
+    interpret(g, whole(4, 8), whole(8, 4), schedule=watching)
+    assert watching.seen == [
+        (0, "begin", -1),
+        (0, "segment", -1),
+        (1, "begin", -1),
+        (1, "segment", -1),
+        (1, "send", 1),
+        (1, "raise", 1),
+        (0, "wait", 1),
+        (0, "clear", 1),
+        (0, "cleared", 1),
+    ]

@@ -1,0 +1,180 @@
+"""`trace`: what it records, how it takes whole loops at once, and which mistakes it sees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordgraph import EvaluationError, Gemm, KernelGraph, LaunchError, VerifyError
+from coordgraph.control.operations import For, LoadTile, MultiplyAccumulate
+from coordgraph.interpreter import Segment, Trace, trace
+from coordgraph.interpreter.program import Loop, program
+from coordgraph.interpreter.tracing import Finish, Receive, Send, Store
+from passes import DataParallel, Pipeline, Reorder, StreamK, TwoTileStreamK
+
+SIZES = {"m": 4, "n": 8, "k": 20}
+
+
+def streamed(workgroups: int = 3, **options: str) -> KernelGraph:
+    return StreamK(workgroups=workgroups, **options)(Gemm("f32").graph((4, 4, 4)))
+
+
+def test_what_is_recorded():
+    found = trace(streamed(), SIZES)
+    assert found.tiles == (1, 2, 5)
+    assert found.slots == 3
+    assert found.workgroups == (
+        (
+            Segment(0, (0, 0), 0, 4, 5),
+            Receive(0, 1, (0, 0)),
+            Finish(0, (0, 0)),
+            Store(0, (0, 0)),
+        ),
+        (
+            Segment(1, (0, 0), 4, 1, 5),
+            Send(1, 1, (0, 0)),
+            Segment(1, (0, 1), 0, 3, 5),
+            Receive(1, 2, (0, 1)),
+            Finish(1, (0, 1)),
+            Store(1, (0, 1)),
+        ),
+        (Segment(2, (0, 1), 3, 2, 5), Send(2, 2, (0, 1))),
+    )
+    assert found.wait_edges() == {(0, 1), (1, 2)}
+    assert found.slots_used == {1, 2}
+    assert found.iterations == (4, 4, 2)
+    assert found.utilisation == 10 / 12
+    assert found.idle == ()
+
+
+@pytest.mark.parametrize(
+    ("first", "count", "role"),
+    [(0, 5, "whole"), (0, 4, "first"), (4, 1, "final"), (1, 3, "middle")],
+)
+def test_roles(first: int, count: int, role: str):
+    assert Segment(0, (0, 0), first, count, 5).role == role
+
+
+def accumulations(graph: KernelGraph) -> list[bool]:
+    """Whether each loop that multiplies is taken at once."""
+    found: list[bool] = []
+    stack = list(program(graph).steps)
+    while stack:
+        step = stack.pop()
+        if isinstance(step, Loop) and any(
+            isinstance(node.op, MultiplyAccumulate) for node in step.node.body
+        ):
+            found.append(step.accumulation is not None)
+        stack += [*getattr(step, "body", ()), *getattr(step, "orelse", ())]
+    return found
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        Pipeline([DataParallel()]),
+        Pipeline([DataParallel(persistent=True)]),
+        Pipeline([StreamK()]),
+        Pipeline([StreamK(owner="last")]),
+        Pipeline([Reorder(group=3), StreamK()]),
+        Pipeline([TwoTileStreamK()]),
+        Pipeline([Reorder(swap=True, group=2), TwoTileStreamK(owner="last", first="dp")]),
+    ],
+    ids=str,
+)
+def test_accumulation_loops_are_taken_at_once(pipeline: Pipeline):
+    assert all(accumulations(pipeline(Gemm("f32").graph())))
+
+
+def skipping(graph: KernelGraph) -> KernelGraph:
+    """The same with every second k tile left out."""
+    (loop,) = (
+        op
+        for op in graph.control.of_kind(For)
+        if any(isinstance(child, MultiplyAccumulate) for child in op.body)
+    )
+    stepped = For(loop.dim, loop.start, loop.stop, loop.step + 1, loop.body)
+    with graph.edit("broken") as e:
+        e.control = e.control.rewrite(lambda op: stepped if op == loop else op)
+    return e.graph
+
+
+def test_other_loops_are_walked():
+    """Every other k tile: not one range, and so not whole."""
+    graph = skipping(DataParallel()(Gemm("f32").graph((4, 4, 4))))
+    assert accumulations(graph) == [False]
+    found = trace(graph, SIZES)
+    assert [(s.k_first, s.k_count) for s in found.of(0)] == [(0, 1), (2, 1), (4, 1)]
+    assert "k tiles 1..1 of output tile (0, 0) are left out" in found.problems()
+
+
+def test_walking_and_taking_at_once_agree(monkeypatch: pytest.MonkeyPatch):
+    graph, sizes = streamed(5, owner="last"), {"m": 9, "n": 13, "k": 23}
+    at_once = trace(graph, sizes)
+    monkeypatch.setattr(Loop, "accumulation", None)
+    assert trace(graph, sizes) == at_once
+
+
+def test_padding_of_the_visiting_order_is_told_apart():
+    graph = Pipeline([Reorder(group=4), DataParallel()])(Gemm("f32").graph((4, 4, 4)))
+    found = trace(graph, {"m": 12, "n": 8, "k": 8})
+    assert found.problems() == ()
+    assert sum(s.padding for s in found.segments) == 2
+    assert len(found.workgroups) == 8
+    assert found.utilisation == 6 / 8
+
+
+GOOD = trace(streamed(), SIZES)
+
+
+def without(*events: object) -> Trace:
+    return replace(
+        GOOD, workgroups=tuple(tuple(e for e in w if e not in events) for w in GOOD.workgroups)
+    )
+
+
+def beside(event: object) -> Trace:
+    return replace(GOOD, workgroups=(*GOOD.workgroups, (event,)))
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        (without(Segment(0, (0, 0), 0, 4, 5)), "k tiles 0..3 of output tile (0, 0) are left out"),
+        (without(Segment(2, (0, 1), 3, 2, 5)), "k tiles from 3 of output tile (0, 1) are not 5"),
+        (beside(Segment(3, (0, 1), 2, 1, 5)), "k tiles 2..2 of output tile (0, 1) are done twice"),
+        (beside(Segment(3, (1, 1), 0, 5, 5)), "output tile (1, 1) does not exist"),
+        (without(Finish(1, (0, 1))), "output tile (0, 1) has 0 epilogues"),
+        (beside(Finish(1, (0, 1))), "output tile (0, 1) has 2 epilogues"),
+        (beside(Store(1, (0, 1))), "output tile (0, 1) has 2 stores"),
+        (beside(Store(1, (7, 1))), "stores of output tile (7, 1), which does not exist"),
+        (without(Send(1, 1, (0, 0))), "slot 1 is sent [] and received [(0, 0)]"),
+        (beside(Send(3, 1, (0, 0))), "slot 1 is sent [(0, 0), (0, 0)] and received [(0, 0)]"),
+        (without(Receive(1, 2, (0, 1))), "slot 2 is sent [(0, 1)] and received []"),
+        (replace(GOOD, slots=2), "slot 2 is outside 0..1"),
+    ],
+)
+def test_problems_are_seen(found: Trace, problem: str):
+    assert GOOD.problems() == ()
+    assert any(problem in text for text in found.problems()), found.problems()
+
+
+def test_tiles_of_a_and_b_that_do_not_match():
+    graph = DataParallel()(Gemm("f32").graph((4, 4, 4)))
+    crossed = LoadTile("B", ("A.tile.0", "B.tile.1"))
+    with graph.edit("broken") as e:
+        e.control = e.control.rewrite(
+            lambda op: crossed if isinstance(op, LoadTile) and op.tensor == "B" else op
+        )
+    with pytest.raises(EvaluationError, match="multiplies k tile 1 of A and 0 of B"):
+        trace(e.graph, SIZES)
+
+
+def test_launch_arguments_are_checked():
+    with pytest.raises(LaunchError, match="'m' needs a value"):
+        trace(streamed())
+    with pytest.raises(LaunchError, match="not a parameter of this kernel: workgroups"):
+        trace(streamed(), {**SIZES, "workgroups": 3})
+    with pytest.raises(VerifyError, match="no schedule"):
+        trace(Gemm("f32").graph(), SIZES)

@@ -1,0 +1,166 @@
+"""The loop nest as a reader sees it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from sympy import And, Eq, Lt, Not, Or
+
+from coordgraph import Gemm, KernelGraph
+from coordgraph.control.graph import ControlGraph
+from coordgraph.control.lowered import Barrier, CopyElements, Prefetch
+from coordgraph.control.operations import (
+    For,
+    Kernel,
+    LoadTile,
+    SetCoordinate,
+)
+from coordgraph.integers import (
+    BitXor,
+    FloorDiv,
+    FloorMod,
+    Minimum,
+    Select,
+    index_symbol,
+    size_symbol,
+)
+from coordgraph.show.ccode import to_c
+from tests.coordgraph.text.graphs import PIPELINES, lowered, scheduled
+from tests.support.golden import Golden
+
+SEED = Gemm(m=1280, n=1536, k=16384)
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_golden(pipeline: str, golden: Golden):
+    name = re.sub(r"\W+", "-", pipeline).strip("-") or "problem"
+    golden(scheduled(Gemm(), pipeline).pseudocode(), f"coordgraph/show/{name}.c")
+
+
+def test_golden_lowered(golden: Golden):
+    golden(lowered().pseudocode(), "coordgraph/show/lowered.c")
+
+
+def test_the_seed_is_recognised():
+    """Tile numbers and fix-up of 10 x 12 tiles of 512 iterations on 32 workgroups."""
+    text = scheduled(SEED, "stream-k{workgroups=32}").pseudocode()
+    for line in (
+        "for (uint workgroup = 0; workgroup < 32; workgroup++)",
+        "uint k_first = (for_tile + 384*workgroup) % 512;",
+        "acc += A tile * B tile;",
+        "// store partial tile to workspace slot workgroup",
+        "while (flags[partial_slot] == 0);",
+        "// acc += beta * C tile (tile_m, tile_n)",
+    ):
+        assert line in text
+
+
+def as_python(text: str) -> str:
+    """The loops, branches and assignments as Python; a load notes the tile that it is of."""
+    lines, steps = list[str](), dict[int, str]()
+    for line in text.splitlines():
+        depth = len(line) - len(line.lstrip())
+        indent, code = " " * depth, line.split("//")[0].strip().rstrip(";")
+        if "// load B tile" in line:
+            lines.append(f"{indent}visits.append((tile_m, tile_n, tile_k))")
+        elif loop := re.fullmatch(r"for \(uint (\w+) = (.*); (.*); (.*)\)", code):
+            name, start, condition, step = loop.groups()
+            lines += [f"{indent}{name} = {start}", f"{indent}while {condition}:"]
+            steps[depth] = step.replace("++", " += 1")
+        elif branch := re.fullmatch(r"if \((.*)\)", code):
+            lines.append(f"{indent}if {branch[1].replace('&&', 'and')}:")
+        elif code == "else":
+            lines.append(f"{indent}else:")
+        elif code == "{":
+            # A block of its own, too, which is only there for its variable.
+            if not lines or not lines[-1].endswith(":") or lines[-1].startswith(indent + " "):
+                lines.append(f"{indent}if True:")
+            lines.append(f"{indent}    pass")
+        elif code == "}":
+            lines.append(f"{indent}    {steps.pop(depth, 'pass')}")
+        elif assigned := re.fullmatch(r"(?:uint |auto )?(\w+) = (.*)", code):
+            lines.append(f"{indent}{assigned[1]} = {assigned[2]}")
+    return "\n".join(lines).replace("/", "//")
+
+
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        "data-parallel",
+        "data-parallel{persistent=true,workgroups=5}",
+        "reorder{swap=true},stream-k{workgroups=7}",
+        "stream-k{workgroups=5,owner=last}",
+        "two-tile-stream-k{workgroups=5}",
+        "two-tile-stream-k{workgroups=5,owner=last,first=dp}",
+    ],
+)
+@pytest.mark.parametrize(("m", "n", "k"), [(5, 3, 4), (4, 7, 3), (1, 1, 9)])
+def test_what_it_says_is_right(pipeline: str, m: int, n: int, k: int):
+    """Read as a program, it visits every tile once, and k tiles in order."""
+    graph = scheduled(Gemm(m=128 * m, n=128 * n, k=32 * k), pipeline)
+    visits: list[tuple[int, int, int]] = []
+    exec(as_python(graph.pseudocode()), {"visits": visits})
+    every = {(i, j, x) for i in range(m) for j in range(n) for x in range(k)}
+    assert len(visits) == len(every)
+    assert set(visits) == every
+
+
+def test_what_is_not_scheduled_is_said():
+    text = scheduled(Gemm(), "").pseudocode()
+    assert "// for one tile: A_tile_0, B_tile_1 are not scheduled yet" in text
+
+
+def test_a_tile_that_nothing_gives_is_said():
+    graph = replace(
+        scheduled(Gemm(), ""),
+        control=ControlGraph(Kernel((LoadTile("A", ("A.tile.0", "A.0")),))),
+    )
+    assert "// tile of A: no reverse path leads to 'A.0'" in graph.pseudocode()
+
+
+def around(*operations) -> KernelGraph:
+    graph = scheduled(Gemm(), "data-parallel")
+    return replace(graph, control=ControlGraph(Kernel(operations, "workgroup")))
+
+
+def test_other_operations_show_fields_and_indices():
+    copy = CopyElements("A", "D", 8)
+    at = SetCoordinate("A.index.0", 5, (SetCoordinate("A.index.1", 1, (copy,)),))
+    text = around(SetCoordinate("k_tile", 2, (at,)), Prefetch("p", (Barrier(),)), copy).pseudocode()
+    assert "CopyElements A[k*(128*(workgroup / tiles_n) + 5) + 65] -> D (width 8);" in text
+    assert "    Prefetch (name p)\n    {\n        Barrier;\n    }\n" in text
+    assert "    CopyElements A -> D (width 8);" in text
+
+
+def test_a_step_counts_from_an_ordinal_and_unrolling_is_said():
+    loop = For("k_tile", 4, size_symbol("tiles_k"), 3, (Barrier(),), unroll=True)
+    assert around(loop).pseudocode().split("workgroup++)\n")[1] == (
+        "{\n    #pragma unroll\n"
+        "    for (uint k_tile_ordinal = 0; k_tile_ordinal < (tiles_k + 1) / 3 - 1; "
+        "k_tile_ordinal++)\n"
+        "    {\n        uint k_tile = 3*k_tile_ordinal + 4;\n        Barrier;\n    }\n}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("expr", "text"),
+    [
+        (lambda a, b: FloorDiv(FloorDiv(a, b), 3), "(a / b) / 3"),
+        (lambda a, b: FloorMod(FloorDiv(a + b, 2), b), "((a + b) / 2) % b"),
+        (lambda a, b: Minimum(a, FloorDiv(b, 2)), "min(a, b / 2)"),
+        (lambda a, b: Select(Lt(a, b), a, b), "a < b ? a : b"),
+        (lambda a, b: Select(Lt(a, b), a, b) * 2, "2*(a < b ? a : b)"),
+        (lambda a, b: Select(Lt(a, b), Select(Lt(a, 1), 1, a), b), "a < b ? (a < 1 ? 1 : a) : b"),
+        (lambda a, b: Lt(BitXor(a, b), 3), "(a ^ b) < 3"),
+        (lambda a, b: BitXor(a + 1, b) + 1, "(a + 1 ^ b) + 1"),
+        (lambda a, b: And(Lt(a, 3), Eq(b, 1)), "a < 3 && b == 1"),
+        (lambda a, b: Or(And(Lt(a, 3), Lt(b, 3)), Eq(b, 9)), "(a < 3 && b < 3) || b == 9"),
+        (lambda a, b: And(Or(Lt(a, 3), Lt(b, 3)), Eq(b, 9)), "(a < 3 || b < 3) && b == 9"),
+        (lambda a, b: Not(And(Lt(a, 3), Lt(b, 3))), "!(a < 3 && b < 3)"),
+        (lambda a, b: index_symbol("partial.slot") + a, "a + partial_slot"),
+    ],
+)
+def test_expressions_have_operators_of_c(expr, text):
+    assert to_c(expr(index_symbol("a"), size_symbol("b"))) == text

@@ -1,0 +1,66 @@
+"""`wait_direction` on graphs whose waits are bent: it must not claim what it cannot prove."""
+
+from __future__ import annotations
+
+import pytest
+from sympy import Integer
+
+from coordgraph import Gemm, KernelGraph
+from coordgraph.control.operations import For, ReceivePartial
+from coordgraph.coordinates.edges import PassThrough
+from coordgraph.integers import index_symbol
+from coordgraph.progress import wait_direction
+from passes import StreamK
+
+SLOT = "partial.slot"
+WORKGROUP = index_symbol("workgroup")
+
+
+def streamed(owner: str = "first") -> KernelGraph:
+    return StreamK(workgroups=6, owner=owner)(Gemm("f32").graph())
+
+
+def receiving(graph: KernelGraph, start: object, stop: object) -> KernelGraph:
+    """The same with other bounds of the loop over peers."""
+
+    def change(op: object) -> object:
+        if isinstance(op, For) and op.dim == SLOT:
+            return For(SLOT, start, stop, body=(ReceivePartial(SLOT),))
+        return op
+
+    with graph.edit("changed") as e:
+        e.control = e.control.rewrite(change)
+    return e.graph
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "expected"),
+    [
+        (WORKGROUP + 1, Integer(6), "higher"),
+        (WORKGROUP + 3, WORKGROUP + 5, "higher"),
+        (Integer(0), WORKGROUP, "lower"),
+        (WORKGROUP, Integer(6), "mixed"),
+        (Integer(0), WORKGROUP + 1, "mixed"),
+        (Integer(0), Integer(6), "mixed"),
+    ],
+)
+def test_bounds_of_the_slots(start: object, stop: object, expected: str):
+    assert wait_direction(receiving(streamed(), start, stop)) == expected
+
+
+def test_a_slot_that_does_not_lead_back_to_its_sender_proves_nothing():
+    graph = streamed()
+    with graph.edit("untied") as e:
+        e.coordinates.disconnect(PassThrough(SLOT, "sk.workgroup"))
+    assert wait_direction(graph) == "higher"
+    assert wait_direction(e.graph) == "mixed"
+
+
+def test_waits_in_both_directions_are_mixed():
+    graph = streamed()
+    lower = For(SLOT, Integer(0), WORKGROUP, body=(ReceivePartial(SLOT),))
+    with graph.edit("both") as e:
+        e.control = e.control.rewrite(
+            lambda op: (op, lower) if isinstance(op, For) and op.dim == SLOT else op
+        )
+    assert wait_direction(e.graph) == "mixed"
