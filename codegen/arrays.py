@@ -30,6 +30,8 @@ def view(array: Any, what: str) -> TensorView:
     Raises:
         LaunchError: it is no GPU array, or its type is none that kernels know.
     """
+    if isinstance(array, TensorView):  # raw memory, as of `codegen.nvptx.memory`
+        return array
     if library(array) == "torch":
         if not array.is_cuda:
             raise LaunchError(f"{what} lies on '{array.device}'; move it to the GPU with .cuda()")

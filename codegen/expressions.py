@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from sympy import Add, Eq, Expr, Ge, Gt, Integer, Le, Lt, Mul, Ne, Symbol
+from sympy import Add, Eq, Expr, Ge, Gt, Integer, Le, Lt, Mul, Ne, Pow, Symbol
+from sympy.core.basic import Basic
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import And, Boolean, Not, Or, false, true
 
@@ -25,6 +26,7 @@ from coordgraph.integers import (
     Ranges,
     Select,
     evaluate,
+    symbols_of,
     to_text,
 )
 
@@ -44,6 +46,7 @@ class Bounds:
 
     def of(self, expr: Expr, ranges: Ranges) -> tuple[int | None, int | None]:
         """Inclusive bounds, None where there is none."""
+        ranges = ranges.about(expr)
         key = (id(ranges), expr)
         if key not in self._known:
             self._alive.append(ranges)  # an id is unique only while its object lives
@@ -87,6 +90,8 @@ class Expressions:
         self.arguments = arguments
         self.bounds = bounds
         self.widest = widest
+        self.printed: dict[tuple[Basic, tuple[Number, ...]], Any] = {}
+        """What was made where it dominates the builder's place: by expression and numbers."""
 
     def number(self, expr: Expr, ranges: Ranges) -> Number:
         """The value of an expression."""
@@ -94,9 +99,30 @@ class Expressions:
             return int(expr)
         if isinstance(expr, Symbol):
             return self._symbol(expr)
+        return self._once(expr, lambda: self._print(expr, ranges))
+
+    def condition(self, condition: Boolean, ranges: Ranges) -> Any:
+        """A bool where it is known when code is generated, else an i1 value."""
+        return self._once(condition, lambda: self._decide(condition, ranges))
+
+    def _once(self, expr: Basic, make: Callable[[], Any]) -> Any:
+        """What was made of an expression before, if its symbols had the numbers they have now."""
+        numbers = tuple(map(self.values.get, symbols_of(expr)))
+        if any(isinstance(number, ir.AllocaInstr) for number in numbers):
+            return make()  # a counter may have moved on
+        key = expr, numbers
+        if key not in self.printed:
+            self.printed[key] = make()
+        return self.printed[key]
+
+    def _print(self, expr: Expr, ranges: Ranges) -> Number:
+        if (known := self._known(expr)) is not None:
+            return known
         match expr:
             case Add() | Mul():
-                return self._ring(expr, ranges)
+                return self._ring(expr, expr.args, ranges)
+            case Pow(args=(base, Integer() as exponent)) if exponent > 0:
+                return self._ring(expr, (base,) * int(exponent), ranges)
             case FloorDiv() | FloorMod():
                 return self._divide(expr, ranges)
             case Minimum() | Maximum():
@@ -108,8 +134,7 @@ class Expressions:
             case _:
                 raise CodegenError(f"cannot print {type(expr).__name__} in {to_text(expr)}")
 
-    def condition(self, condition: Boolean, ranges: Ranges) -> Any:
-        """A bool where it is known when code is generated, else an i1 value."""
+    def _decide(self, condition: Boolean, ranges: Ranges) -> Any:
         if condition in (true, false):
             return condition == true
         if isinstance(condition, Not):
@@ -143,13 +168,16 @@ class Expressions:
 
     def _symbol(self, symbol: Symbol) -> Number:
         try:
-            return self.values[symbol]
+            value = self.values[symbol]
         except KeyError:
             raise CodegenError(f"'{symbol}' has no value here") from None
+        if isinstance(value, ir.AllocaInstr):  # a counter: read it as it is now
+            return self.builder.load(value, typ=value.allocated_type)
+        return value
 
     def _known(self, expr: Expr) -> int | None:
         """The value, where every symbol has a number."""
-        numbers = {s: self.values.get(s) for s in expr.free_symbols}
+        numbers = {s: self.values.get(s) for s in symbols_of(expr)}
         if all(isinstance(v, int) for v in numbers.values()):
             return int(evaluate(expr, numbers))  # type: ignore[arg-type]
         return None
@@ -163,19 +191,17 @@ class Expressions:
             64 if isinstance(value, int) else value.type.width
         )
 
-    def _ring(self, expr: Expr, ranges: Ranges) -> Number:
+    def _ring(self, expr: Expr, operands: tuple[Expr, ...], ranges: Ranges) -> Number:
         """Sums and products, which wrap alike at every width; operands may be truncated."""
-        if (known := self._known(expr)) is not None:
-            return known
         bits = self._width(expr, ranges)
         is_sum = isinstance(expr, Add)
         # Where no operand is negative no partial result overflows: LLVM may widen loop indices.
-        safe = all(self.bounds.natural(a, ranges) for a in expr.args)
+        safe = all(self.bounds.natural(a, ranges) for a in operands)
         flags = ("nuw", "nsw") if safe else ()
         operation = self.builder.add if is_sum else self.builder.mul
         constant = 0 if is_sum else 1
         result: ir.Value | None = None
-        for arg in expr.args:
+        for arg in operands:
             value = self.number(arg, ranges)
             if isinstance(value, int):
                 constant = constant + value if is_sum else constant * value
@@ -195,8 +221,6 @@ class Expressions:
         return [self.widen(v, bits, e, ranges) for v, e in zip(numbers, exprs, strict=True)], bits
 
     def _divide(self, expr: Expr, ranges: Ranges) -> Number:
-        if (known := self._known(expr)) is not None:
-            return known
         a, d = expr.args
         modulo = isinstance(expr, FloorMod)
         divisor = self._known(d)
@@ -225,7 +249,7 @@ class Expressions:
     def _divide_magic(
         self, a: Expr, d: Expr, magic: Magic, modulo: bool, ranges: Ranges
     ) -> ir.Value:
-        (x,), _ = self._exact((a,), ranges)
+        x = self.widen(self.number(a, ranges), 32, a, ranges)
         i32, i64 = ir.IntType(32), ir.IntType(64)
         wide = self.builder.mul(self.builder.zext(x, i64), self.arguments[magic.multiplier])
         quotient = self.builder.trunc(
@@ -247,16 +271,12 @@ class Expressions:
         return b.sub(b.sdiv(x, y), b.zext(negative, ir.IntType(bits)))
 
     def _extreme(self, expr: Expr, ranges: Ranges) -> Number:
-        if (known := self._known(expr)) is not None:
-            return known
         (x, y), _ = self._exact(expr.args, ranges)
         less = self.builder.icmp_signed("<", x, y)
         first, second = (x, y) if isinstance(expr, Minimum) else (y, x)
         return self.builder.select(less, first, second)
 
     def _xor(self, expr: Expr, ranges: Ranges) -> Number:
-        if (known := self._known(expr)) is not None:
-            return known
         (x, y), _ = self._exact(expr.args, ranges)
         return self.builder.xor(x, y)
 

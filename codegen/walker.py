@@ -149,7 +149,7 @@ class Walker:
         here = index if bits == wide else b.zext(index, ir.IntType(wide))
         b.cbranch(b.icmp_signed("<", here, limit), body, done)
         b.position_at_end(body)
-        with self._scoped():
+        with self._branch():
             self.run(node.body)
             advance = self.expressions.number(step, inside)
         following = b.add(index, self.expressions.widen(advance, bits, step, inside), flags=("nsw",))
@@ -179,19 +179,27 @@ class Walker:
             self.run(node.body if condition else node.orelse)
             return
         if not node.orelse:
-            with self.builder.if_then(condition), self._scoped():
+            with self.builder.if_then(condition), self._branch():
                 self.run(node.body)
             return
         with self.builder.if_else(condition) as (yes, no):
-            with yes, self._scoped():
+            with yes, self._branch():
                 self.run(node.body)
-            with no, self._scoped():
+            with no, self._branch():
                 self.run(node.orelse)
 
     @contextmanager
     def _scoped(self) -> Iterator[None]:
-        """Values made inside end here: they do not dominate what follows."""
+        """Names given inside end here."""
         saved = dict(self.values)
         yield
         self.values.clear()
         self.values.update(saved)
+
+    @contextmanager
+    def _branch(self) -> Iterator[None]:
+        """What is printed inside ends here too: it does not dominate what follows."""
+        with self._scoped():
+            printed = dict(self.expressions.printed)
+            yield
+            self.expressions.printed = printed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from coordgraph.control.asynchronous import Counter, MultiplyShared
 from coordgraph.control.operations import (
     Assign,
     For,
@@ -95,7 +96,7 @@ def _unbound(graph: KernelGraph) -> Iterator[str]:
         bound = set(bound)
         for op in ops:
             inside = bound
-            if isinstance(op, For | SetCoordinate):
+            if isinstance(op, For | SetCoordinate | Counter):
                 inside = bound | {graph.coordinates.symbol(op.dim)}
             for name, value in op.details.items():
                 free = getattr(value, "free_symbols", set())
@@ -156,5 +157,5 @@ def _lowered(graph: KernelGraph) -> Iterator[str]:
         yield "no schedule has tied this graph to workgroups"
     if graph.control.of_kind(MultiplyAccumulate):
         yield "a MultiplyAccumulate on whole tiles is left"
-    if not graph.control.of_kind(MultiplyFragments):
+    if not graph.control.of_kind(MultiplyFragments) and not graph.control.of_kind(MultiplyShared):
         yield "there is no matrix instruction"

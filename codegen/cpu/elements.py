@@ -28,10 +28,10 @@ def float_type(name: str) -> Any:
 class Elements:
     """Loads and stores at a builder's place; values are of the type `register`."""
 
-    builder: ir.IRBuilder
+    builder: Any  # llvmlite's types say too little
     register: str
 
-    def load(self, address: ir.Value, kind: str) -> ir.Value:
+    def load(self, address: Any, kind: str) -> Any:
         """An element of type `kind` as a register holds it."""
         if kind != "bf16":
             value = self.builder.load(address, typ=self._memory(kind))
@@ -41,7 +41,7 @@ class Elements:
         value = b.bitcast(b.shl(bits, ir.Constant(I32, 16)), float_type("f32"))
         return self._convert(value, "f32", self.register)
 
-    def store(self, value: ir.Value, address: ir.Value, kind: str) -> None:
+    def store(self, value: Any, address: Any, kind: str) -> None:
         """Round a register to `kind`, to the nearest and to even, and store it."""
         if kind == "bf16":
             value = self._bf16(self._convert(value, self.register, "f32"))
@@ -52,14 +52,14 @@ class Elements:
             value = self._convert(value, self.register, kind)
         self.builder.store(value, address)
 
-    def _convert(self, value: ir.Value, source: str, target: str) -> ir.Value:
+    def _convert(self, value: Any, source: str, target: str) -> Any:
         before, after = _BITS[source], _BITS[target]
         if before == after:
             return value
         change = self.builder.fpext if after > before else self.builder.fptrunc
         return change(value, float_type(target))
 
-    def _bf16(self, value: ir.Value) -> ir.Value:
+    def _bf16(self, value: Any) -> Any:
         """Add half a unit less one, and one where the last bit is set; NaN only loses bits."""
         b = self.builder
         bits = b.bitcast(value, I32)

@@ -40,15 +40,17 @@ class HostWalker(Walker):
     Args:
         graph: a lowered graph.
         triple: LLVM's name of the host.
+        layout: LLVM's words for how the host lays out data.
     """
 
     widest = True
 
-    def __init__(self, graph: KernelGraph, triple: str = "") -> None:
+    def __init__(self, graph: KernelGraph, triple: str = "", layout: str = "") -> None:
         if graph.coordinates.of_kind(Workitem):
             raise CodegenError("the graph was lowered for a machine with workitems, not for a host")
         super().__init__(graph)
         self.triple = triple
+        self.layout = layout
         self.accumulator = graph.gemm.accumulator
         self.buffers: dict[str, int] = {}
         self.buffer_bytes = 0
@@ -66,6 +68,7 @@ class HostWalker(Walker):
         """The module."""
         module = ir.Module(KERNEL_NAME)
         module.triple = self.triple
+        module.data_layout = self.layout
         tensors, floats = [t.name for t in self.graph.tensors], self.arguments.floats
         types: list[Any] = [POINTER] * (len(tensors) + 1)
         types += [float_type(self.accumulator)] * len(floats)
@@ -74,7 +77,7 @@ class HostWalker(Walker):
         function.attributes.add("nounwind")
         function.attributes.add("noinline")
         names = [*tensors, "buffers", *floats, *self.parameters, "workgroup"]
-        self.given: dict[str, ir.Value] = {}
+        self.given: dict[str, Any] = {}
         for name, argument in zip(names, function.args, strict=True):
             argument.name = name
             self.given[name] = argument
@@ -131,7 +134,7 @@ class HostWalker(Walker):
         b.position_at_end(done)
         b.ret_void()
 
-    def intrinsic(self, name: str, result: Any, args: list[ir.Value]) -> ir.Value:
+    def intrinsic(self, name: str, result: Any, args: list[Any]) -> Any:
         """Call an LLVM intrinsic, declared where it is not yet."""
         module = self.builder.module
         function = module.globals.get(name)

@@ -48,10 +48,10 @@ class HostKernel(Kernel):
         super().__init__(graph, "cpu")
         self._lowered = lower(graph)
         self.waits = wait_direction(graph)
-        walker = HostWalker(self._lowered, host().triple)
+        machine = host_machine()
+        walker = HostWalker(self._lowered, host().triple, str(machine.target_data))
         module = walker.build()
         self._ir = str(module)
-        machine = host_machine()
         optimized = optimize(module, machine, vectorize=True, unroll=True)
         self.assembly: str = machine.emit_assembly(optimized)
         """The machine code, in the host's assembly language."""
@@ -109,7 +109,8 @@ class HostKernel(Kernel):
             raise LaunchError("out is read-only; pass an array that may be written")
         threads = thread_count(threads)
         if any(p.name == "workgroups" for p in self.graph.parameters.given):
-            given["workgroups"] = workgroups or WORKGROUPS_PER_THREAD * threads
+            default = WORKGROUPS_PER_THREAD * threads
+            given["workgroups"] = default if workgroups is None else workgroups
         elif workgroups is not None:
             raise LaunchError("this graph fixes its workgroups; schedule it with workgroups=None")
         plan = self._plan(tuple(given.items()))

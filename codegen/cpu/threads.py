@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from coordgraph import LaunchError
 
@@ -15,7 +15,7 @@ VARIABLE = "COORDGRAPH_THREADS"
 MOST_THREADS = 4096
 
 _lock = threading.Lock()
-_pools: dict[int, ThreadPoolExecutor] = {}
+_pool: ThreadPoolExecutor | None = None
 
 
 def thread_count(threads: int | None) -> int:
@@ -40,31 +40,43 @@ def thread_count(threads: int | None) -> int:
 
 def run_on_threads(work: Callable[[int], None], threads: int) -> None:
     """Call `work(0)` here and `work(1)`, … on other threads; returns when all have returned."""
-    helpers = threads - 1
-    if not helpers:
+    if threads == 1:
         work(0)
         return
-    pool = _pool(helpers)
-    futures = [pool.submit(work, number) for number in range(1, threads)]
+    futures = [_helpers().submit(work, number) for number in range(1, threads)]
     try:
         work(0)
     finally:
-        for future in futures:
-            future.result()
+        _join(futures)
 
 
-def _pool(size: int) -> ThreadPoolExecutor:
+def _join(futures: list[Future[None]]) -> None:
+    """Wait for all, even where the user interrupts: the memory they use must outlive them."""
+    interrupted: KeyboardInterrupt | None = None
+    while pending := [future for future in futures if not future.done()]:
+        try:
+            wait(pending)
+        except KeyboardInterrupt as error:
+            interrupted = error
+    for future in futures:
+        future.result()
+    if interrupted is not None:
+        raise interrupted
+
+
+def _helpers() -> ThreadPoolExecutor:
+    """Idle threads are used again; new ones start where all are busy."""
+    global _pool
     with _lock:
-        if size not in _pools:
-            _pools[size] = ThreadPoolExecutor(size, thread_name_prefix="coordgraph")
-        return _pools[size]
+        if _pool is None:
+            _pool = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="coordgraph")
+        return _pool
 
 
 def _forget() -> None:
     """A forked child has none of its parent's threads."""
-    global _lock
-    _lock = threading.Lock()
-    _pools.clear()
+    global _lock, _pool
+    _lock, _pool = threading.Lock(), None
 
 
 if hasattr(os, "register_at_fork"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -52,7 +52,7 @@ class Workspaces:
         self._buffers: list[Array] = []
 
     @contextmanager
-    def borrow(self, sizes: Mapping[str, int], flags: tuple[str, ...]) -> Iterator[Workspace]:
+    def borrow(self, sizes: Mapping[str, int], flags: tuple[str, ...]) -> Generator[Workspace]:
         """A workspace with so many bytes for each tensor, for one call alone.
 
         It is not used again where the call fails, because its flags may be up.
@@ -72,7 +72,7 @@ class Workspaces:
             self._free.setdefault(key, []).append(found)
 
     @contextmanager
-    def buffers(self, threads: int) -> Iterator[list[Array]]:
+    def buffers(self, threads: int) -> Generator[list[Array]]:
         """Buffers for every thread."""
         with self._lock:
             taken = [self._buffers.pop() for _ in range(min(threads, len(self._buffers)))]

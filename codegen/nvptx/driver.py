@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctypes import addressof
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -146,4 +147,4 @@ class Function:
             config.attrs, config.numAttrs = [attribute], 1
         else:
             config.numAttrs = 0
-        cuda("cuLaunchKernelEx", config, self.handle, arguments, 0)
+        cuda("cuLaunchKernelEx", config, self.handle, addressof(arguments), 0)

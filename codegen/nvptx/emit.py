@@ -11,15 +11,28 @@ from codegen.nvptx.instructions import F32, I1, I16, I32, I64, Instructions, poi
 from codegen.walker import Fragments, Walker
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control import lowered as ops
+from coordgraph.control.asynchronous import CopyBox
 from coordgraph.control.resolve import Node
 from coordgraph.coordinates.dimensions import Shared, Workitem
 from coordgraph.tensors import Role, dtype
 
-__all__ = ["KERNEL_NAME", "CudaWalker"]
+__all__ = ["KERNEL_NAME", "CudaWalker", "map_argument"]
 
 KERNEL_NAME = "gemm"
 GLOBAL, SHARED = 1, 3
 MMA_REGISTERS = {"a": 4, "b": 2, "acc": 4}
+BARRIER_BYTES = 8
+LOADS_IN_FLIGHT = 8
+WIDEST_COPY = 16
+"""Bytes of the widest cp.async."""
+SHARED_ALIGN = 1024
+"""The period of the 128-byte swizzle: tiles begin at multiples of it."""
+TENSOR_MAP = ir.ArrayType(ir.IntType(8), 128)
+
+
+def map_argument(tensor: str) -> str:
+    """The kernel argument that describes a tensor to the copy engine."""
+    return f"{tensor}.map"
 
 
 class CudaWalker(Walker):
@@ -38,41 +51,50 @@ class CudaWalker(Walker):
         self.offsets: dict[str, int] = {}
         self.shared_bytes = 0
         for shared in graph.coordinates.of_kind(Shared):
-            self.offsets[shared.id] = self.shared_bytes
-            self.shared_bytes += shared.fixed_size * self._element(shared.id).bytes
+            self.offsets[shared.id] = -(-self.shared_bytes // SHARED_ALIGN) * SHARED_ALIGN
+            self.shared_bytes = self.offsets[shared.id] + shared.fixed_size * self._bytes(shared.id)
+        self.accumulations = 0
+        copies = graph.control.of_kind(ops.CopyElements)
+        self.narrow = any(c.width * self._bytes(c.source) < WIDEST_COPY for c in copies)
+        self.boxes = {op.tensor: op.box for op in graph.control.of_kind(CopyBox)}
+        """The tensors that the copy engine moves, and the elements of a box, contiguous first."""
 
     def build(self) -> ir.Module:
-        """Walk the graph twice: the first walk finds which divisors need a multiplier."""
-        self._function()
-        return self._function()
-
-    def _function(self) -> ir.Module:
+        """The module."""
         module = ir.Module(KERNEL_NAME)
         module.triple = "nvptx64-nvidia-cuda"
-        names = [t.name for t in self.graph.tensors]
-        types: list[ir.Type] = [pointer(GLOBAL)] * len(names)
-        types += [F32] * len(self.arguments.floats)
-        integers = self.arguments.integer_types()
-        types += [kind for _, kind in integers]
-        function = ir.Function(module, ir.FunctionType(ir.VoidType(), types), KERNEL_NAME)
-        function.calling_convention = "ptx_kernel"
-        self._annotate(module, function)
-        labels = [*names, *self.arguments.floats, *(name for name, _ in integers)]
-        given: dict[str, ir.Value] = {}
-        for label, argument in zip(labels, function.args, strict=True):
-            argument.name = label
-            given[label] = argument
-        for tensor, argument in zip(self.graph.tensors, function.args, strict=False):
+        self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), []), KERNEL_NAME)
+        self.function.calling_convention = "ptx_kernel"
+        self.function.type = pointer(0)  # untyped, as every pointer here
+        self._annotate(module, self.function)
+        self.given: dict[str, ir.Value] = {}
+        for tensor in self.graph.tensors:
+            argument = self._add_argument(tensor.name, pointer(GLOBAL))
             if tensor.role is Role.INPUT:
                 argument.add_attribute("noalias")
-        self.given = given
+        for tensor in self.boxes:
+            # A parameter that stays where the driver put it: the copy engine reads it there.
+            argument = self._add_argument(map_argument(tensor), TENSOR_MAP.as_pointer())
+            argument.attributes.align = 64
+            set.update(argument.attributes, ("byval", '"nvvm.grid_constant"'))
+        for name in self.arguments.floats:
+            self._add_argument(name, F32)
+        for name, kind in self.arguments.integer_types():
+            self._add_argument(name, kind)
         self.shared = ir.GlobalVariable(
             module, ir.ArrayType(ir.IntType(8), 0), "shared", addrspace=SHARED
         )
-        self.shared.align = 1024
-        self.shared.type = pointer(SHARED)  # untyped, as every pointer here
-        self._body(function)
+        self.shared.align = SHARED_ALIGN
+        self.shared.type = pointer(SHARED)
+        self._body(self.function)
         return module
+
+    def _add_argument(self, name: str, kind: ir.Type) -> ir.Argument:
+        """The kernel's next argument; the walk adds those that it finds a use for."""
+        argument = ir.Argument(self.function, kind, name)
+        self.function.args = (*self.function.args, argument)
+        self.given[name] = argument
+        return argument
 
     def _annotate(self, module: ir.Module, function: ir.Function) -> None:
         for key, value in (("reqntidx", self.threads), ("minctasm", 1)):
@@ -83,7 +105,7 @@ class CudaWalker(Walker):
         entry = ir.IRBuilder(function.append_basic_block("entry"))
         self.builder = ir.IRBuilder(function.append_basic_block("start"))
         self.fragments = Fragments(entry)
-        self.ptx = Instructions(self.builder)
+        self.ptx = self.make_instructions()
         self.values.clear()
         self.expressions = Expressions(
             self.builder,
@@ -103,28 +125,41 @@ class CudaWalker(Walker):
         self.builder.ret_void()
         entry.branch(start)
 
+    def make_instructions(self) -> Instructions:
+        """The instructions of the machine."""
+        return Instructions(self.builder)
+
     def _magic(self, divisor: Any) -> Any:
-        """A multiplier for launch-time divisors; the first walk only takes note of them."""
+        """A multiplier for launch-time divisors; the first use of one adds it to the arguments."""
         if not self.arguments.uniform(divisor):
             return None
         magic = self.arguments.magic(divisor)
-        return magic if magic.multiplier in self.given else None
+        if magic.multiplier not in self.given:
+            self._add_argument(magic.multiplier, I64)
+            self._add_argument(magic.shift, I64)
+        return magic
 
     def enter_unrolled(self, node: Node) -> None:
         """Copy what a nest of stores or loads reads, so that its addresses stay where they are.
 
         LLVM would take the parts of them that no loop changes out of the loop over tiles, and keep
-        dozens of registers alive through the accumulation.
+        dozens of registers alive through the accumulation. The same goes for copies in kernels
+        that have narrow ones: those are so many that large tiles have no registers left for them.
         """
         read: set[Any] = set()
         for move in node.walk():
             if isinstance(move.op, ops.StoreFragment | ops.AccumulateFragment):
                 memory = getattr(move.op, "destination", None) or getattr(move.op, "source", "")
-                found = move.place(memory)
-                read |= found.values[0].free_symbols | found.guard.free_symbols
+            elif isinstance(move.op, ops.CopyElements) and self.narrow:
+                memory = move.op.source
+            else:
+                continue
+            found = move.place(memory)
+            read |= found.values[0].free_symbols | found.guard.free_symbols
         for symbol in sorted(read & self.values.keys(), key=str):
-            if not isinstance(self.values[symbol], int):
-                self.values[symbol] = self.ptx.opaque(self.values[symbol])
+            value = self.values[symbol]
+            if not isinstance(value, int | ir.AllocaInstr):
+                self.values[symbol] = self.ptx.opaque(value)
 
     # Memory
 
@@ -132,10 +167,16 @@ class CudaWalker(Walker):
         tensor = getattr(self.graph.coordinates[dim], "tensor", "")
         return dtype(self.graph.tensor(tensor).dtype)
 
+    def _bytes(self, dim: str) -> int:
+        """Bytes of an element; what belongs to no tensor is a barrier."""
+        if not getattr(self.graph.coordinates[dim], "tensor", ""):
+            return BARRIER_BYTES if isinstance(self.graph.coordinates[dim], Shared) else 4
+        return self._element(dim).bytes
+
     def _address(self, node: Node, dim: str) -> tuple[ir.Value, Any]:
         """Pointer to an element of a tensor or of shared memory, and its guard."""
         index, guard = self.place(node, dim)
-        size = self._element(dim).bytes
+        size = self._bytes(dim)
         b = self.builder
         if dim in self.offsets:
             narrow = b.trunc(index, I32)
@@ -180,7 +221,10 @@ class CudaWalker(Walker):
         self.ptx.wait_copies(op.pending)
 
     def emit_Barrier(self, node: Node, op: ops.Barrier) -> None:
-        self.ptx.barrier()
+        if op.workitems:
+            self.ptx.barrier_of(op.identifier, op.workitems)
+        else:
+            self.ptx.barrier()
 
     def emit_SignalFlag(self, node: Node, op: ops.SignalFlag) -> None:
         self.ptx.signal(self._address(node, op.flag)[0])
@@ -264,6 +308,10 @@ class CudaWalker(Walker):
                     value = self.builder.fmul(value, self.given[op.scale])
                 total = self.builder.fadd(self.builder.load(slot, typ=F32), value)
                 self.builder.store(total, slot)
+        # ptxas would start all loads of a tile at once, and has no registers for them.
+        self.accumulations += 1
+        if self.accumulations % LOADS_IN_FLIGHT == 0:
+            self.ptx.warp_barrier()
 
     def _unpacked(self, address: ir.Value, width: int, element: Any) -> list[ir.Value]:
         """Elements in memory as f32."""

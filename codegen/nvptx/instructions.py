@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-__all__ = ["F32", "I1", "I16", "I32", "I64", "Instructions", "pointer"]
+__all__ = ["F32", "I1", "I16", "I32", "I64", "VOID", "Instructions", "pointer"]
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 F32 = ir.FloatType()
@@ -67,6 +67,14 @@ class Instructions:
     def barrier(self) -> None:
         """All workitems of the workgroup."""
         self.call("llvm.nvvm.barrier0", VOID, [])
+
+    def barrier_of(self, identifier: int, workitems: int) -> None:
+        """Some workitems of the workgroup, by a barrier of their own."""
+        self.asm(f"bar.sync {identifier}, {workitems};", "", [], VOID, pure=False)
+
+    def warp_barrier(self) -> None:
+        """The threads of a warp; no memory access moves across it."""
+        self.asm("bar.warp.sync 0xffffffff;", "", [], VOID, pure=False)
 
     def copy_async(self, shared: ir.Value, source: ir.Value, size: int, read: ir.Value) -> None:
         """cp.async of 4, 8 or 16 bytes of which `read` come from memory and the rest are zero."""

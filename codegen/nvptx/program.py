@@ -9,10 +9,12 @@ from typing import NamedTuple
 from llvmlite import ir
 
 from codegen.llvm import optimize, ptx_machine
+from codegen.nvptx.asynchronous import HopperWalker
 from codegen.nvptx.emit import CudaWalker
 from codegen.toolchain import PtxasReport, assemble
 from coordgraph import CodegenError, KernelGraph, PassError
-from passes.lowering import LowerToTensorCores
+from passes import Pass
+from passes.lowering import LowerToHopper, LowerToTensorCores
 
 __all__ = ["WIDEST", "CudaProgram", "Vectors"]
 
@@ -34,26 +36,40 @@ class CudaProgram:
 
     Args:
         graph: a scheduled graph.
+        boxes: bring A and B by the copy engine and multiply by warpgroups (sm_90a); else by
+            cp.async and mma.sync.
         watchdog: let a kernel that waits too long trap instead of hanging.
     """
 
     graph: KernelGraph
     architecture: str
     vectors: Vectors = WIDEST
+    boxes: bool = False
     watchdog: bool = False
 
     @cached_property
     def lowered(self) -> KernelGraph:
         """The graph of one workitem's work."""
         try:
-            return LowerToTensorCores(self.architecture, *self.vectors)(self.graph).verify()
+            return self._lowering(self.graph).verify()
         except PassError as error:
             raise CodegenError(f"{self.architecture}: {error}") from error
+
+    @property
+    def _lowering(self) -> Pass:
+        if self.boxes:
+            return LowerToHopper(self.architecture, self.vectors.d)
+        return LowerToTensorCores(self.architecture, *self.vectors)
+
+    def why_not(self) -> str | None:
+        """Why the graph cannot be lowered this way, or None."""
+        return self._lowering.why_not(self.graph)
 
     @cached_property
     def walker(self) -> CudaWalker:
         """Holds the argument list, threads and shared memory, once `module` is built."""
-        return CudaWalker(self.lowered, watchdog=self.watchdog)
+        kind = HopperWalker if self.boxes else CudaWalker
+        return kind(self.lowered, watchdog=self.watchdog)
 
     @cached_property
     def module(self) -> ir.Module:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 from codegen import arrays
 from codegen.checks import TensorView, check_call, problem_parameters
 from codegen.kernel import Kernel
 from codegen.nvptx.driver import Device, Function, device
 from codegen.nvptx.emit import KERNEL_NAME
+from codegen.nvptx.packing import ArgumentPacker
 from codegen.nvptx.program import WIDEST, CudaProgram, Vectors
+from codegen.nvptx.tensormaps import TensorMaps, copy_engine_takes
 from codegen.nvptx.workspace import Workspaces
 from coordgraph import KernelGraph, LaunchError
 from coordgraph.integers import compile_function
@@ -20,6 +21,13 @@ from coordgraph.progress import wait_direction
 from coordgraph.tensors import Role, dtype
 
 __all__ = ["CudaKernel"]
+
+
+class Variant(NamedTuple):
+    """Which code of a kernel: how far tensors are aligned decides."""
+
+    vectors: Vectors
+    boxes: bool
 
 
 class CudaKernel(Kernel):
@@ -34,18 +42,28 @@ class CudaKernel(Kernel):
         self.architecture = architecture
         self.debug = debug
         self.waits = wait_direction(graph)
-        self._programs: dict[Vectors, CudaProgram] = {}
-        self._functions: dict[tuple[int, Vectors], _Loaded] = {}
+        self._programs: dict[Variant, CudaProgram] = {}
+        self._functions: dict[tuple[int, Variant], _Loaded] = {}
         self._workspaces: dict[int, Workspaces] = {}
-        self.program(WIDEST).lowered  # noqa: B018 - refuse what cannot be lowered now, not later
+        self._maps = TensorMaps()
+        self.boxes = CudaProgram(graph, architecture, boxes=True).why_not() is None
+        self.program().lowered  # noqa: B018 - refuse what cannot be lowered now, not later
 
-    def program(self, vectors: Vectors = WIDEST) -> CudaProgram:
-        """The code that moves tensors by so many elements at a time."""
-        if vectors not in self._programs:
-            self._programs[vectors] = CudaProgram(
-                self.graph, self.architecture, vectors, watchdog=self.debug
+    def program(self, variant: Variant | None = None) -> CudaProgram:
+        """The code of a variant; by default of the one for well-aligned tensors."""
+        variant = variant or Variant(WIDEST, self.boxes)
+        if variant not in self._programs:
+            self._programs[variant] = CudaProgram(
+                self.graph, self.architecture, *variant, watchdog=self.debug
             )
-        return self._programs[vectors]
+        return self._programs[variant]
+
+    def _variant(self, views: Mapping[str, TensorView]) -> Variant:
+        """The fastest code that serves these tensors."""
+        vectors = _vectors(views)
+        if self.boxes and all(copy_engine_takes(views[name]) for name in "AB"):
+            return Variant(Vectors(d=vectors.d), boxes=True)
+        return Variant(vectors, boxes=False)
 
     @property
     def lowered(self) -> KernelGraph:
@@ -84,7 +102,7 @@ class CudaKernel(Kernel):
         if made:
             check_call(self.graph, views, beta=beta)
             where = device(_ordinal(views["A"]))
-            self._check_grid(self._load(where, WIDEST), given, workgroups)
+            self._check_grid(self._load(where, self._variant(views)), given, workgroups)
             out = arrays.empty(a, _extents(self.graph, given), self.graph.gemm.out_dtype or "")
         views["D"] = arrays.view(out, "out")
         check_call(self.graph, views, beta=beta)
@@ -102,7 +120,7 @@ class CudaKernel(Kernel):
         stream: int,
         workgroups: int | None,
     ) -> None:
-        loaded = self._load(device(_ordinal(views["A"])), _vectors(views))
+        loaded = self._load(device(_ordinal(views["A"])), self._variant(views))
         values, grid = self._check_grid(loaded, given, workgroups)
         where = loaded.function.device
         where.activate()
@@ -116,8 +134,10 @@ class CudaKernel(Kernel):
             else:
                 found = views.get(tensor.name)
                 pointers.append(found.pointer if found is not None else 0)
-        arguments = loaded.pack(pointers, (alpha, beta), values)
-        loaded.function.launch(grid, stream, arguments, together=self._together)
+        maps = [self._maps.get(views[name], box) for name, box in loaded.boxes.items()]
+        table, alive = loaded.pack(pointers, maps, (alpha, beta), values)
+        loaded.function.launch(grid, stream, table, together=self._together)
+        del alive
 
     @property
     def _together(self) -> bool:
@@ -143,16 +163,22 @@ class CudaKernel(Kernel):
             )
         return values, grid
 
-    def _load(self, where: Device, vectors: Vectors) -> _Loaded:
-        key = (where.ordinal, vectors)
+    def _load(self, where: Device, variant: Variant | None = None) -> _Loaded:
+        variant = variant or Variant(WIDEST, self.boxes)
+        key = (where.ordinal, variant)
         if key not in self._functions:
-            self._functions[key] = _Loaded(self.program(vectors), where)
+            self._functions[key] = _Loaded(self.program(variant), where)
         return self._functions[key]
+
+    @property
+    def resident(self) -> int:
+        """Workgroups of the widest variant that device 0 holds at a time."""
+        return self._load(device(0), WIDEST).function.resident
 
     @property
     def registers(self) -> int:
         """Registers of a thread of the widest variant, as loaded on device 0."""
-        return self._load(device(0), WIDEST).function.registers
+        return self._load(device(0)).function.registers
 
 
 class _Loaded:
@@ -171,11 +197,13 @@ class _Loaded:
         self._elements = {t.name: compile_function([t.elements], symbols) for t in graph.tensors}
         arguments = program.walker.arguments
         self._integers = arguments.host_function()
-        kinds = [ctypes.c_uint64] * len(graph.tensors)
-        kinds += [ctypes.c_float] * len(arguments.floats)  # type: ignore[list-item]
-        for _, kind in arguments.integer_types():
-            kinds.append(ctypes.c_uint32 if kind.width == 32 else ctypes.c_uint64)  # type: ignore[arg-type]
-        self._kinds = tuple(kinds)
+        self.boxes = program.walker.boxes
+        self._packer = ArgumentPacker(
+            len(graph.tensors),
+            len(self.boxes),
+            len(arguments.floats),
+            [kind.width for _, kind in arguments.integer_types()],
+        )
 
     def _values(self, values: dict[str, int]) -> list[int]:
         return [values[name] for name in self._names]
@@ -189,10 +217,14 @@ class _Loaded:
         return int(self._elements[tensor](*self._values(values))[0])
 
     def pack(
-        self, pointers: list[int], floats: tuple[float, ...], values: dict[str, int]
-    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """Kernel arguments in the form that cuda-python takes."""
-        return ((*pointers, *floats, *self._integers(values)), self._kinds)
+        self,
+        pointers: list[int],
+        maps: list[Any],
+        floats: tuple[float, ...],
+        values: dict[str, int],
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """Kernel arguments, and what must stay alive during the launch."""
+        return self._packer.pack(pointers, maps, floats, self._integers(values))
 
 
 def _ordinal(found: TensorView) -> int:

@@ -70,7 +70,13 @@ class WaitCopies(Operation):
 
 @dataclass(frozen=True)
 class Barrier(Operation):
-    """All workitems of the workgroup arrive before one goes on."""
+    """All workitems arrive before one goes on; `workitems` of them, or 0 for the workgroup.
+
+    Barriers of parts of a workgroup have an `identifier` other than 0.
+    """
+
+    identifier: int = 0
+    workitems: int = 0
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from sympy import Expr
 from sympy.logic.boolalg import Boolean
 
+from coordgraph.control.asynchronous import Counter
 from coordgraph.control.operations import Assign, Body, For, If, Operation, SetCoordinate
 from coordgraph.control.scope import Loop, Scoped
 from coordgraph.coordinates.dimensions import Register, Unroll
@@ -48,7 +49,7 @@ class Node:
     def index_expressions(self) -> Iterator[tuple[str, Expr, Boolean]]:
         """(coordinate, index, guard) of every coordinate that this operation addresses."""
         for role, names in self.op.bindings.items():
-            if role in ("registers", "a_registers", "b_registers", "dim"):
+            if role in ("registers", "a_registers", "b_registers", "dim", "phase"):
                 continue
             for name in names:
                 if not isinstance(self.scope.coordinates[name], Register | Unroll):
@@ -72,6 +73,8 @@ def resolve(body: Body, scope: Scoped) -> tuple[Node, ...]:
             case SetCoordinate():
                 value, inside = scope.enter_set(op)
                 nodes.append(Node(op, scope, resolve(op.body, inside), value=value))
+            case Counter():
+                nodes.append(Node(op, scope, resolve(op.body, scope.enter_counter(op))))
             case Assign():
                 value, after = scope.assign(op)
                 nodes.append(Node(op, scope, value=value))

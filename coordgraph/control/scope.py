@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from sympy import Expr, Ge, Gt, Integer, Le, Lt, Symbol, sympify
 from sympy.logic.boolalg import And, Boolean
 
+from coordgraph.control.asynchronous import Counter
 from coordgraph.control.operations import Assign, For, SetCoordinate
 from coordgraph.coordinates.graph import CoordinateGraph
 from coordgraph.coordinates.rules import simplify_condition
@@ -19,6 +20,9 @@ from coordgraph.coordinates.traverse import Direction, Solution, solve
 from coordgraph.integers import Ranges, ceil_div, index_symbol, simplify
 
 __all__ = ["Loop", "Scoped"]
+
+MOST_STEPS = 2**30
+"""No workgroup takes so many steps in one launch."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,12 @@ class Scoped:
         ranges = self.ranges.with_bounds(ordinal, Integer(0), (self._expand(count) - 1,))
         scope = replace(self, ranges=ranges).binding(op.dim, start + step * ordinal)
         return Loop(ordinal, Integer(0), count, Integer(1)), scope
+
+    def enter_counter(self, op: Counter) -> Scoped:
+        """The scope of a `Counter`'s body: a number that the machine keeps."""
+        symbol = self.coordinates.symbol(op.dim)
+        ranges = self.ranges.with_bounds(symbol, Integer(0), (Integer(MOST_STEPS),))
+        return replace(self, ranges=ranges).binding(op.dim, symbol)
 
     def enter_if(self, condition: Boolean) -> Scoped:
         """The scope of a body whose (resolved) condition holds."""

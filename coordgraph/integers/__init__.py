@@ -21,6 +21,7 @@ from coordgraph.integers.functions import (
     size_symbol,
 )
 from coordgraph.integers.parsing import ExpressionSyntaxError, parse_expression
+from coordgraph.integers.polynomials import symbols_of
 from coordgraph.integers.ranges import Bounds, Ranges
 from coordgraph.integers.simplify import simplify
 from coordgraph.integers.text import to_text
@@ -50,5 +51,6 @@ __all__ = [
     "select",
     "simplify",
     "size_symbol",
+    "symbols_of",
     "to_text",
 ]

@@ -62,6 +62,8 @@ class NumericBounds:
         self.facts = facts
         self._lowers: dict[Expr, Bound] = {}
         self._uppers: dict[Expr, Bound] = {}
+        self._minima: dict[frozenset[tuple[Monomial, int]], Bound] = {}
+        self._fact_maxima: dict[Monomial, Bound] = {}
 
     def minimum(self, p: Polynomial) -> Bound:
         """Return a lower bound of ``p``."""
@@ -133,6 +135,11 @@ class NumericBounds:
 
         With ``a*b*c <= 60`` and ``c >= 1``, ``a*b`` is at most 60; with ``c >= 5``, at most 12.
         """
+        if monomial not in self._fact_maxima:
+            self._fact_maxima[monomial] = self._find_fact_maximum(monomial)
+        return self._fact_maxima[monomial]
+
+    def _find_fact_maximum(self, monomial: Monomial) -> Bound:
         if not self.natural(monomial):
             return None
         best: Bound = None
@@ -153,6 +160,12 @@ class NumericBounds:
 
     def numeric_minimum(self, p: Polynomial) -> Bound:
         """Return a lower bound without eliminating anything."""
+        key = frozenset(p.items())
+        if key not in self._minima:
+            self._minima[key] = self._find_numeric_minimum(p)
+        return self._minima[key]
+
+    def _find_numeric_minimum(self, p: Polynomial) -> Bound:
         best = self._shifted_minimum(p)
         if not self.facts or all(c >= 0 or not m for m, c in p.items()):
             return best

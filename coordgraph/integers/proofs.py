@@ -52,14 +52,35 @@ class Prover(NumericBounds):
         facts: tuple[Fact, ...],
         definitions: Mapping[Symbol, Expr],
         guards: Guards,
+        outer: "tuple[Prover, Symbol] | None" = None,
     ) -> None:
         super().__init__(facts)
+        self.outer = outer
         self.bounds = bounds
         self.definitions = definitions
         self.guards = guards
         self._levels: dict[Expr, int] = {}
         self._found: dict[tuple[frozenset[tuple[object, int]], int | None], Bound] = {}
         self._ends: dict[Expr, SymbolBounds] = {}
+
+    def home(self, target: Expr) -> "Prover":
+        """Return the first prover that knew all there is to know about an atom."""
+        prover, symbols = self, symbols_of(target)
+        while prover.outer and prover.outer[1] not in symbols:
+            prover = prover.outer[0]
+        return prover
+
+    def lower(self, target: Expr) -> Bound:
+        """Return a lower bound of an atom, found where it is known first."""
+        if target not in self._lowers and (home := self.home(target)) is not self:
+            self._lowers[target] = home.lower(target)
+        return super().lower(target)
+
+    def upper(self, target: Expr) -> Bound:
+        """Return an upper bound of an atom, found where it is known first."""
+        if target not in self._uppers and (home := self.home(target)) is not self:
+            self._uppers[target] = home.upper(target)
+        return super().upper(target)
 
     def minimum(self, p: Polynomial, goal: int | None = None) -> Bound:
         """Return a lower bound of ``p``; a search with a goal stops when it is reached."""
@@ -110,6 +131,8 @@ class Prover(NumericBounds):
 
     def ends(self, target: Expr) -> SymbolBounds:
         """Return symbolic lower and upper bounds of an atom."""
+        if target not in self._ends and (home := self.home(target)) is not self:
+            self._ends[target] = home.ends(target)
         if target not in self._ends:
             self._ends[target] = ((), ())
             self._ends[target] = self._find_ends(target)

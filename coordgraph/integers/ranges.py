@@ -5,6 +5,7 @@ Everything here is sound and conservative: a claim that is not proved may still 
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from types import MappingProxyType
 from typing import cast
 
@@ -58,6 +59,18 @@ class Ranges:
     simplified: dict[Basic, Basic] = field(default_factory=dict, init=False, repr=False)
     """The simplifier's memory: an answer holds for exactly these ranges."""
     _provers: list[Prover] = field(default_factory=list, init=False, repr=False)
+    _outer: list[tuple["Ranges", Symbol]] = field(default_factory=list, init=False, repr=False)
+
+    def about(self, *exprs: Basic) -> "Ranges":
+        """Return the ranges in which all that is known about expressions was known first.
+
+        Loops nest: what an inner one adds about its index says nothing about expressions without
+        it, so their bounds and simplified forms are found, and remembered, once, farther out.
+        """
+        known, symbols = self, frozenset[Basic]().union(*map(symbols_of, exprs))
+        while known._outer and known._outer[0][1] not in symbols:
+            known = known._outer[0][0]
+        return known
 
     def with_index(self, symbol: Symbol, size: IntegerLike) -> "Ranges":
         """Let ``0 <= symbol < size``."""
@@ -92,14 +105,14 @@ class Ranges:
         if self.bounds.get(symbol) == new:
             return self
         known = self._forget(symbol) if self._knows(symbol) else self
-        return replace(known, bounds=MappingProxyType({**known.bounds, symbol: new}))
+        return self._around(symbol, known._bounded(symbol, new))
 
     def with_upper(self, symbol: Symbol, upper: IntegerLike) -> "Ranges":
         """Let ``symbol <= upper`` hold besides what is known (inside a branch that tests it)."""
         highs = _alternatives(_expr(upper), Minimum, Maximum)
         old = self.bounds.get(symbol, Bounds())
         new = Bounds(old.lowers, _distinct([*highs, *old.uppers]))
-        return replace(self, bounds=MappingProxyType({**self.bounds, symbol: new}))
+        return self._around(symbol, self._bounded(symbol, new))
 
     def with_fact(self, expr: IntegerLike, maximum: int) -> "Ranges":
         """Let ``expr <= maximum``, as in ``with_fact(TM*TN*TK, 2**31 - 1)``.
@@ -141,28 +154,32 @@ class Ranges:
         # A bound that mentions the symbol itself is about its old value.
         kept = _distinct([u for u in uppers if symbol not in symbols_of(u)])
         new = Bounds(() if low is None else (_expr(low),), kept)
-        known = self._forget(symbol)
-        return replace(known, bounds=MappingProxyType({**known.bounds, symbol: new}))
+        return self._around(symbol, self._forget(symbol)._bounded(symbol, new))
 
     def prove_nonnegative(self, expr: IntegerLike) -> bool:
         """Tell whether ``expr >= 0`` was proved."""
-        return self._prover.at_least_zero(to_polynomial(_expr(expr)))
+        expr = _expr(expr)
+        return self.about(expr)._prover.at_least_zero(to_polynomial(expr))
 
     def prove_less(self, a: IntegerLike, b: IntegerLike) -> bool:
         """Tell whether ``a < b`` was proved."""
-        return self._prover.at_least_zero(add(_difference(b, a), constant(1), -1))
+        a, b = _expr(a), _expr(b)
+        return self.about(a, b)._prover.at_least_zero(add(_difference(b, a), constant(1), -1))
 
     def prove_equal(self, a: IntegerLike, b: IntegerLike) -> bool:
         """Tell whether ``a == b`` was proved."""
+        a, b = _expr(a), _expr(b)
         p = _difference(a, b)
         if not p:
             return True
-        p = self._prover.normal_form(p)
-        return not p or (self._prover.at_least_zero(p) and self._prover.at_least_zero(negate(p)))
+        prover = self.about(a, b)._prover
+        p = prover.normal_form(p)
+        return not p or (prover.at_least_zero(p) and prover.at_least_zero(negate(p)))
 
     def interval(self, expr: IntegerLike) -> tuple[int | None, int | None]:
         """Return inclusive numeric bounds, None where none is known."""
-        return self._prover.interval_of(_expr(expr))
+        expr = _expr(expr)
+        return self.about(expr)._prover.interval_of(expr)
 
     def fits(self, expr: IntegerLike, bits: int) -> bool:
         """Tell whether the value (not what it is computed from) fits a signed integer."""
@@ -182,7 +199,8 @@ class Ranges:
             }
             facts = tuple((to_polynomial(e), limit) for e, limit in self.facts)
             guards = tuple(p for condition in self.guards for p in guard_polynomials(condition))
-            self._provers.append(Prover(bounds, facts, self.definitions, guards))
+            outer = [(known._prover, symbol) for known, symbol in self._outer]
+            self._provers.append(Prover(bounds, facts, self.definitions, guards, *outer))
         return self._provers[0]
 
     def _guarded(self, expr: Expr) -> list[Expr]:
@@ -196,6 +214,26 @@ class Ranges:
                 if p and all(monomial not in bound for monomial in p if monomial):
                     found.append(to_expression(bound))
         return found
+
+    def _bounded(self, symbol: Symbol, bounds: Bounds) -> "Ranges":
+        return replace(self, bounds=MappingProxyType({**self.bounds, symbol: bounds}))
+
+    def _around(self, symbol: Symbol, inner: "Ranges") -> "Ranges":
+        """Return ``inner``, which differs in what it knows of ``symbol``; see :meth:`about`."""
+        if not self._mentions(symbol):
+            inner._outer.append((self, symbol))
+        return inner
+
+    def _mentions(self, symbol: Symbol) -> bool:
+        """Tell whether what is known of other symbols is stated in terms of this one."""
+        others = (b for s, b in self.bounds.items() if s != symbol)
+        stated = chain(
+            chain.from_iterable((*b.lowers, *b.uppers) for b in others),
+            (e for s, e in self.definitions.items() if s != symbol),
+            (e for e, _ in self.facts),
+            self.guards,
+        )
+        return any(symbol in symbols_of(e) for e in stated)
 
     def _knows(self, symbol: Symbol) -> bool:
         return symbol in self.bounds or symbol in self.definitions
@@ -224,8 +262,8 @@ def _expr(value: IntegerLike) -> Expr:
     return value if isinstance(value, Expr) else cast(Expr, sympify(int(value)))
 
 
-def _difference(a: IntegerLike, b: IntegerLike) -> Polynomial:
-    return add(to_polynomial(_expr(a)), to_polynomial(_expr(b)), -1)
+def _difference(a: Expr, b: Expr) -> Polynomial:
+    return add(to_polynomial(a), to_polynomial(b), -1)
 
 
 def _distinct(exprs: Iterable[Expr]) -> tuple[Expr, ...]:

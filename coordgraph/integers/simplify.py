@@ -32,6 +32,7 @@ _Rule = Callable[["_Simplifier", Expr, Expr], Expr | None]
 
 def simplify(expr: _Basic, ranges: Ranges) -> _Basic:
     """Return an expression (or condition) of equal value inside the ranges; idempotent."""
+    ranges = ranges.about(expr)
     known = ranges.simplified
     if expr not in known:
         current: Basic = expr

@@ -72,11 +72,6 @@ class Memory:
         flat[places] = np.broadcast_to(value, elements.extents)[mask].astype(flat.dtype)
         np.add.at(self.written[tensor], places, 1)
 
-    def poison(self, tensor: str, elements: Elements, env: Environment) -> None:
-        """What was read must not be read again."""
-        offsets, mask = self._place(tensor, elements, env)
-        self.flat[tensor][offsets[mask]] = np.nan
-
     def flag(self, tensor: str, offset: int) -> tuple[str, int]:
         """The place of a flag, checked."""
         if not 0 <= offset < len(self.flat[tensor]):
@@ -195,7 +190,6 @@ class Machine:
         elements = work.elements(user)
         partial = self.memory.read(user.tensor, elements, env)
         self.accumulators[op.accumulator] = self._accumulator(op.accumulator) + partial
-        self.memory.poison(user.tensor, elements, env)
         yield Event(Point.CLEAR, slot, flag)
         self.memory.flat[flag[0]][flag[1]] = 0
         yield Event(Point.CLEARED, slot, flag)

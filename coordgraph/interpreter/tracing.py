@@ -54,7 +54,7 @@ class Segment:
     k_count: int
     depth: int
     padding: bool = False
-    """The tile does not exist: its loads are zero and its store is dropped."""
+    """These iterations do not exist: they load zeros, and a tile that does not exist is dropped."""
 
     @property
     def role(self) -> str:
@@ -270,22 +270,14 @@ def record(code: Program, values: Mapping[str, int]) -> Trace:
     return Trace(tuple(workgroups), (m, n, k), slots)
 
 
-@dataclass
-class _Sum:
-    """What an accumulator holds since it was zero or sent: one tile, ranges of k."""
-
-    tile: OutputTile
-    padding: bool
-    ranges: list[tuple[int, int]]
-
-
 class _Recorder:
     """The worker that writes down."""
 
     def __init__(self, workgroup: int, depth: int) -> None:
         self.workgroup, self.depth = workgroup, depth
         self.events: list[TraceEvent] = []
-        self.sums: dict[str, _Sum] = {}
+        # What accumulators hold since they were zero or sent, padding apart: a tile, ranges of k.
+        self.sums: dict[tuple[str, bool], tuple[OutputTile, list[tuple[int, int]]]] = {}
         self.tile: OutputTile = (-1, -1)
 
     def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
@@ -326,13 +318,12 @@ class _Recorder:
 
     def flush(self, accumulator: str | None = None) -> None:
         """Write down what accumulators hold, as segments."""
-        for name in list(self.sums) if accumulator is None else [accumulator]:
-            if (held := self.sums.pop(name, None)) is None:
-                continue
-            for first, end in _merged(held.ranges):
-                self.events.append(
-                    Segment(self.workgroup, held.tile, first, end - first, self.depth, held.padding)
-                )
+        for name, padding in list(self.sums):
+            if accumulator in (None, name):
+                tile, ranges = self.sums.pop((name, padding))
+                for first, end in _merged(ranges):
+                    segment = Segment(self.workgroup, tile, first, end - first, self.depth, padding)
+                    self.events.append(segment)
 
     def _add(self, product: Work, at: tuple[int, ...], count: int) -> None:
         m, k, k_of_b, n, exists = at
@@ -342,12 +333,13 @@ class _Recorder:
                 f"workgroup {self.workgroup} multiplies k tile {k} of A and {k_of_b} of B"
             )
         self.tile = (m, n)
-        held = self.sums.setdefault(product.node.op.accumulator, _Sum(self.tile, not exists, []))
-        if held.tile != self.tile or held.padding == bool(exists):
+        key = (product.node.op.accumulator, not exists)
+        tile, ranges = self.sums.setdefault(key, (self.tile, []))
+        if exists and tile != self.tile:
             raise EvaluationError(
-                f"workgroup {self.workgroup} adds to tile {self.tile} what belongs to {held.tile}"
+                f"workgroup {self.workgroup} adds to tile {self.tile} what belongs to {tile}"
             )
-        held.ranges.append((k, k + count))
+        ranges.append((k, k + count))
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

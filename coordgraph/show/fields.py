@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 from sympy.core.basic import Basic
 
+from coordgraph.control.operations import Operation
+from coordgraph.coordinates.edges import Edge
+
 __all__ = ["shown", "written"]
 
 
-def shown(details: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that say something: a switch that is off or an empty list does not, a 0 does."""
-    return {
-        name: value
-        for name, value in details.items()
-        if value is not None and value is not False and value not in ("", ())
-    }
+def shown(record: Edge | Operation) -> dict[str, Any]:
+    """The fields that are not left at their defaults, bodies and operands aside."""
+    defaults = {f.name: f.default for f in fields(record)}
+    return {name: v for name, v in record.details.items() if v != defaults[name]}
 
 
 def written(value: Any, expression: Callable[[Basic], str]) -> str:

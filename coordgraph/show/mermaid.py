@@ -170,7 +170,7 @@ def escape(text: str) -> str:
     escaped = _SYNTAX.sub(lambda match: f"#{ord(match[0])};", text)
     # Even so, a backslash and an n make a new line, dollars a formula and a colon an icon; with a
     # word joiner after them they do not.
-    re.sub("#(36|58|92);", r"\g<0>#8288;", escaped)
+    escaped = re.sub("#(36|58|92);", r"\g<0>#8288;", escaped)
     return " ".join(escaped.split()) or " "
 
 
@@ -190,7 +190,7 @@ def _describe(dimension: Dimension, notes: bool) -> Iterator[str]:
 def _draw(picture: _Picture, edge: Edge, added: bool) -> None:
     """An edge as a box with numbered operands, or as an arrow where it is one to one."""
     upstream, downstream = edge.upstream, edge.downstream
-    details = [f"{name} {written(v, to_text)}" for name, v in shown(edge.details).items()]
+    details = [f"{name} {written(v, to_text)}" for name, v in shown(edge).items()]
     if len(upstream) == len(downstream) == 1:
         picture.arrow(upstream[0], downstream[0], ", ".join([edge.kind, *details]), added)
         return
@@ -217,7 +217,7 @@ def _operation(op: Operation) -> list[str]:
         case SetCoordinate():
             return [f"Set {op.dim} = {to_text(op.value)}"]
         case _:
-            values = [written(value, to_text) for value in shown(op.details).values()]
+            values = [written(value, to_text) for value in shown(op).values()]
             return [f"{op.kind}({'; '.join(values)})" if values else op.kind]
 
 

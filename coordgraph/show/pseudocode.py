@@ -13,6 +13,7 @@ from sympy import Expr, Integer, Symbol
 from sympy.core.basic import Basic
 from sympy.logic.boolalg import And, true
 
+from coordgraph.control.asynchronous import Advance, Counter
 from coordgraph.control.operations import (
     Assign,
     Body,
@@ -92,6 +93,11 @@ class _Writer:
                     yield from self._branch(op, scope, seen)
                 case For():
                     yield from self._for(op, scope, seen)
+                case Counter():
+                    counted = self.body(op.body, scope.enter_counter(op), seen)
+                    yield from _braces([f"uint {identifier(op.dim)} = 0;", *counted])
+                case Advance():
+                    yield f"{identifier(op.dim)} += {to_c(scope.resolve(op.by))};"
                 case SetCoordinate():
                     yield from self._set(op, scope, seen)
                 case Scope():
@@ -205,7 +211,7 @@ class _Writer:
         parts = [f"{role} {place}" for role, place in places.items()]
         parts += [
             f"{name} {written(value, to_c)}"
-            for name, value in shown(op.details).items()
+            for name, value in shown(op).items()
             if name not in bound or name.endswith("registers")
         ]
         text = " ".join(filter(None, (op.kind, arrow)))

@@ -1,5 +1,6 @@
 """Lowering: what makes a scheduled graph executable on a kind of machine."""
 
+from passes.lowering.hopper import LowerToHopper
 from passes.lowering.tensor_cores import LowerToTensorCores
 
-__all__ = ["LowerToTensorCores"]
+__all__ = ["LowerToHopper", "LowerToTensorCores"]

@@ -61,22 +61,22 @@ class Block:
         c.add(ForLoop("block.k", Integer(k), name="block K"))
         rows, columns = ("block.m", "block.row"), ("block.n", "block.column")
         for tensor in ("A", "D"):
-            c.connect(Tile(f"{tensor}.index.0", rows))
+            c.connect(Tile((f"{tensor}.index.0",), rows))
         for tensor in ("B", "D"):
-            c.connect(Tile(f"{tensor}.index.1", columns))
+            c.connect(Tile((f"{tensor}.index.1",), columns))
         for axis in (0, 1):
-            c.connect(PassThrough(f"C.index.{axis}", f"D.index.{axis}"))
-        c.connect(PassThrough("A.index.1", "block.k"))
-        c.connect(PassThrough("B.index.0", "block.k"))
-        c.connect(Tile("block.column", ("block.vector", "block.lane")))
+            c.connect(PassThrough((f"C.index.{axis}",), (f"D.index.{axis}",)))
+        c.connect(PassThrough(("A.index.1",), ("block.k",)))
+        c.connect(PassThrough(("B.index.0",), ("block.k",)))
+        c.connect(Tile(("block.column",), ("block.vector", "block.lane")))
         c.add(Shared("A.shared", Integer(height * k), tensor="A"))
         c.add(Shared("B.shared", Integer(width * k), tensor="B"))
         c.add(Shared(ACCUMULATOR, Integer(height * width)))
         # A keeps the order of its elements in memory: rows, or columns where it is transposed.
         last = ("block.k", "block.row") if gemm.transpose_a else ("block.row", "block.k")
-        c.connect(Tile("A.shared", ("block.m", *last)))
-        c.connect(Tile("B.shared", ("block.n", "block.k", "block.column")))
-        c.connect(Tile(ACCUMULATOR, ("block.m", "block.n", "block.row", "block.column")))
+        c.connect(Tile(("A.shared",), ("block.m", *last)))
+        c.connect(Tile(("B.shared",), ("block.n", "block.k", "block.column")))
+        c.connect(Tile((ACCUMULATOR,), ("block.m", "block.n", "block.row", "block.column")))
 
     def accumulators(self, c: CoordinateEditor, op: Operation) -> Operation:
         """`op` on every accumulator of a block."""

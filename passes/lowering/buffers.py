@@ -1,17 +1,19 @@
 """Operations on tiles as loops over the elements of buffers, clipped where tensors end.
 
-The number of the tile is bound once around the loops. How much of the tile lies inside the tensor
-is the extent less the place of its first element; loops are clipped to that, so their bodies need
-no guard. Only what fills a register block up is zeroed.
+Around the operations on one tile its numbers are bound once. How much of the tile lies inside the
+tensor is the extent less the place of its first element; loops are clipped to that, so their bodies
+need no guard. Only what fills a register block up is zeroed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import cast
 
 from sympy import Eq, Expr, Integer
-from sympy.logic.boolalg import true
+from sympy.logic.boolalg import Boolean, true
 
 from coordgraph import Gemm, NoPath
 from coordgraph.control import Scoped
@@ -44,17 +46,20 @@ from coordgraph.control.operations import (
 )
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.coordinates.traverse import Direction, solve
-from coordgraph.integers import Minimum, ceil_div, index_symbol
+from coordgraph.integers import ceil_div, index_symbol, minimum
 from passes.lowering.blocking import ACCUMULATOR, Block
 
 __all__ = ["Buffers"]
 
 ELEMENT = "element"
 """The fragment of one element that passes through a register."""
-LEFT = {"tile.rows": ("A", 0), "tile.depth": ("A", 1)}
-RIGHT = {"tile.depth": ("B", 0), "tile.columns": ("B", 1)}
-OUTPUT = {"tile.rows": ("D", 0), "tile.columns": ("D", 1)}
-"""How much of a tile is inside: name to tensor and axis."""
+EXTENTS = {
+    "A": ("tile.rows", "tile.depth"),
+    "B": ("tile.depth", "tile.columns"),
+    "C": ("tile.rows", "tile.columns"),
+    "D": ("tile.rows", "tile.columns"),
+}
+"""What is named for each axis of a tensor: how many elements of the tile at hand are inside."""
 DEPTH = For("block.k", Integer(0), index_symbol("tile.depth"))
 
 
@@ -70,7 +75,7 @@ class _Axis:
     @property
     def here(self) -> Expr:
         """How many elements of the block at hand are inside."""
-        return Minimum(Integer(self.step), self.extent - self.step * index_symbol(self.block))
+        return minimum(Integer(self.step), self.extent - self.step * index_symbol(self.block))
 
     def blocks(self, *body: Operation) -> Operation:
         """Over the blocks with an element inside."""
@@ -86,6 +91,14 @@ class _Axis:
 
 
 @dataclass(frozen=True)
+class _Piece:
+    """A lowered operation, and the tensors whose tiles must be bound around it."""
+
+    tensors: tuple[str, ...]
+    op: Operation
+
+
+@dataclass(frozen=True)
 class Buffers:
     """The buffers of a workgroup: what becomes of each operation on tiles."""
 
@@ -94,36 +107,49 @@ class Buffers:
     block: Block
     instruction: str
 
-    def lower(self, op: Operation, scope: Scoped) -> Body:
-        """What becomes of an operation on tiles; any other stays."""
+    def lower(self, body: Body, scope: Scoped) -> Iterator[Operation]:
+        """Operations in a row, those on tiles lowered; what is no operation on tiles stays."""
+        pieces = [piece for op in body for piece in self._pieces(op)]
+        for on_tiles, group in groupby(pieces, lambda piece: bool(piece.tensors)):
+            run = tuple(group)
+            if on_tiles:
+                yield _within(scope, run)
+            else:
+                yield from (piece.op for piece in run)
+
+    def _pieces(self, op: Operation) -> tuple[_Piece, ...]:
         match op:
             case InitAccumulator():
-                return (self.zero(scope),)
+                return (self._zero(),)
             case LoadTile():
-                return (self.pack(op.tensor, scope),)
+                return (self._pack(op.tensor),)
             case MultiplyAccumulate():
-                return (self.multiply(scope),)
-            case SendPartial():
-                return self.send(scope)
-            case ReceivePartial():
-                return self.receive(scope)
+                return (self._multiply(),)
             case Epilogue():
-                return self.epilogue(op.tensor, scope)
+                return self._epilogue(op.tensor)
             case StoreTile():
-                return (self.store(op.tensor, scope),)
+                copy = CopyElements(ACCUMULATOR, op.tensor)
+                return (self._each(f"store {op.tensor}", op.tensor, copy),)
+            case SendPartial():
+                copy = CopyElements(ACCUMULATOR, "partials")
+                return (self._each("send", "D", copy), _Piece((), SignalFlag("flags")))
+            case ReceivePartial():
+                add = self._update("receive", "D", AccumulateFragment(ELEMENT, "partials", ()))
+                return (_Piece((), WaitFlag("flags")), add, _Piece((), ClearFlag("flags")))
             case _:
-                return (op,)
+                return (_Piece((), op),)
 
-    def zero(self, scope: Scoped) -> Operation:
+    def _zero(self) -> _Piece:
         """Clear the accumulator, padding too."""
         fill: Operation = FillElements(ACCUMULATOR)
         for dim in ("block.column", "block.row"):
             fill = For(dim, Integer(0), Integer(self.c[dim].fixed_size), body=(fill,))
-        return _within("zero", scope, OUTPUT, self._rows.blocks(self._columns.blocks(fill)))
+        body = self._rows.blocks(self._columns.blocks(fill))
+        return _Piece(("D",), Scope("zero", (body,)))
 
-    def pack(self, tensor: str, scope: Scoped) -> Operation:
+    def _pack(self, tensor: str) -> _Piece:
         """Copy a tile of A or B into its buffer; the rest of its last block becomes zero."""
-        axis, extents = (self._rows, LEFT) if tensor == "A" else (self._columns, RIGHT)
+        axis = self._rows if tensor == "A" else self._columns
         copy = CopyElements(tensor, f"{tensor}.shared")
         fill = FillElements(f"{tensor}.shared")
         # The innermost loop runs along the tensor's contiguous axis.
@@ -131,34 +157,21 @@ class Buffers:
             body = (DEPTH.with_body(axis.elements(copy), axis.padding(fill)),)
         else:
             body = (axis.elements(DEPTH.with_body(copy)), axis.padding(DEPTH.with_body(fill)))
-        return _within(f"pack {tensor}", scope, extents, axis.blocks(*body))
+        return _Piece((tensor,), Scope(f"pack {tensor}", (axis.blocks(*body),)))
 
-    def multiply(self, scope: Scoped) -> Operation:
+    def _multiply(self) -> _Piece:
         """The product of the packed tiles, block by block."""
         block = self.block.multiply(self.c, DEPTH, self.instruction)
         body = self._columns.blocks(self._rows.blocks(*block))
-        return _within("multiply", scope, {**LEFT, **RIGHT}, body)
+        return _Piece(("A", "B"), Scope("multiply", (body,)))
 
-    def epilogue(self, tensor: str, scope: Scoped) -> Body:
+    def _epilogue(self, tensor: str) -> tuple[_Piece, ...]:
         """`acc = alpha·acc + beta·C`."""
-        scale = self._update("scale", scope, "D", ScaleFragment(ELEMENT, (), "alpha"))
+        scale = self._update("scale", "D", ScaleFragment(ELEMENT, (), "alpha"))
         add = AccumulateFragment(ELEMENT, tensor, (), scale="beta")
-        read = self._update(f"add {tensor}", scope, tensor, add)
-        return (scale, If(Eq(index_symbol("read_c"), 1), (read,)))
-
-    def store(self, tensor: str, scope: Scoped) -> Operation:
-        """Write the accumulator to a tensor."""
-        return self._each(f"store {tensor}", scope, tensor, CopyElements(ACCUMULATOR, tensor))
-
-    def send(self, scope: Scoped) -> Body:
-        """Leave the accumulator in its slot."""
-        copy = CopyElements(ACCUMULATOR, "partials")
-        return (self._each("send", scope, "D", copy), SignalFlag("flags"))
-
-    def receive(self, scope: Scoped) -> Body:
-        """Add a slot to the accumulator."""
-        add = AccumulateFragment(ELEMENT, "partials", ())
-        return (WaitFlag("flags"), self._update("receive", scope, "D", add), ClearFlag("flags"))
+        read = self._update(f"add {tensor}", tensor, add)
+        given = cast("Boolean", Eq(index_symbol("read_c"), 1))
+        return (scale, replace(read, op=If(given, (read.op,))))
 
     @property
     def _rows(self) -> _Axis:
@@ -168,58 +181,50 @@ class Buffers:
     def _columns(self) -> _Axis:
         return _Axis("block.n", "block.column", self.block.columns, index_symbol("tile.columns"))
 
-    def _update(self, name: str, scope: Scoped, tensor: str, op: Operation) -> Operation:
+    def _update(self, name: str, tensor: str, op: Operation) -> _Piece:
         """Every element of the accumulator through a register, where `op` changes it."""
         load = LoadFragment(ELEMENT, ACCUMULATOR, ())
         store = StoreFragment(ELEMENT, ACCUMULATOR, ())
-        return self._each(name, scope, tensor, load, op, store)
+        return self._each(name, tensor, load, op, store)
 
-    def _each(self, name: str, scope: Scoped, tensor: str, *body: Operation) -> Operation:
+    def _each(self, name: str, tensor: str, *body: Operation) -> _Piece:
         """`body` for every element of the output tile that is inside a tensor, row by row."""
         row = self._columns.blocks(self._columns.elements(*body))
-        extents = {"tile.rows": (tensor, 0), "tile.columns": (tensor, 1)}
-        return _within(name, scope, extents, self._rows.blocks(self._rows.elements(row)))
+        return _Piece((tensor,), Scope(name, (self._rows.blocks(self._rows.elements(row)),)))
 
 
-def _within(
-    name: str, scope: Scoped, extents: Mapping[str, tuple[str, int]], *body: Operation
-) -> Operation:
-    """`body` where tile numbers are bound and `extents` named, left out where the tile is padding.
-
-    Args:
-        name: of the part.
-        scope: what is bound around it.
-        extents: name to the tensor and axis of which it tells how much of the tile is inside.
-        body: what to do.
-    """
+def _within(scope: Scoped, pieces: tuple[_Piece, ...]) -> Operation:
+    """Pieces where the numbers of their tiles are bound, left out where the tile is padding."""
     coordinates = scope.coordinates
+    tensors = dict.fromkeys(t for piece in pieces for t in piece.tensors)
+    axes = [(t, axis) for t in tensors for axis in (0, 1)]
+    sizes = {EXTENTS[t][axis]: coordinates.size(f"{t}.index.{axis}") for t, axis in axes}
+    body = tuple(piece.op for piece in pieces)
     known = {
         dim: value if value.is_Integer else coordinates.symbol(dim)
         for dim, value in scope.known.items()
     }
-    tiles = [f"{tensor}.tile.{axis}" for tensor, axis in extents.values()]
+    tiles = [f"{t}.tile.{axis}" for t, axis in axes]
     try:
         found = solve(coordinates, Direction.REVERSE, known, tiles, scope.ranges)
     except NoPath:
         # Which tile it is will be known only later: take all of it.
-        whole = (Assign(e, _size(scope, *place)[0]) for e, place in extents.items())
-        return Scope(name, (*whole, *body))
+        whole = (Assign(name, size) for name, size in sizes.items() if size is not None)
+        return Scope("tile", (*whole, *body))
     assigns: list[Operation] = []
-    for extent, (tensor, axis) in extents.items():
-        size, end = _size(scope, tensor, axis)
-        first = {f"{tensor}.tile.{axis}": None, f"{tensor}.index.{axis}": 0}
-        (start,) = coordinates.reverse(first, [f"{tensor}.{axis}"])
-        assigns.append(Assign(extent, Minimum(size, end - start)))
+    for (t, axis), tile in zip(axes, tiles, strict=True):
+        name, end = EXTENTS[t][axis], coordinates.size(f"{t}.{axis}")
+        if (size := sizes.pop(name, None)) is not None and end is not None:
+            first = {tile: None, f"{t}.index.{axis}": 0}
+            (start,) = coordinates.reverse(first, [f"{t}.{axis}"])
+            assigns.append(Assign(name, minimum(size, end - start)))
     body = (*assigns, *body)
-    for tile, value in zip(reversed(tiles), reversed(found.values), strict=True):
+    # Tensors share tile numbers: what has a name already is not worked out again.
+    names: dict[Expr, Expr] = {}
+    bound: list[tuple[str, Expr]] = []
+    for tile, value in zip(tiles, found.values, strict=True):
+        bound.append((tile, names.get(value, value)))
+        names.setdefault(value, coordinates.symbol(tile))
+    for tile, value in reversed(bound):
         body = (SetCoordinate(tile, value, body),)
-    return Scope(name, body if found.guard == true else (If(found.guard, body),))
-
-
-def _size(scope: Scoped, tensor: str, axis: int) -> tuple[Expr, Expr]:
-    """The sizes of a tile and of the tensor along an axis."""
-    tile = scope.coordinates.size(f"{tensor}.index.{axis}")
-    whole = scope.coordinates.size(f"{tensor}.{axis}")
-    assert tile is not None
-    assert whole is not None
-    return tile, whole
+    return Scope("tile", body if found.guard == true else (If(found.guard, body),))

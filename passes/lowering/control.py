@@ -49,13 +49,21 @@ class Accumulator:
         c: the coordinates being built.
         registers: written-out dimensions, one vector of registers for every index.
         vector: the dimension along a vector, and how many elements it has.
+        barrier: among the workitems that hold the accumulator.
     """
 
-    def __init__(self, c: CoordinateEditor, registers: tuple[str, ...], vector: str) -> None:
+    def __init__(
+        self,
+        c: CoordinateEditor,
+        registers: tuple[str, ...],
+        vector: str,
+        barrier: Barrier = Barrier(),  # noqa: B008 - frozen
+    ) -> None:
         self.c = c
         self.registers = registers
         self.vector = vector
         self.width = c[vector].fixed_size
+        self.barrier = barrier
 
     def _each(self, op: Operation, width: int) -> Operation:
         """`op` on every vector, in pieces of `width` elements."""
@@ -88,14 +96,14 @@ class Accumulator:
 
     def send(self) -> Body:
         """Store, then let one workitem publish: the barrier orders all stores before its release."""
-        return (self.store("partials", self.width), Barrier(), leader(SignalFlag("flags")))
+        return (self.store("partials", self.width), self.barrier, leader(SignalFlag("flags")))
 
     def receive(self) -> Body:
         """One workitem acquires for all; the flag is lowered once everybody has read."""
         return (
             leader(WaitFlag("flags")),
-            Barrier(),
+            self.barrier,
             self.add("partials", self.width),
-            Barrier(),
+            self.barrier,
             leader(ClearFlag("flags")),
         )

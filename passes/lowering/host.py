@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from coordgraph import KernelGraph
 from coordgraph.control import Scoped
@@ -54,7 +55,7 @@ class LowerToHost(Pass):
         bits, element = self.vector_bits, dtype(graph.gemm.accumulator).bits
         if bits < element or bits & (bits - 1):
             return f"vector_bits={bits} must be a power of two, at least {element}"
-        if self.registers < 4:
+        if self.registers < 5:
             return f"registers={self.registers} is too few for a block: two operands and a result"
         if graph.coordinates.of_kind(Workitem):
             return "the graph has workitems: it was lowered for another machine"
@@ -85,26 +86,28 @@ class LowerToHost(Pass):
 
 def _lower(body: Body, scope: Scoped, buffers: Buffers) -> Iterator[Operation]:
     """The operations with those on tiles replaced, each knowing what is bound around it."""
-    for op in body:
-        match op:
-            case For():
-                _, inside = scope.enter_for(op)
-                yield op.with_body(*_lower(op.body, inside, buffers))
-            case SetCoordinate():
-                _, inside = scope.enter_set(op)
-                yield op.with_body(*_lower(op.body, inside, buffers))
-            case If():
-                condition = scope.resolve_condition(op.condition)
-                yes = tuple(_lower(op.body, scope.enter_if(condition), buffers))
-                no = tuple(_lower(op.orelse, scope.enter_if(~condition), buffers))
-                yield replace(op, body=yes, orelse=no)
-            case Assign():
-                _, scope = scope.assign(op)
-                yield op
-            case _ if op.BODIES:
-                yield op.with_body(*_lower(op.children, scope, buffers))
-            case _:
-                yield from buffers.lower(op, scope)
+    for structural, group in groupby(body, lambda op: isinstance(op, Assign) or bool(op.BODIES)):
+        if not structural:
+            yield from buffers.lower(tuple(group), scope)
+            continue
+        for op in group:
+            match op:
+                case For():
+                    _, inside = scope.enter_for(op)
+                    yield op.with_body(*_lower(op.body, inside, buffers))
+                case SetCoordinate():
+                    _, inside = scope.enter_set(op)
+                    yield op.with_body(*_lower(op.body, inside, buffers))
+                case If():
+                    condition = scope.resolve_condition(op.condition)
+                    yes = tuple(_lower(op.body, scope.enter_if(condition), buffers))
+                    no = tuple(_lower(op.orelse, scope.enter_if(~condition), buffers))
+                    yield replace(op, body=yes, orelse=no)
+                case Assign():
+                    _, scope = scope.assign(op)
+                    yield op
+                case _:
+                    yield op.with_body(*_lower(op.children, scope, buffers))
 
 
 def _tile(graph: KernelGraph) -> tuple[int, int, int]:

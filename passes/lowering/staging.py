@@ -9,6 +9,7 @@ the row, so that eight rows of one chunk column lie in different banks.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from sympy import Integer
 
@@ -59,6 +60,9 @@ class Operand:
         """Tie the tile position to shared memory: a ring of `stages` swizzled tiles."""
         t, rows, columns = self.tensor, c[self.row].fixed_size, c[self.column].fixed_size
         chunks = columns // CHUNK
+        # Rows lie `chunks` apart: so many of them start in different chunks of a bank row, the
+        # next ones in the same again, which the swizzle moves to one side.
+        shared = gcd(chunks, BANK_ROW)
         c.add(Shared(self.shared, Integer(stages * rows * columns), tensor=t))
         row = c.add(Linear(f"{t}.shared.row", Integer(rows), note="row in shared memory"))
         chunk = c.add(Linear(f"{t}.shared.chunk", Integer(chunks), note="16-byte chunk"))
@@ -70,8 +74,8 @@ class Operand:
                 (row.id, chunk.id),
                 (self.row, place.id),
                 "xor",
-                divisor=max(1, BANK_ROW // chunks),
-                modulus=min(BANK_ROW, chunks & -chunks),
+                divisor=BANK_ROW // shared,
+                modulus=shared,
             )
         )
         c.connect(Flatten((place.id, element.id), self.column))

@@ -6,7 +6,13 @@ import pytest
 from sympy import Integer
 
 from coordgraph import Gemm, KernelGraph
-from coordgraph.control.operations import For, ReceivePartial
+from coordgraph.control.operations import (
+    For,
+    Operation,
+    ReceivePartial,
+    SendPartial,
+    SetCoordinate,
+)
 from coordgraph.coordinates.edges import PassThrough
 from coordgraph.integers import index_symbol
 from coordgraph.progress import wait_direction
@@ -53,6 +59,19 @@ def test_a_slot_that_does_not_lead_back_to_its_sender_proves_nothing():
     with graph.edit("untied") as e:
         e.coordinates.disconnect(PassThrough(SLOT, "sk.workgroup"))
     assert wait_direction(graph) == "higher"
+    assert wait_direction(e.graph) == "mixed"
+
+
+def test_a_slot_that_leads_back_to_another_proves_nothing():
+    """Workgroup w sends to slot w + 1, so that who waits for slot w + 1 may wait for itself."""
+    graph = streamed()
+
+    def change(op: Operation) -> Operation:
+        beside = SetCoordinate(SLOT, WORKGROUP + 1, (op,))
+        return beside if isinstance(op, SendPartial) else op
+
+    with graph.edit("shifted") as e:
+        e.control = e.control.rewrite(change)
     assert wait_direction(e.graph) == "mixed"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordgraph import Gemm, PassError
+from coordgraph.interpreter import trace
 from passes import DataParallel, Pass, Pipeline, Reorder, StreamK, TwoTileStreamK
 from tests.passes.schedules import ORDERS, SCHEDULES, symbolic
 
@@ -39,6 +40,25 @@ def test_nothing_to_swap_after_a_swap():
     graph = Reorder(swap=True)(Gemm("f32").graph())
     with pytest.raises(PassError, match="nothing to swap"):
         Reorder(swap=True)(graph)
+
+
+@pytest.mark.parametrize(
+    ("step", "order"),
+    [
+        (Reorder(), [0, 1, 2, 3, 4, 5]),
+        (Reorder(swap=True), [0, 3, 1, 4, 2, 5]),
+        (Reorder(group=2), [0, 2, 4, 1, 3, 5]),
+        (Reorder(group=3), [0, 3, 1, 4, 2, 5]),
+        (Reorder(swap=True, group=3), [0, 4, 3, 2, 1, 5]),
+        (Reorder(group=4), [0, 4, 1, 5, 2, 3]),
+    ],
+    ids=str,
+)
+def test_the_order_in_which_tiles_are_visited(step: Reorder, order: list[int]):
+    """Two rows of three tiles, by row-major number; places of padding are left out."""
+    graph = DataParallel()(step(Gemm("f32").graph((4, 4, 4))))
+    found = trace(graph, {"m": 8, "n": 12, "k": 4})
+    assert [3 * s.tile[0] + s.tile[1] for s in found.segments if not s.padding] == order
 
 
 def test_a_reorder_that_changes_nothing_returns_the_same_graph():

@@ -111,6 +111,7 @@ def test_one_tile_on_too_many_workgroups(name: str):
 def test_whole_waves_are_data_parallel(name: str):
     found = traced(name, in_tiles(8, 16, 8, 64))
     assert found.sends == ()
+    assert parts(name, in_tiles(8, 16, 8, 64)) == (0, 1, 1024, 16)
     assert {s.role for s in found.segments} == {"whole"}
     assert found.utilisation == 1.0
 

@@ -86,6 +86,13 @@ def test_a_graph_of_numbers_gives_the_reference(name: str):
     run(numeric(name, problem, "group"), problem, Shuffled(3))
 
 
+@pytest.mark.parametrize("name", ["data-parallel", "stream-k", "two-tile-stream-k{owner=last}"])
+def test_tiles_that_are_not_square(name: str):
+    graph = symbolic(name, "plain", (3, 5, 2))
+    for problem in CORNERS.values():
+        run(graph, problem, Shuffled(0))
+
+
 @pytest.mark.parametrize("name", FIXED_UP)
 @given(problems(most=16), st.integers(0, 1000))
 @settings(max_examples=6)

@@ -50,11 +50,12 @@ def test_types(name: str, out: str):
     assert np.array_equal(d.astype(np.float64), exact.astype(TYPES[out]).astype(np.float64))
 
 
-def test_sums_are_kept_in_the_accumulator_type():
-    # 1024 + 1 is 1024 in bf16, whose ten ones would be lost one by one.
-    a = np.array([[1024, *[1] * 10]], ml_dtypes.bfloat16)
-    b = np.ones((11, 1), ml_dtypes.bfloat16)
-    assert interpret(graph(Gemm("bf16", "f32")), a, b).d.item() == 1034
+@pytest.mark.parametrize(("name", "large"), [("bf16", 1024), ("f16", 2048)])
+def test_sums_are_kept_in_the_accumulator_type(name: str, large: int):
+    # large + 1 is large in the narrow type: the ten ones would be lost one by one.
+    a = np.array([[large, *[1] * 10]], TYPES[name])
+    b = np.ones((11, 1), TYPES[name])
+    assert interpret(graph(Gemm(name, "f32")), a, b).d.item() == large + 10
 
 
 @pytest.mark.parametrize("transpose_a", [False, True])

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from sympy import Integer
 
 from coordgraph import EvaluationError, Gemm, KernelGraph, LaunchError, VerifyError
-from coordgraph.control.operations import For, LoadTile, MultiplyAccumulate
-from coordgraph.interpreter import Segment, Trace, trace
+from coordgraph.control.operations import (
+    Epilogue,
+    For,
+    InitAccumulator,
+    LoadTile,
+    MultiplyAccumulate,
+    StoreTile,
+)
+from coordgraph.coordinates.dimensions import ForLoop
+from coordgraph.coordinates.edges import Tile
+from coordgraph.integers import ceil_div
+from coordgraph.interpreter import Segment, Trace, interpret, trace
 from coordgraph.interpreter.program import Loop, program
 from coordgraph.interpreter.tracing import Finish, Receive, Send, Store
 from passes import DataParallel, Pipeline, Reorder, StreamK, TwoTileStreamK
@@ -123,6 +135,43 @@ def test_padding_of_the_visiting_order_is_told_apart():
     assert sum(s.padding for s in found.segments) == 2
     assert len(found.workgroups) == 8
     assert found.utilisation == 6 / 8
+
+
+def grouped(graph: KernelGraph) -> KernelGraph:
+    """The k loop in groups of three, the last one padded."""
+    (loop,) = graph.control.of_kind(For)
+    groups = ceil_div(graph.coordinates["k_tile"].size, Integer(3))
+    inner = For("inner", Integer(0), Integer(3), body=loop.body)
+    outer = For("outer", Integer(0), groups, body=(inner,))
+    with graph.edit("grouped") as e:
+        e.coordinates.add(ForLoop("outer", groups))
+        e.coordinates.add(ForLoop("inner", Integer(3)))
+        e.coordinates.connect(Tile("k_tile", ("outer", "inner")))
+        e.control = e.control.rewrite(lambda op: outer if op == loop else op)
+    return e.graph
+
+
+def test_padding_of_k_is_told_apart():
+    graph = grouped(DataParallel()(Gemm("f32").graph((4, 4, 4))))
+    assert accumulations(graph) == [True]
+    found = trace(graph, SIZES)
+    assert found.problems() == ()
+    assert found.of(1) == (
+        Segment(1, (0, 1), 0, 5, 5),
+        Segment(1, (0, 1), 5, 1, 5, padding=True),
+    )
+    a, b = np.ones((4, 20), np.float32), np.ones((20, 8), np.float32)
+    assert np.array_equal(interpret(graph, a, b).d, a @ b)
+
+
+def test_two_tiles_in_one_accumulator():
+    graph = DataParallel(persistent=True, workgroups=1)(Gemm("f32").graph((4, 4, 4)))
+    with graph.edit("broken") as e:
+        e.control = e.control.rewrite(
+            lambda op: () if isinstance(op, InitAccumulator | Epilogue | StoreTile) else op
+        )
+    with pytest.raises(EvaluationError, match=r"adds to tile \(0, 1\) what belongs to \(0, 0\)"):
+        trace(e.graph, SIZES)
 
 
 GOOD = trace(streamed(), SIZES)

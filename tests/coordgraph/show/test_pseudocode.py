@@ -9,6 +9,7 @@ import pytest
 from sympy import And, Eq, Lt, Not, Or
 
 from coordgraph import Gemm, KernelGraph
+from coordgraph.control.asynchronous import Advance, Counter
 from coordgraph.control.graph import ControlGraph
 from coordgraph.control.lowered import Barrier, CopyElements, Prefetch
 from coordgraph.control.operations import (
@@ -39,8 +40,16 @@ def test_golden(pipeline: str, golden: Golden):
     golden(scheduled(Gemm(), pipeline).pseudocode(), f"coordgraph/show/{name}.c")
 
 
-def test_golden_lowered(golden: Golden):
-    golden(lowered().pseudocode(), "coordgraph/show/lowered.c")
+def test_lowered_operations_have_every_index_written_out():
+    lines = [line.strip() for line in lowered().pseudocode().splitlines()]
+    copies = [line for line in lines if line.startswith("CopyElements")]
+    stores = [line for line in lines if line.startswith("StoreFragment")]
+    assert copies
+    assert all(re.match(r"CopyElements [AB]\[.*\] -> [AB]\.shared\[.*\] \(", c) for c in copies)
+    assert stores
+    assert all(re.search(r"destination (D|partials)\[.*workitem.*\]", s) for s in stores)
+    assert any(re.fullmatch(r"SignalFlag \(flag flags\[workgroup\].*\);", line) for line in lines)
+    assert "#pragma unroll" in lines
 
 
 def test_the_seed_is_recognised():
@@ -105,6 +114,22 @@ def test_what_it_says_is_right(pipeline: str, m: int, n: int, k: int):
     every = {(i, j, x) for i in range(m) for j in range(n) for x in range(k)}
     assert len(visits) == len(every)
     assert set(visits) == every
+
+
+def test_a_variable_is_written_again_where_a_loop_changes_its_value():
+    load = LoadTile("A", ("A.tile.0", "A.tile.1"))
+    graph = around(For("k_tile", 0, 4, 1, (load, For("k_tile", 0, 2, 1, (load,)))))
+    assert graph.pseudocode().count("tile_k = k_tile;") == 2
+    assert graph.pseudocode().count("tile_m = workgroup / tiles_n;") == 1
+
+
+def test_a_counter_is_a_variable_that_is_moved_on():
+    text = around(Counter("k_tile", (For("A.index.1", 0, 2, 1, (Advance("k_tile", 3),)),)))
+    assert text.pseudocode().split("workgroup++)\n")[1] == (
+        "{\n    {\n        uint k_tile = 0;\n"
+        "        for (uint A_index_1 = 0; A_index_1 < 2; A_index_1++)\n"
+        "        {\n            k_tile += 3;\n        }\n    }\n}\n"
+    )
 
 
 def test_what_is_not_scheduled_is_said():

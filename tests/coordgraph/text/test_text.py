@@ -29,7 +29,7 @@ from coordgraph.coordinates.graph import CoordinateGraph
 from coordgraph.integers import Select, index_symbol, size_symbol
 from coordgraph.parameters import Parameter, Parameters
 from coordgraph.text import from_json, parse_graph, print_graph, to_json
-from tests.coordgraph.text.graphs import PIPELINES, all_graphs, lowered, scheduled
+from tests.coordgraph.text.graphs import PIPELINES, all_graphs, scheduled
 from tests.support.golden import Golden
 
 THREE = Integer(3)
@@ -77,11 +77,6 @@ def test_the_law(number: int):
 def test_golden(pipeline: str, golden: Golden):
     name = pipeline.partition("{")[0] or "problem"
     golden(print_graph(scheduled(Gemm(), pipeline)), f"coordgraph/text/{name}.txt")
-
-
-def test_golden_lowered_operations(golden: Golden):
-    text = print_graph(lowered())
-    golden(text[text.index("control {") :], "coordgraph/text/lowered-control.txt")
 
 
 def test_an_empty_graph():

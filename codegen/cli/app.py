@@ -1,0 +1,130 @@
+"""The command group: registration, `--version`, and the one place where errors are reported."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from codegen.cli.compiling import compile_command
+from codegen.cli.doctor import doctor
+from codegen.cli.errors import ExitCode, describe, exit_code
+from codegen.cli.evaluate import evaluate_command
+from codegen.cli.listing import explain, passes
+from codegen.cli.opt import opt
+from codegen.cli.output import print_error, print_json, utf8
+from codegen.cli.run import run
+from codegen.cli.show import show
+
+__all__ = ["Commands", "app", "main"]
+
+
+class Commands(TyperGroup):
+    """Runs a command; an error becomes one message, or one JSON document, and an exit code."""
+
+    def main(
+        self, args: Sequence[str] | None = None, *rest: Any, standalone_mode: bool = True, **extra: Any
+    ) -> Any:
+        """As typer's, with `--debug` taken out wherever it stands."""
+        arguments = list(sys.argv[1:] if args is None else args)
+        debug = "--debug" in arguments
+        arguments = [argument for argument in arguments if argument != "--debug"]
+        as_json = "--json" in arguments
+        try:
+            # In JSON mode usage errors come back here as well, in place of a drawn box.
+            status = super().main(
+                arguments, *rest, standalone_mode=standalone_mode and not as_json, **extra
+            )
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            if debug:
+                raise
+            sys.exit(_report(error, as_json=as_json))
+        if standalone_mode:
+            sys.exit(status if isinstance(status, int) else 0)
+        return status
+
+
+def _report(error: Exception, *, as_json: bool) -> int:
+    """Print an error; returns the exit code."""
+    usage = getattr(error, "format_message", None)
+    if usage is not None:
+        found = {"kind": "Usage", "message": str(usage()), "exit_code": int(ExitCode.USAGE)}
+    else:
+        found = describe(error)
+    if as_json:
+        print_json({"error": found})
+    else:
+        print_error(found["message"], tuple(found.get("notes", ())))
+    return int(ExitCode.USAGE if usage is not None else exit_code(error))
+
+
+app = typer.Typer(
+    name="coordgraph",
+    cls=Commands,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=(
+        "[dim]Exit codes: 0 done, 1 the check failed, 2 usage, 3 refused by a graph, a pass or the "
+        "parser, 4 the target or a tool is not here.[/]"
+    ),
+)
+
+
+def _version(wanted: bool) -> None:
+    if not wanted:
+        return
+    try:
+        found = version("coordgraph")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        found = "unknown (not installed)"
+    typer.echo(f"coordgraph {found}")
+    raise typer.Exit
+
+
+@app.callback()
+def options(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Let errors through with their traceback.")
+    ] = False,
+) -> None:
+    """Matrix-multiply kernels from a graph of coordinate transforms.
+
+    [bold]A first look[/]
+
+      coordgraph run --m 512 --n 768 --k 1024 --check
+      coordgraph show pseudocode --schedule stream-k
+      coordgraph eval A.0 --at A.tile.0=3,A.index.0
+      coordgraph doctor
+    """
+
+
+for _name, _command, _panel in (
+    ("run", run, "Kernels"),
+    ("compile", compile_command, "Kernels"),
+    ("show", show, "Graphs"),
+    ("eval", evaluate_command, "Graphs"),
+    ("opt", opt, "Graphs"),
+    ("passes", passes, "Help"),
+    ("explain", explain, "Help"),
+    ("doctor", doctor, "Help"),
+):
+    app.command(_name, rich_help_panel=_panel)(_command)
+
+
+def main() -> None:
+    """Run the command line."""
+    utf8()
+    app(prog_name="coordgraph")

@@ -1,0 +1,111 @@
+"""Inputs, the reference, and what a result is measured by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from codegen.cli.options import Problem
+from coordgraph.interpreter.arguments import numpy_dtype
+
+__all__ = ["Check", "Inputs", "make_inputs", "poisoned"]
+
+Array = npt.NDArray[Any]
+
+# Half a unit in the last place, relative: 2^-p for a significand of p bits.
+ROUNDOFF = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-24, "f64": 2.0**-53}
+SLACK = 16
+"""How many times the error of √k random roundings is let through: sums are split and reordered."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Matrices as a kernel takes them: A and B transposed where the problem says so."""
+
+    a: Array
+    b: Array
+    c: Array | None
+    alpha: float
+    beta: float
+
+
+def make_inputs(problem: Problem, alpha: float, beta: float, seed: int) -> Inputs:
+    """Matrices of N(0, 1), rounded to their types; the same ones for the same seed."""
+    m, n, k = problem.m, problem.n, problem.k
+    assert m is not None
+    assert n is not None
+    assert k is not None
+    random = np.random.default_rng(seed)
+
+    def normal(rows: int, columns: int, kind: str) -> Array:
+        exact = np.float64 if kind == "f64" else np.float32
+        return random.standard_normal((rows, columns), exact).astype(numpy_dtype(kind), copy=False)
+
+    a = normal(k, m, problem.dtype) if problem.transpose_a else normal(m, k, problem.dtype)
+    b = normal(n, k, problem.dtype) if problem.transpose_b else normal(k, n, problem.dtype)
+    c = normal(m, n, problem.out_dtype or problem.dtype) if beta else None
+    return Inputs(a, b, c, alpha, beta)
+
+
+def poisoned(rows: int, columns: int, kind: str) -> Array:
+    """A matrix of one NaN that no arithmetic makes: what is not written keeps it."""
+    made = np.empty((rows, columns), numpy_dtype(kind))
+    _bits(made).fill(_poison(made.itemsize))
+    return made
+
+
+def _bits(array: Array) -> Array:
+    return array.view(f"u{array.itemsize}")
+
+
+def _poison(size: int) -> int:
+    """All bits set but the last: a NaN of every type, and not the usual one."""
+    return (1 << (8 * size)) - 2
+
+
+@dataclass(frozen=True)
+class Check:
+    """How far D is from `alpha·A@B + beta·C` in 64-bit arithmetic.
+
+    `error` is ‖D - reference‖ / ‖reference‖ and must be at most `tolerance`; `wrong` counts single
+    elements that are further off than rounding explains, `unwritten` those that kept the poison.
+    """
+
+    error: float
+    tolerance: float
+    wrong: int
+    unwritten: int
+
+    @property
+    def passed(self) -> bool:
+        """All of it."""
+        # `not >` would let NaN through.
+        return self.error <= self.tolerance and not self.wrong and not self.unwritten
+
+    @classmethod
+    def of(cls, d: Array, inputs: Inputs, problem: Problem) -> Check:
+        """Compare, a block of rows at a time."""
+        a = inputs.a.T if problem.transpose_a else inputs.a
+        b = inputs.b.T if problem.transpose_b else inputs.b
+        k, b64 = b.shape[0], b.astype(np.float64)
+        out = ROUNDOFF[problem.out_dtype or problem.dtype]
+        accumulator = ROUNDOFF["f64" if problem.dtype == "f64" else "f32"]
+        # Sums of k products of N(0, 1) are about √k, and a rounding moves one by that much.
+        floor = SLACK * accumulator * k * (abs(inputs.alpha) + abs(inputs.beta))
+        squares, total, wrong, unwritten = 0.0, 0.0, 0, 0
+        rows = max(1, (1 << 24) // max(d.shape[1], k))
+        for first in range(0, d.shape[0], rows):
+            part = slice(first, first + rows)
+            reference = inputs.alpha * (a[part].astype(np.float64) @ b64)
+            if inputs.c is not None:
+                reference += inputs.beta * inputs.c[part].astype(np.float64)
+            unwritten += int((_bits(d[part]) == _poison(d.itemsize)).sum())
+            difference = np.abs(d[part].astype(np.float64) - reference)
+            wrong += int((~(difference <= 2 * out * np.abs(reference) + floor)).sum())
+            squares += float(np.square(difference).sum())
+            total += float(np.square(reference).sum())
+        error = (squares / total) ** 0.5 if total else squares**0.5
+        return cls(error, out + SLACK * accumulator * k**0.5, wrong, unwritten)

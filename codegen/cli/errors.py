@@ -1,0 +1,61 @@
+"""How commands end: exit codes, and errors as one message or one JSON document."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from codegen.toolchain import ToolNotFound
+from coordgraph import CodegenError, CoordGraphError, ParseError, PassError
+
+__all__ = ["ExitCode", "Unavailable", "describe", "exit_code"]
+
+
+class ExitCode(IntEnum):
+    """What a script can rely on."""
+
+    OK = 0
+    CHECK_FAILED = 1
+    USAGE = 2
+    REFUSED = 3
+    UNAVAILABLE = 4
+    BUG = 70
+    """EX_SOFTWARE of sysexits.h: an error that is none of the user's."""
+
+
+class Unavailable(CodegenError):
+    """The target is known, but cannot be used on this machine."""
+
+
+def exit_code(error: BaseException) -> ExitCode:
+    """The code that a command ends with when this stops it."""
+    if isinstance(error, Unavailable | ToolNotFound):
+        return ExitCode.UNAVAILABLE
+    if isinstance(error, CoordGraphError):
+        return ExitCode.REFUSED
+    if isinstance(error, OSError | UnicodeError):
+        return ExitCode.USAGE
+    return ExitCode.BUG
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """An error as plain data: kind, message, exit code, and where, if it knows."""
+    found: dict[str, Any] = {"kind": type(error).__name__, "message": _message(error)}
+    found["exit_code"] = int(exit_code(error))
+    notes = list(getattr(error, "__notes__", ()))
+    if notes:
+        found["notes"] = notes
+    if isinstance(error, ParseError):
+        found |= {"line": error.line, "column": error.column}
+    if isinstance(error, PassError) and error.reproducer is not None:
+        found["reproducer"] = error.reproducer
+    return found
+
+
+def _message(error: BaseException) -> str:
+    if exit_code(error) is ExitCode.BUG:
+        return f"{type(error).__name__}: {error} (a bug of coordgraph; --debug shows where)"
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return f"{where}{error.strerror}"
+    return str(error)

@@ -1,0 +1,109 @@
+"""`coordgraph passes` and `coordgraph explain`: what there is, and what it does."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import MISSING, fields
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from codegen.cli.options import Json
+from codegen.cli.output import print_json, stdout
+
+if TYPE_CHECKING:
+    from passes import Pass
+
+__all__ = ["explain", "passes"]
+
+
+def passes(as_json: Json = False) -> None:
+    """List the passes, with their options and defaults.
+
+    [bold]Example[/]
+
+      coordgraph passes
+    """
+    found = _all()
+    if as_json:
+        print_json({"passes": [_data(kind) for kind in found.values()]})
+        return
+    table = Table("pass", "options", "what it does", box=None, header_style="bold", pad_edge=False)
+    for name, kind in found.items():
+        options = "\n".join(f"{o['name']}={o['default']}" for o in _options(kind)) or "-"
+        table.add_row(Text(name, "cyan"), Text(options, "dim"), Text(_summary(kind)))
+    stdout().print(table)
+    stdout().print("\n[dim]coordgraph explain PASS says more.[/]")
+
+
+def explain(
+    name: Annotated[str, typer.Argument(metavar="PASS", help="A pass by name.")],
+    as_json: Json = False,
+) -> None:
+    """Say what a pass does to a graph: before, after, options.
+
+    [bold]Example[/]
+
+      coordgraph explain two-tile-stream-k
+    """
+    found = _all()
+    kind = found.get(name)
+    if kind is None:
+        close = get_close_matches(name, found, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(found)}"
+        raise typer.BadParameter(f"there is no pass '{name}'; {hint}")
+    if as_json:
+        print_json(_data(kind))
+        return
+    console = stdout()
+    console.print(Text(name, "bold cyan"))
+    console.print(Text(f"\n{_documentation(kind)}"), soft_wrap=True)
+    rows = [("needs", ", ".join(kind.requires)), ("gives", ", ".join(kind.establishes))]
+    rows += [("option", f"{o['name']}: {o['type']} = {o['default']}") for o in _options(kind)]
+    rows += [("Python", f"{kind.__module__}.{kind.__qualname__}")]
+    table = Table.grid(padding=(0, 2))
+    for label, text in rows:
+        table.add_row(Text(label, "bold"), Text(text))
+    console.print()
+    console.print(table)
+
+
+def _all() -> dict[str, type[Pass]]:
+    import passes.lowering.host  # noqa: F401 - registers the lowering passes as well
+    from passes import PASSES
+
+    return dict(PASSES)
+
+
+def _documentation(kind: type[Pass]) -> str:
+    return inspect.cleandoc(kind.__doc__ or "")
+
+
+def _summary(kind: type[Pass]) -> str:
+    return _documentation(kind).partition("\n")[0]
+
+
+def _options(kind: type[Pass]) -> list[dict[str, str]]:
+    """As the pipeline text writes them."""
+    found: list[dict[str, str]] = []
+    for f in fields(kind):
+        default = "" if f.default is MISSING else str(f.default)
+        if isinstance(f.default, bool) or f.default is None:
+            default = default.lower()
+        found.append({"name": f.name, "type": str(f.type), "default": default})
+    return found
+
+
+def _data(kind: type[Pass]) -> dict[str, Any]:
+    return {
+        "name": kind.name,
+        "summary": _summary(kind),
+        "documentation": _documentation(kind),
+        "requires": kind.requires,
+        "establishes": kind.establishes,
+        "options": _options(kind),
+        "class": f"{kind.__module__}.{kind.__qualname__}",
+    }

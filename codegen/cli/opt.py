@@ -1,0 +1,130 @@
+"""`coordgraph opt`: text graph in, passes, text graph out."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from codegen.cli.options import Json, Workgroups, read_pipeline
+from codegen.cli.output import duration, print_json, stderr, working, write_document
+from codegen.cli.stages import read_graph
+from coordgraph import KernelGraph, PassError
+from passes.base import Pass
+
+__all__ = ["opt"]
+
+REPRODUCER = "reproducer.txt"
+
+
+def opt(
+    source: Annotated[str, typer.Argument(metavar="[FILE|-]", help="The graph; stdin.")] = "-",
+    *,
+    pipeline: Annotated[
+        str, typer.Option("--pipeline", "-p", metavar="PIPELINE", help="The passes to apply.")
+    ],
+    workgroups: Workgroups = None,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="Stdout where not given.")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check the graph that is read as well.")
+    ] = False,
+    timing: Annotated[bool, typer.Option("--time", help="Say how long each pass took.")] = False,
+    dump_dir: Annotated[
+        Path | None,
+        typer.Option("--dump-dir", metavar="DIR", help="Write the graph after every pass there."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Apply passes to a graph in its text form.
+
+    Every graph is verified after every pass. Where one fails, the graph before it and the rest of
+    the pipeline are written to a file that `opt` reads again.
+
+    [bold]Examples[/]
+
+      coordgraph show text --stage 0 -o gemm.txt
+      coordgraph opt gemm.txt -p 'reorder{group=8},stream-k{workgroups=132}' --time
+      coordgraph show text --stage 0 | coordgraph opt -p stream-k | coordgraph show --from -
+    """
+    watch = _Watch(dump_dir)
+    steps = read_pipeline(pipeline, workgroups, [watch])
+    start = time.perf_counter()
+    graph = read_graph(source)
+    reading = time.perf_counter() - start
+    if verify:
+        graph.verify()
+    watch.dump("input", graph)
+    try:
+        with working("applying passes"):
+            result = steps(graph)
+    except PassError as error:
+        if error.reproducer is not None:
+            error.add_note(f"reproducer: {_keep(error.reproducer, dump_dir)}")
+        raise
+    if timing and not as_json:
+        _print_times(reading, watch)
+    if not as_json:
+        write_document(result.text(), output)
+        return
+    found: dict[str, Any] = {"pipeline": str(steps), "level": result.level, "log": result.log}
+    if timing:
+        found["seconds"] = {"read": reading, "passes": watch.seconds}
+    if dump_dir is not None:
+        found["dumps"] = [str(path) for path in watch.files]
+    if output is None or output == "-":
+        found["graph"] = result.text()
+    else:
+        write_document(result.text(), output)
+        found["output"] = output
+    print_json(found)
+
+
+@dataclass
+class _Watch:
+    """An instrument: keeps times, writes graphs."""
+
+    folder: Path | None
+    seconds: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
+    files: list[Path] = field(default_factory=list[Path])
+
+    def after(self, step: Pass, before: KernelGraph, result: KernelGraph, seconds: float) -> None:
+        """Called after every pass."""
+        self.seconds.append((str(step), seconds))
+        self.dump(step.name, result)
+
+    def dump(self, name: str, graph: KernelGraph) -> None:
+        """Write a graph under a number and a name."""
+        if self.folder is None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        safe = re.sub(r"[^A-Za-z0-9-]+", "-", name)
+        path = self.folder / f"{len(self.files)}-{safe}.txt"
+        path.write_text(graph.text(), encoding="utf-8")
+        self.files.append(path)
+
+
+def _keep(reproducer: str, folder: Path | None) -> Path:
+    if folder is not None:
+        path = folder / REPRODUCER
+        path.write_text(reproducer, encoding="utf-8")
+        return path
+    handle, name = tempfile.mkstemp(prefix="coordgraph-", suffix=f"-{REPRODUCER}")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(reproducer)
+    return Path(name)
+
+
+def _print_times(reading: float, watch: _Watch) -> None:
+    table = Table("pass", "time", box=None, header_style="bold")
+    for name, seconds in [("(reading)", reading), *watch.seconds]:
+        table.add_row(name, duration(seconds))
+    stderr().print(table)

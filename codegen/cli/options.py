@@ -1,0 +1,213 @@
+"""Options that commands share, and what they mean: problems, pipelines, targets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from codegen.api import TARGETS
+from coordgraph import CoordGraphError, Gemm, KernelGraph
+from coordgraph.tensors import DTYPES, dtype
+
+if TYPE_CHECKING:
+    from passes.pipeline import Instrument, Pipeline
+
+__all__ = [
+    "DEFAULT_SCHEDULE",
+    "DType",
+    "Fixed",
+    "Json",
+    "K",
+    "M",
+    "N",
+    "OutDType",
+    "Problem",
+    "Schedule",
+    "Target",
+    "Tile",
+    "TransposeA",
+    "TransposeB",
+    "Workgroups",
+    "default_tile",
+    "read_pipeline",
+]
+
+DEFAULT_SCHEDULE = "two-tile-stream-k"
+PROBLEM, SCHEDULE = "Problem", "Schedule and target"
+GPU_TILE, HOST_TILE = (128, 256, 64), (256, 256, 64)
+SMALLEST_TILE = 16
+"""What the matrix instructions of every target divide."""
+
+
+def _dtype(text: str) -> str:
+    try:
+        found = dtype(text).name
+    except CoordGraphError as error:
+        raise typer.BadParameter(str(error)) from None
+    if found == "i32":
+        raise typer.BadParameter("matrices hold floating-point numbers")
+    return found
+
+
+def _tile(text: str) -> tuple[int, int, int]:
+    found = re.fullmatch(r"(\d{1,9})x(\d{1,9})x(\d{1,9})", text)
+    if not found or "0" in found.groups():
+        raise typer.BadParameter(f"'{text}' is not three positive numbers such as 128x128x32")
+    m, n, k = map(int, found.groups())
+    return m, n, k
+
+
+def _target(text: str) -> str:
+    if text not in TARGETS and not re.fullmatch(r"sm_\d{2,3}[af]?", text):
+        raise typer.BadParameter(f"'{text}' is none of {', '.join(TARGETS)}, or another sm_…")
+    return text
+
+
+_TYPES = "|".join(name for name in DTYPES if name != "i32")
+M = Annotated[int | None, typer.Option("--m", min=1, help="Rows of A.", rich_help_panel=PROBLEM)]
+N = Annotated[int | None, typer.Option("--n", min=1, help="Columns of B.", rich_help_panel=PROBLEM)]
+K = Annotated[
+    int | None,
+    typer.Option("--k", min=1, help="Columns of A, rows of B.", rich_help_panel=PROBLEM),
+]
+DType = Annotated[
+    str,
+    typer.Option(
+        "--dtype", parser=_dtype, metavar=_TYPES, help="Of A and B.", rich_help_panel=PROBLEM
+    ),
+]
+OutDType = Annotated[
+    str | None,
+    typer.Option(
+        "--out-dtype",
+        parser=_dtype,
+        metavar=_TYPES,
+        help="Of C and D; as A and B where not given.",
+        rich_help_panel=PROBLEM,
+    ),
+]
+TransposeA = Annotated[
+    bool,
+    typer.Option("--transpose-a", help="A is given as k x m.", rich_help_panel=PROBLEM),
+]
+TransposeB = Annotated[
+    bool,
+    typer.Option("--transpose-b", help="B is given as n x k.", rich_help_panel=PROBLEM),
+]
+Fixed = Annotated[
+    bool,
+    typer.Option(
+        "--fixed",
+        help="Make the kernel for these sizes only; sizes are launch arguments otherwise.",
+        rich_help_panel=PROBLEM,
+    ),
+]
+Tile = Annotated[
+    Any,
+    typer.Option(
+        "--tile",
+        parser=_tile,
+        metavar="MxNxK",
+        help="The macro tile; one that suits target and problem where not given.",
+        rich_help_panel=SCHEDULE,
+    ),
+]
+Schedule = Annotated[
+    str,
+    typer.Option(
+        "--schedule",
+        "-s",
+        metavar="PIPELINE",
+        help="A pass, or several: 'reorder{swap=true},stream-k{workgroups=8}'.",
+        rich_help_panel=SCHEDULE,
+    ),
+]
+Workgroups = Annotated[
+    int | None,
+    typer.Option(
+        "--workgroups",
+        "-w",
+        min=1,
+        help="The grid, for passes that take one and are not given it in their text.",
+        rich_help_panel=SCHEDULE,
+    ),
+]
+Target = Annotated[
+    str,
+    typer.Option(
+        "--target",
+        "-t",
+        parser=_target,
+        metavar="|".join(TARGETS),
+        help="The machine; native is the GPU where there is one, else the CPU.",
+        rich_help_panel=SCHEDULE,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The options of a problem; sizes are None where they stay symbols."""
+
+    m: int | None
+    n: int | None
+    k: int | None
+    dtype: str
+    out_dtype: str | None
+    transpose_a: bool
+    transpose_b: bool
+
+    def gemm(self, *, fixed: bool) -> Gemm:
+        """The front end's record, with the sizes as numbers or as launch arguments."""
+        m, n, k = (self.m, self.n, self.k) if fixed else (None, None, None)
+        return Gemm(self.dtype, self.out_dtype, m, n, k, self.transpose_a, self.transpose_b)
+
+    def graph(self, tile: tuple[int, int, int] | None, target: str, *, fixed: bool) -> KernelGraph:
+        """The graph that schedules start from."""
+        return self.gemm(fixed=fixed).graph(tile or default_tile(target, (self.m, self.n, self.k)))
+
+
+def default_tile(
+    target: str, extents: tuple[int | None, int | None, int | None]
+) -> tuple[int, int, int]:
+    """A tile that suits the target, halved until the problem fills more than half of it."""
+
+    def fitting(side: int, extent: int | None) -> int:
+        while extent is not None and side > SMALLEST_TILE and side // 2 >= extent:
+            side //= 2
+        return side
+
+    best = GPU_TILE if target.startswith("sm_") else HOST_TILE
+    m, n, k = (fitting(*pair) for pair in zip(best, extents, strict=True))
+    return m, n, k
+
+
+def read_pipeline(
+    text: str, workgroups: int | None = None, instruments: Iterable[Instrument] = ()
+) -> Pipeline:
+    """A pipeline from its text, with `workgroups` put in where passes take them.
+
+    Raises:
+        ParseError: the text is malformed, or names an unknown pass or option.
+        typer.BadParameter: no pass takes `workgroups`, or the text gives another number.
+    """
+    import passes.lowering.host  # noqa: F401 - registers the lowering passes as well
+    from passes import Pipeline
+
+    instruments = tuple(instruments)
+    parsed = Pipeline.parse(text, instruments)
+    if workgroups is None:
+        return parsed
+    takers = [p for p in parsed.passes if "workgroups" in {f.name for f in fields(p)}]
+    if not takers:
+        raise typer.BadParameter(f"no pass of '{parsed}' takes --workgroups")
+    for taker in takers:
+        if getattr(taker, "workgroups") not in (None, workgroups):  # noqa: B009
+            raise typer.BadParameter(f"'{taker}' says otherwise than --workgroups {workgroups}")
+    filled = [replace(p, workgroups=workgroups) if p in takers else p for p in parsed.passes]  # type: ignore[call-arg]
+    return Pipeline(filled, instruments)

@@ -1,0 +1,115 @@
+"""What commands print: documents and JSON as they are, the rest through rich.
+
+Results go to stdout, progress and errors to stderr. Colours and spinners appear on terminals only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+__all__ = [
+    "duration",
+    "print_document",
+    "print_error",
+    "print_json",
+    "speed",
+    "stderr",
+    "stdout",
+    "working",
+    "write_document",
+]
+
+PLAIN_WIDTH = 120
+"""Columns where the output is no terminal: nothing is cut off."""
+
+
+def stdout() -> Console:
+    """The console for results."""
+    return _console(stderr=False)
+
+
+def stderr() -> Console:
+    """The console for progress and errors."""
+    return _console(stderr=True)
+
+
+def _console(*, stderr: bool) -> Console:
+    found = Console(stderr=stderr, highlight=False, emoji=False)
+    return found if found.is_terminal else Console(
+        stderr=stderr, highlight=False, emoji=False, width=PLAIN_WIDTH
+    )
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """A spinner while something takes time."""
+    with stderr().status(what):
+        yield
+
+
+def print_document(text: str) -> None:
+    """Text as it is: it may be piped on."""
+    typer.echo(text, nl=not text.endswith("\n"))
+
+
+def write_document(text: str, path: str | None) -> None:
+    """Text to a file, or to stdout where there is none or it is `-`."""
+    if path is None or path == "-":
+        print_document(text)
+        return
+    Path(path).write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
+
+
+def print_json(data: Mapping[str, Any]) -> None:
+    """One document; what JSON has no number for becomes null."""
+    typer.echo(json.dumps(_finite(data), indent=2, allow_nan=False))
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, Mapping):
+        return {str(k): _finite(v) for k, v in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(v) for v in data]
+    return data
+
+
+def print_error(message: str, notes: tuple[str, ...] = ()) -> None:
+    """One message on stderr."""
+    console = stderr()
+    console.print("[bold red]error:[/]", end=" ")
+    console.print(message, markup=False, soft_wrap=True)
+    for note in notes:
+        console.print(note, markup=False, soft_wrap=True, style="dim")
+
+
+def duration(seconds: float) -> str:
+    """A time in a unit that suits it."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def speed(flops_per_second: float) -> str:
+    """Arithmetic speed in a unit that suits it."""
+    if flops_per_second >= 1e12:
+        return f"{flops_per_second / 1e12:.3g} TFLOP/s"
+    return f"{flops_per_second / 1e9:.3g} GFLOP/s"
+
+
+def utf8() -> None:
+    """Never fail to print a sign that the terminal does not know."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]

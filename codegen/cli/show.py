@@ -1,0 +1,185 @@
+"""`coordgraph show`: a graph at any stage, drawn or written."""
+
+from __future__ import annotations
+
+from difflib import unified_diff
+from enum import Enum
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from codegen.cli.options import (
+    DEFAULT_SCHEDULE,
+    DType,
+    Json,
+    K,
+    M,
+    N,
+    OutDType,
+    Problem,
+    Target,
+    Tile,
+    TransposeA,
+    TransposeB,
+    Workgroups,
+    read_pipeline,
+)
+from codegen.cli.output import print_json, stdout, working, write_document
+from codegen.cli.stages import Stage, choose, lower, read_graph, stages
+
+__all__ = ["Form", "Part", "render", "show"]
+
+
+class Form(str, Enum):
+    """How a graph is shown."""
+
+    MERMAID = "mermaid"
+    TEXT = "text"
+    PSEUDOCODE = "pseudocode"
+    JSON = "json"
+
+
+class Part(str, Enum):
+    """Which of the graphs of a kernel a diagram shows."""
+
+    COORDINATES = "coordinates"
+    CONTROL = "control"
+
+
+def show(
+    form: Annotated[Form, typer.Argument(help="What to print.")] = Form.PSEUDOCODE,
+    *,
+    part: Annotated[
+        Part, typer.Option("--part", "-p", help="Which graph a diagram shows.")
+    ] = Part.COORDINATES,
+    stage: Annotated[
+        str | None,
+        typer.Option(
+            "--stage",
+            metavar="N|PASS|lowered",
+            help="0 is the graph before any pass, N after the Nth; the last where not given.",
+        ),
+    ] = None,
+    diff: Annotated[bool, typer.Option("--diff", help="Show what the stage added.")] = False,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="FILE|-", help="A graph in the text form, or as JSON."),
+    ] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            "--schedule",
+            "-s",
+            metavar="PIPELINE",
+            help=f"A pass, or several; {DEFAULT_SCHEDULE} where there is no --from.",
+        ),
+    ] = None,
+    workgroups: Workgroups = None,
+    tile: Tile = None,
+    target: Target = "cpu",
+    m: M = None,
+    n: N = None,
+    k: K = None,
+    dtype: DType = "bf16",
+    out_dtype: OutDType = None,
+    transpose_a: TransposeA = False,
+    transpose_b: TransposeB = False,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write there.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show a graph at any stage: diagram, text, loop nest or JSON.
+
+    Sizes that are not given stay symbols, as in the kernels that `run` makes.
+
+    [bold]Examples[/]
+
+      coordgraph show                                            # the loop nest of 2-tile Stream-K
+      coordgraph show mermaid --schedule stream-k --diff         # what the schedule added
+      coordgraph show mermaid -p control --stage 0               # before any schedule
+      coordgraph show text --stage lowered --target sm_80
+      coordgraph show text -s stream-k | coordgraph show pseudocode --from -
+    """
+    problem = Problem(m, n, k, dtype, out_dtype, transpose_a, transpose_b)
+    target = _known(target, dtype)
+    if source is None:
+        graph = problem.graph(tile, target, fixed=True)
+        schedule = schedule or DEFAULT_SCHEDULE
+    else:
+        graph = read_graph(source)
+    if schedule is None and workgroups is not None:
+        raise typer.BadParameter("--workgroups goes with --schedule")
+    pipeline = read_pipeline(schedule, workgroups) if schedule else None
+    with working("applying passes"):
+        found = stages(graph, pipeline)
+        if stage == "lowered" or stage == str(len(found)):
+            found.append(lower(found[-1], target))
+    chosen = choose(found, stage)
+    before = found[chosen.number - 1] if diff and chosen.number else None
+    if diff and before is None:
+        raise typer.BadParameter("--diff needs a stage before the one that is shown")
+    if as_json:
+        _print_json(chosen, before, form, part, [s.name for s in found])
+        return
+    with working("drawing"):
+        text = render(chosen, before, form, part)
+    if before is not None and form is not Form.MERMAID and output is None:
+        _print_diff(text)
+    else:
+        write_document(text, output)
+
+
+def _known(target: str, dtype: str) -> str:
+    """`native` is settled here, because a tile depends on it."""
+    if target != "native":
+        return target
+    from codegen.api import native_target
+    from coordgraph import Gemm
+
+    return native_target(Gemm(dtype).graph())
+
+
+def render(stage: Stage, before: Stage | None, form: Form, part: Part) -> str:
+    """The text to print; a diff against `before` where there is one."""
+    if form is Form.MERMAID:
+        drawn = getattr(stage.graph, part.value)
+        return drawn.mermaid(compare_to=getattr(before.graph, part.value) if before else None)
+    if before is None:
+        return _written(stage, form)
+    texts = [_written(s, form).splitlines() for s in (before, stage)]
+    return "\n".join(unified_diff(*texts, before.name, stage.name, lineterm="")) + "\n"
+
+
+def _written(stage: Stage, form: Form) -> str:
+    match form:
+        case Form.TEXT:
+            return stage.graph.text()
+        case Form.PSEUDOCODE:
+            return stage.graph.pseudocode()
+        case _:
+            import json
+
+            return json.dumps(stage.graph.json(), indent=2) + "\n"
+
+
+def _print_json(
+    stage: Stage, before: Stage | None, form: Form, part: Part, names: list[str]
+) -> None:
+    """With the graph itself as data where that is asked for."""
+    found = {"stages": names, "stage": stage.number, "name": stage.name, "form": form.value}
+    if form is Form.JSON and before is None:
+        print_json({**found, "graph": stage.graph.json()})
+        return
+    if form is Form.MERMAID:
+        found["part"] = part.value
+    print_json({**found, "text": render(stage, before, form, part)})
+
+
+def _print_diff(text: str) -> None:
+    """Added lines in green, others in red."""
+    styles = {"+": "green", "-": "red", "@": "cyan"}
+    console = stdout()
+    for line in text.splitlines():
+        console.print(Text(line, styles.get(line[:1], "")), soft_wrap=True)

@@ -1,0 +1,92 @@
+"""Graphs to work on: from files or the problem's options, and the stages of a pipeline."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+import typer
+
+from coordgraph import CoordGraphError, KernelGraph, ParseError, from_json, parse
+from passes.pipeline import Dump, Pipeline
+
+__all__ = ["Stage", "choose", "lower", "read_graph", "stages"]
+
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A graph on its way: 0 is what the pipeline starts from, the last may be lowered."""
+
+    number: int
+    name: str
+    graph: KernelGraph
+
+
+def read_graph(path: str) -> KernelGraph:
+    """A graph from a file or stdin (`-`), in the text form or as JSON.
+
+    Raises:
+        ParseError: the text is malformed; a note says which file.
+    """
+    source = sys.stdin.read() if path == STDIN else Path(path).read_text(encoding="utf-8")
+    try:
+        if source.lstrip().startswith("{"):
+            return from_json(_json(source))
+        return parse(source)
+    except CoordGraphError as error:
+        error.add_note(f"in {'stdin' if path == STDIN else path}")
+        raise
+
+
+def _json(source: str) -> object:
+    try:
+        return json.loads(source)
+    except json.JSONDecodeError as error:
+        lines = source.splitlines()
+        line = lines[error.lineno - 1] if error.lineno <= len(lines) else ""
+        raise ParseError(f"no JSON: {error.msg}", error.lineno, error.colno, line) from None
+    except RecursionError:
+        raise ParseError("nested too deeply", 1, 1) from None
+
+
+def stages(graph: KernelGraph, pipeline: Pipeline | None) -> list[Stage]:
+    """The graph before any pass and after each."""
+    dump = Dump()
+    if pipeline is not None:
+        Pipeline(pipeline.passes, (*pipeline.instruments, dump))(graph)
+    start = "problem" if graph.level == "problem" else "start"
+    after = [(name, result) for name, result in dump.stages]
+    return [Stage(i, name, g) for i, (name, g) in enumerate([(start, graph), *after])]
+
+
+def lower(stage: Stage, target: str) -> Stage:
+    """The stage after: the graph as the target's code generator walks it."""
+    if target == "interpreter":
+        raise typer.BadParameter("the interpreter runs scheduled graphs as they are")
+    if target == "cpu":
+        from codegen.cpu.machine import lower as lower_to_host
+
+        graph = lower_to_host(stage.graph)
+    else:
+        from codegen.nvptx import CudaProgram
+
+        graph = CudaProgram(stage.graph, target).lowered
+    return Stage(stage.number + 1, "lowered", graph)
+
+
+def choose(found: list[Stage], wanted: str | None) -> Stage:
+    """A stage by number, by pass name or by text; the last by default."""
+    if wanted is None:
+        return found[-1]
+    for stage in reversed(found):
+        if wanted in (str(stage.number), stage.name, stage.name.partition("{")[0]):
+            return stage
+    names = [stage.name for stage in found]
+    close = get_close_matches(wanted, names, n=1)
+    hint = f"did you mean '{close[0]}'?" if close else f"there are 0..{len(found) - 1}, {', '.join(names)}"
+    raise typer.BadParameter(f"there is no stage '{wanted}'; {hint}")

@@ -1,0 +1,105 @@
+"""Targets of this machine: what there is, and kernels for it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import TYPE_CHECKING
+
+from codegen.cli.errors import Unavailable
+from coordgraph import KernelGraph
+
+if TYPE_CHECKING:
+    from codegen.kernel import Kernel
+
+__all__ = ["cpu_name", "describe_target", "resolve", "runnable", "settled_workgroups"]
+
+
+def resolve(target: str, dtype: str) -> str:
+    """What `native` stands for here, for matrices of this type."""
+    if target != "native":
+        return target
+    from codegen.api import native_target
+    from coordgraph import Gemm
+
+    return native_target(Gemm(dtype).graph())
+
+
+def runnable(target: str) -> None:
+    """Refuse a target that kernels cannot run on here.
+
+    Raises:
+        Unavailable: there is no GPU, or one of another architecture.
+    """
+    if not target.startswith("sm_"):
+        return
+    from codegen.nvptx.driver import device, unavailable
+
+    if reason := unavailable():
+        raise Unavailable(
+            f"{target} needs an NVIDIA GPU: {reason}; --target cpu runs everywhere, and "
+            f"'coordgraph compile --target {target}' needs no GPU"
+        )
+    here = device(0).architecture
+    asked, found = (int(name.removeprefix("sm_").rstrip("af")) for name in (target, here))
+    # PTX runs on later architectures, but where it ends in 'a' only on its own.
+    if found < asked or (target[-1] in "af" and found != asked):
+        raise Unavailable(f"{target} does not run here: the GPU is {device(0).name}, {here}")
+
+
+def describe_target(target: str, threads: int | None = None) -> str:
+    """The machine in words."""
+    if target == "interpreter":
+        return "numpy, one workgroup at a time"
+    if target == "cpu":
+        from codegen.cpu.threads import thread_count
+
+        count = thread_count(threads)
+        return f"{cpu_name()}, {count} thread{'' if count == 1 else 's'}"
+    from codegen.nvptx.driver import device
+
+    return f"{device(0).name}, {device(0).processors} SMs"
+
+
+def settled_workgroups(kernel: Kernel, workgroups: int | None, threads: int | None) -> int | None:
+    """The grid of a launch where the graph leaves it open; None where the graph fixes it."""
+    if not _open_grid(kernel.graph):
+        return None
+    if workgroups is not None:
+        return workgroups
+    if kernel.target == "cpu":
+        from codegen.cpu.runtime import WORKGROUPS_PER_THREAD
+        from codegen.cpu.threads import thread_count
+
+        return WORKGROUPS_PER_THREAD * thread_count(threads)
+    if kernel.target == "interpreter":
+        from codegen.interpreted import WORKGROUPS
+
+        return WORKGROUPS
+    from codegen.nvptx import CudaKernel
+
+    assert isinstance(kernel, CudaKernel)
+    return kernel.resident
+
+
+def _open_grid(graph: KernelGraph) -> bool:
+    return any(p.name == "workgroups" for p in graph.parameters.given)
+
+
+def cpu_name() -> str:
+    """The processor as the system calls it, or as LLVM does."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    import llvmlite.binding as llvm
+
+    return platform.processor() or f"{platform.machine()} ({llvm.get_host_cpu_name()})"
+
+
+def processors() -> int:
+    """How many processors there are."""
+    return os.cpu_count() or 1

@@ -1,0 +1,117 @@
+"""Instructions of Hopper as PTX: mbarriers, bulk tensor copies, wgmma, register budgets.
+
+Each is inline assembly that clobbers memory, so LLVM keeps their order. The accumulators of wgmma
+are tied operands of the multiplication and of what orders it: LLVM then sees every register that
+the asynchronous unit may still write, and moves nothing across.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llvmlite import ir
+
+from codegen.nvptx.instructions import F32, I32, I64, VOID, Instructions
+
+__all__ = ["HopperInstructions"]
+
+DESCRIPTOR_SWIZZLE_128 = 1 << 62
+ADDRESS_MASK = 0x3FFFF
+
+
+class HopperInstructions(Instructions):
+    """Emits at a builder's place; addresses of shared memory are 32-bit numbers."""
+
+    def set_registers(self, count: int, *, grow: bool) -> None:
+        """Registers of each thread of this warpgroup."""
+        way = "inc" if grow else "dec"
+        self.asm(f"setmaxnreg.{way}.sync.aligned.u32 {count};", "", [], VOID, pure=False)
+
+    def barrier_init(self, barrier: ir.Value, arrivals: int) -> None:
+        """A barrier in shared memory."""
+        text = f"mbarrier.init.shared::cta.b64 [$0], {arrivals};"
+        self.asm(text, "r", [barrier], VOID, pure=False)
+
+    def barrier_publish(self) -> None:
+        """Initialised barriers become visible to the asynchronous units and the cluster."""
+        self.asm("fence.mbarrier_init.release.cluster;", "", [], VOID, pure=False)
+
+    def barrier_expect(self, barrier: ir.Value, size: int) -> None:
+        """Arrive and expect bytes."""
+        text = f"mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [$0], {size};"
+        self.asm(text, "r", [barrier], VOID, pure=False)
+
+    def barrier_arrive(self, barrier: ir.Value) -> None:
+        """Arrive."""
+        text = "mbarrier.arrive.release.cta.shared::cta.b64 _, [$0];"
+        self.asm(text, "r", [barrier], VOID, pure=False)
+
+    def barrier_wait(self, barrier: ir.Value, parity: ir.Value) -> None:
+        """Wait for the end of the phase of that parity."""
+        text = (
+            "{ .reg .pred p; AGAIN_${:uid}: "
+            "mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1; @!p bra AGAIN_${:uid}; }"
+        )
+        self.asm(text, "r,r", [barrier, parity], VOID, pure=False)
+
+    def copy_box(
+        self, target: ir.Value, tensor_map: ir.Value, at: Sequence[ir.Value], barrier: ir.Value
+    ) -> None:
+        """cp.async.bulk.tensor of a two-dimensional box, counted by a barrier."""
+        text = (
+            "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+            "[$0], [$1, {$2, $3}], [$4];"
+        )
+        self.asm(text, "r,l,r,r,r", [target, tensor_map, *at, barrier], VOID, pure=False)
+
+    def descriptor(self, address: ir.Value, strides: tuple[int, int]) -> ir.Value:
+        """A wgmma matrix descriptor (PTX ISA, "Matrix Descriptor Format"), 128-byte swizzle."""
+        b = self.builder
+        masked = b.and_(address, ir.Constant(I32, ADDRESS_MASK))
+        start = b.zext(b.lshr(masked, ir.Constant(I32, 4)), I64)
+        leading, stride = (s >> 4 for s in strides)
+        fixed = leading << 16 | stride << 32 | DESCRIPTOR_SWIZZLE_128
+        return b.or_(start, ir.Constant(I64, fixed))
+
+    def multiply(
+        self,
+        shape: str,
+        kind: str,
+        acc: Sequence[ir.Value],
+        a: ir.Value,
+        b: ir.Value,
+        keep: ir.Value,
+        transposes: tuple[bool, bool],
+    ) -> list[ir.Value]:
+        """wgmma.mma_async on two descriptors; where `keep` is 0 the result is overwritten."""
+        count = len(acc)
+        registers = ",".join(f"${i}" for i in range(count))
+        flips = ", ".join(str(int(t)) for t in transposes)
+        text = (
+            f"{{ .reg .pred p; setp.ne.b32 p, ${2 * count + 2}, 0; "
+            f"wgmma.mma_async.sync.aligned.{shape}.f32.{kind}.{kind} {{{registers}}}, "
+            f"${2 * count}, ${2 * count + 1}, p, 1, 1, {flips}; }}"
+        )
+        return self._tied(text, acc, "l,l,r", [a, b, keep])
+
+    def fence_multiplies(self, acc: Sequence[ir.Value]) -> list[ir.Value]:
+        """Order earlier register accesses before the multiplications that follow."""
+        return self._tied("wgmma.fence.sync.aligned;", acc, "", [])
+
+    def commit_multiplies(self) -> None:
+        """Close a group of multiplications."""
+        self.asm("wgmma.commit_group.sync.aligned;", "", [], VOID, pure=False)
+
+    def wait_multiplies(self, pending: int, acc: Sequence[ir.Value]) -> list[ir.Value]:
+        """Wait until at most `pending` groups are under way."""
+        return self._tied(f"wgmma.wait_group.sync.aligned {pending};", acc, "", [])
+
+    def _tied(
+        self, text: str, acc: Sequence[ir.Value], more: str, args: Sequence[ir.Value]
+    ) -> list[ir.Value]:
+        """Assembly that reads and writes the accumulators in place."""
+        count = len(acc)
+        constraints = ",".join([*["=f"] * count, *map(str, range(count)), *filter(None, [more])])
+        struct = ir.LiteralStructType([F32] * count)
+        result = self.asm(text, constraints, [*acc, *args], struct, pure=False)
+        return [self.builder.extract_value(result, i) for i in range(count)]

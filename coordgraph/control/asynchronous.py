@@ -1,0 +1,170 @@
+"""Operations of machines whose copies and multiplications run beside the program (Hopper).
+
+Barriers are dimensions of shared memory like any other: which barrier, and which phase of it, is a
+path through the coordinate graph from the running number of the step (PTX ISA, "mbarrier",
+"cp.async.bulk.tensor", "wgmma.mma_async").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sympy import Expr, Integer, sympify
+from sympy.logic.boolalg import Boolean, false
+
+from coordgraph.control.operations import Body, Operation
+
+__all__ = [
+    "Advance",
+    "ArriveBarrier",
+    "CommitMultiplies",
+    "CopyBox",
+    "Counter",
+    "ExpectBytes",
+    "FenceMultiplies",
+    "InitBarrier",
+    "MultiplyShared",
+    "PublishBarriers",
+    "SetRegisters",
+    "WaitBarrier",
+    "WaitMultiplies",
+]
+
+
+@dataclass(frozen=True)
+class Counter(Operation):
+    """Inside the body the index along `dim` is a count that starts at 0 and `Advance` moves."""
+
+    dim: str
+    body: Body = ()
+
+    BODIES = ("body",)
+    ROLES = ("dim",)
+
+
+@dataclass(frozen=True)
+class Advance(Operation):
+    """Move a counter on."""
+
+    dim: str
+    by: Expr = Integer(1)
+
+    ROLES = ("dim",)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by", sympify(self.by))
+
+
+@dataclass(frozen=True)
+class SetRegisters(Operation):
+    """Registers of each workitem of this warpgroup from here on."""
+
+    count: int
+    grow: bool
+
+
+@dataclass(frozen=True)
+class InitBarrier(Operation):
+    """A barrier whose phases each end after `arrivals` arrivals (and the bytes expected)."""
+
+    barrier: str
+    arrivals: int
+
+    ROLES = ("barrier",)
+
+
+@dataclass(frozen=True)
+class PublishBarriers(Operation):
+    """Let the asynchronous units, and the rest of the cluster, see initialised barriers."""
+
+
+@dataclass(frozen=True)
+class ExpectBytes(Operation):
+    """Arrive, and let the phase wait for so many bytes of copies."""
+
+    barrier: str
+    bytes: int
+
+    ROLES = ("barrier",)
+
+
+@dataclass(frozen=True)
+class ArriveBarrier(Operation):
+    """Arrive."""
+
+    barrier: str
+
+    ROLES = ("barrier",)
+
+
+@dataclass(frozen=True)
+class WaitBarrier(Operation):
+    """Wait for the end of the phase whose parity is the index along `phase`.
+
+    `before` waits for the phase before it, which of a fresh barrier counts as ended.
+    """
+
+    barrier: str
+    phase: str
+    before: bool = False
+
+    ROLES = ("barrier", "phase")
+
+
+@dataclass(frozen=True)
+class CopyBox(Operation):
+    """Copy a box of a tensor to shared memory, counted by a barrier; zeros outside the tensor.
+
+    `source` are the tensor's axes, the contiguous one first; `box` its elements along each.
+    """
+
+    tensor: str
+    source: tuple[str, ...]
+    destination: str
+    barrier: str
+    box: tuple[int, ...]
+
+    ROLES = ("source", "destination", "barrier")
+
+
+@dataclass(frozen=True)
+class FenceMultiplies(Operation):
+    """Order register accesses before the multiplications that follow."""
+
+    accumulator: str = "acc"
+
+
+@dataclass(frozen=True)
+class MultiplyShared(Operation):
+    """One matrix instruction of a warpgroup on tiles in shared memory: `acc += a @ b`.
+
+    `a_strides` and `b_strides` are the bytes between 8x8-core-matrix groups along the outer axis
+    and along k as the descriptor wants them; `fresh` says when `acc = a @ b` instead.
+    """
+
+    a: str
+    b: str
+    accumulator: str
+    registers: tuple[str, ...]
+    instruction: str
+    count: int
+    a_strides: tuple[int, int]
+    b_strides: tuple[int, int]
+    transpose_a: bool = False
+    transpose_b: bool = False
+    fresh: Boolean = false
+
+    ROLES = ("a", "b", "registers")
+
+
+@dataclass(frozen=True)
+class CommitMultiplies(Operation):
+    """Close the group of multiplications issued so far."""
+
+
+@dataclass(frozen=True)
+class WaitMultiplies(Operation):
+    """Wait until at most `pending` groups of multiplications are under way."""
+
+    pending: int
+    accumulator: str = "acc"

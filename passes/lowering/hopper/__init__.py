@@ -1,0 +1,5 @@
+"""Lowering for Hopper: TMA boxes, a barrier ring, warp roles, warpgroup matrix instructions."""
+
+from passes.lowering.hopper.lower import LowerToHopper
+
+__all__ = ["LowerToHopper"]

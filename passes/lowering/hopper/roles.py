@@ -1,0 +1,74 @@
+"""Roles: one control graph parted into what the producer does and what the consumers do.
+
+Both walk the same loops, since both must know which tile is next; the producer keeps only the
+loads, the consumers everything else. Branches and loops that are left empty disappear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from coordgraph.control.graph import rewrite
+from coordgraph.control.operations import (
+    Assign,
+    Body,
+    Epilogue,
+    For,
+    InitAccumulator,
+    LoadTile,
+    MultiplyAccumulate,
+    Operation,
+    ReceivePartial,
+    SendPartial,
+    StoreTile,
+)
+
+__all__ = ["accumulates", "part"]
+
+CONSUMED = (
+    InitAccumulator,
+    MultiplyAccumulate,
+    SendPartial,
+    ReceivePartial,
+    Epilogue,
+    StoreTile,
+)
+
+
+def accumulates(op: Operation) -> bool:
+    """The loop over k tiles."""
+    return isinstance(op, For) and any(isinstance(x, MultiplyAccumulate) for x in op.body)
+
+
+def part(body: Body, loads: Callable[[For], Body]) -> Body:
+    """The producer's share of a body: `loads` makes the accumulation loop of it."""
+
+    def keep(op: Operation) -> Operation | Body:
+        if isinstance(op, For) and any(isinstance(x, LoadTile) for x in op.body):
+            return loads(op)
+        if isinstance(op, CONSUMED):
+            return ()
+        if op.BODIES and not any(_works(child) for child in op.walk() if child is not op):
+            return ()
+        return op
+
+    kept = tuple(new for op in body for new in rewrite(op, keep))
+    return tuple(op for op in kept if not isinstance(op, Assign) or _used(op, kept))
+
+
+def _works(op: Operation) -> bool:
+    """Does something: is neither structure nor a name."""
+    return not op.BODIES and not isinstance(op, Assign)
+
+
+def _used(op: Assign, body: Body) -> bool:
+    return any(
+        op.symbol in getattr(value, "free_symbols", ())
+        for other in body
+        for inner in other.walk()
+        if inner is not op
+        for value in inner.details.values()
+    )
+
+

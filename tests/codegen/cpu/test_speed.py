@@ -1,0 +1,19 @@
+"""The CPU target is no toy: at least a quarter of numpy's speed on the same threads."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.cpu_vs_numpy import measure
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2])
+def test_at_least_a_quarter_of_numpys_speed(threads: int):
+    best = 0.0
+    for _ in range(3):  # another process may take the processor away meanwhile
+        found = measure(1024, threads)
+        best = max(best, found["coordgraph"] / found["numpy"])
+        if best >= 0.25:
+            break
+    assert best >= 0.25

@@ -1,0 +1,103 @@
+"""Threads: no order hangs, results do not depend on them, flags end at zero."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+
+import numpy as np
+import pytest
+
+from codegen.cpu import runtime
+from codegen.cpu.order import starting_order
+from codegen.cpu.threads import VARIABLE, run_on_threads, thread_count
+from coordgraph import LaunchError
+from coordgraph.interpreter import trace
+from coordgraph.progress import wait_direction
+from tests.codegen.cpu.kernels import Problem, kernel
+from tests.passes.schedules import CORNERS, SCHEDULES, parameters, symbolic
+
+WAITING = ["stream-k", "stream-k{owner=last}", "two-tile-stream-k{owner=last,first=dp}"]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_two_runs_give_the_same_bits_on_any_number_of_threads(name: str):
+    problem = Problem(kernel(name), 61, 95, 140)
+    first = problem.check(workgroups=7, threads=1)
+    for threads in (1, 2, 5):
+        for _ in range(3):
+            assert np.array_equal(problem.run(workgroups=7, threads=threads), first)
+
+
+@pytest.mark.parametrize("name", WAITING)
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_one_tile_in_many_pieces(name: str, threads: int):
+    """Every workgroup waits or is waited for."""
+    Problem(kernel(name), 10, 30, 24 * 40, 1.0, 1.0).check(workgroups=40, threads=threads)
+
+
+@pytest.mark.parametrize("name", WAITING)
+@pytest.mark.parametrize("direction", ["found", "mixed"])
+def test_workgroups_start_after_those_that_they_wait_for(name: str, direction: str):
+    graph = symbolic(name)
+    waits = wait_direction(graph) if direction == "found" else "mixed"
+    for problem in CORNERS.values():
+        given = parameters(graph, problem)
+        count = given["workgroups"]
+        order = starting_order(graph, waits, count, given)
+        place = np.argsort(np.arange(count) if order is None else order)
+        assert sorted(place) == list(range(count))
+        for waiting, signals in trace(graph, given).wait_edges():
+            assert place[signals] < place[waiting]
+
+
+@pytest.mark.parametrize("name", WAITING)
+def test_a_topological_order_runs(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runtime, "wait_direction", lambda graph: "mixed")
+    code = runtime.HostKernel(symbolic(name))
+    for threads in (1, 2):
+        Problem(code, 13, 17, 90, 1.0, 1.0).check(workgroups=9, threads=threads)
+
+
+def test_flags_are_zero_again():
+    code = kernel("stream-k")
+    Problem(code, 20, 60, 300).check(workgroups=9)
+    (kept,) = (w for free in code._workspaces._free.values() for w in free)
+    assert not kept.tensors["flags"].any()
+    assert len(kept.tensors["flags"]) == 9 * 4
+
+
+def test_a_flag_left_up_is_our_bug():
+    code = runtime.HostKernel(symbolic("stream-k"))
+    problem = Problem(code, 20, 60, 30)
+    problem.check(workgroups=3)
+    ((kept,),) = code._workspaces._free.values()
+    kept.tensors["flags"][-1] = 1
+    with pytest.raises(AssertionError, match="still up"):
+        problem.run(workgroups=3)
+    problem.check(workgroups=3)
+
+
+def test_one_kernel_called_from_many_threads():
+    problems = [Problem(kernel("stream-k"), 20 + i, 60, 200) for i in range(4)]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda p: [p.check(workgroups=5) for _ in range(5)], problems))
+
+
+def test_the_number_of_threads(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert thread_count(None) >= 1
+    monkeypatch.setenv(VARIABLE, "3")
+    assert thread_count(None) == 3
+    assert thread_count(2) == 2
+    for wrong in ("0", "many"):
+        monkeypatch.setenv(VARIABLE, wrong)
+        with pytest.raises(LaunchError, match=VARIABLE):
+            thread_count(None)
+
+
+def test_every_thread_works_at_the_same_time():
+    """Each waits for all others: one that is not started would hang the test."""
+    together = threading.Barrier(4, timeout=30)
+    run_on_threads(lambda _: together.wait(), 4)
+    assert not together.broken

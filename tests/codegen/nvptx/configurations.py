@@ -1,0 +1,109 @@
+"""The configurations of the CUDA target that are assembled: all that a user can choose.
+
+The full product has more than a million members, so `sweep` takes every (schedule, tile, layout)
+and lets a digest of it choose the rest; another `turn` chooses other ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from codegen.nvptx.program import CudaProgram, Vectors
+from coordgraph import Gemm, KernelGraph
+from passes import DataParallel, Pass, Pipeline, Reorder, StreamK, TwoTileStreamK
+
+__all__ = ["ARCHITECTURES", "TILES", "VECTORS", "Configuration", "sweep"]
+
+Choice = TypeVar("Choice")
+
+SCHEDULES: tuple[tuple[Pass, ...], ...] = (
+    (DataParallel(),),
+    (DataParallel(persistent=True),),
+    (StreamK(),),
+    (StreamK(owner="last"),),
+    (TwoTileStreamK(),),
+    (TwoTileStreamK(owner="last"),),
+    (TwoTileStreamK(first="dp"),),
+    (TwoTileStreamK(owner="last", first="dp"),),
+    (Reorder(swap=True), DataParallel()),
+    (Reorder(group=4), StreamK(workgroups=132)),
+    (Reorder(swap=True, group=3), TwoTileStreamK(owner="last")),
+)
+TILES = (
+    (128, 256, 64),
+    (256, 128, 64),
+    (128, 256, 32),
+    (256, 128, 32),
+    (128, 128, 64),
+    (128, 128, 32),
+    (64, 64, 64),
+    (64, 128, 32),
+    (128, 64, 64),
+    (64, 256, 32),
+    (96, 80, 48),
+    (48, 16, 80),
+    (32, 32, 16),
+    (16, 16, 16),
+)
+LAYOUTS = ("nn", "tn", "nt", "tt")
+"""Of A and B: n as they are, t transposed."""
+TYPES = (("bf16", "bf16"), ("bf16", "f32"), ("f16", "f16"), ("f16", "f32"), ("bf16", "f16"))
+VECTORS = tuple(
+    Vectors(*v)
+    for v in ((8, 8, 2), (4, 4, 2), (2, 2, 2), (1, 1, 1), (8, 1, 2), (1, 8, 1), (8, 8, 1), (4, 2, 1))
+)
+ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One way to compile a GEMM for a GPU."""
+
+    tile: tuple[int, int, int] = (128, 128, 32)
+    schedule: tuple[Pass, ...] = (DataParallel(),)
+    layout: str = "nn"
+    types: tuple[str, str] = ("bf16", "bf16")
+    vectors: Vectors = Vectors()
+    architecture: str = "sm_80"
+
+    @property
+    def gemm(self) -> Gemm:
+        a, b = (side == "t" for side in self.layout)
+        return Gemm(self.types[0], self.types[1], transpose_a=a, transpose_b=b)
+
+    @property
+    def graph(self) -> KernelGraph:
+        return Pipeline(self.schedule)(self.gemm.graph(self.tile))
+
+    @property
+    def program(self) -> CudaProgram:
+        return CudaProgram(self.graph, self.architecture, self.vectors)
+
+    def __str__(self) -> str:
+        tile, vectors = ("x".join(map(str, part)) for part in (self.tile, self.vectors))
+        types, schedule = "-".join(self.types), ",".join(map(str, self.schedule))
+        return f"{tile} {schedule} {self.layout} {types} {vectors} {self.architecture}"
+
+
+def sweep(turn: int = 0) -> Iterator[Configuration]:
+    """Every schedule with every tile and layout, the rest chosen anew with every `turn`."""
+    for schedule in SCHEDULES:
+        for tile in TILES:
+            for layout in LAYOUTS:
+                base = Configuration(tile, schedule, layout)
+                digest = hashlib.sha256(f"{turn} {base}".encode()).digest()
+                yield Configuration(
+                    tile,
+                    schedule,
+                    layout,
+                    _pick(TYPES, digest[0]),
+                    _pick(VECTORS, digest[1]),
+                    _pick(ARCHITECTURES, digest[2]),
+                )
+
+
+def _pick(choices: Sequence[Choice], number: int) -> Choice:
+    return choices[number % len(choices)]

@@ -1,0 +1,80 @@
+"""Indices of a lowered graph as plain functions, to be enumerated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+from sympy import Symbol
+from sympy.core.basic import Basic
+
+from coordgraph import Gemm, KernelGraph
+from coordgraph.control.lowered import CopyElements, LoadFragment
+from coordgraph.control.resolve import Node, resolve
+from coordgraph.integers import compile_function, index_symbol
+from passes import DataParallel
+from passes.lowering import LowerToTensorCores
+
+__all__ = ["Lowered"]
+
+Tile = tuple[int, int, int]
+WORKITEM = index_symbol("workitem")
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A data-parallel kernel for tensor cores; `layout` is `n` or `t` for A and for B."""
+
+    tile: Tile
+    layout: str = "nn"
+    vector: int = 8
+
+    @cached_property
+    def graph(self) -> KernelGraph:
+        a, b = (side == "t" for side in self.layout)
+        gemm = Gemm(transpose_a=a, transpose_b=b)
+        lower = LowerToTensorCores("sm_90a", self.vector, self.vector)
+        return lower(DataParallel()(gemm.graph(self.tile)))
+
+    @cached_property
+    def nodes(self) -> list[Node]:
+        roots = resolve(self.graph.control.root.body, self.graph.scope())
+        return [node for root in roots for node in root.walk()]
+
+    @property
+    def threads(self) -> int:
+        return self.size("workitem")
+
+    @property
+    def stages(self) -> int:
+        return self.size("stage")
+
+    def size(self, dim: str) -> int:
+        return self.graph.coordinates[dim].fixed_size
+
+    def extents(self, tensor: str) -> tuple[int, int]:
+        """Rows and columns of a tile, as the tensor is meant (not as it is stored)."""
+        return self.size(f"{tensor}.index.0"), self.size(f"{tensor}.index.1")
+
+    def copy(self, tensor: str) -> Node:
+        """The copy that the accumulation loop makes."""
+        return [n for n in self.nodes if isinstance(n.op, CopyElements) and n.op.source == tensor][-1]
+
+    def load(self, tensor: str) -> Node:
+        """The ldmatrix of a tensor."""
+        found = (n for n in self.nodes if isinstance(n.op, LoadFragment))
+        return next(n for n in found if n.op.fragment == tensor)
+
+    def function(self, node: Node, *wanted: str | Basic, names: tuple[str, ...]) -> Callable[..., tuple[int, ...]]:
+        """Coordinates (or expressions) at a node, as a function of named symbols."""
+        found = [node.scope.reverse(w).values[0] if isinstance(w, str) else w for w in wanted]
+        used = set[Symbol]().union(*(e.free_symbols for e in found))
+        arguments = [index_symbol(name) for name in names]
+        assert used <= set(arguments), f"{used} is not all of {arguments}"
+        return compile_function(found, arguments)
+
+    def each(self, *dims: str) -> Iterator[tuple[int, ...]]:
+        """All indices of some dimensions."""
+        return product(*(range(self.size(dim)) for dim in dims))

@@ -1,0 +1,209 @@
+"""Documentation pages: their blocks, run in order, and what they should print.
+
+- `python` blocks of a page share a namespace. What one prints is the `text` block right after it.
+  One that is marked `<!-- gpu -->` is only parsed where there is no GPU, and one that lies in a
+  comment (`<!-- python … -->`) is run but not shown.
+- `mermaid` blocks marked `<!-- generated: EXPRESSION -->` are the value of the expression there.
+- `sh` blocks: lines that begin with `coordgraph` are run; `make` must name a target.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib.util
+import io
+import shlex
+import sys
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coordgraph.checks import CHECKS
+from coordgraph.coordinates.dimensions import DIMENSIONS
+from coordgraph.coordinates.edges import EDGES
+from passes import PASSES
+
+__all__ = ["Block", "Difference", "Page", "read_blocks"]
+
+FENCE = "```"
+REGISTRIES: tuple[dict[str, Any], ...] = (CHECKS, DIMENSIONS, EDGES, PASSES)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block: `line` is that of its first line of text, `mark` the comment above it."""
+
+    language: str
+    text: str
+    line: int
+    mark: str = ""
+
+    @property
+    def hidden(self) -> bool:
+        """Run but not shown."""
+        return self.mark == "hidden"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A block that does not hold what the code makes."""
+
+    block: Block
+    actual: str
+
+    def __str__(self) -> str:
+        return (
+            f"line {self.block.line}: the block holds\n{self.block.text}\n"
+            f"--- but the code makes\n{self.actual}"
+        )
+
+
+def read_blocks(source: str) -> list[Block]:
+    """The blocks of a page, in order; SyntaxError where one does not end."""
+    found: list[Block] = []
+    mark = ""
+    lines = iter(enumerate(source.splitlines(), start=1))
+    for number, line in lines:
+        if line.startswith(FENCE):
+            text = _until(lines, number, lambda line: line == FENCE)
+            found.append(Block(line.removeprefix(FENCE), text, number + 1, mark))
+            mark = ""
+        elif line.startswith("<!--"):
+            body = line.removeprefix("<!--")
+            if "-->" not in body:
+                body += "\n" + _until(lines, number, lambda line: line.startswith("-->"))
+            body = body.partition("-->")[0]
+            head, _, code = body.partition("\n")
+            if head.strip() == "python":
+                found.append(Block("python", code, number + 1, "hidden"))
+            else:
+                mark = body.strip()
+        elif line.strip():
+            mark = ""
+    return found
+
+
+def _until(lines: Iterator[tuple[int, str]], start: int, ends: Callable[[str], bool]) -> str:
+    body: list[str] = []
+    for _, line in lines:
+        if ends(line):
+            return "\n".join(body)
+        body.append(line)
+    raise SyntaxError(f"line {start}: what begins here does not end")
+
+
+class Page:
+    """A page to run: `differences` after `run` are the blocks that are not up to date.
+
+    Args:
+        path: of the page.
+        gpu: run what needs a GPU; else it is only parsed.
+        command: runs a `coordgraph` command and returns what it printed, or None to leave them.
+        targets: of the Makefile.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        gpu: bool = False,
+        command: Callable[[list[str]], str] | None = None,
+        targets: frozenset[str] = frozenset(),
+    ) -> None:
+        self.path, self.gpu, self.command, self.targets = path, gpu, command, targets
+        self.source = path.read_text(encoding="utf-8")
+        self.blocks = read_blocks(self.source)
+        self.differences: list[Difference] = []
+
+    def run(self) -> None:
+        """Run every block; what the page registers (passes, edges) is forgotten afterwards."""
+        module = types.ModuleType("documentation_page")
+        saved = [dict(registry) for registry in REGISTRIES]
+        sys.modules[module.__name__] = module
+        try:
+            self._run(module.__dict__)
+        finally:
+            del sys.modules[module.__name__]
+            for registry, before in zip(REGISTRIES, saved, strict=True):
+                registry.clear()
+                registry.update(before)
+
+    def updated(self) -> str:
+        """The source with every block as the code makes it."""
+        lines = self.source.splitlines()
+        for difference in reversed(self.differences):
+            first = difference.block.line - 1
+            last = first + len(difference.block.text.splitlines())
+            lines[first:last] = difference.actual.splitlines()
+        return "\n".join(lines) + "\n"
+
+    def _run(self, namespace: dict[str, Any]) -> None:
+        following = [*self.blocks[1:], Block("", "", 0)]
+        for before, block, after in zip(
+            [Block("", "", 0), *self.blocks], self.blocks, following, strict=False
+        ):
+            output: str | None = None
+            match block.language:
+                case "python":
+                    output = self._python(block, namespace)
+                case "sh":
+                    output = self._shell(block)
+                case "mermaid" if block.mark.startswith("generated:"):
+                    made = eval(block.mark.removeprefix("generated:").strip(), namespace)
+                    self._compare(block, made)
+                case "text":
+                    assert before.language in ("python", "sh"), self._at(block, "output of what?")
+                case "mermaid" | "":
+                    pass
+                case _:
+                    raise AssertionError(self._at(block, f"unknown language '{block.language}'"))
+            if output is not None and after.language == "text":
+                self._compare(after, output)
+            elif block.language == "python" and output:
+                raise AssertionError(
+                    self._at(block, f"it prints, but no text block has:\n{output}")
+                )
+
+    def _python(self, block: Block, namespace: dict[str, Any]) -> str | None:
+        # Empty lines above give tracebacks the lines of the page.
+        source = "\n" * (block.line - 1) + block.text + "\n"
+        if block.mark == "gpu" and not (self.gpu and _importable(source)):
+            ast.parse(source, str(self.path))
+            return None
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(source, str(self.path), "exec"), namespace)
+        return printed.getvalue()
+
+    def _shell(self, block: Block) -> str | None:
+        printed: list[str] = []
+        for line in block.text.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:1] == ["make"]:
+                unknown = {w for w in words[1:] if "=" not in w} - self.targets
+                assert not unknown, self._at(block, f"no such target: {unknown}")
+            if words[:1] == ["coordgraph"] and self.command is not None:
+                printed.append(self.command(words[1:]))
+        return "".join(printed) if printed else None
+
+    def _compare(self, block: Block, actual: str) -> None:
+        actual = actual.rstrip("\n")
+        if actual != block.text:
+            self.differences.append(Difference(block, actual))
+
+    def _at(self, block: Block, message: str) -> str:
+        return f"{self.path.name}, line {block.line}: {message}"
+
+
+def _importable(source: str) -> bool:
+    """Whether everything that a block imports is installed."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module.partition(".")[0])
+    return all(importlib.util.find_spec(name) is not None for name in names)

@@ -1,0 +1,112 @@
+"""The documentation is run: every block, every diagram, every link. See tests/support/pages.py."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import re
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from tests.support.gpu import Gpu, find_gpu
+from tests.support.mermaid import render
+from tests.support.pages import Page, read_blocks
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+TARGETS = frozenset(
+    re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+)
+by_name = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+
+
+def run_command(arguments: list[str]) -> str:
+    """What a `coordgraph` command prints."""
+    from codegen.cli import main
+
+    printed, before, code = io.StringIO(), sys.argv, None
+    sys.argv = ["coordgraph", *arguments]
+    try:
+        with contextlib.redirect_stdout(printed):
+            main()
+    except SystemExit as end:
+        code = end.code
+    finally:
+        sys.argv = before
+    assert not code, f"coordgraph {' '.join(arguments)} ends with {code}:\n{printed.getvalue()}"
+    return printed.getvalue()
+
+
+@by_name
+def test_blocks_hold_what_the_code_makes(
+    path: Path,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    for variable in ("COORDGRAPH_THREADS", "FORCE_COLOR"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in (("NO_COLOR", "1"), ("COLUMNS", "100"), ("TERM", "dumb")):
+        monkeypatch.setenv(variable, value)
+    has_commands = importlib.util.find_spec("codegen.cli") is not None
+    page = Page(
+        path,
+        gpu=isinstance(find_gpu(), Gpu),
+        command=run_command if has_commands else None,
+        targets=TARGETS,
+    )
+    monkeypatch.chdir(tmp_path)
+    page.run()
+    if request.config.getoption("--update-golden"):
+        path.write_text(page.updated(), encoding="utf-8", newline="\n")
+    elif page.differences:
+        told = "\n\n".join(map(str, page.differences))
+        pytest.fail(f"{told}\n\nif the code is right: pytest --update-golden", pytrace=False)
+
+
+@by_name
+def test_diagrams_render(path: Path):
+    blocks = read_blocks(path.read_text(encoding="utf-8"))
+    render([block.text for block in blocks if block.language == "mermaid"])
+
+
+def anchors(source: str) -> set[str]:
+    """The anchors that a page's headings make, as on GitHub."""
+    prose = re.sub(r"^```.*?^```$", "", source, flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ +(.*?) *$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+def broken_links(path: Path, source: str) -> list[str]:
+    """Links to files or headings that do not exist."""
+    prose = re.sub(r"^```.*?^```$", "", source, flags=re.MULTILINE | re.DOTALL)
+    broken: list[str] = []
+    for link in re.findall(r"\[[^\]]*\]\(([^)\s]+)\)", prose):
+        if re.match(r"[a-z]+:", link):
+            continue
+        file, _, anchor = unquote(link).partition("#")
+        target = (path.parent / file).resolve() if file else path
+        if not target.exists():
+            broken.append(link)
+        elif anchor and anchor not in anchors(target.read_text(encoding="utf-8")):
+            broken.append(link)
+    return broken
+
+
+@by_name
+def test_links_lead_somewhere(path: Path):
+    assert broken_links(path, path.read_text(encoding="utf-8")) == []
+
+
+def test_broken_links_are_seen(tmp_path: Path):
+    (tmp_path / "other.md").write_text("# A *head*, and more\n", encoding="utf-8")
+    good = "[a](other.md) [b](other.md#a-head-and-more) [c](#here) [d](https://x.org/#y)\n# Here\n"
+    here = tmp_path / "page.md"
+    here.write_text(good, encoding="utf-8")
+    assert broken_links(here, good) == []
+    assert broken_links(here, "[a](nothing.md)") == ["nothing.md"]
+    assert broken_links(here, "[a](other.md#b)") == ["other.md#b"]
