@@ -27,7 +27,6 @@ from coordgraph.integers import (
     Select,
     evaluate,
     symbols_of,
-    to_text,
 )
 
 __all__ = ["Bounds", "Expressions", "Number"]
@@ -38,30 +37,25 @@ _SIGNED = {Eq: "==", Ne: "!=", Lt: "<", Le: "<=", Gt: ">", Ge: ">="}
 
 
 class Bounds:
-    """Numeric bounds of expressions, remembered: code generation asks for the same ones often."""
+    """What is proved of expressions, remembered: code generation asks for the same often."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, Expr], tuple[int | None, int | None]] = {}
-        self._alive: list[Ranges] = []
-
-    def of(self, expr: Expr, ranges: Ranges) -> tuple[int | None, int | None]:
-        """Inclusive bounds, None where there is none."""
-        ranges = ranges.about(expr)
-        key = (id(ranges), expr)
-        if key not in self._known:
-            self._alive.append(ranges)  # an id is unique only while its object lives
-            self._known[key] = ranges.interval(expr)
-        return self._known[key]
+        self._known: dict[tuple[Any, ...], bool] = {}
 
     def natural(self, expr: Expr, ranges: Ranges) -> bool:
         """True where the value is proved not to be negative."""
-        low, _ = self.of(expr, ranges)
-        return low is not None and low >= 0
+        return self._ask(Ranges.prove_nonnegative, ranges, expr)
 
     def fits(self, expr: Expr, ranges: Ranges) -> bool:
         """True where the value is proved to fit 32 bits."""
-        low, high = self.of(expr, ranges)
-        return low is not None and high is not None and -(2**31) <= low and high < 2**31
+        return self._ask(Ranges.fits, ranges, expr, 32)
+
+    def _ask(self, question: Callable[..., bool], ranges: Ranges, expr: Expr, *more: int) -> bool:
+        ranges = ranges.about(expr)
+        key = question, ranges, expr, *more
+        if key not in self._known:
+            self._known[key] = question(ranges, expr, *more)
+        return self._known[key]
 
 
 class Expressions:
@@ -132,7 +126,7 @@ class Expressions:
             case Select():
                 return self._select(expr, ranges)
             case _:
-                raise CodegenError(f"cannot print {type(expr).__name__} in {to_text(expr)}")
+                raise CodegenError(f"cannot print {type(expr).__name__} in {expr}")
 
     def _decide(self, condition: Boolean, ranges: Ranges) -> Any:
         if condition in (true, false):
@@ -193,10 +187,12 @@ class Expressions:
 
     def _ring(self, expr: Expr, operands: tuple[Expr, ...], ranges: Ranges) -> Number:
         """Sums and products, which wrap alike at every width; operands may be truncated."""
-        bits = self._width(expr, ranges)
         is_sum = isinstance(expr, Add)
         # Where no operand is negative no partial result overflows: LLVM may widen loop indices.
         safe = all(self.bounds.natural(a, ranges) for a in operands)
+        # Such a sum is as wide as its widest operand, at least.
+        wide = is_sum and safe and any(self._width(a, ranges) == 64 for a in operands)
+        bits = 64 if wide else self._width(expr, ranges)
         flags = ("nuw", "nsw") if safe else ()
         operation = self.builder.add if is_sum else self.builder.mul
         constant = 0 if is_sum else 1

@@ -133,5 +133,7 @@ class Stream:
         tiles_end = Assign("tiles_end", ceil_div(begin + mine.symbol, self.depth))
         start = Maximum(begin, (tiles_end.symbol - 1 - visit) * self.depth) - begin
         visits = tiles_end.symbol - FloorDiv(begin, self.depth)
-        body = SetCoordinate(TILE, start, segment)
+        # Always so; it tells proofs that no segment begins behind its share.
+        inside = Lt(e.coordinates[TILE].symbol, mine.symbol)
+        body = SetCoordinate(TILE, start, (If(inside, segment),))
         return (mine, tiles_end, For("visit", Integer(0), visits, body=(body,)))

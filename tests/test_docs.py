@@ -12,6 +12,12 @@ from urllib.parse import unquote
 
 import pytest
 
+import coordgraph.control.asynchronous
+import coordgraph.control.lowered  # noqa: F401 - registers operations
+from coordgraph.control.operations import OPERATIONS
+from coordgraph.coordinates.dimensions import DIMENSIONS
+from coordgraph.coordinates.edges import EDGES
+from passes import PASSES
 from tests.support.gpu import Gpu, find_gpu
 from tests.support.mermaid import render
 from tests.support.pages import Page, read_blocks
@@ -59,6 +65,7 @@ def test_blocks_hold_what_the_code_makes(
         command=run_command if has_commands else None,
         targets=TARGETS,
     )
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     page.run()
     if request.config.getoption("--update-golden"):
@@ -72,6 +79,23 @@ def test_blocks_hold_what_the_code_makes(
 def test_diagrams_render(path: Path):
     blocks = read_blocks(path.read_text(encoding="utf-8"))
     render([block.text for block in blocks if block.language == "mermaid"])
+
+
+@pytest.mark.parametrize("registry", [DIMENSIONS, EDGES, OPERATIONS], ids=["dims", "edges", "ops"])
+def test_concepts_name_every_kind(registry: dict[str, type]):
+    text = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
+    ours = [name for name, kind in registry.items() if kind.__module__.startswith("coordgraph.")]
+    assert [name for name in ours if not re.search(rf"`{name}\b", text)] == []
+
+
+def test_the_reference_names_every_pass():
+    import passes.lowering.host  # noqa: F401 - registers its passes
+
+    text = (ROOT / "docs" / "passes.md").read_text(encoding="utf-8")
+    ours = [kind for kind in PASSES.values() if kind.__module__.startswith("passes.")]
+    unnamed = [kind.name for kind in ours if not re.search(rf"(`|### ){kind.name}\b", text)]
+    assert len(ours) > 4
+    assert unnamed == []
 
 
 def anchors(source: str) -> set[str]:

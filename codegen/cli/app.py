@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from codegen.cli.compiling import compile_command
 from codegen.cli.doctor import doctor
-from codegen.cli.errors import ExitCode, describe, exit_code
+from codegen.cli.errors import ExitCode, describe, exit_code, notes
 from codegen.cli.evaluate import evaluate_command
 from codegen.cli.listing import explain, passes
 from codegen.cli.opt import opt
@@ -27,7 +27,11 @@ class Commands(TyperGroup):
     """Runs a command; an error becomes one message, or one JSON document, and an exit code."""
 
     def main(
-        self, args: Sequence[str] | None = None, *rest: Any, standalone_mode: bool = True, **extra: Any
+        self,
+        args: Sequence[str] | None = None,
+        *rest: Any,
+        standalone_mode: bool = True,
+        **extra: Any,
     ) -> Any:
         """As typer's, with `--debug` taken out wherever it stands."""
         arguments = list(sys.argv[1:] if args is None else args)
@@ -53,15 +57,15 @@ class Commands(TyperGroup):
 def _report(error: Exception, *, as_json: bool) -> int:
     """Print an error; returns the exit code."""
     usage = getattr(error, "format_message", None)
-    if usage is not None:
-        found = {"kind": "Usage", "message": str(usage()), "exit_code": int(ExitCode.USAGE)}
+    if usage is not None:  # typer's own, or click's under it
+        status, found = ExitCode.USAGE, {"kind": "Usage", "message": str(usage()), "exit_code": 2}
     else:
-        found = describe(error)
+        status, found = exit_code(error), describe(error)
     if as_json:
         print_json({"error": found})
     else:
-        print_error(found["message"], tuple(found.get("notes", ())))
-    return int(ExitCode.USAGE if usage is not None else exit_code(error))
+        print_error(str(found["message"]), notes(error))
+    return int(status)
 
 
 app = typer.Typer(

@@ -8,7 +8,7 @@ from typing import Any
 from codegen.toolchain import ToolNotFound
 from coordgraph import CodegenError, CoordGraphError, ParseError, PassError
 
-__all__ = ["ExitCode", "Unavailable", "describe", "exit_code"]
+__all__ = ["ExitCode", "Unavailable", "describe", "exit_code", "message", "notes"]
 
 
 class ExitCode(IntEnum):
@@ -40,11 +40,10 @@ def exit_code(error: BaseException) -> ExitCode:
 
 def describe(error: BaseException) -> dict[str, Any]:
     """An error as plain data: kind, message, exit code, and where, if it knows."""
-    found: dict[str, Any] = {"kind": type(error).__name__, "message": _message(error)}
+    found: dict[str, Any] = {"kind": type(error).__name__, "message": message(error)}
     found["exit_code"] = int(exit_code(error))
-    notes = list(getattr(error, "__notes__", ()))
-    if notes:
-        found["notes"] = notes
+    if said := notes(error):
+        found["notes"] = said
     if isinstance(error, ParseError):
         found |= {"line": error.line, "column": error.column}
     if isinstance(error, PassError) and error.reproducer is not None:
@@ -52,7 +51,13 @@ def describe(error: BaseException) -> dict[str, Any]:
     return found
 
 
-def _message(error: BaseException) -> str:
+def notes(error: BaseException) -> tuple[str, ...]:
+    """What was added on the way: which file, where the reproducer is."""
+    return tuple(getattr(error, "__notes__", ()))
+
+
+def message(error: BaseException) -> str:
+    """What was wrong, for people."""
     if exit_code(error) is ExitCode.BUG:
         return f"{type(error).__name__}: {error} (a bug of coordgraph; --debug shows where)"
     if isinstance(error, OSError) and error.strerror:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.table import Table
@@ -26,7 +26,7 @@ from codegen.cli.options import (
     Workgroups,
     read_pipeline,
 )
-from codegen.cli.output import print_json, stdout, working
+from codegen.cli.output import print_block, print_json, stdout, working
 from codegen.cli.stages import choose, read_graph, stages
 from coordgraph import KernelGraph, LaunchError, VerifyError
 from coordgraph.control import Scoped
@@ -40,6 +40,8 @@ from coordgraph.integers import (
 )
 
 __all__ = ["evaluate_command"]
+
+TILE = (128, 128, 32)
 
 
 def evaluate_command(
@@ -79,7 +81,7 @@ def evaluate_command(
         ),
     ] = None,
     workgroups: Workgroups = None,
-    tile: Tile = (128, 128, 32),
+    tile: Tile = None,
     m: M = None,
     n: N = None,
     k: K = None,
@@ -96,7 +98,7 @@ def evaluate_command(
 
     [bold]Examples[/]
 
-      coordgraph eval A.0 A.1 -s stream-k -w 32 --at workgroup=5,for_tile=0,for_k=3,A.index.0,A.index.1
+      coordgraph eval A.0 A.1 -s stream-k --at workgroup,for_tile,for_k,A.index.0,A.index.1
       coordgraph eval A.tile.0 -s stream-k -w 32 --at workgroup=5,for_tile=0,for_k=3 \
 --with m=1280,n=1536,k=16384
       coordgraph eval workgroup --forward --at A.0=300,B.1=17,A.1=0,B.0=0 -s data-parallel
@@ -104,7 +106,7 @@ def evaluate_command(
     """
     problem = Problem(m, n, k, dtype, out_dtype, transpose_a, transpose_b)
     if source is None:
-        graph = problem.graph(tile, "cpu", fixed=True)
+        graph = problem.graph(tile or TILE, "cpu", fixed=True)
         schedule = schedule or DEFAULT_SCHEDULE
     else:
         graph = read_graph(source)
@@ -113,6 +115,8 @@ def evaluate_command(
         graph = choose(stages(graph, pipeline), stage).graph
     values = _parameters(graph, _pairs(given or [], "--with"))
     direction = Direction.FORWARD if forward else Direction.REVERSE
+    for name in wanted:
+        _exists(graph, name)
     scope = _scope(graph, _names(at or []), direction, values)
     with working("following the edges"):
         answers = [_answer(scope, direction, name, values) for name in wanted]
@@ -150,9 +154,7 @@ class _Answer:
         }
 
 
-def _answer(
-    scope: Scoped, direction: Direction, name: str, values: Mapping[str, int]
-) -> _Answer:
+def _answer(scope: Scoped, direction: Direction, name: str, values: Mapping[str, int]) -> _Answer:
     found = solve(scope.coordinates, direction, scope.known, [name], scope.ranges)
     expr, guard = found.values[0], found.guard
     symbols = {s: values[s.name] for s in _symbols(expr, guard) if s.name in values}
@@ -167,7 +169,8 @@ def _answer(
 def _put_in(expr: Expr, symbols: Mapping[Symbol, int], scope: Scoped) -> Expr:
     if expr.free_symbols <= set(symbols):
         return Integer(evaluate(expr, symbols))
-    return simplify(expr.xreplace({s: Integer(v) for s, v in symbols.items()}), scope.ranges)
+    numbers = {s: Integer(v) for s, v in symbols.items()}
+    return simplify(cast(Expr, expr.xreplace(numbers)), scope.ranges)
 
 
 def _truth(guard: Any) -> Any:
@@ -181,7 +184,10 @@ def _symbols(*expressions: Any) -> set[Symbol]:
 
 
 def _scope(
-    graph: KernelGraph, at: Mapping[str, str | None], direction: Direction, values: Mapping[str, int]
+    graph: KernelGraph,
+    at: Mapping[str, str | None],
+    direction: Direction,
+    values: Mapping[str, int],
 ) -> Scoped:
     """What is known: as told, or everything that nothing leads to."""
     coordinates = graph.coordinates
@@ -192,12 +198,21 @@ def _scope(
         )
         return scope.hardware([d.id for d in coordinates if not beyond(d)])
     for name in at:
-        coordinates[name]  # noqa: B018 - refuses what is not there, and says what is
+        _exists(graph, name)
     scope = scope.hardware([name for name, value in at.items() if value is None])
     for name, text in at.items():
         if text is not None:
             scope = scope.binding(name, _read(graph, name, text, values))
     return scope
+
+
+def _exists(graph: KernelGraph, name: str) -> None:
+    """Refuse what is not there, and say what is."""
+    try:
+        graph.coordinates[name]
+    except VerifyError as error:
+        error.add_note(f"the coordinates here are {', '.join(graph.coordinates.dimensions)}")
+        raise
 
 
 def _read(graph: KernelGraph, name: str, text: str, values: Mapping[str, int]) -> Expr:
@@ -214,15 +229,20 @@ def _read(graph: KernelGraph, name: str, text: str, values: Mapping[str, int]) -
         value = parse_expression(text, symbol)
     except ExpressionSyntaxError as error:
         raise typer.BadParameter(f"--at {name}={text}: {error}") from None
-    if not isinstance(value, Expr):
+    if getattr(value, "is_Boolean", False):
         raise typer.BadParameter(f"--at {name}={text}: an integer is needed, not a condition")
-    size = graph.coordinates.size(name)
-    fixed = size.xreplace({s: Integer(values[s.name]) for s in _symbols(size) if s.name in values}) if size is not None else None
-    outside = isinstance(value, Integer) and isinstance(fixed, Integer) and value >= fixed
-    if outside or (isinstance(value, Integer) and value < 0):
-        bounds = f"0..{int(fixed) - 1}" if isinstance(fixed, Integer) else "0 or more"
-        raise VerifyError(f"{name} = {value} is outside its size: {bounds}")
+    if isinstance(value, Integer):
+        _check_size(name, int(value), graph.coordinates.size(name), values)
     return value
+
+
+def _check_size(name: str, value: int, size: Expr | None, values: Mapping[str, int]) -> None:
+    """An index that is a number must be inside its dimension, where the size is known."""
+    known = size is not None and {s.name for s in _symbols(size)} <= set(values)
+    end = int(evaluate(size, values)) if size is not None and known else None
+    if value < 0 or (end is not None and value >= end):
+        bounds = "0 or more" if end is None else f"0..{end - 1}"
+        raise VerifyError(f"{name} = {value} is outside its size: {bounds}")
 
 
 def _parameters(graph: KernelGraph, given: Mapping[str, str]) -> dict[str, int]:
@@ -243,9 +263,11 @@ def _parameters(graph: KernelGraph, given: Mapping[str, str]) -> dict[str, int]:
         except ValueError:
             raise typer.BadParameter(f"--with {name}={text}: a whole number is needed") from None
     if {p.name for p in graph.parameters.given} <= {*numbers, "read_c"}:
-        return graph.parameters.evaluate(
-            {**({"read_c": 0} if "read_c" in known else {}), **numbers}
-        ) if numbers else {}
+        return (
+            graph.parameters.evaluate({**({"read_c": 0} if "read_c" in known else {}), **numbers})
+            if numbers
+            else {}
+        )
     for p in graph.parameters.items:
         if p.name in numbers and not p.minimum <= numbers[p.name] <= p.maximum:
             raise LaunchError(f"{p.name} = {numbers[p.name]} is outside {p.minimum}..{p.maximum}")
@@ -296,4 +318,4 @@ def _print(answer: _Answer) -> None:
     table.add_row("", "guard", to_text(answer.guard))
     for position, edge in enumerate(answer.solution.path):
         table.add_row("", "path" if position == 0 else "", f"[cyan]{edge}[/]")
-    console.print(table)
+    print_block(table)

@@ -37,7 +37,9 @@ class Launched:
         return statistics.median(self.seconds)
 
 
-def launch(kernel: Kernel, inputs: Inputs, out: Array, repeat: int | None, **given: Any) -> Launched:
+def launch(
+    kernel: Kernel, inputs: Inputs, out: Array, repeat: int | None, **given: Any
+) -> Launched:
     """Run the kernel into `out`.
 
     Args:

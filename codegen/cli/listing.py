@@ -11,8 +11,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from codegen.cli.options import Json
-from codegen.cli.output import print_json, stdout
+from codegen.cli.options import Json, registered_passes
+from codegen.cli.output import print_block, print_json, stdout
 
 if TYPE_CHECKING:
     from passes import Pass
@@ -27,7 +27,7 @@ def passes(as_json: Json = False) -> None:
 
       coordgraph passes
     """
-    found = _all()
+    found = registered_passes()
     if as_json:
         print_json({"passes": [_data(kind) for kind in found.values()]})
         return
@@ -35,7 +35,7 @@ def passes(as_json: Json = False) -> None:
     for name, kind in found.items():
         options = "\n".join(f"{o['name']}={o['default']}" for o in _options(kind)) or "-"
         table.add_row(Text(name, "cyan"), Text(options, "dim"), Text(_summary(kind)))
-    stdout().print(table)
+    print_block(table)
     stdout().print("\n[dim]coordgraph explain PASS says more.[/]")
 
 
@@ -49,7 +49,7 @@ def explain(
 
       coordgraph explain two-tile-stream-k
     """
-    found = _all()
+    found = registered_passes()
     kind = found.get(name)
     if kind is None:
         close = get_close_matches(name, found, n=1)
@@ -68,14 +68,7 @@ def explain(
     for label, text in rows:
         table.add_row(Text(label, "bold"), Text(text))
     console.print()
-    console.print(table)
-
-
-def _all() -> dict[str, type[Pass]]:
-    import passes.lowering.host  # noqa: F401 - registers the lowering passes as well
-    from passes import PASSES
-
-    return dict(PASSES)
+    print_block(table)
 
 
 def _documentation(kind: type[Pass]) -> str:

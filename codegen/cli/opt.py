@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from codegen.cli.options import Json, Workgroups, read_pipeline
-from codegen.cli.output import duration, print_json, stderr, working, write_document
+from codegen.cli.output import duration, print_block, print_json, stderr, working, write_document
 from codegen.cli.stages import read_graph
 from coordgraph import KernelGraph, PassError
 from passes.base import Pass
@@ -127,4 +127,4 @@ def _print_times(reading: float, watch: _Watch) -> None:
     table = Table("pass", "time", box=None, header_style="bold")
     for name, seconds in [("(reading)", reading), *watch.seconds]:
         table.add_row(name, duration(seconds))
-    stderr().print(table)
+    print_block(table, stderr())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ from coordgraph import CoordGraphError, Gemm, KernelGraph
 from coordgraph.tensors import DTYPES, dtype
 
 if TYPE_CHECKING:
+    from passes.base import Pass
     from passes.pipeline import Instrument, Pipeline
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "Workgroups",
     "default_tile",
     "read_pipeline",
+    "registered_passes",
 ]
 
 DEFAULT_SCHEDULE = "two-tile-stream-k"
@@ -187,6 +190,15 @@ def default_tile(
     return m, n, k
 
 
+def registered_passes() -> dict[str, type[Pass]]:
+    """Every pass by name, those of lowering too."""
+    for module in ("passes.lowering", "passes.lowering.host"):
+        import_module(module)
+    from passes import PASSES
+
+    return dict(PASSES)
+
+
 def read_pipeline(
     text: str, workgroups: int | None = None, instruments: Iterable[Instrument] = ()
 ) -> Pipeline:
@@ -196,9 +208,9 @@ def read_pipeline(
         ParseError: the text is malformed, or names an unknown pass or option.
         typer.BadParameter: no pass takes `workgroups`, or the text gives another number.
     """
-    import passes.lowering.host  # noqa: F401 - registers the lowering passes as well
     from passes import Pipeline
 
+    registered_passes()
     instruments = tuple(instruments)
     parsed = Pipeline.parse(text, instruments)
     if workgroups is None:

@@ -8,16 +8,17 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 __all__ = [
     "duration",
+    "print_block",
     "print_document",
     "print_error",
     "print_json",
@@ -28,8 +29,8 @@ __all__ = [
     "write_document",
 ]
 
-PLAIN_WIDTH = 120
-"""Columns where the output is no terminal: nothing is cut off."""
+PLAIN_WIDTH = 1000
+"""Columns where the output is no terminal: nothing is cut off or wrapped."""
 
 
 def stdout() -> Console:
@@ -44,16 +45,30 @@ def stderr() -> Console:
 
 def _console(*, stderr: bool) -> Console:
     found = Console(stderr=stderr, highlight=False, emoji=False)
-    return found if found.is_terminal else Console(
-        stderr=stderr, highlight=False, emoji=False, width=PLAIN_WIDTH
+    return (
+        found
+        if found.is_terminal
+        else Console(stderr=stderr, highlight=False, emoji=False, width=PLAIN_WIDTH)
     )
 
 
 @contextmanager
-def working(what: str) -> Iterator[None]:
+def working(what: str) -> Generator[None]:
     """A spinner while something takes time."""
     with stderr().status(what):
         yield
+
+
+def print_block(block: RenderableType, console: Console | None = None) -> None:
+    """A table or the like; without the blanks at the ends of lines where it is piped on."""
+    console = console or stdout()
+    if console.is_terminal:
+        console.print(block)
+        return
+    with console.capture() as capture:
+        console.print(block)
+    text = "\n".join(line.rstrip() for line in capture.get().splitlines())
+    typer.echo(text, err=console.stderr)
 
 
 def print_document(text: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from difflib import unified_diff
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -31,7 +31,7 @@ from codegen.cli.stages import Stage, choose, lower, read_graph, stages
 __all__ = ["Form", "Part", "render", "show"]
 
 
-class Form(str, Enum):
+class Form(StrEnum):
     """How a graph is shown."""
 
     MERMAID = "mermaid"
@@ -40,7 +40,7 @@ class Form(str, Enum):
     JSON = "json"
 
 
-class Part(str, Enum):
+class Part(StrEnum):
     """Which of the graphs of a kernel a diagram shows."""
 
     COORDINATES = "coordinates"
@@ -148,8 +148,8 @@ def render(stage: Stage, before: Stage | None, form: Form, part: Part) -> str:
         return drawn.mermaid(compare_to=getattr(before.graph, part.value) if before else None)
     if before is None:
         return _written(stage, form)
-    texts = [_written(s, form).splitlines() for s in (before, stage)]
-    return "\n".join(unified_diff(*texts, before.name, stage.name, lineterm="")) + "\n"
+    old, new = (_written(s, form).splitlines() for s in (before, stage))
+    return "\n".join(unified_diff(old, new, before.name, stage.name, lineterm="")) + "\n"
 
 
 def _written(stage: Stage, form: Form) -> str:

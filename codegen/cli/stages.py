@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -43,7 +44,7 @@ def read_graph(path: str) -> KernelGraph:
         raise
 
 
-def _json(source: str) -> object:
+def _json(source: str) -> Any:
     try:
         return json.loads(source)
     except json.JSONDecodeError as error:
@@ -73,9 +74,9 @@ def lower(stage: Stage, target: str) -> Stage:
 
         graph = lower_to_host(stage.graph)
     else:
-        from codegen.nvptx import CudaProgram
+        from codegen.nvptx import CudaKernel
 
-        graph = CudaProgram(stage.graph, target).lowered
+        graph = CudaKernel(stage.graph, target).lowered
     return Stage(stage.number + 1, "lowered", graph)
 
 
@@ -88,5 +89,9 @@ def choose(found: list[Stage], wanted: str | None) -> Stage:
             return stage
     names = [stage.name for stage in found]
     close = get_close_matches(wanted, names, n=1)
-    hint = f"did you mean '{close[0]}'?" if close else f"there are 0..{len(found) - 1}, {', '.join(names)}"
+    hint = (
+        f"did you mean '{close[0]}'?"
+        if close
+        else f"there are 0..{len(found) - 1}, {', '.join(names)}"
+    )
     raise typer.BadParameter(f"there is no stage '{wanted}'; {hint}")

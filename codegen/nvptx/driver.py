@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ctypes import addressof
 from dataclasses import dataclass
 from functools import cache
@@ -9,7 +11,16 @@ from typing import Any
 
 from coordgraph import CodegenError, LaunchError
 
-__all__ = ["Device", "Function", "cuda", "device", "device_count", "unavailable"]
+__all__ = [
+    "Device",
+    "Function",
+    "allow_while_capturing",
+    "cuda",
+    "device",
+    "device_count",
+    "require_gpu",
+    "unavailable",
+]
 
 
 @cache
@@ -54,6 +65,23 @@ def _name(status: Any) -> str:
     return f"{(name or b'').decode()}: {(text or b'').decode()}"
 
 
+def require_gpu() -> None:
+    """CodegenError with the reason where no GPU can be used."""
+    if reason := unavailable():
+        raise CodegenError(f"no GPU: {reason}; target='cpu' runs everywhere")
+
+
+@contextmanager
+def allow_while_capturing() -> Iterator[None]:
+    """Let this thread allocate memory and load code while some stream captures a CUDA graph."""
+    relaxed = _bindings().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    before = cuda("cuThreadExchangeStreamCaptureMode", relaxed)
+    try:
+        yield
+    finally:
+        cuda("cuThreadExchangeStreamCaptureMode", before)
+
+
 def device_count() -> int:
     """How many GPUs the driver sees; 0 where there is no driver."""
     return 0 if unavailable() else int(cuda("cuDeviceGetCount"))
@@ -77,8 +105,7 @@ class Device:
 @cache
 def device(ordinal: int = 0) -> Device:
     """A device by number; CodegenError with the reason where there is none."""
-    if reason := unavailable():
-        raise CodegenError(f"no GPU: {reason}; target='cpu' runs everywhere")
+    require_gpu()
     driver = _bindings()
     handle = cuda("cuDeviceGet", ordinal)
     attribute = driver.CUdevice_attribute

@@ -22,7 +22,8 @@ KERNEL_NAME = "gemm"
 GLOBAL, SHARED = 1, 3
 MMA_REGISTERS = {"a": 4, "b": 2, "acc": 4}
 BARRIER_BYTES = 8
-LOADS_IN_FLIGHT = 8
+LOADS_IN_FLIGHT = 2
+"""Vectors of a tile to load before their sums are due; more have no registers to go to."""
 WIDEST_COPY = 16
 """Bytes of the widest cp.async."""
 SHARED_ALIGN = 1024
@@ -307,11 +308,10 @@ class CudaWalker(Walker):
                 if op.scale:
                     value = self.builder.fmul(value, self.given[op.scale])
                 total = self.builder.fadd(self.builder.load(slot, typ=F32), value)
-                self.builder.store(total, slot)
-        # ptxas would start all loads of a tile at once, and has no registers for them.
+                self.builder.store(self.ptx.pinned(total), slot)
         self.accumulations += 1
         if self.accumulations % LOADS_IN_FLIGHT == 0:
-            self.ptx.warp_barrier()
+            self.ptx.fence()
 
     def _unpacked(self, address: ir.Value, width: int, element: Any) -> list[ir.Value]:
         """Elements in memory as f32."""

@@ -72,9 +72,15 @@ class Instructions:
         """Some workitems of the workgroup, by a barrier of their own."""
         self.asm(f"bar.sync {identifier}, {workitems};", "", [], VOID, pure=False)
 
-    def warp_barrier(self) -> None:
-        """The threads of a warp; no memory access moves across it."""
-        self.asm("bar.warp.sync 0xffffffff;", "", [], VOID, pure=False)
+    def pinned(self, value: ir.Value) -> ir.Value:
+        """The same f32, computed here: LLVM would sink a tile's sums below all of its loads, and
+        there are not registers enough for both."""
+        kind = ir.FunctionType(F32, [F32])
+        return self.builder.asm(kind, "", "=f,0", [value], side_effect=True)
+
+    def fence(self) -> None:
+        """No memory access of this thread moves across it, in ptxas's schedule either."""
+        self.asm("fence.acq_rel.cta;", "", [], VOID, pure=False)
 
     def copy_async(self, shared: ir.Value, source: ir.Value, size: int, read: ir.Value) -> None:
         """cp.async of 4, 8 or 16 bytes of which `read` come from memory and the rest are zero."""

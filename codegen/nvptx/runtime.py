@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from codegen import arrays
 from codegen.checks import TensorView, check_call, problem_parameters
 from codegen.kernel import Kernel
-from codegen.nvptx.driver import Device, Function, device
+from codegen.nvptx.driver import Device, Function, allow_while_capturing, device, require_gpu
 from codegen.nvptx.emit import KERNEL_NAME
 from codegen.nvptx.packing import ArgumentPacker
 from codegen.nvptx.program import WIDEST, CudaProgram, Vectors
@@ -93,6 +93,7 @@ class CudaKernel(Kernel):
         workgroups: int | None = None,
     ) -> Any:
         """Compute D on the stream; see `Kernel`. A new `out` comes from the library of `a`."""
+        require_gpu()
         arrays.prepare(a, b, c, out)
         views = {"A": arrays.view(a, "a"), "B": arrays.view(b, "b")}
         if c is not None:
@@ -167,13 +168,14 @@ class CudaKernel(Kernel):
         variant = variant or Variant(WIDEST, self.boxes)
         key = (where.ordinal, variant)
         if key not in self._functions:
-            self._functions[key] = _Loaded(self.program(variant), where)
+            with allow_while_capturing():
+                self._functions[key] = _Loaded(self.program(variant), where)
         return self._functions[key]
 
     @property
     def resident(self) -> int:
         """Workgroups of the widest variant that device 0 holds at a time."""
-        return self._load(device(0), WIDEST).function.resident
+        return self._load(device(0)).function.resident
 
     @property
     def registers(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from codegen.nvptx.driver import Device, cuda
+from codegen.nvptx.driver import Device, allow_while_capturing, cuda
 
 __all__ = ["Workspaces"]
 
@@ -54,17 +54,13 @@ class Workspaces:
         """Allocate, also while some stream captures: the relaxed mode allows it."""
         from cuda.bindings import driver
 
-        relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        before = cuda("cuThreadExchangeStreamCaptureMode", relaxed)
-        try:
+        with allow_while_capturing():
             pointer = int(cuda("cuMemAlloc", max(size, 16)))
             if zeroed:
                 private = cuda("cuStreamCreate", driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
                 cuda("cuMemsetD32Async", pointer, 0, -(-size // 4), private)
                 cuda("cuStreamSynchronize", private)
                 cuda("cuStreamDestroy", private)
-        finally:
-            cuda("cuThreadExchangeStreamCaptureMode", before)
         return _Buffer(pointer, size)
 
     def close(self) -> None:

@@ -104,7 +104,8 @@ class Scoped:
                     small, large, gap = part.rhs, part.lhs, 0
                 case _:
                     continue
-            if isinstance(small, Symbol):
+            # Sizes bound indices: to bound one by them would send proofs round in circles.
+            if isinstance(small, Symbol) and not small.is_positive:
                 ranges = ranges.with_upper(small, self._expand(large) - gap)
         return replace(self, ranges=ranges)
 

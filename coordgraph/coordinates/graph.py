@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import networkx as nx
 from sympy import Expr, Symbol
-from sympy.logic.boolalg import Boolean
+from sympy.logic.boolalg import Boolean, false
 
 from coordgraph.coordinates.dimensions import Dimension
 from coordgraph.coordinates.edges import Edge, Sizes
@@ -285,9 +285,10 @@ class CoordinateEditor:
         )
         for rule in edge.size_rule(sizes):
             if decide(rule, self._ranges) is False:
+                needed = "" if rule == false else f"; needed is {rule}"
                 raise VerifyError(
                     f"{edge}: its sizes break its rule: {sizes.upstream} upstream, "
-                    f"{sizes.downstream} downstream; needed is {rule}"
+                    f"{sizes.downstream} downstream{needed}"
                 )
         self._edges.append(edge)
         return edge

@@ -17,12 +17,8 @@ from coordgraph.integers.polynomials import (
     Monomial,
     Polynomial,
     add,
-    atom,
-    atoms_of,
-    constant,
     negate,
     shared,
-    substitute,
     to_polynomial,
     without,
 )
@@ -188,26 +184,39 @@ class NumericBounds:
         return best
 
     def _shifted_minimum(self, p: Polynomial) -> Bound:
-        for a in atoms_of(p):
-            low = self.lower(a)
-            if low is None:
-                high = self.upper(a)
-                if high is None:
-                    return None
-                # Bounded from above only: count downward from there.
-                p = substitute(p, a, add(constant(high), atom(a), -1))
-            elif low:
-                p = substitute(p, a, add(atom(a), constant(low)))
-            if len(p) > MAX_TERMS:
-                return None
-        total = p.get((), 0)
-        for monomial, c in p.items():
+        shifted = self._shifted(p)
+        if shifted is None:
+            return None
+        total = shifted.get((), 0)
+        for monomial, c in shifted.items():
             if c < 0 and monomial:
                 limit = self._shifted_maximum(monomial)
                 if limit is None:
                     return None
                 total += c * limit
         return total
+
+    def _shifted(self, p: Polynomial) -> Polynomial | None:
+        """Return ``p`` in terms of what its atoms exceed their lower bounds by.
+
+        An atom without one counts downward from its upper bound; None where it has neither.
+        """
+        result: Polynomial = {}
+        for monomial, coefficient in p.items():
+            terms: list[tuple[Monomial, int]] = [((), coefficient)]
+            for a in monomial:
+                origin, way = self.lower(a), 1
+                if origin is None:
+                    origin, way = self.upper(a), -1
+                if origin is None:
+                    return None
+                shifts = [(m, c * origin) for m, c in terms] if origin else []
+                terms = [((*m, a), c * way) for m, c in terms] + shifts
+            for m, c in terms:
+                result[m] = result.get(m, 0) + c
+            if len(result) > MAX_TERMS:
+                return None
+        return result
 
     def _shifted_maximum(self, monomial: Monomial) -> Bound:
         ends = [(self.lower(a), self.upper(a)) for a in monomial]

@@ -89,10 +89,14 @@ class Prover(NumericBounds):
             self._found[key] = _Search(self, goal).run(p, self.guards)
         return self._found[key]
 
+    def at_least(self, p: Polynomial, goal: int) -> bool:
+        """Tell whether ``p >= goal`` was proved."""
+        low = self.minimum(p, goal)
+        return low is not None and low >= goal
+
     def at_least_zero(self, p: Polynomial) -> bool:
         """Tell whether ``p >= 0`` was proved."""
-        low = self.minimum(p, 0)
-        return low is not None and low >= 0
+        return self.at_least(p, 0)
 
     def symbol_lower(self, symbol: Symbol) -> Bound:
         """Return the largest numeric lower bound of a symbol."""
@@ -139,21 +143,23 @@ class Prover(NumericBounds):
         return self._ends[target]
 
     def _find_ends(self, target: Expr) -> SymbolBounds:
-        if isinstance(target, Symbol):
-            lowers, uppers = self.bounds.get(target, ((), ()))
-        elif isinstance(target, (FloorDiv, FloorMod)):
+        if isinstance(target, (FloorDiv, FloorMod)):
             lowers, uppers = self._division_ends(target)
-        elif isinstance(target, (Minimum, Maximum)):
-            parts = tuple(to_polynomial(cast(Expr, arg)) for arg in target.args)
-            lowers, uppers = ((), parts) if isinstance(target, Minimum) else (parts, ())
         else:
-            lowers, uppers = (), ()
+            lowers, uppers = self._stated(target)
         low, high = self.lower(target), self.upper(target)
         if low is not None and constant(low) not in lowers:
             lowers = (*lowers, constant(low))
         if high is not None and constant(high) not in uppers:
             uppers = (*uppers, constant(high))
         return lowers, uppers
+
+    def _stated(self, target: Expr) -> SymbolBounds:
+        """Return the bounds that hold by statement or by definition: ``min(a, b) <= a``."""
+        if isinstance(target, (Minimum, Maximum)):
+            parts = tuple(to_polynomial(cast(Expr, arg)) for arg in target.args)
+            return ((), parts) if isinstance(target, Minimum) else (parts, ())
+        return self.bounds.get(cast(Symbol, target), ((), ()))
 
     def _division_ends(self, target: Expr) -> SymbolBounds:
         x, d = (to_polynomial(cast(Expr, arg)) for arg in target.args)
@@ -188,11 +194,11 @@ class Prover(NumericBounds):
 
     def _raised(self, p: Polynomial) -> list[Polynomial]:
         for a in self.order(p):
-            parts = coefficient_of(p, a)
-            if parts is None or not isinstance(a, Symbol) or a not in self.bounds:
+            parts, (lowers, uppers) = coefficient_of(p, a), self._stated(a)
+            if parts is None or not (lowers or uppers):
                 continue
             sign = self.sign(parts[0])
-            ends = self.bounds[a][1 if sign > 0 else 0]
+            ends = uppers if sign > 0 else lowers
             if sign and ends:
                 return [substitute(p, a, end) for end in ends]
         return []
@@ -252,7 +258,12 @@ class _Search:
         self.seen[key] = best = self.prover.numeric_minimum(p)
         if not p or len(p) > MAX_TERMS:
             return best
-        for step in self.steps(p, guards):
+        steps = list(self.steps(p, guards))
+        # A glance along all steps comes first: in most proofs one of them is the last.
+        for step in steps:
+            lows = [self.prover.numeric_minimum(q) for q, _ in step]
+            best = largest(best, None if None in lows else smallest(*lows))
+        for step in steps:
             if self.fuel <= 0 or self.reached(best):
                 break
             self.fuel -= 1

@@ -60,6 +60,9 @@ class Ranges:
     """The simplifier's memory: an answer holds for exactly these ranges."""
     _provers: list[Prover] = field(default_factory=list, init=False, repr=False)
     _outer: list[tuple["Ranges", Symbol]] = field(default_factory=list, init=False, repr=False)
+    _inner: dict[tuple[Symbol, Bounds, bool], "Ranges"] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     def about(self, *exprs: Basic) -> "Ranges":
         """Return the ranges in which all that is known about expressions was known first.
@@ -104,15 +107,14 @@ class Ranges:
         new = Bounds(_distinct(lowers), _distinct(highs))
         if self.bounds.get(symbol) == new:
             return self
-        known = self._forget(symbol) if self._knows(symbol) else self
-        return self._around(symbol, known._bounded(symbol, new))
+        return self._bounded(symbol, new, forget=self._knows(symbol))
 
     def with_upper(self, symbol: Symbol, upper: IntegerLike) -> "Ranges":
         """Let ``symbol <= upper`` hold besides what is known (inside a branch that tests it)."""
         highs = _alternatives(_expr(upper), Minimum, Maximum)
         old = self.bounds.get(symbol, Bounds())
         new = Bounds(old.lowers, _distinct([*highs, *old.uppers]))
-        return self._around(symbol, self._bounded(symbol, new))
+        return self._bounded(symbol, new, forget=False)
 
     def with_fact(self, expr: IntegerLike, maximum: int) -> "Ranges":
         """Let ``expr <= maximum``, as in ``with_fact(TM*TN*TK, 2**31 - 1)``.
@@ -154,7 +156,7 @@ class Ranges:
         # A bound that mentions the symbol itself is about its old value.
         kept = _distinct([u for u in uppers if symbol not in symbols_of(u)])
         new = Bounds(() if low is None else (_expr(low),), kept)
-        return self._around(symbol, self._forget(symbol)._bounded(symbol, new))
+        return self._bounded(symbol, new, forget=True)
 
     def prove_nonnegative(self, expr: IntegerLike) -> bool:
         """Tell whether ``expr >= 0`` was proved."""
@@ -183,9 +185,9 @@ class Ranges:
 
     def fits(self, expr: IntegerLike, bits: int) -> bool:
         """Tell whether the value (not what it is computed from) fits a signed integer."""
-        low, high = self.interval(expr)
-        limit = 1 << (bits - 1)
-        return low is not None and high is not None and -limit <= low and high < limit
+        expr, most = _expr(expr), (1 << (bits - 1)) - 1
+        p, prover = to_polynomial(expr), self.about(expr)._prover
+        return prover.at_least(p, -most - 1) and prover.at_least(negate(p), -most)
 
     @property
     def _prover(self) -> Prover:
@@ -215,14 +217,19 @@ class Ranges:
                     found.append(to_expression(bound))
         return found
 
-    def _bounded(self, symbol: Symbol, bounds: Bounds) -> "Ranges":
-        return replace(self, bounds=MappingProxyType({**self.bounds, symbol: bounds}))
+    def _bounded(self, symbol: Symbol, bounds: Bounds, *, forget: bool) -> "Ranges":
+        """Return what is known inside, where a symbol has these bounds; the same object each time.
 
-    def _around(self, symbol: Symbol, inner: "Ranges") -> "Ranges":
-        """Return ``inner``, which differs in what it knows of ``symbol``; see :meth:`about`."""
-        if not self._mentions(symbol):
-            inner._outer.append((self, symbol))
-        return inner
+        Sibling loops with the same index so share what is proved of it.
+        """
+        key = symbol, bounds, forget
+        if key not in self._inner:
+            known = self._forget(symbol) if forget else self
+            inner = replace(known, bounds=MappingProxyType({**known.bounds, symbol: bounds}))
+            if not self._mentions(symbol):
+                inner._outer.append((self, symbol))
+            self._inner[key] = inner
+        return self._inner[key]
 
     def _mentions(self, symbol: Symbol) -> bool:
         """Tell whether what is known of other symbols is stated in terms of this one."""

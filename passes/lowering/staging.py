@@ -60,8 +60,8 @@ class Operand:
         """Tie the tile position to shared memory: a ring of `stages` swizzled tiles."""
         t, rows, columns = self.tensor, c[self.row].fixed_size, c[self.column].fixed_size
         chunks = columns // CHUNK
-        # Rows lie `chunks` apart: so many of them start in different chunks of a bank row, the
-        # next ones in the same again, which the swizzle moves to one side.
+        # One chunk column of consecutive rows meets BANK_ROW / gcd different bank groups and then
+        # the first again; that often the swizzle takes the next chunk of a group of gcd chunks.
         shared = gcd(chunks, BANK_ROW)
         c.add(Shared(self.shared, Integer(stages * rows * columns), tensor=t))
         row = c.add(Linear(f"{t}.shared.row", Integer(rows), note="row in shared memory"))

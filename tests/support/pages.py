@@ -128,8 +128,10 @@ class Page:
         finally:
             del sys.modules[module.__name__]
             for registry, before in zip(REGISTRIES, saved, strict=True):
-                registry.clear()
-                registry.update(before)
+                # What a page imports for the first time stays.
+                for name in [n for n, v in registry.items() if v.__module__ == module.__name__]:
+                    del registry[name]
+                    registry.update({name: before[name]} if name in before else {})
 
     def updated(self) -> str:
         """The source with every block as the code makes it."""
@@ -190,7 +192,8 @@ class Page:
         return "".join(printed) if printed else None
 
     def _compare(self, block: Block, actual: str) -> None:
-        actual = actual.rstrip("\n")
+        # Editors take blanks off the ends of lines; tables have some there.
+        actual = "\n".join(line.rstrip() for line in actual.splitlines()).rstrip("\n")
         if actual != block.text:
             self.differences.append(Difference(block, actual))
 

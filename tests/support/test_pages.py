@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,24 @@ def test_what_a_page_registers_is_forgotten(tmp_path: Path):
     )
     page(tmp_path, f"```python\n{code}```\n")
     assert "of-a-page" not in PASSES
+
+
+def test_what_a_page_replaces_comes_back_and_what_it_imports_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Imported(PASSES["reorder"]):  # type: ignore[name-defined,misc]
+        pass
+
+    monkeypatch.setitem(PASSES, "reorder", PASSES["reorder"])
+    monkeypatch.setattr(builtins, "Imported", Imported, raising=False)
+    before = PASSES["reorder"]
+    code = (
+        "from passes import PASSES, Reorder\nclass P(Reorder):\n    name = 'reorder'\n"
+        "assert PASSES['reorder'] is P\nPASSES['imported'] = Imported\n"
+    )
+    try:
+        page(tmp_path, f"```python\n{code}```\n")
+        assert PASSES["reorder"] is before
+        assert PASSES["imported"] is Imported
+    finally:
+        PASSES.pop("imported", None)

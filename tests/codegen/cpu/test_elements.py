@@ -15,11 +15,13 @@ def every(kind: type) -> np.ndarray:
 
 
 def same(found: np.ndarray, wanted: np.ndarray) -> None:
-    """Equal bits, but any NaN for a NaN; a sum that begins with zero is never a negative zero."""
-    nan = np.isnan(wanted.astype(np.float64))
-    wanted = np.where(wanted == 0, np.zeros_like(wanted), wanted)
-    assert np.array_equal(np.isnan(found.astype(np.float64)), nan)
-    assert np.array_equal(found[~nan].view(np.uint16), wanted[~nan].view(np.uint16))
+    """Equal bits, but any NaN for a NaN, and any zero for a zero (0 + -0 is 0)."""
+    with np.errstate(invalid="ignore"):
+        before, after = wanted.astype(np.float64), found.astype(np.float64)
+    nan = np.isnan(before)
+    assert np.array_equal(np.isnan(after), nan)
+    free = nan | ((before == 0) & (after == 0))
+    assert np.array_equal(found[~free].view(np.uint16), wanted[~free].view(np.uint16))
 
 
 @pytest.mark.parametrize(("dtype", "kind"), [("bf16", ml_dtypes.bfloat16), ("f16", np.float16)])

@@ -17,6 +17,9 @@ from coordgraph.progress import wait_direction
 from tests.codegen.cpu.kernels import Problem, kernel
 from tests.passes.schedules import CORNERS, SCHEDULES, parameters, symbolic
 
+# A kernel that hangs does so in native code, where only another thread can end it.
+pytestmark = pytest.mark.timeout(240, method="thread")
+
 WAITING = ["stream-k", "stream-k{owner=last}", "two-tile-stream-k{owner=last,first=dp}"]
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from codegen.nvptx.program import CudaProgram, Vectors
+from codegen.nvptx.program import WIDEST, CudaProgram, Vectors
 from coordgraph import Gemm, KernelGraph
 from passes import DataParallel, Pass, Pipeline, Reorder, StreamK, TwoTileStreamK
 
-__all__ = ["ARCHITECTURES", "TILES", "VECTORS", "Configuration", "sweep"]
+__all__ = ["Configuration", "hopper", "sweep"]
 
 Choice = TypeVar("Choice")
 
@@ -48,12 +48,22 @@ TILES = (
     (32, 32, 16),
     (16, 16, 16),
 )
+HOPPER_TILES = ((128, 256, 64), (256, 128, 64), (128, 192, 64), (128, 128, 64), (128, 64, 64))
 LAYOUTS = ("nn", "tn", "nt", "tt")
 """Of A and B: n as they are, t transposed."""
 TYPES = (("bf16", "bf16"), ("bf16", "f32"), ("f16", "f16"), ("f16", "f32"), ("bf16", "f16"))
 VECTORS = tuple(
     Vectors(*v)
-    for v in ((8, 8, 2), (4, 4, 2), (2, 2, 2), (1, 1, 1), (8, 1, 2), (1, 8, 1), (8, 8, 1), (4, 2, 1))
+    for v in (
+        (8, 8, 2),
+        (4, 4, 2),
+        (2, 2, 2),
+        (1, 1, 1),
+        (8, 1, 2),
+        (1, 8, 1),
+        (8, 8, 1),
+        (4, 2, 1),
+    )
 )
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
 
@@ -66,8 +76,9 @@ class Configuration:
     schedule: tuple[Pass, ...] = (DataParallel(),)
     layout: str = "nn"
     types: tuple[str, str] = ("bf16", "bf16")
-    vectors: Vectors = Vectors()
+    vectors: Vectors = WIDEST
     architecture: str = "sm_80"
+    boxes: bool = False
 
     @property
     def gemm(self) -> Gemm:
@@ -80,12 +91,13 @@ class Configuration:
 
     @property
     def program(self) -> CudaProgram:
-        return CudaProgram(self.graph, self.architecture, self.vectors)
+        return CudaProgram(self.graph, self.architecture, self.vectors, self.boxes)
 
     def __str__(self) -> str:
         tile, vectors = ("x".join(map(str, part)) for part in (self.tile, self.vectors))
         types, schedule = "-".join(self.types), ",".join(map(str, self.schedule))
-        return f"{tile} {schedule} {self.layout} {types} {vectors} {self.architecture}"
+        boxes = " boxes" if self.boxes else ""
+        return f"{tile} {schedule} {self.layout} {types} {vectors} {self.architecture}{boxes}"
 
 
 def sweep(turn: int = 0) -> Iterator[Configuration]:
@@ -103,6 +115,17 @@ def sweep(turn: int = 0) -> Iterator[Configuration]:
                     _pick(VECTORS, digest[1]),
                     _pick(ARCHITECTURES, digest[2]),
                 )
+
+
+def hopper() -> Iterator[Configuration]:
+    """The same for kernels that use Hopper's copy engine and warpgroups."""
+    for schedule in SCHEDULES:
+        for tile in HOPPER_TILES:
+            for layout in LAYOUTS:
+                base = Configuration(tile, schedule, layout, architecture="sm_90a", boxes=True)
+                digest = hashlib.sha256(str(base).encode()).digest()
+                vectors = Vectors(d=1 + digest[1] % 2)
+                yield replace(base, types=_pick(TYPES, digest[0]), vectors=vectors)
 
 
 def _pick(choices: Sequence[Choice], number: int) -> Choice:

@@ -60,14 +60,18 @@ class Lowered:
 
     def copy(self, tensor: str) -> Node:
         """The copy that the accumulation loop makes."""
-        return [n for n in self.nodes if isinstance(n.op, CopyElements) and n.op.source == tensor][-1]
+        return [n for n in self.nodes if isinstance(n.op, CopyElements) and n.op.source == tensor][
+            -1
+        ]
 
     def load(self, tensor: str) -> Node:
         """The ldmatrix of a tensor."""
         found = (n for n in self.nodes if isinstance(n.op, LoadFragment))
         return next(n for n in found if n.op.fragment == tensor)
 
-    def function(self, node: Node, *wanted: str | Basic, names: tuple[str, ...]) -> Callable[..., tuple[int, ...]]:
+    def function(
+        self, node: Node, *wanted: str | Basic, names: tuple[str, ...]
+    ) -> Callable[..., tuple[int, ...]]:
         """Coordinates (or expressions) at a node, as a function of named symbols."""
         found = [node.scope.reverse(w).values[0] if isinstance(w, str) else w for w in wanted]
         used = set[Symbol]().union(*(e.free_symbols for e in found))

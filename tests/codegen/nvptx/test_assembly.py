@@ -6,7 +6,7 @@ import pytest
 
 from codegen.nvptx.program import Vectors
 from passes import DataParallel, Reorder, StreamK, TwoTileStreamK
-from tests.codegen.nvptx.configurations import Configuration, sweep
+from tests.codegen.nvptx.configurations import Configuration, hopper, sweep
 from tests.support.ptxas import assemble, assert_clean
 
 QUICK = (
@@ -24,6 +24,7 @@ QUICK = (
         architecture="sm_86",
     ),
     Configuration((96, 80, 48), vectors=Vectors(1, 1, 1), architecture="sm_89"),
+    Configuration((128, 256, 64), (TwoTileStreamK(),), "nt", architecture="sm_90a", boxes=True),
     Configuration((16, 16, 16), (StreamK(workgroups=7),), architecture="sm_120"),
 )
 TURNS = 2
@@ -50,7 +51,7 @@ def test_a_representative_is_assembled(configuration: Configuration):
 @pytest.mark.slow
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize(
-    "configuration", [c for turn in range(TURNS) for c in sweep(turn)], ids=str
+    "configuration", [*(c for turn in range(TURNS) for c in sweep(turn)), *hopper()], ids=str
 )
 def test_every_configuration_is_assembled(configuration: Configuration):
     check(configuration)

@@ -104,9 +104,7 @@ def shared_memory(this: Lowered, tensor: str) -> dict[int, Place]:
 @every_layout
 @every_tile
 @pytest.mark.parametrize("tensor", ["A", "B"])
-def test_operands_arrive_where_mma_wants_them(
-    tile: tuple[int, int, int], layout: str, tensor: str
-):
+def test_operands_arrive_where_mma_wants_them(tile: tuple[int, int, int], layout: str, tensor: str):
     this = lowered(tile, layout)
     memory, node = shared_memory(this, tensor), this.load(tensor)
     fragment = {"A": "fragment.m", "B": "fragment.n"}[tensor]

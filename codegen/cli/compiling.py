@@ -1,0 +1,245 @@
+"""`coordgraph compile`: the code of a kernel, and what it takes of the machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from codegen.cli.options import (
+    DEFAULT_SCHEDULE,
+    DType,
+    Json,
+    K,
+    M,
+    N,
+    OutDType,
+    Problem,
+    Schedule,
+    Target,
+    Tile,
+    TransposeA,
+    TransposeB,
+    Workgroups,
+    read_pipeline,
+)
+from codegen.cli.output import duration, print_block, print_json, stderr, working, write_document
+from codegen.cli.stages import read_graph
+from coordgraph import CodegenError
+
+if TYPE_CHECKING:
+    from codegen.kernel import Kernel
+    from codegen.toolchain import PtxasReport
+
+__all__ = ["Emit", "compile_command"]
+
+
+class Emit(StrEnum):
+    """What can be written of a kernel."""
+
+    PTX = "ptx"
+    LLVM = "llvm"
+    ASM = "asm"
+    SASS = "sass"
+    INDEX = "index"
+    GRAPH = "graph"
+
+
+SUFFIX = {
+    Emit.PTX: "ptx",
+    Emit.LLVM: "ll",
+    Emit.ASM: "s",
+    Emit.SASS: "sass",
+    Emit.INDEX: "index.txt",
+    Emit.GRAPH: "graph.txt",
+}
+
+
+def compile_command(
+    *,
+    emit: Annotated[
+        list[Emit] | None,
+        typer.Option(
+            "--emit",
+            "-e",
+            help="What to write, more than once if wanted: PTX, LLVM IR, the host's assembly, "
+            "SASS (needs ptxas and cuobjdump), index expressions, the lowered graph.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE|DIR", help="A folder for several; stdout for one."
+        ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="FILE|-", help="A scheduled graph as text or JSON."),
+    ] = None,
+    schedule: Schedule = DEFAULT_SCHEDULE,
+    workgroups: Workgroups = None,
+    tile: Tile = None,
+    target: Target = "native",
+    m: M = None,
+    n: N = None,
+    k: K = None,
+    dtype: DType = "bf16",
+    out_dtype: OutDType = None,
+    transpose_a: TransposeA = False,
+    transpose_b: TransposeB = False,
+    as_json: Json = False,
+) -> None:
+    """Compile a kernel and write its code; no GPU is needed to compile for one.
+
+    Sizes that are given are fixed in the code, the others are launch arguments. A report of
+    registers, spills and warnings follows on stderr where ptxas is installed.
+
+    [bold]Examples[/]
+
+      coordgraph compile --target sm_90a --emit ptx -o kernel.ptx
+      coordgraph compile --target cpu --emit asm | less
+      coordgraph compile --target sm_80 -e ptx -e sass -e index -o code
+    """
+    from codegen.cli.targets import resolve
+
+    wanted = list(dict.fromkeys(emit or ()))
+    target = resolve(target, dtype)
+    if source is not None:
+        graph = read_graph(source)
+    else:
+        problem = Problem(m, n, k, dtype, out_dtype, transpose_a, transpose_b)
+        graph = read_pipeline(schedule, workgroups)(problem.graph(tile, target, fixed=True))
+    if len(wanted) > 1 and output is None and not as_json:
+        raise typer.BadParameter("several things to write need a folder: --output DIR")
+    _possible(wanted, target)
+    from codegen import compile
+
+    start = time.perf_counter()
+    with working(f"compiling for {target}"):
+        kernel = compile(graph, target)
+        code = {kind: _WRITERS[kind](kernel) for kind in wanted}
+    seconds = time.perf_counter() - start
+    with working("asking ptxas"):
+        report = _report(kernel)
+    files = _write(code, output, target) if output is not None else {}
+    if as_json:
+        found: dict[str, Any] = {"target": target, "seconds": seconds, "pipeline": graph.log}
+        found["report"] = report
+        found["files"] = {kind.value: str(path) for kind, path in files.items()}
+        if output is None:
+            found["code"] = {kind.value: text for kind, text in code.items()}
+        print_json(found)
+        return
+    if output is None:
+        for text in code.values():
+            write_document(text, None)
+    _print(target, seconds, report, files)
+
+
+def _possible(wanted: list[Emit], target: str) -> None:
+    """Refuse at once what the target has not.
+
+    Raises:
+        CodegenError: there is no such thing for this target.
+    """
+    gpu = target.startswith("sm_")
+    for kind in wanted:
+        if kind in (Emit.PTX, Emit.SASS) and not gpu:
+            raise CodegenError(f"there is no {kind.value} for '{target}'; --target sm_80 or later")
+        if kind is Emit.ASM and target != "cpu":
+            raise CodegenError(f"there is no host assembly for '{target}'; --emit ptx or sass")
+        if kind is Emit.LLVM and target == "interpreter":
+            raise CodegenError("the interpreter compiles nothing; --target cpu, sm_80 or later")
+
+
+def _write(code: dict[Emit, str], output: Path, target: str) -> dict[Emit, Path]:
+    """One thing goes to the file, several go into the folder."""
+    if len(code) <= 1 and not output.is_dir():
+        files = dict.fromkeys(code, output)
+    else:
+        output.mkdir(parents=True, exist_ok=True)
+        files = {kind: output / f"gemm.{target}.{SUFFIX[kind]}" for kind in code}
+    for kind, path in files.items():
+        write_document(code[kind], str(path))
+    return files
+
+
+def _index(kernel: Kernel) -> str:
+    return "".join(f"{line}\n" for line in kernel.index_expressions)
+
+
+def _assembly(kernel: Kernel) -> str:
+    from codegen.cpu import HostKernel
+
+    assert isinstance(kernel, HostKernel)
+    return kernel.assembly
+
+
+def _sass(kernel: Kernel) -> str:
+    from codegen.toolchain import assemble, disassemble
+
+    return disassemble(assemble(kernel.ptx, kernel.target).cubin)
+
+
+_WRITERS: dict[Emit, Callable[[Kernel], str]] = {
+    Emit.PTX: lambda kernel: kernel.ptx,
+    Emit.LLVM: lambda kernel: kernel.llvm_ir,
+    Emit.ASM: _assembly,
+    Emit.SASS: _sass,
+    Emit.INDEX: _index,
+    Emit.GRAPH: lambda kernel: kernel.lowered.text(),
+}
+
+
+def _report(kernel: Kernel) -> dict[str, Any]:
+    """What the kernel takes of the machine, as far as the tools here say."""
+    operations = len(kernel.lowered.control.operations)
+    found: dict[str, Any] = {"operations": operations, "indices": len(kernel.index_expressions)}
+    if not kernel.target.startswith("sm_"):
+        return found
+    from codegen.nvptx import CudaKernel
+    from codegen.toolchain import ToolNotFound, assemble
+
+    assert isinstance(kernel, CudaKernel)
+    program = kernel.program()
+    ptx = program.ptx
+    found |= {"threads": program.threads, "shared_bytes": program.shared_bytes}
+    try:
+        used: PtxasReport = assemble(ptx, kernel.target)
+    except ToolNotFound as error:
+        found["ptxas"] = None
+        found["note"] = str(error)
+        return found
+    found["ptxas"] = {
+        "registers": max(used.registers.values(), default=None),
+        "spill_stores": used.spill_stores,
+        "spill_loads": used.spill_loads,
+        "stack_frame": used.stack_frame,
+        "warnings": used.warnings,
+        "cubin_bytes": len(used.cubin),
+    }
+    return found
+
+
+def _print(target: str, seconds: float, report: dict[str, Any], files: dict[Emit, Path]) -> None:
+    """On stderr: stdout may hold code."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_row("target", target)
+    table.add_row("compiled", f"in {duration(seconds)}")
+    ptxas = report.pop("ptxas", {})
+    for label, value in report.items():
+        table.add_row(label.replace("_", " "), Text(str(value)))
+    for label, value in (ptxas or {}).items():
+        bad = label != "registers" and label != "cubin_bytes" and value
+        text = "\n".join(value) if isinstance(value, tuple) else str(value)
+        table.add_row(label.replace("_", " "), Text(text or "none", "red" if bad else ""))
+    for kind, path in files.items():
+        table.add_row(kind.value, Text(str(path)))
+    print_block(table, stderr())

@@ -1,0 +1,285 @@
+"""`coordgraph run`: make a kernel, run it, check it, time it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from codegen.cli.errors import ExitCode
+from codegen.cli.options import (
+    DEFAULT_SCHEDULE,
+    DType,
+    Fixed,
+    Json,
+    OutDType,
+    Problem,
+    Schedule,
+    Target,
+    Tile,
+    TransposeA,
+    TransposeB,
+    Workgroups,
+    read_pipeline,
+)
+from codegen.cli.output import duration, print_block, print_json, speed, stdout, working
+
+if TYPE_CHECKING:
+    from codegen.cli.check import Check
+    from codegen.cli.launch import Launched
+    from coordgraph import KernelGraph
+    from coordgraph.interpreter import Trace
+
+__all__ = ["run"]
+
+MOST_TRACED = 100_000
+"""Segments up to which a schedule is followed for its summary."""
+SIZES = "Problem"
+
+
+def run(
+    *,
+    m: Annotated[int, typer.Option("--m", min=1, help="Rows of A.", rich_help_panel=SIZES)],
+    n: Annotated[int, typer.Option("--n", min=1, help="Columns of B.", rich_help_panel=SIZES)],
+    k: Annotated[int, typer.Option("--k", min=1, help="The inner size.", rich_help_panel=SIZES)],
+    dtype: DType = "bf16",
+    out_dtype: OutDType = None,
+    transpose_a: TransposeA = False,
+    transpose_b: TransposeB = False,
+    alpha: Annotated[float, typer.Option(help="Scales A@B.", rich_help_panel=SIZES)] = 1.0,
+    beta: Annotated[float, typer.Option(help="Scales C.", rich_help_panel=SIZES)] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the inputs.", rich_help_panel=SIZES)] = 0,
+    fixed: Fixed = False,
+    schedule: Schedule = DEFAULT_SCHEDULE,
+    workgroups: Workgroups = None,
+    tile: Tile = None,
+    target: Target = "native",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Of the CPU; one a processor by default.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare with numpy in 64 bits; exit 1 if it is off.")
+    ] = False,
+    repeat: Annotated[
+        int | None,
+        typer.Option(min=1, help="Launches to time; as many as two seconds allow by default."),
+    ] = None,
+    mermaid_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="For the diagrams; a cache folder by default."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make a kernel, run it on random matrices, check the result and take the time.
+
+    [bold]Examples[/]
+
+      coordgraph run --m 512 --n 768 --k 1024 --check
+      coordgraph run --m 512 --n 768 --k 1024 --dtype f32 -s stream-k -w 7 --tile 64x64x32 -t cpu
+      coordgraph run --m 8192 --n 8192 --k 8192 -s 'reorder{group=8},stream-k' --target sm_90a
+    """
+    from codegen.cli.targets import resolve, runnable
+
+    problem = Problem(m, n, k, dtype, out_dtype, transpose_a, transpose_b)
+    target = resolve(target, dtype)
+    runnable(target)
+    if threads is not None and target != "cpu":
+        raise typer.BadParameter(f"--threads is for the cpu, the target is {target}")
+    pipeline = read_pipeline(schedule, workgroups)
+    graph = pipeline(problem.graph(tile, target, fixed=fixed))
+    done = _execute(problem, graph, target, (alpha, beta, seed), threads, check, repeat)
+    done.diagrams = _diagrams(graph, schedule, mermaid_dir)
+    if as_json:
+        print_json(done.as_data())
+    else:
+        _Report(done).print()
+    if done.check is not None and not done.check.passed:
+        raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def _diagrams(graph: KernelGraph, schedule: str, folder: Path | None) -> dict[str, Path]:
+    from codegen.cli.diagrams import write_diagrams
+
+    return write_diagrams(graph, schedule, folder)
+
+
+@dataclass
+class _Done:
+    """All that a run found out."""
+
+    problem: Problem
+    graph: KernelGraph
+    target: str
+    machine: str
+    compile_seconds: float
+    launched: Launched
+    trace: Trace | None
+    check: Check | None
+    diagrams: dict[str, Path]
+
+    @property
+    def flops(self) -> float:
+        p = self.problem
+        return 2.0 * (p.m or 0) * (p.n or 0) * (p.k or 0)
+
+    @property
+    def tile(self) -> tuple[int, ...]:
+        names = ("A.index.0", "B.index.1", "A.index.1")
+        return tuple(self.graph.coordinates[name].fixed_size for name in names)
+
+    def as_data(self) -> dict[str, Any]:
+        from codegen.cli.picture import Summary
+
+        p, seconds = self.problem, self.launched.median
+        found: dict[str, Any] = {
+            "problem": {
+                **{"m": p.m, "n": p.n, "k": p.k, "dtype": p.dtype},
+                "out_dtype": self.graph.gemm.out_dtype,
+                **{"transpose_a": p.transpose_a, "transpose_b": p.transpose_b},
+            },
+            "target": self.target,
+            "machine": self.machine,
+            "pipeline": ",".join(self.graph.log),
+            "tile": self.tile,
+            "schedule": Summary.of(self.trace).as_data() if self.trace else None,
+            "compile_seconds": self.compile_seconds,
+            "seconds": seconds,
+            "repeats": len(self.launched.seconds),
+            "flops_per_second": self.flops / seconds,
+            "check": None,
+            "diagrams": {part: str(path) for part, path in self.diagrams.items()},
+        }
+        if (c := self.check) is not None:
+            found["check"] = {
+                **{"passed": c.passed, "error": c.error, "tolerance": c.tolerance},
+                **{"wrong_elements": c.wrong, "unwritten_elements": c.unwritten},
+            }
+        return found
+
+
+def _execute(
+    problem: Problem,
+    graph: KernelGraph,
+    target: str,
+    scalars: tuple[float, float, int],
+    threads: int | None,
+    check: bool,
+    repeat: int | None,
+) -> _Done:
+    """Compile, run, compare."""
+    from codegen import compile
+    from codegen.cli.check import Check, make_inputs, poisoned
+    from codegen.cli.launch import launch
+    from codegen.cli.targets import describe_target, settled_workgroups
+
+    start = time.perf_counter()
+    with working(f"compiling for {target}"):
+        kernel = compile(graph, target)
+        grid = settled_workgroups(kernel, None, threads)
+    compiled = time.perf_counter() - start
+    with working("making matrices"):
+        inputs = make_inputs(problem, *scalars)
+        out = poisoned(problem.m or 0, problem.n or 0, graph.gemm.out_dtype or problem.dtype)
+    given: dict[str, Any] = {} if threads is None else {"threads": threads}
+    with working("running"):
+        launched = launch(kernel, inputs, out, repeat, workgroups=grid, **given)
+    with working("following the schedule"):
+        trace = _trace(problem, graph, grid)
+    checked = None
+    if check:
+        with working("comparing with numpy in 64 bits"):
+            checked = Check.of(launched.d, inputs, problem)
+    machine = describe_target(target, threads)
+    return _Done(problem, graph, target, machine, compiled, launched, trace, checked, {})
+
+
+def _trace(problem: Problem, graph: KernelGraph, grid: int | None) -> Trace | None:
+    """What every workgroup does, unless there is too much of it."""
+    from coordgraph.interpreter import trace
+
+    sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "workgroups": grid}
+    names = {p.name for p in graph.parameters.given}
+    given = {name: value for name, value in sizes.items() if name in names and value is not None}
+    axes = zip((problem.m or 0, problem.n or 0), ("A.index.0", "B.index.1"), strict=True)
+    tiles = 1
+    for extent, dimension in axes:
+        tiles *= -(-extent // graph.coordinates[dimension].fixed_size)
+    return trace(graph, given) if tiles <= MOST_TRACED else None
+
+
+class _Report:
+    """A run for people."""
+
+    def __init__(self, done: _Done) -> None:
+        self.done = done
+
+    def print(self) -> None:
+        """All of it."""
+        console = stdout()
+        console.print(self._title())
+        console.print()
+        print_block(self._schedule())
+        if self.done.trace is not None:
+            from codegen.cli.picture import timeline
+
+            console.print()
+            print_block(timeline(self.done.trace))
+        console.print()
+        print_block(self._results())
+
+    def _title(self) -> Text:
+        p, gemm = self.done.problem, self.done.graph.gemm
+        a, b = ("Aᵀ" if p.transpose_a else "A"), ("Bᵀ" if p.transpose_b else "B")
+        title = Text(f"D = {a} x {b}", "bold")
+        title.append(f"   {p.m} x {p.n} x {p.k}", "bold cyan")
+        title.append(f", {gemm.dtype} to {gemm.out_dtype}, sums in {gemm.accumulator}", "cyan")
+        return title
+
+    def _schedule(self) -> Table:
+        from codegen.cli.picture import Summary
+
+        table = _grid()
+        for label, text in [
+            ("target", f"{self.done.target}: {self.done.machine}"),
+            ("schedule", ", ".join(self.done.graph.log)),
+            ("tile", " x ".join(map(str, self.done.tile))),
+            *(Summary.of(self.done.trace).lines() if self.done.trace else ()),
+        ]:
+            table.add_row(label, Text(text))
+        return table
+
+    def _results(self) -> Table:
+        done, table = self.done, _grid()
+        seconds, count = done.launched.median, len(done.launched.seconds)
+        table.add_row("compiled", Text(f"in {duration(done.compile_seconds)}"))
+        time_text = Text(duration(seconds), "bold")
+        time_text.append(f" {speed(done.flops / seconds)}", "bold green")
+        time_text.append(f"  (median of {count} run{'' if count == 1 else 's'})", "dim")
+        table.add_row("time", time_text)
+        if done.check is not None:
+            table.add_row("check", _verdict(done.check))
+        for part, path in done.diagrams.items():
+            table.add_row(part, Text(str(path), "dim"))
+        return table
+
+
+def _grid() -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True, min_width=11)
+    table.add_column(overflow="fold")
+    return table
+
+
+def _verdict(check: Check) -> Text:
+    error = f"error {check.error:.2e}, {check.tolerance:.2e} is allowed"
+    if check.passed:
+        return Text("passed", "bold green").append(f"  {error}; every element is written", "")
+    found = [error]
+    found += [f"{check.unwritten} elements are not written"] if check.unwritten else []
+    found += [f"{check.wrong} elements are wrong"] if check.wrong else []
+    return Text("FAILED", "bold red").append("  " + "; ".join(found), "red")

@@ -1,0 +1,145 @@
+"""What all commands share: help, versions, errors, exit codes, light imports."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.codegen.cli.commands import coordgraph, process
+
+COMMANDS = ("run", "show", "eval", "opt", "compile", "passes", "explain", "doctor")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_teaches_by_examples(command: str):
+    done = coordgraph(command, "--help")
+    assert done.code == 0
+    assert f"coordgraph {command}" in re.sub(r"\x1b\[[0-9;]*m", "", done.out)
+    assert "--json" in re.sub(r"\x1b\[[0-9;]*m", "", done.out)
+
+
+def test_help_lists_every_command():
+    done = process("--help")
+    assert (done.code, done.err) == (0, "")
+    assert all(re.search(rf"│ {name} ", done.out) for name in COMMANDS)
+
+
+def test_help_loads_neither_llvm_nor_cuda_nor_numpy():
+    script = (
+        "import sys\n"
+        "from codegen.cli import app\n"
+        "try: app(['run', '--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'llvmlite', 'cuda', 'numpy', 'ml_dtypes', 'torch', 'cupy', 'jax'}\n"
+        "sys.exit(','.join(sorted(heavy & set(sys.modules))) or 0)\n"
+    )
+    done = process(code=script)
+    assert (done.code, done.err) == (0, "")
+
+
+def test_version():
+    done = coordgraph("--version")
+    assert done.code == 0
+    assert re.fullmatch(r"coordgraph (\d+\.\d+\.\d+\S*|unknown .*)\n", done.out)
+
+
+SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "why"),
+    [
+        (("run", "--m", "8", "--n", "8"), 2, "--k"),
+        (("run", *SIZES, "--m", "0"), 2, "--m"),
+        (("run", *SIZES, "--tile", "128x128"), 2, "128x128x32"),
+        (("run", *SIZES, "--tile", "128x0x32"), 2, "three positive numbers"),
+        (("run", *SIZES, "--dtype", "i32"), 2, "floating-point"),
+        (("run", *SIZES, "--dtype", "fp4"), 2, "there are bf16"),
+        (("run", *SIZES, "--target", "sm_x"), 2, "none of"),
+        (("run", *SIZES, "--threads", "2"), 2, "is for the cpu"),
+        (("run", *SIZES, "-s", "reorder", "-w", "3"), 2, "no pass of 'reorder'"),
+        (("run", *SIZES, "-s", "stream-k{workgroups=2}", "-w", "3"), 2, "says otherwise"),
+        (("run", *SIZES, "-s", "strem-k"), 3, "did you mean 'stream-k'"),
+        (("run", *SIZES, "-s", "stream-k{"), 3, "column 10"),
+        (("run", *SIZES, "-s", "data-parallel", "-w", "3"), 3, "say persistent=true"),
+        (("run", *SIZES, "-s", "stream-k{owner=me}"), 3, "there are first, last"),
+        (("run", *SIZES, "-s", "reorder{swap=true}"), 3, "no schedule has tied"),
+        (("compile", "-t", "sm_80", "--dtype", "f32"), 3, "use target='cpu'"),
+        (("compile", "-t", "sm_70"), 3, "too old"),
+        (("compile", "-t", "cpu", "--emit", "ptx"), 3, "there is no ptx for 'cpu'"),
+        (("compile", "-t", "sm_80", "--emit", "asm"), 3, "there is no host assembly"),
+        (("show", "--stage", "7"), 2, "there is no stage '7'"),
+        (("show", "--stage", "strem-k", "-s", "stream-k"), 2, "did you mean 'stream-k'"),
+        (("show", "--stage", "0", "--diff"), 2, "needs a stage before"),
+        (("show", "svg"), 2, "svg"),
+        (("show", "--from", "/no/such/file"), 2, "No such file"),
+        (("show", "--stage", "lowered", "-t", "interpreter"), 2, "as they are"),
+        (("opt", "/no/such/file", "-p", "stream-k"), 2, "No such file"),
+        (("explain", "strem-k"), 2, "did you mean 'stream-k'"),
+        (("eval", "A.7"), 3, "did you mean"),
+        (("eval", "A.0", "--at", "workgruop=1"), 3, "did you mean 'workgroup'"),
+        (("eval", "A.0", "--at", "workgroup=3"), 3, "a value of 'A.index.0'"),
+        (("eval", "A.0", "--at", "workgroup=8", "-w", "8"), 3, "outside its size: 0..7"),
+        (("eval", "A.0", "--at", "workgroup=1+"), 2, "expected a value"),
+        (("eval", "A.0", "--at", "workgroup=1,workgroup=2"), 2, "given twice"),
+        (("eval", "A.0", "--with", "mm=3"), 3, "did you mean m"),
+        (("eval", "A.0", "--with", "m=many"), 2, "whole number"),
+        (("eval", "A.0", "--with", "m=0"), 3, "outside 1.."),
+        (("nothing",), 2, "nothing"),
+    ],
+)
+def test_what_is_wrong_is_said_once_and_decides_the_exit_code(words, code, why):
+    """In words on stderr; with --json as the one document on stdout."""
+    done = coordgraph(*words)
+    assert done.code == code
+    assert why in " ".join(re.sub(r"[│\s]+", " ", done.err).split())
+    assert "Traceback" not in done.err
+    assert done.out == ""
+    error = coordgraph(*words, "--json").json["error"]
+    assert error["exit_code"] == code
+    assert why in error["message"]
+
+
+def test_a_target_that_is_not_here(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("codegen.nvptx.driver.unavailable", lambda: "the test says so")
+    done = coordgraph("run", *SIZES, "--target", "sm_80")
+    assert done.code == 4
+    assert "sm_80 needs an NVIDIA GPU: the test says so" in done.err
+
+
+def test_a_tool_that_is_not_here(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("codegen.toolchain.find_ptxas", lambda: None)
+    words = ("compile", "-t", "sm_80", "--tile", "16x16x16")
+    done = coordgraph(*words, "--emit", "sass")
+    assert done.code == 4
+    assert "ptxas is neither on PATH" in done.err
+    report = coordgraph(*words, "--json").json["report"]
+    assert report["ptxas"] is None
+    assert report["threads"] % 32 == 0
+
+
+def test_debug_lets_errors_through():
+    done = process("--debug", "run", *SIZES, "-s", "stream-k{owner=me}")
+    assert done.code == 1
+    assert "Traceback" in done.err
+    assert "PassError" in done.err
+
+
+def test_a_bug_is_called_one(monkeypatch: pytest.MonkeyPatch):
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr("codegen.compile", broken)
+    done = coordgraph("run", *SIZES)
+    assert done.code == 70
+    assert "ZeroDivisionError: oh (a bug of coordgraph" in done.err
+
+
+def test_signs_that_an_encoding_lacks_are_replaced():
+    code = (
+        "import sys; sys.stdout.reconfigure(encoding='ascii'); from codegen.cli import main; main()"
+    )
+    done = process("passes", code=code)
+    assert (done.code, done.err) == (0, "")
+    assert "two-tile-stream-k" in done.out

@@ -1,0 +1,224 @@
+"""`run`, `compile` and `doctor`: commands that make kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from codegen.cli import check as checking
+from codegen.cli.options import default_tile
+from codegen.kernel import Kernel
+from codegen.toolchain import find_ptxas
+from tests.codegen.cli.commands import coordgraph, process
+from tests.support.gpu import require_gpu
+
+SIZES = ("--m", "40", "--n", "33", "--k", "50")
+SMALL = (*SIZES, "--tile", "16x16x16", "--repeat", "1")
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+def test_a_run_in_json(tmp_path: Path):
+    done = coordgraph(
+        *("run", *SMALL, "--dtype", "f32", "-s", "stream-k", "-w", "5", "-t", "interpreter"),
+        *("--beta", "0.5", "--alpha", "2", "--check", "--json", "--mermaid-dir", str(tmp_path)),
+    )
+    assert done.code == 0
+    found = done.json
+    assert found["problem"]["dtype"] == "f32"
+    assert (found["target"], found["pipeline"]) == ("interpreter", "stream-k{workgroups=5}")
+    assert found["tile"] == [16, 16, 16]
+    schedule = found["schedule"]
+    assert schedule["tiles"] == [3, 3, 4]
+    assert schedule["iterations"] == 36
+    assert schedule["iterations_per_workgroup"] == [4, 8]
+    # Shares of 8 iterations begin in tiles 2, 4, 6, 8, all at their first: nothing is shared.
+    assert (schedule["segments"], schedule["fix_ups"]) == ({"whole": 9}, 0)
+    assert schedule["utilisation"] == 36 / 40
+    assert found["repeats"] == 1
+    assert found["seconds"] > 0
+    check = found["check"]
+    assert check["passed"]
+    assert 0 < check["error"] < check["tolerance"] < 1e-4
+    assert (check["wrong_elements"], check["unwritten_elements"]) == (0, 0)
+    for path in found["diagrams"].values():
+        assert Path(path).parent == tmp_path
+        assert Path(path).read_text().startswith("graph TD")
+
+
+@pytest.mark.parametrize("options", [(), ("--transpose-a", "--fixed"), ("--transpose-b",)])
+@pytest.mark.parametrize("dtype", ["bf16", "f64"])
+def test_a_run_on_the_interpreter_passes_its_check(dtype: str, options: tuple[str, ...]):
+    done = coordgraph(
+        *("run", *SMALL, "--dtype", dtype, "-t", "interpreter", "--check", "--json", *options),
+        *("--out-dtype", "f32", "-s", "reorder{swap=true},stream-k", "-w", "7"),
+    )
+    assert done.json["check"]["passed"], done.out
+    assert done.code == 0
+
+
+def test_a_run_on_the_cpu_for_people(tmp_path: Path):
+    """No colours where it is piped, and nothing on stderr."""
+    done = process("run", *SMALL, "-t", "cpu", "--threads", "1", "--check", "-w", "7")
+    assert (done.code, done.err) == (0, "")
+    assert "\x1b" not in done.out
+    for text in (
+        "D = A x B   40 x 33 x 50, bf16 to bf16",
+        "schedule     two-tile-stream-k{workgroups=7}",
+        "3 x 3 = 9 of the output, 4 deep: 36 iterations",
+        "passed  error",
+        "GFLOP/s  (median of 1 run)",
+    ):
+        assert text in done.out
+    assert not [line for line in done.out.splitlines() if line != line.rstrip()]
+    (path,) = (line.split()[1] for line in done.out.splitlines() if line.startswith("control"))
+    assert Path(path).is_relative_to(tmp_path)
+    assert "ReceivePartial" in Path(path).read_text()
+
+
+class _Wrong(Kernel):
+    """Leaves the last element, or spoils it."""
+
+    def __init__(self, kernel: Kernel, value: float | None) -> None:
+        super().__init__(kernel.graph, kernel.target)
+        self.kernel, self.value = kernel, value
+
+    def __call__(self, a: Any, b: Any, c: Any = None, out: Any = None, *rest: Any, **more: Any):
+        left = out[-1, -1]
+        self.kernel(a, b, c, out, *rest, **more)
+        out[-1, -1] = left if self.value is None else self.value
+        return out
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [(None, "1 elements are not written"), (99.0, "1 elements are wrong"), (np.nan, "error nan")],
+)
+def test_a_single_wrong_element_fails_the_check(monkeypatch, value, found):
+    import codegen
+
+    compile_well = codegen.compile
+    monkeypatch.setattr(codegen, "compile", lambda *args: _Wrong(compile_well(*args), value))
+    words = ("run", *SMALL, "--dtype", "f32", "-t", "interpreter", "--check")
+    done = coordgraph(*words)
+    assert done.code == 1
+    assert "FAILED" in done.out
+    assert found in done.out
+    again = coordgraph(*words, "--json")
+    assert again.code == 1
+    assert not again.json["check"]["passed"]
+
+
+def test_inputs_depend_on_the_seed_alone():
+    problem = checking.Problem(9, 8, 7, "bf16", None, True, False)
+    one, same, other = (checking.make_inputs(problem, 1.0, 1.0, seed) for seed in (3, 3, 4))
+    assert one.a.shape == (7, 9)
+    assert one.b.shape == (7, 8)
+    assert one.c is not None
+    assert one.a.tobytes() == same.a.tobytes()
+    assert one.a.tobytes() != other.a.tobytes()
+
+
+@pytest.mark.parametrize("kind", ["bf16", "f16", "f32", "f64"])
+def test_poison_is_no_number_and_no_usual_one(kind: str):
+    made = checking.poisoned(2, 3, kind)
+    assert np.isnan(made.astype(np.float64)).all()
+    assert made.tobytes() != np.full_like(made, np.nan).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("target", "extents", "tile"),
+    [
+        ("cpu", (None, None, None), (256, 256, 64)),
+        ("sm_90a", (None, None, None), (128, 256, 64)),
+        ("sm_80", (8192, 8192, 8192), (128, 256, 64)),
+        ("sm_80", (64, 65, 1), (64, 128, 16)),
+        ("cpu", (1, 129, 33), (16, 256, 64)),
+    ],
+)
+def test_tiles_shrink_to_small_problems(target, extents, tile):
+    assert default_tile(target, extents) == tile
+
+
+def test_compile_reports_and_writes_into_a_folder(tmp_path: Path):
+    done = coordgraph(
+        *("compile", "-t", "sm_80", "--tile", "16x16x16", "-s", "stream-k", "--json"),
+        *("-e", "ptx", "-e", "llvm", "-e", "index", "-e", "graph", "-o", str(tmp_path)),
+    )
+    found = done.json
+    assert done.code == 0
+    texts = {kind: Path(path).read_text() for kind, path in found["files"].items()}
+    assert ".target sm_80" in texts["ptx"]
+    assert "define" in texts["llvm"]
+    assert "SignalFlag: flags = workgroup" in texts["index"]
+    assert texts["graph"].startswith("coordgraph 1\n")
+    assert found["report"]["indices"] == len(texts["index"].splitlines())
+    assert "code" not in found
+
+
+@pytest.mark.skipif(find_ptxas() is None, reason="there is no ptxas")
+def test_compile_asks_ptxas(tmp_path: Path):
+    path = tmp_path / "kernel.ptx"
+    done = coordgraph("compile", "-t", "sm_80", "--tile", "16x16x16", "-e", "ptx", "-o", str(path))
+    assert (done.code, done.out) == (0, "")
+    assert "spill stores  0" in done.err
+    assert path.read_text().count(".visible .entry") == 1
+
+
+def test_several_texts_need_a_folder_or_json():
+    words = ("compile", "-t", "sm_80", "--tile", "16x16x16", "-e", "ptx", "-e", "index")
+    done = coordgraph(*words)
+    assert done.code == 2
+    assert "--output DIR" in done.err
+    assert set(coordgraph(*words, "--json").json["code"]) == {"ptx", "index"}
+
+
+def test_compile_for_the_host_prints_assembly():
+    done = coordgraph("compile", "-t", "cpu", "--tile", "16x16x16", "--dtype", "f32", "-e", "asm")
+    assert done.code == 0
+    assert ".globl\trun" in done.out
+    assert "target" in done.err
+
+
+def test_the_doctor_tries_what_is_here():
+    done = coordgraph("doctor", "--json")
+    found = done.json
+    assert done.code == 0
+    assert found["healthy"]
+    targets = {entry["name"]: entry for entry in found["targets"]}
+    for name, kind in (("interpreter", "f32"), ("cpu", "bf16")):
+        assert targets[name]["status"] == "ok"
+        assert f"multiplies {kind}" in targets[name]["detail"]
+    assert "lines of PTX" in targets["sm_80"]["detail"]
+    assert {"numpy", "sympy", "llvmlite"} <= {entry["name"] for entry in found["packages"]}
+
+
+def test_the_doctor_says_what_is_broken(monkeypatch: pytest.MonkeyPatch):
+    from codegen.cli import doctor
+
+    def broken() -> str:
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(doctor, "_multiply", lambda target, dtype: broken())
+    monkeypatch.setattr(doctor, "_assemble", lambda architecture: "not tried")
+    done = coordgraph("doctor")
+    assert done.code == 4
+    assert "FAIL  cpu          RuntimeError: out of order" in done.out
+    assert "something that is needed does not work" in done.out
+
+
+@pytest.mark.gpu
+def test_a_run_on_the_gpu():
+    require_gpu()
+    done = coordgraph("run", "--m", "300", "--n", "200", "--k", "100", "--check", "--json")
+    assert done.code == 0
+    assert done.json["target"].startswith("sm_")
+    assert done.json["check"]["passed"]

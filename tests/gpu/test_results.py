@@ -1,0 +1,130 @@
+"""Results on the GPU against double precision: shapes, schedules, layouts, types."""
+
+from __future__ import annotations
+
+import pytest
+
+from passes import DataParallel, Reorder, StreamK, TwoTileStreamK
+from tests.gpu.kernels import CORNERS, Problem, Spec, kernel, shapes
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("gpu")
+
+# Each schedule, tile, layout and type is there; sizes are launch arguments, so these are all the
+# kernels that there are (each in two widths).
+SPECS = (
+    Spec((DataParallel(),), (128, 128, 32), "nn"),
+    Spec((DataParallel(),), (128, 256, 64), "nt", "f16"),
+    Spec((DataParallel(persistent=True),), (64, 64, 64), "tn", "bf16", "f32"),
+    Spec((StreamK(),), (64, 64, 64), "nt", "bf16"),
+    Spec((StreamK(),), (128, 256, 64), "nn", "bf16"),
+    Spec((StreamK(owner="last"),), (128, 64, 32), "nn", "f16", "f32"),
+    Spec((TwoTileStreamK(),), (64, 128, 32), "tt", "bf16", "f16"),
+    Spec((TwoTileStreamK(owner="last"),), (64, 64, 32), "nn", "bf16"),
+    Spec((TwoTileStreamK(first="dp"),), (64, 64, 32), "tn", "f16"),
+    Spec((TwoTileStreamK(owner="last", first="dp"),), (32, 32, 64), "nt", "bf16", "f32"),
+    Spec((Reorder(swap=True, group=3), StreamK()), (64, 64, 32), "nn", "f16"),
+    Spec((Reorder(group=4), DataParallel()), (16, 16, 16), "tt", "bf16"),
+    Spec((StreamK(),), (96, 80, 48), "nn", "f16", target="sm_80"),
+    # Tiles that Hopper's copy engine and warpgroups take, where there are any.
+    Spec((DataParallel(persistent=True),), (256, 128, 64), "nn", "bf16"),
+    Spec((StreamK(owner="last"),), (128, 128, 64), "tn", "f16", "f32"),
+    Spec((TwoTileStreamK(),), (128, 192, 64), "nt", "bf16"),
+    Spec((Reorder(swap=True, group=2), TwoTileStreamK()), (128, 64, 64), "tt", "bf16", "f32"),
+)
+COUNT = 7
+SCALES = ((1.0, 0.0), (0.5, 2.0), (-1.5, 1.0), (0.0, 1.0), (2.0, -0.25))
+
+
+@pytest.mark.parametrize("aligned", [True, False], ids=["aligned", "odd"])
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+def test_shapes(spec: Spec, aligned: bool):
+    """17 kernels x 2 widths x 9 shapes; every launch is made twice and gives the same bits."""
+    for number, shape in enumerate(shapes(SPECS.index(spec), COUNT, aligned=aligned)):
+        problem = Problem.make(spec, shape)
+        first, again = problem.run(), problem.run()
+        problem.check(first)
+        assert torch.equal(first, again), f"{shape}: another result the second time"
+        alpha, beta = SCALES[number % len(SCALES)]
+        problem.check(problem.run(c=problem.c, alpha=alpha, beta=beta), alpha=alpha, beta=beta)
+
+
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+def test_every_width_of_copies(layout: str):
+    """Extents that are multiples of 1, 2, 4 and 8 elements, each with each other."""
+    spec = Spec((StreamK(),), (32, 32, 16), layout)
+    for width in (1, 2, 4, 8):
+        for other in (1, 2, 4, 8):
+            shape = (width * 11, other * 13, width * other * 3 | width)
+            Problem.make(spec, shape).check(Problem.make(spec, shape).run())
+    made = {(v.vectors.a, v.vectors.b) for v in kernel(spec)._programs}
+    assert len(made) >= 8
+
+
+def test_whole_numbers_are_exact():
+    """Sums of small whole numbers have no rounding, whoever adds them."""
+    for spec in (SPECS[4], SPECS[2], SPECS[6]):
+        for m, n, k in CORNERS:
+            k = min(k, 4000)
+            problem = Problem.make(spec, (m, n, k))
+            for operand in (problem.a, problem.b):
+                operand.copy_(torch.randint_like(operand, -2, 3))
+            a = problem.a.T if spec.layout[0] == "t" else problem.a
+            b = problem.b.T if spec.layout[1] == "t" else problem.b
+            exact = (a.double() @ b.double()).to(problem.out().dtype)
+            assert torch.equal(problem.run(), exact), (spec, m, n, k)
+
+
+def test_the_epilogue():
+    problem = Problem.make(SPECS[3], (200, 136, 320))
+    a, b, c = problem.a, problem.b, problem.c
+    run = kernel(problem.spec)
+    # C is not read where beta is zero: NaN there does no harm.
+    nan = torch.full_like(c, float("nan"))
+    problem.check(problem.run(c=nan, alpha=2.0), alpha=2.0)
+    # A new output comes back where none is given.
+    made = run(a, b)
+    assert made.dtype == c.dtype
+    problem.check(made)
+    problem.check(run(a, b, c, alpha=0.0, beta=1.0), alpha=0.0, beta=1.0)
+    # C may be the output.
+    inout = c.clone()
+    assert run(a, b, inout, out=inout, alpha=0.5, beta=-1.0) is inout
+    problem.check(inout, alpha=0.5, beta=-1.0)
+
+
+def test_padding_is_not_read():
+    """NaN around the operands does not reach the result, and nothing is written around that."""
+    m, n, k = 65, 72, 40
+    spec = SPECS[7]
+
+    def framed(rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor]:
+        memory = torch.full((rows * columns + 2 * 4096,), float("nan"), device="cuda").bfloat16()
+        return memory, memory[4096 : 4096 + rows * columns].view(rows, columns)
+
+    (_, a), (_, b), (around, out) = framed(m, k), framed(k, n), framed(m, n)
+    for operand in (a, b):
+        operand.copy_(torch.randn_like(operand))
+    kernel(spec)(a, b, out=out)
+    Problem(spec, (m, n, k), a, b, out).check(out)
+    assert around[:4096].isnan().all()
+    assert around[-4096:].isnan().all()
+
+
+def test_the_same_ptx_for_every_architecture():
+    """PTX for sm_80 gives the same bits as the code for another Ampere-style target."""
+    shape = (300, 264, 520)
+    for schedule in ((DataParallel(),), (StreamK(workgroups=50),)):
+        spec = Spec(schedule, target="sm_80")
+        other = Spec(schedule, target="sm_86")
+        one, two = Problem.make(spec, shape), Problem.make(other, shape)
+        assert torch.equal(one.a, two.a)
+        assert torch.equal(one.run(), two.run())
+
+
+@pytest.mark.parametrize("target", ["native", "sm_80"])
+def test_targets_agree(target: str):
+    problem = Problem.make(
+        Spec((TwoTileStreamK(),), (128, 128, 64), target=target), (777, 520, 1032)
+    )
+    problem.check(problem.run())
