@@ -51,6 +51,8 @@ SHAPES = (
 SCHEDULES = ("data-parallel", "stream-k", "two-tile-stream-k", "two-tile-stream-k{owner=last}")
 TILES = ("128x256x64", "128x128x64")
 SAMPLED_ROWS = 256
+BUSY = 25
+"""Samples that run while the device is asked for its clocks."""
 
 
 @dataclass
@@ -166,12 +168,14 @@ class Bench:
                     launch, len(self.sets), self.options.seconds, graphs=self.options.graphs
                 )
                 samplers.append((contender, sampler))
+        if not samplers:
+            return {}
         for number in range(self.options.rounds):
             turn = number % len(samplers)
             for contender, sampler in samplers[turn:] + samplers[:turn]:
                 contender.samples.append(sampler.sample())
             step()
-        for _ in range(5):  # keep it busy while it is asked for its clocks
+        for _ in range(BUSY):  # keep it busy while it is asked for its clocks
             samplers[-1][1].enqueue()
         state = device_state()
         self.torch.cuda.synchronize()

@@ -72,6 +72,8 @@ class Sampler:
             with torch.cuda.graph(self.graph):
                 for number in range(self.count):
                     launch(number % sets)
+        self.enqueue()
+        torch.cuda.synchronize()
         once = self.sample() * self.count
         self.replays = min(1000, max(1, math.ceil(seconds / once)))
 

@@ -132,9 +132,7 @@ def _check_tensor(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) ->
 
 
 def _overlap(one: TensorView, other: TensorView) -> bool:
-    return (
-        one.pointer < other.pointer + other.bytes and other.pointer < one.pointer + one.bytes
-    )
+    return one.pointer < other.pointer + other.bytes and other.pointer < one.pointer + one.bytes
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -101,7 +101,7 @@ class Expressions:
 
     def _once(self, expr: Basic, make: Callable[[], Any]) -> Any:
         """What was made of an expression before, if its symbols had the numbers they have now."""
-        numbers = tuple(map(self.values.get, symbols_of(expr)))
+        numbers = tuple(self.values.get(symbol) for symbol in symbols_of(expr))
         if any(isinstance(number, ir.AllocaInstr) for number in numbers):
             return make()  # a counter may have moved on
         key = expr, numbers
@@ -181,8 +181,10 @@ class Expressions:
 
     @staticmethod
     def _bits(value: Number) -> int:
-        return 32 if isinstance(value, int) and -(2**31) <= value < 2**31 else (
-            64 if isinstance(value, int) else value.type.width
+        return (
+            32
+            if isinstance(value, int) and -(2**31) <= value < 2**31
+            else (64 if isinstance(value, int) else value.type.width)
         )
 
     def _ring(self, expr: Expr, operands: tuple[Expr, ...], ranges: Ranges) -> Number:
@@ -248,9 +250,7 @@ class Expressions:
         x = self.widen(self.number(a, ranges), 32, a, ranges)
         i32, i64 = ir.IntType(32), ir.IntType(64)
         wide = self.builder.mul(self.builder.zext(x, i64), self.arguments[magic.multiplier])
-        quotient = self.builder.trunc(
-            self.builder.lshr(wide, self.arguments[magic.shift]), i32
-        )
+        quotient = self.builder.trunc(self.builder.lshr(wide, self.arguments[magic.shift]), i32)
         if not modulo:
             return quotient
         divisor = self.widen(self.number(d, ranges), 32, d, ranges)

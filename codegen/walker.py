@@ -152,7 +152,9 @@ class Walker:
         with self._branch():
             self.run(node.body)
             advance = self.expressions.number(step, inside)
-        following = b.add(index, self.expressions.widen(advance, bits, step, inside), flags=("nsw",))
+        following = b.add(
+            index, self.expressions.widen(advance, bits, step, inside), flags=("nsw",)
+        )
         index.add_incoming(following, b.block)
         b.branch(head)
         b.position_at_end(done)
@@ -160,17 +162,18 @@ class Walker:
     def _unrolled(self, node: Node, indices: range) -> None:
         assert node.loop is not None
         with self._scoped():
-            if not self.unrolling:
-                self.enter_unrolled(node)
+            outermost = not self.unrolling
             self.unrolling += 1
             for value in indices:
                 with self._scoped():
+                    if outermost:
+                        self.enter_unrolled(node)
                     self.values[node.loop.symbol] = value
                     self.run(node.body)
             self.unrolling -= 1
 
     def enter_unrolled(self, node: Node) -> None:
-        """Hook: called before the outermost of a nest of written-out loops."""
+        """Hook: called before each turn of the outermost of a nest of written-out loops."""
 
     def _if(self, node: Node) -> None:
         assert node.condition is not None

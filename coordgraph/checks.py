@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from coordgraph.control.asynchronous import Counter, MultiplyShared
+from coordgraph.control.lowered import MultiplyFragments
 from coordgraph.control.operations import (
     Assign,
     For,
@@ -14,7 +15,6 @@ from coordgraph.control.operations import (
     Operation,
     SetCoordinate,
 )
-from coordgraph.control.lowered import MultiplyFragments
 from coordgraph.coordinates.dimensions import MacroTileNumber
 from coordgraph.coordinates.rules import decide
 from coordgraph.errors import VerifyError

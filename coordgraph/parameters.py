@@ -123,15 +123,22 @@ class Parameters:
                 values[p.name] = int(given[p.name])
             else:
                 raise LaunchError(f"the parameter '{p.name}' needs a value ({p.note})")
-            if not p.minimum <= values[p.name] <= p.maximum:
-                raise LaunchError(
-                    f"{p.name} = {values[p.name]} is outside {p.minimum}..{p.maximum}"
-                    + (f" ({p.note})" if p.note else "")
-                )
+            if p.value is None:
+                _check_bounds(p, values[p.name])
         for a in self.assumptions:
             if (value := int(evaluate(a.expr, values))) > a.maximum:
                 raise LaunchError(
                     f"{to_text(a.expr)} = {value} is over {a.maximum}, which the kernel's index "
                     "arithmetic relies on; use a larger tile or part the problem"
                 )
+        for p in self.items:
+            _check_bounds(p, values[p.name])
         return values
+
+
+def _check_bounds(parameter: Parameter, value: int) -> None:
+    if not parameter.minimum <= value <= parameter.maximum:
+        note = f" ({parameter.note})" if parameter.note else ""
+        raise LaunchError(
+            f"{parameter.name} = {value} is outside {parameter.minimum}..{parameter.maximum}{note}"
+        )

@@ -39,7 +39,13 @@ DTYPES = {
         DType("i32", 32, "i32"),
     )
 }
-_ALIASES = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
+_ALIASES = {
+    "int32": "i32",
+    "bfloat16": "bf16",
+    "float16": "f16",
+    "float32": "f32",
+    "float64": "f64",
+}
 
 
 def dtype(name: str) -> DType:

@@ -108,8 +108,11 @@ class Stream:
         )
         if self.owner == "first":
             step = Minimum(self.depth - k_first, mine.symbol - tile)
-            return (mine, For(TILE, Integer(0), mine.symbol, step, segment))
-        return self._backwards(e, share * workgroup, mine, segment)
+            walk: Body = (For(TILE, Integer(0), mine.symbol, step, segment),)
+        else:
+            walk = self._backwards(e, share * workgroup, mine, segment)
+        # A workgroup without iterations leaves at once; nobody waits for it.
+        return (If(Lt(share * workgroup, iterations), (mine, *walk)),)
 
     def _finish(
         self, work: TileWork, holder: Callable[[Expr], Expr], first: Assign, count: Assign
@@ -119,7 +122,9 @@ class Stream:
         send = (SendPartial(SLOT),)
         end = first.symbol + count.symbol
         if self.owner == "first":
-            peers = For(SLOT, workgroup + 1, holder(self.depth - 1) + 1, body=(ReceivePartial(SLOT),))
+            peers = For(
+                SLOT, workgroup + 1, holder(self.depth - 1) + 1, body=(ReceivePartial(SLOT),)
+            )
             receive = If(Lt(end, self.depth), (peers,))
             return (If(Gt(first.symbol, 0), send, (receive, *work.after)),)
         peers = For(SLOT, holder(Integer(0)), workgroup, body=(ReceivePartial(SLOT),))
@@ -133,7 +138,7 @@ class Stream:
         tiles_end = Assign("tiles_end", ceil_div(begin + mine.symbol, self.depth))
         start = Maximum(begin, (tiles_end.symbol - 1 - visit) * self.depth) - begin
         visits = tiles_end.symbol - FloorDiv(begin, self.depth)
-        # Always so; it tells proofs that no segment begins behind its share.
-        inside = Lt(e.coordinates[TILE].symbol, mine.symbol)
-        body = SetCoordinate(TILE, start, (If(inside, segment),))
-        return (mine, tiles_end, For("visit", Integer(0), visits, body=(body,)))
+        # The share is not empty, so the minimum changes nothing; from it proofs see that no segment
+        # begins behind its share.
+        body = SetCoordinate(TILE, Minimum(start, mine.symbol - 1), segment)
+        return (tiles_end, For("visit", Integer(0), visits, body=(body,)))

@@ -22,7 +22,9 @@ __all__ = ["Finding", "Status", "doctor"]
 
 Status = Literal["ok", "absent", "failed"]
 NEEDED = ("numpy", "sympy", "networkx", "llvmlite", "ml_dtypes", "typer", "rich")
-HELPFUL = ("cuda-python", "cuda-core", "torch", "cupy", "jax")
+HELPFUL = ("cuda-bindings", "cuda-core", "torch", "cupy", "jax")
+ALSO_AS = {"cupy": ("cupy-cuda13x", "cupy-cuda12x")}
+"""Other names of the same package."""
 FEATURES = (
     *("sse4.2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bf16", "amx-bf16"),
     *("neon", "fullfp16", "bf16", "sve"),
@@ -94,11 +96,19 @@ def _packages() -> Iterator[Finding]:
     yield Finding("python", "ok" if fits else "failed", platform.python_version(), needed=True)
     for name in (*NEEDED, *HELPFUL):
         needed = name in NEEDED
+        if found := _version(name, *ALSO_AS.get(name, ())):
+            yield Finding(name, "ok", found, needed)
+        else:
+            yield Finding(name, "failed" if needed else "absent", "not installed", needed)
+
+
+def _version(*names: str) -> str | None:
+    for name in names:
         try:
-            detail, status = version(name), "ok"
+            return version(name)
         except PackageNotFoundError:
-            detail, status = "not installed", "failed" if needed else "absent"
-        yield Finding(name, status, detail, needed=needed)  # type: ignore[arg-type]
+            continue
+    return None
 
 
 def _machine() -> Iterator[Finding]:

@@ -161,8 +161,6 @@ def _answer(scope: Scoped, direction: Direction, name: str, values: Mapping[str,
     if symbols:
         expr = _put_in(expr, symbols, scope)
         guard = guard.xreplace({s: Integer(v) for s, v in symbols.items()})
-        if not guard.free_symbols and guard not in (True, False):
-            guard = _truth(guard)
     return _Answer(name, found, expr, guard)
 
 
@@ -171,12 +169,6 @@ def _put_in(expr: Expr, symbols: Mapping[Symbol, int], scope: Scoped) -> Expr:
         return Integer(evaluate(expr, symbols))
     numbers = {s: Integer(v) for s, v in symbols.items()}
     return simplify(cast(Expr, expr.xreplace(numbers)), scope.ranges)
-
-
-def _truth(guard: Any) -> Any:
-    from sympy import S
-
-    return S.true if evaluate(guard, {}) else S.false
 
 
 def _symbols(*expressions: Any) -> set[Symbol]:

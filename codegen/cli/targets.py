@@ -62,7 +62,13 @@ def describe_target(target: str, threads: int | None = None) -> str:
 
 
 def settled_workgroups(kernel: Kernel, workgroups: int | None, threads: int | None) -> int | None:
-    """The grid of a launch where the graph leaves it open; None where the graph fixes it."""
+    """The grid of a launch where the graph leaves it open; None where the graph fixes it.
+
+    A kernel for a GPU is loaded there, so that its first launch has nothing left to compile.
+    """
+    from codegen.nvptx import CudaKernel
+
+    resident = kernel.resident if isinstance(kernel, CudaKernel) else None
     if not _open_grid(kernel.graph):
         return None
     if workgroups is not None:
@@ -76,10 +82,7 @@ def settled_workgroups(kernel: Kernel, workgroups: int | None, threads: int | No
         from codegen.interpreted import WORKGROUPS
 
         return WORKGROUPS
-    from codegen.nvptx import CudaKernel
-
-    assert isinstance(kernel, CudaKernel)
-    return kernel.resident
+    return resident
 
 
 def _open_grid(graph: KernelGraph) -> bool:

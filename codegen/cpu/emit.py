@@ -40,17 +40,15 @@ class HostWalker(Walker):
     Args:
         graph: a lowered graph.
         triple: LLVM's name of the host.
-        layout: LLVM's words for how the host lays out data.
     """
 
     widest = True
 
-    def __init__(self, graph: KernelGraph, triple: str = "", layout: str = "") -> None:
+    def __init__(self, graph: KernelGraph, triple: str = "") -> None:
         if graph.coordinates.of_kind(Workitem):
             raise CodegenError("the graph was lowered for a machine with workitems, not for a host")
         super().__init__(graph)
         self.triple = triple
-        self.layout = layout
         self.accumulator = graph.gemm.accumulator
         self.buffers: dict[str, int] = {}
         self.buffer_bytes = 0
@@ -68,7 +66,6 @@ class HostWalker(Walker):
         """The module."""
         module = ir.Module(KERNEL_NAME)
         module.triple = self.triple
-        module.data_layout = self.layout
         tensors, floats = [t.name for t in self.graph.tensors], self.arguments.floats
         types: list[Any] = [POINTER] * (len(tensors) + 1)
         types += [float_type(self.accumulator)] * len(floats)

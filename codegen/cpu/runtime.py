@@ -49,7 +49,7 @@ class HostKernel(Kernel):
         self._lowered = lower(graph)
         self.waits = wait_direction(graph)
         machine = host_machine()
-        walker = HostWalker(self._lowered, host().triple, str(machine.target_data))
+        walker = HostWalker(self._lowered, host().triple)
         module = walker.build()
         self._ir = str(module)
         optimized = optimize(module, machine, vectorize=True, unroll=True)

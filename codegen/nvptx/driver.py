@@ -110,7 +110,9 @@ def device(ordinal: int = 0) -> Device:
     handle = cuda("cuDeviceGet", ordinal)
     attribute = driver.CUdevice_attribute
     read = {
-        name: cuda("cuDeviceGetAttribute", getattr(attribute, f"CU_DEVICE_ATTRIBUTE_{name}"), handle)
+        name: cuda(
+            "cuDeviceGetAttribute", getattr(attribute, f"CU_DEVICE_ATTRIBUTE_{name}"), handle
+        )
         for name in ("COMPUTE_CAPABILITY_MAJOR", "COMPUTE_CAPABILITY_MINOR", "MULTIPROCESSOR_COUNT")
     }
     number = 10 * read["COMPUTE_CAPABILITY_MAJOR"] + read["COMPUTE_CAPABILITY_MINOR"]
@@ -118,6 +120,10 @@ def device(ordinal: int = 0) -> Device:
     name = cuda("cuDeviceGetName", 128, handle).split(b"\0")[0].decode()
     context = cuda("cuDevicePrimaryCtxRetain", handle)
     return Device(ordinal, name, architecture, read["MULTIPROCESSOR_COUNT"], context)
+
+
+class Spilled(CodegenError):
+    """A kernel has too few registers; what it keeps in memory instead would make it slow."""
 
 
 class Function:
@@ -128,7 +134,8 @@ class Function:
         shared_bytes: dynamic shared memory to allow.
 
     Raises:
-        CodegenError: the driver refuses the PTX, or registers were spilled to memory.
+        CodegenError: the driver refuses the PTX.
+        Spilled: registers were spilled to memory.
     """
 
     def __init__(self, where: Device, ptx: str, name: str, threads: int, shared_bytes: int) -> None:
@@ -144,7 +151,7 @@ class Function:
         self.registers = self._attribute("NUM_REGS")
         spilled = self._attribute("LOCAL_SIZE_BYTES")
         if spilled:
-            raise CodegenError(
+            raise Spilled(
                 f"the driver spilled {spilled} bytes of registers to memory; use a smaller tile"
             )
         limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -7,7 +7,7 @@ from typing import Any
 from llvmlite import ir
 
 from codegen.expressions import Expressions
-from codegen.nvptx.instructions import F32, I1, I16, I32, I64, Instructions, pointer
+from codegen.nvptx.instructions import F32, I1, I32, I64, Instructions, pointer
 from codegen.walker import Fragments, Walker
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control import lowered as ops
@@ -22,8 +22,8 @@ KERNEL_NAME = "gemm"
 GLOBAL, SHARED = 1, 3
 MMA_REGISTERS = {"a": 4, "b": 2, "acc": 4}
 BARRIER_BYTES = 8
-LOADS_IN_FLIGHT = 2
-"""Vectors of a tile to load before their sums are due; more have no registers to go to."""
+NARROWEST_LOAD = 4
+"""What a load counts at least, in bytes: narrow ones need an address and a guard too."""
 WIDEST_COPY = 16
 """Bytes of the widest cp.async."""
 SHARED_ALIGN = 1024
@@ -42,10 +42,15 @@ class CudaWalker(Walker):
     Args:
         graph: a lowered graph.
         watchdog: let waiting kernels trap after a while instead of hanging.
+        bytes_in_flight: what a thread loads of C or of a partial before the sums are due; more
+            has no registers to go to.
     """
 
-    def __init__(self, graph: KernelGraph, *, watchdog: bool = False) -> None:
+    def __init__(
+        self, graph: KernelGraph, *, watchdog: bool = False, bytes_in_flight: int = 32
+    ) -> None:
         super().__init__(graph)
+        self.bytes_in_flight = bytes_in_flight
         self.watchdog = watchdog
         (workitem,) = graph.coordinates.of_kind(Workitem)
         self.threads = workitem.fixed_size
@@ -54,7 +59,7 @@ class CudaWalker(Walker):
         for shared in graph.coordinates.of_kind(Shared):
             self.offsets[shared.id] = -(-self.shared_bytes // SHARED_ALIGN) * SHARED_ALIGN
             self.shared_bytes = self.offsets[shared.id] + shared.fixed_size * self._bytes(shared.id)
-        self.accumulations = 0
+        self.loaded = 0
         copies = graph.control.of_kind(ops.CopyElements)
         self.narrow = any(c.width * self._bytes(c.source) < WIDEST_COPY for c in copies)
         self.boxes = {op.tensor: op.box for op in graph.control.of_kind(CopyBox)}
@@ -144,20 +149,24 @@ class CudaWalker(Walker):
         """Copy what a nest of stores or loads reads, so that its addresses stay where they are.
 
         LLVM would take the parts of them that no loop changes out of the loop over tiles, and keep
-        dozens of registers alive through the accumulation. The same goes for copies in kernels
-        that have narrow ones: those are so many that large tiles have no registers left for them.
+        dozens of registers alive through the accumulation.
         """
         read: set[Any] = set()
         for move in node.walk():
             if isinstance(move.op, ops.StoreFragment | ops.AccumulateFragment):
                 memory = getattr(move.op, "destination", None) or getattr(move.op, "source", "")
-            elif isinstance(move.op, ops.CopyElements) and self.narrow:
-                memory = move.op.source
-            else:
-                continue
-            found = move.place(memory)
-            read |= found.values[0].free_symbols | found.guard.free_symbols
-        for symbol in sorted(read & self.values.keys(), key=str):
+                read |= self._place_symbols(move, memory)
+        self._hide(read)
+
+    @staticmethod
+    def _place_symbols(node: Node, dim: str) -> set[Any]:
+        """The symbols in the place along `dim`."""
+        found = node.place(dim)
+        return found.values[0].free_symbols | found.guard.free_symbols
+
+    def _hide(self, symbols: set[Any]) -> None:
+        """Let LLVM know nothing more of the values of symbols, up to the end of this body."""
+        for symbol in sorted(symbols & self.values.keys(), key=str):
             value = self.values[symbol]
             if not isinstance(value, int | ir.AllocaInstr):
                 self.values[symbol] = self.ptx.opaque(value)
@@ -181,7 +190,9 @@ class CudaWalker(Walker):
         b = self.builder
         if dim in self.offsets:
             narrow = b.trunc(index, I32)
-            offset = b.add(b.mul(narrow, ir.Constant(I32, size)), ir.Constant(I32, self.offsets[dim]))
+            offset = b.add(
+                b.mul(narrow, ir.Constant(I32, size)), ir.Constant(I32, self.offsets[dim])
+            )
             return b.gep(self.shared, [offset], source_etype=ir.IntType(8)), guard
         offset = b.mul(index, ir.Constant(I64, size))
         return b.gep(self.given[dim], [offset], source_etype=ir.IntType(8)), guard
@@ -193,6 +204,13 @@ class CudaWalker(Walker):
         return self.builder.if_then(guard)
 
     def emit_CopyElements(self, node: Node, op: ops.CopyElements) -> None:
+        with self._scoped():
+            if self.narrow:
+                # Narrow copies are many; large tiles have no registers left for their addresses.
+                self._hide(self._place_symbols(node, op.source))
+            self._copy_elements(node, op)
+
+    def _copy_elements(self, node: Node, op: ops.CopyElements) -> None:
         source, inside = self._address(node, op.source)
         target, exists = self._address(node, op.destination)
         size = op.width * self._element(op.source).bytes
@@ -277,12 +295,11 @@ class CudaWalker(Walker):
         address, guard = self._address(node, op.destination)
         values = self._load_slots(self._slots(node, op.fragment, op.registers, op.width))
         element = self._element(op.destination)
-        with self._when(guard):
-            self.builder.store(self._packed(values, element.name), address, align=self._align(op, element))
-
-    @staticmethod
-    def _align(op: Any, element: Any) -> int:
-        return op.width * element.bytes
+        packed, size = self._packed(values, element.name), op.width * element.bytes
+        if guard is True:
+            self.builder.store(packed, address, align=size)
+        elif guard is not False:
+            self.ptx.store_if(packed, address, 8 * size, guard)
 
     def _packed(self, values: list[ir.Value], kind: str) -> ir.Value:
         """Accumulator values as they lie in memory."""
@@ -300,30 +317,35 @@ class CudaWalker(Walker):
 
     def emit_AccumulateFragment(self, node: Node, op: ops.AccumulateFragment) -> None:
         address, guard = self._address(node, op.source)
+        if guard is False:
+            return
         slots = self._slots(node, op.fragment, op.registers, op.width)
         element = self._element(op.source)
-        with self._when(guard):
-            loaded = self._unpacked(address, op.width, element)
-            for slot, value in zip(slots, loaded, strict=True):
-                if op.scale:
-                    value = self.builder.fmul(value, self.given[op.scale])
-                total = self.builder.fadd(self.builder.load(slot, typ=F32), value)
-                self.builder.store(self.ptx.pinned(total), slot)
-        self.accumulations += 1
-        if self.accumulations % LOADS_IN_FLIGHT == 0:
+        whole = self._read(address, 8 * op.width * element.bytes, guard)
+        for slot, value in zip(slots, self._unpacked(whole, element), strict=True):
+            if op.scale:
+                value = self.builder.fmul(value, self.given[op.scale])
+            total = self.builder.fadd(self.builder.load(slot, typ=F32), value)
+            self.builder.store(self.ptx.pinned(total), slot)
+        self.loaded += max(op.width * element.bytes, NARROWEST_LOAD)
+        if self.loaded >= self.bytes_in_flight:
+            self.loaded = 0
             self.ptx.fence()
 
-    def _unpacked(self, address: ir.Value, width: int, element: Any) -> list[ir.Value]:
-        """Elements in memory as f32."""
-        b, align = self.builder, width * element.bytes
-        if element.name == "f32":
-            kind = F32 if width == 1 else ir.VectorType(F32, width)
-            whole = b.load(address, typ=kind, align=align)
-            if width == 1:
-                return [whole]
-            return [b.extract_element(whole, ir.Constant(I32, i)) for i in range(width)]
-        if width == 1:
-            return [self.ptx.to_f32(b.load(address, typ=I16, align=align), element.name)]
-        whole = b.load(address, typ=I32, align=align)
-        halves = [b.trunc(whole, I16), b.trunc(b.lshr(whole, ir.Constant(I32, 16)), I16)]
-        return [self.ptx.to_f32(half, element.name) for half in halves]
+    def _read(self, address: ir.Value, bits: int, guard: Any) -> ir.Value:
+        """So many bits of memory as an integer, zero where they are padding."""
+        if guard is True:
+            return self.builder.load(address, typ=ir.IntType(bits), align=bits // 8)
+        return self.ptx.load_or_zero(address, bits, guard)
+
+    def _unpacked(self, whole: ir.Value, element: Any) -> list[ir.Value]:
+        """The elements that an integer holds, lowest first, as f32."""
+        b, part = self.builder, ir.IntType(element.bits)
+        values: list[ir.Value] = []
+        for shift in range(0, whole.type.width, element.bits):
+            moved = b.lshr(whole, ir.Constant(whole.type, shift)) if shift else whole
+            bits = b.trunc(moved, part) if part.width < whole.type.width else moved
+            values.append(
+                b.bitcast(bits, F32) if element.bits == 32 else self.ptx.to_f32(bits, element.name)
+            )
+        return values

@@ -18,6 +18,7 @@ F32 = ir.FloatType()
 VOID = ir.VoidType()
 GLOBAL, SHARED = 1, 3
 SPIN_LIMIT = 1 << 26
+_BITS = {16: (I16, "h"), 32: (I32, "r"), 64: (I64, "l")}
 
 
 def pointer(space: int) -> ir.PointerType:
@@ -74,7 +75,8 @@ class Instructions:
 
     def pinned(self, value: ir.Value) -> ir.Value:
         """The same f32, computed here: LLVM would sink a tile's sums below all of its loads, and
-        there are not registers enough for both."""
+        there are not registers enough for both.
+        """
         kind = ir.FunctionType(F32, [F32])
         return self.builder.asm(kind, "", "=f,0", [value], side_effect=True)
 
@@ -97,14 +99,22 @@ class Instructions:
         self.call("llvm.nvvm.cp.async.wait.group", VOID, [ir.Constant(I32, pending)])
 
     def load_or_zero(self, source: ir.Value, bits: int, guard: ir.Value) -> ir.Value:
-        """A guarded load without a branch (16 or 32 bits)."""
-        kind, letter = (I16, "h") if bits == 16 else (I32, "r")
+        """A guarded load without a branch (16, 32 or 64 bits)."""
+        kind, letter = _BITS[bits]
         text = (
             f"{{ .reg .pred p; setp.ne.b32 p, $2, 0; mov.b{bits} $0, 0; "
             f"@p ld.global.b{bits} $0, [$1]; }}"
         )
         flag = self.builder.zext(guard, I32)
         return self.asm(text, f"=&{letter},l,r", [source, flag], kind, pure=False)
+
+    def store_if(self, value: ir.Value, target: ir.Value, bits: int, guard: ir.Value) -> None:
+        """A guarded store without a branch (16, 32 or 64 bits)."""
+        kind, letter = _BITS[bits]
+        text = f"{{ .reg .pred p; setp.ne.b32 p, $2, 0; @p st.global.b{bits} [$1], $0; }}"
+        flag = self.builder.zext(guard, I32)
+        whole = self.builder.bitcast(value, kind)
+        self.asm(text, f"{letter},l,r", [whole, target, flag], VOID, pure=False)
 
     def ldmatrix(self, shared: ir.Value, *, trans: bool) -> list[ir.Value]:
         """Four 8x8 matrices of 16-bit elements."""
@@ -156,9 +166,7 @@ class Instructions:
         With a watchdog the kernel traps after 2^26 polls instead of hanging.
         """
         poll = "ld.acquire.gpu.global.u32 v, [$0]; setp.eq.u32 p, v, 0;"
-        guard = (
-            f"add.u32 n, n, 1; setp.gt.u32 q, n, {SPIN_LIMIT}; @q trap;" if watchdog else ""
-        )
+        guard = f"add.u32 n, n, 1; setp.gt.u32 q, n, {SPIN_LIMIT}; @q trap;" if watchdog else ""
         text = (
             "{ .reg .pred p, q; .reg .b32 v, n; mov.b32 n, 0; "
             f"WAIT_${{:uid}}: {poll} {guard} @p bra WAIT_${{:uid}}; }}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ class Vectors(NamedTuple):
 
 
 WIDEST = Vectors()
+MOST_BYTES_IN_FLIGHT, LEAST_BYTES_IN_FLIGHT = 32, 4
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class CudaProgram:
     vectors: Vectors = WIDEST
     boxes: bool = False
     watchdog: bool = False
+    bytes_in_flight: int = MOST_BYTES_IN_FLIGHT
 
     @cached_property
     def lowered(self) -> KernelGraph:
@@ -58,7 +60,7 @@ class CudaProgram:
     @property
     def _lowering(self) -> Pass:
         if self.boxes:
-            return LowerToHopper(self.architecture, self.vectors.d)
+            return LowerToHopper(self.architecture)
         return LowerToTensorCores(self.architecture, *self.vectors)
 
     def why_not(self) -> str | None:
@@ -69,7 +71,13 @@ class CudaProgram:
     def walker(self) -> CudaWalker:
         """Holds the argument list, threads and shared memory, once `module` is built."""
         kind = HopperWalker if self.boxes else CudaWalker
-        return kind(self.lowered, watchdog=self.watchdog)
+        return kind(self.lowered, watchdog=self.watchdog, bytes_in_flight=self.bytes_in_flight)
+
+    def leaner(self) -> CudaProgram | None:
+        """The same with half as many loads under way in the epilogue, or None at the end."""
+        if self.bytes_in_flight <= LEAST_BYTES_IN_FLIGHT:
+            return None
+        return replace(self, bytes_in_flight=self.bytes_in_flight // 2)
 
     @cached_property
     def module(self) -> ir.Module:
@@ -85,13 +93,21 @@ class CudaProgram:
     def ptx(self) -> str:
         """The PTX that the driver assembles."""
         machine = ptx_machine(self.architecture)
-        return machine.emit_assembly(
-            optimize(self.module, machine, vectorize=False, unroll=False)
-        )
+        return machine.emit_assembly(optimize(self.module, machine, vectorize=False, unroll=False))
 
     def report(self) -> PtxasReport:
         """What ptxas says of it: registers, spills, warnings, cubin (needs ptxas)."""
         return assemble(self.ptx, self.architecture)
+
+    def assembled(self) -> tuple[CudaProgram, PtxasReport]:
+        """This program or the first leaner one that ptxas assembles without a spill, and its report.
+
+        Where none does, the leanest (needs ptxas).
+        """
+        program, report = self, self.report()
+        while report.spill_stores and (leaner := program.leaner()) is not None:
+            program, report = leaner, leaner.report()
+        return program, report
 
     @property
     def threads(self) -> int:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from math import gcd
 from typing import Any, NamedTuple
 
 from codegen import arrays
 from codegen.checks import TensorView, check_call, problem_parameters
 from codegen.kernel import Kernel
-from codegen.nvptx.driver import Device, Function, allow_while_capturing, device, require_gpu
+from codegen.nvptx.driver import (
+    Device,
+    Function,
+    Spilled,
+    allow_while_capturing,
+    device,
+    require_gpu,
+)
 from codegen.nvptx.emit import KERNEL_NAME
 from codegen.nvptx.packing import ArgumentPacker
 from codegen.nvptx.program import WIDEST, CudaProgram, Vectors
@@ -41,7 +49,6 @@ class CudaKernel(Kernel):
         super().__init__(graph, architecture)
         self.architecture = architecture
         self.debug = debug
-        self.waits = wait_direction(graph)
         self._programs: dict[Variant, CudaProgram] = {}
         self._functions: dict[tuple[int, Variant], _Loaded] = {}
         self._workspaces: dict[int, Workspaces] = {}
@@ -61,8 +68,9 @@ class CudaKernel(Kernel):
     def _variant(self, views: Mapping[str, TensorView]) -> Variant:
         """The fastest code that serves these tensors."""
         vectors = _vectors(views)
-        if self.boxes and all(copy_engine_takes(views[name]) for name in "AB"):
-            return Variant(Vectors(d=vectors.d), boxes=True)
+        aligned = vectors.d == WIDEST.d and all(copy_engine_takes(views[name]) for name in "AB")
+        if self.boxes and aligned:
+            return Variant(WIDEST, boxes=True)
         return Variant(vectors, boxes=False)
 
     @property
@@ -140,6 +148,11 @@ class CudaKernel(Kernel):
         loaded.function.launch(grid, stream, table, together=self._together)
         del alive
 
+    @cached_property
+    def waits(self) -> str:
+        """Which workgroups wait for which: none, lower, higher or mixed."""
+        return wait_direction(self.graph)
+
     @property
     def _together(self) -> bool:
         """Workgroups that wait for higher-numbered ones need all of them resident."""
@@ -164,12 +177,24 @@ class CudaKernel(Kernel):
             )
         return values, grid
 
+    def _build(self, where: Device, variant: Variant) -> _Loaded:
+        """Load the variant's code; where it spills, code with fewer loads under way."""
+        while True:
+            program = self.program(variant)
+            try:
+                return _Loaded(program, where)
+            except Spilled:
+                leaner = program.leaner()
+                if leaner is None:
+                    raise
+                self._programs[variant] = leaner
+
     def _load(self, where: Device, variant: Variant | None = None) -> _Loaded:
         variant = variant or Variant(WIDEST, self.boxes)
         key = (where.ordinal, variant)
         if key not in self._functions:
             with allow_while_capturing():
-                self._functions[key] = _Loaded(self.program(variant), where)
+                self._functions[key] = self._build(where, variant)
         return self._functions[key]
 
     @property

@@ -33,8 +33,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class CopyElements(Operation):
-    """Copy `width` elements from a tensor to shared memory; zeros where the source is padding.
+    """Copy `width` elements between a tensor and shared memory, converted where types differ.
 
+    Zeros stand for a source that is padding; a destination that is padding is not written.
     An asynchronous copy ends at the `WaitCopies` of its group.
     """
 

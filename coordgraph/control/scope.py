@@ -43,6 +43,8 @@ class Scoped:
     ranges: Ranges
     known: Mapping[str, Expr] = field(default_factory=dict)
     definitions: Mapping[Symbol, Expr] = field(default_factory=dict)
+    fixed: frozenset[Symbol] = frozenset()
+    """What is known before anything runs and never changes: parameters, the machine's indices."""
 
     def binding(self, dim: str, value: Expr) -> Scoped:
         """Inside, the index along `dim` is `value`."""
@@ -55,7 +57,7 @@ class Scoped:
             symbol, size = self.coordinates.symbol(dim), self.coordinates.size(dim)
             ranges = scope.ranges if size is None else scope.ranges.with_index(symbol, size)
             scope = replace(scope, ranges=ranges).binding(dim, symbol)
-        return scope
+        return replace(scope, fixed=frozenset(scope.ranges.bounds))
 
     def resolve(self, expr: Expr) -> Expr:
         """An operation's expression with the bound dimensions put in, simplified."""
@@ -118,14 +120,14 @@ class Scoped:
         value, symbol = self.resolve(op.value), self.coordinates.symbol(op.dim)
         if value.is_Integer or value.is_Symbol or symbol in value.free_symbols:
             return None, self.binding(op.dim, value)
-        ranges = self.ranges.with_value(symbol, self._expand(value))
+        ranges = self.ranges.with_value(symbol, self._expand(value), self.fixed)
         return value, replace(self, ranges=ranges).binding(op.dim, symbol)
 
     def assign(self, op: Assign) -> tuple[Expr, Scoped]:
         """The value of an `Assign` and the scope of what follows it."""
         value = self.resolve(op.value)
         definitions = {**self.definitions, op.symbol: self._expand(value)}
-        ranges = self.ranges.with_value(op.symbol, self._expand(value))
+        ranges = self.ranges.with_value(op.symbol, self._expand(value), self.fixed)
         return value, replace(self, ranges=ranges, definitions=definitions)
 
     def reverse(self, *wanted: str) -> Solution:

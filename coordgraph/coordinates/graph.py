@@ -34,9 +34,7 @@ class CoordinateGraph:
 
     __slots__ = ("_above", "_below", "_dimensions", "_edges", "_hash")
 
-    def __init__(
-        self, dimensions: Iterable[Dimension] = (), edges: Iterable[Edge] = ()
-    ) -> None:
+    def __init__(self, dimensions: Iterable[Dimension] = (), edges: Iterable[Edge] = ()) -> None:
         self._dimensions: dict[str, Dimension] = {d.id: d for d in dimensions}
         self._edges: tuple[Edge, ...] = tuple(edges)
         self._above: dict[str, list[Edge]] = {}
@@ -244,7 +242,10 @@ class CoordinateEditor:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
     ) -> None:
         if kind is None:
             self.graph = self.finish()

@@ -129,7 +129,9 @@ def _fire(
     queue = list(start)
     while queue:
         name = queue.pop()
-        edges = graph.edges_above(name) if direction is Direction.REVERSE else graph.edges_below(name)
+        edges = (
+            graph.edges_above(name) if direction is Direction.REVERSE else graph.edges_below(name)
+        )
         for edge in edges:
             if id(edge) not in waiting:
                 needs = set(_needs(edge, direction, start))
@@ -210,7 +212,9 @@ def _missing(
     seen, stack, missing = {name}, [name], set[str]()
     while stack:
         here = stack.pop()
-        edges = graph.edges_below(here) if direction is Direction.REVERSE else graph.edges_above(here)
+        edges = (
+            graph.edges_below(here) if direction is Direction.REVERSE else graph.edges_above(here)
+        )
         if not edges:
             missing.add(here)
         for edge in edges:

@@ -146,11 +146,11 @@ def to_expression(p: Polynomial) -> Expr:
 
 
 @lru_cache(maxsize=1 << 14)
-def symbols_of(expr: Basic) -> frozenset[Basic]:
+def symbols_of(expr: Basic) -> frozenset[Symbol]:
     """Return the free symbols; sympy's own walk is exponential where subtrees are shared."""
     if isinstance(expr, Symbol):
         return frozenset((expr,))
-    return frozenset[Basic]().union(*(symbols_of(arg) for arg in expr.args))
+    return frozenset[Symbol]().union(*(symbols_of(arg) for arg in expr.args))
 
 
 def atoms_of(p: Polynomial) -> list[Expr]:

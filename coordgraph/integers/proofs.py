@@ -128,7 +128,7 @@ class Prover(NumericBounds):
                     used |= symbols_of(self.definitions[target])
                 floor = 1 if used or lowers or uppers else 0
             else:
-                used, floor = set(symbols_of(target)), 1
+                used, floor = set[Basic](symbols_of(target)), 1
             levels = (self.level(cast(Expr, a)) for a in used if a != target)
             self._levels[target] = max(floor, 1 + max(levels, default=-1))
         return self._levels[target]

@@ -70,7 +70,7 @@ class Ranges:
         Loops nest: what an inner one adds about its index says nothing about expressions without
         it, so their bounds and simplified forms are found, and remembered, once, farther out.
         """
-        known, symbols = self, frozenset[Basic]().union(*map(symbols_of, exprs))
+        known, symbols = self, frozenset[Symbol]().union(*map(symbols_of, exprs))
         while known._outer and known._outer[0][1] not in symbols:
             known = known._outer[0][0]
         return known
@@ -140,17 +140,23 @@ class Ranges:
             return self
         return replace(self, guards=(*self.guards, condition))
 
-    def with_value(self, symbol: Symbol, expr: IntegerLike) -> "Ranges":
+    def with_value(
+        self, symbol: Symbol, expr: IntegerLike, fixed: frozenset[Symbol] = frozenset()
+    ) -> "Ranges":
         """Let ``symbol`` hold the present value of ``expr``, whose symbols may change afterwards.
 
-        Only bounds are kept: those of the expression and those of guards on exactly it.
+        Only bounds are kept: numbers, those of guards on exactly the expression, and those in
+        terms of what never changes: sizes, and the symbols in ``fixed``.
         """
         expr = _expr(expr)
         p = to_polynomial(expr)
         low, high = self.interval(expr)
-        tops = ((top, to_expression(top)) for top in self._prover.maxima(p))
-        # The expression itself stays a bound only where sizes alone, which never change, make it.
-        uppers = [e for top, e in tops if top != p or all(s.is_positive for s in symbols_of(e))]
+
+        def constant(e: Expr) -> bool:
+            return all(s in fixed or s.is_positive for s in symbols_of(e))
+
+        uppers = [e for e in _alternatives(expr, Minimum, Maximum) if constant(e)]
+        uppers.extend(to_expression(top) for top in self._prover.maxima(p) if top != p)
         uppers.extend(self._guarded(expr))
         uppers.extend(() if high is None else (_expr(high),))
         # A bound that mentions the symbol itself is about its old value.

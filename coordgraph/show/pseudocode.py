@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from sympy import Expr, Integer, Symbol
 from sympy.core.basic import Basic
-from sympy.logic.boolalg import And, true
+from sympy.logic.boolalg import And, false, true
 
 from coordgraph.control.asynchronous import Advance, Counter
 from coordgraph.control.operations import (
@@ -137,6 +137,9 @@ class _Writer:
 
     def _branch(self, op: If, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
         condition = scope.resolve_condition(op.condition)
+        if condition in (true, false):  # decided by the sizes
+            yield from self.body(op.body if condition == true else op.orelse, scope, seen)
+            return
         yield f"if ({to_c(condition)})"
         yield from _braces(self.body(op.body, scope.enter_if(condition), seen))
         if op.orelse:

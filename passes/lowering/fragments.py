@@ -25,6 +25,8 @@ PAIR_N = 16
 """One ldmatrix.x4 of B feeds two instructions of n = 8."""
 MOST_ACCUMULATORS = 128
 """Accumulator registers of a thread that leave room for fragments and addresses in 255."""
+ODD, MOST_ODD_ACCUMULATORS = 64, 96
+"""The same for tiles that are no multiples of 64: their addresses have less in common."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,7 @@ class WarpGrid:
         c.add(Lane("acc.row", Integer(8)))
         c.add(Lane("acc.quad", Integer(4)))
         c.connect(Tile("D.index.0", ("warp.m", "fragment.m", "acc.half", "acc.row")))
-        c.connect(
-            Tile("D.index.1", ("warp.n", "fragment.n", "acc.eighth", "acc.quad", "acc.pair"))
-        )
+        c.connect(Tile("D.index.1", ("warp.n", "fragment.n", "acc.eighth", "acc.quad", "acc.pair")))
         c.connect(Flatten(("acc.row", "acc.quad"), "lane"))
         c.connect(PassThrough("C.index.0", "D.index.0"))
         c.connect(PassThrough("C.index.1", "D.index.1"))
@@ -122,6 +122,7 @@ def _load_coordinates(
 def choose_warps(m: int, n: int) -> WarpGrid | None:
     """The grid of at most 8 warps that reads least from shared memory, or None where none fits."""
     want = 8 if m * n >= 128 * 128 else 4
+    most = MOST_ODD_ACCUMULATORS if m % ODD or n % ODD else MOST_ACCUMULATORS
     best: tuple[tuple[float, ...], WarpGrid] | None = None
     for rows in (1, 2, 4, 8):
         for columns in (1, 2, 4, 8):
@@ -129,7 +130,7 @@ def choose_warps(m: int, n: int) -> WarpGrid | None:
             if m % (rows * MMA_M) or n % (columns * PAIR_N) or warps > 8:
                 continue
             height, width = m // rows, n // columns
-            if height * width // 32 > MOST_ACCUMULATORS:
+            if height * width // 32 > most:
                 continue
             cost = (abs(warps - want), (height + width) / (height * width), columns)
             if best is None or cost < best[0]:

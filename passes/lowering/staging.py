@@ -26,7 +26,8 @@ CHUNK = 8
 """Elements of 16 bits in 16 bytes, the unit of ldmatrix rows and of the widest copy."""
 BANK_ROW = 8
 """Chunks in one row of all 32 banks."""
-MOST_UNROLLED_COPIES = 16
+MOST_UNROLLED_COPIES = 8
+"""Copies of an operand and a step that are written out; more of them hold too many addresses."""
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sympy import Integer
-
 from coordgraph import KernelGraph
 from coordgraph.control.operations import (
     Body,
@@ -28,6 +26,8 @@ from passes.lowering.staging import CHUNK, Operand
 __all__ = ["LowerToTensorCores"]
 
 MOST_STAGES = 4
+PAIR = 2
+"""Elements of C and D that lie side by side in a thread."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class LowerToTensorCores(Pass):
     architecture: str = "sm_80"
     vector_a: int = CHUNK
     vector_b: int = CHUNK
-    vector_d: int = 2
+    vector_d: int = PAIR
     stages: int = 0
 
     name = "lower-to-tensor-cores"
@@ -67,12 +67,17 @@ class LowerToTensorCores(Pass):
                 "as in Gemm.graph(tile=(128, 128, 32))"
             )
         if choose_warps(m, n) is None:
-            return f"the output tile {m}x{n} does not fit the registers of 8 warps; make it smaller"
-        for name, most in (("vector_a", CHUNK), ("vector_b", CHUNK), ("vector_d", 2)):
+            return (
+                f"the output tile {m}x{n} does not fit the registers of the warps that it can be "
+                "parted into; make it smaller, or its extents multiples of 64"
+            )
+        for name, most in (("vector_a", CHUNK), ("vector_b", CHUNK), ("vector_d", PAIR)):
             if (vector := getattr(self, name)) not in (1, 2, 4, 8) or vector > most:
                 return f"{name}={vector} must be a power of two, at most {most}"
         if self._stages(graph) < 2:
-            return f"two stages of the tile {m}x{n}x{k} do not fit {self.architecture}'s shared memory"
+            return (
+                f"two stages of the tile {m}x{n}x{k} do not fit {self.architecture}'s shared memory"
+            )
         return None
 
     def _stages(self, graph: KernelGraph) -> int:

@@ -83,9 +83,12 @@ class Sunder(Edge):
 
     def reverse_needs(self, known: dict[str, Expr]) -> tuple[str, ...]:
         selector = known.get(self.downstream[-1])
-        if isinstance(selector, Integer) and 0 <= int(selector) < len(self.downstream) - 1:
-            return (self.downstream[int(selector)], self.downstream[-1])
-        return self.downstream
+        if not isinstance(selector, Integer):
+            return self.downstream
+        segments = self.downstream[:-1]
+        if 0 <= int(selector) < len(segments):
+            return (segments[int(selector)], self.downstream[-1])
+        return (self.downstream[-1],)  # `reverse` says what is wrong with it
 
     def _offsets(self, sizes: Sizes) -> list[Expr]:
         """Where each segment begins."""

@@ -51,7 +51,10 @@ from passes.lowering.machine import cuda_machine
 __all__ = ["LowerToHopper"]
 
 MOST_STAGES = 8
-MOST_ACCUMULATORS = 128
+MOST_ACCUMULATORS = {2: 128, 4: 96}
+"""Registers of a thread, by the bytes of an element of C: its loads need some of their own."""
+PAIR = 2
+"""Elements that C and D are moved by; their rows must be multiples of it."""
 BARRIER_BYTES = 2048
 """Room for the two rows of barriers, each aligned as tiles are."""
 
@@ -65,12 +68,10 @@ class LowerToHopper(Pass):
 
     Args:
         architecture: `sm_90a`.
-        vector_d: elements that C and D are moved by: 2 or 1.
         stages: tiles in flight; 0 takes as many as fit.
     """
 
     architecture: str = "sm_90a"
-    vector_d: int = 2
     stages: int = 0
 
     name = "lower-to-hopper"
@@ -89,10 +90,12 @@ class LowerToHopper(Pass):
                 f"the tile {m}x{n}x{k} must be 128 or 256 in m, 64, 128, 192 or 256 in n, "
                 f"and {BOX} in k"
             )
-        if m * n // (128 * 2) > MOST_ACCUMULATORS:
-            return f"the output tile {m}x{n} does not fit the registers of two warpgroups"
-        if self.vector_d not in (1, 2):
-            return f"vector_d={self.vector_d} must be 1 or 2"
+        most = MOST_ACCUMULATORS[dtype(gemm.out_dtype or gemm.dtype).bytes]
+        if m * n // (128 * 2) > most:
+            return (
+                f"the output tile {m}x{n} of {gemm.out_dtype} does not fit the registers of two "
+                "warpgroups; make it smaller"
+            )
         return None
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
@@ -114,7 +117,7 @@ class LowerToHopper(Pass):
             c.add(Register("fragment.k", Integer(c["A.index.1"].fixed_size // MMA_K)))
             copies = (a.copies(c), b.copies(c))
             multiply = _multiply(c, a, b, gemm.dtype)
-            work = _Consumer(c, accumulator, multiply, stages, self.vector_d)
+            work = _Consumer(c, accumulator, multiply, stages)
             body = graph.control.root.body
             produce = part(body, lambda loop: (_load(loop, copies, tile_bytes),))
             consume = tuple(new for op in body for new in work.lower(op))
@@ -185,9 +188,8 @@ class _Consumer:
         accumulator: Accumulator,
         multiply: MultiplyShared,
         stages: int,
-        vector_d: int,
     ) -> None:
-        self.c, self.accumulator, self.stages, self.vector_d = c, accumulator, stages, vector_d
+        self.c, self.accumulator, self.stages = c, accumulator, stages
         self.multiply = multiply
         a = BoxedOperand("A", *((1, 0) if multiply.transpose_a else (0, 1)))
         b = BoxedOperand("B", *((0, 1) if multiply.transpose_b else (1, 0)))
@@ -211,9 +213,9 @@ class _Consumer:
             case ReceivePartial():
                 return self.accumulator.receive()
             case Epilogue():
-                return self.accumulator.epilogue(op.tensor, self.vector_d)
+                return self.accumulator.epilogue(op.tensor, PAIR)
             case StoreTile():
-                return (self.accumulator.store(op.tensor, self.vector_d),)
+                return (self.accumulator.store(op.tensor, PAIR),)
             case _:
                 return op
 

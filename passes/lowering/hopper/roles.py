@@ -7,7 +7,6 @@ loads, the consumers everything else. Branches and loops that are left empty dis
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from coordgraph.control.graph import rewrite
 from coordgraph.control.operations import (
@@ -70,5 +69,3 @@ def _used(op: Assign, body: Body) -> bool:
         if inner is not op
         for value in inner.details.values()
     )
-
-

@@ -44,6 +44,7 @@ def test_version():
     assert re.fullmatch(r"coordgraph (\d+\.\d+\.\d+\S*|unknown .*)\n", done.out)
 
 
+EVAL = ("eval", "A.0", "-s", "data-parallel")
 SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
 
 
@@ -77,15 +78,15 @@ SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
         (("show", "--stage", "lowered", "-t", "interpreter"), 2, "as they are"),
         (("opt", "/no/such/file", "-p", "stream-k"), 2, "No such file"),
         (("explain", "strem-k"), 2, "did you mean 'stream-k'"),
-        (("eval", "A.7"), 3, "did you mean"),
-        (("eval", "A.0", "--at", "workgruop=1"), 3, "did you mean 'workgroup'"),
-        (("eval", "A.0", "--at", "workgroup=3"), 3, "a value of 'A.index.0'"),
-        (("eval", "A.0", "--at", "workgroup=8", "-w", "8"), 3, "outside its size: 0..7"),
-        (("eval", "A.0", "--at", "workgroup=1+"), 2, "expected a value"),
-        (("eval", "A.0", "--at", "workgroup=1,workgroup=2"), 2, "given twice"),
-        (("eval", "A.0", "--with", "mm=3"), 3, "did you mean m"),
-        (("eval", "A.0", "--with", "m=many"), 2, "whole number"),
-        (("eval", "A.0", "--with", "m=0"), 3, "outside 1.."),
+        (("eval", "A.7", "--stage", "0", "-s", "reorder"), 3, "did you mean"),
+        ((*EVAL, "--at", "workgruop=1"), 3, "did you mean 'workgroup'"),
+        ((*EVAL, "--at", "workgroup=3"), 3, "a value of 'A.index.0' is missing"),
+        ((*EVAL, "--at", "workgroup=9", "--m", "9", "--n", "1"), 3, "outside its size: 0..0"),
+        ((*EVAL, "--at", "workgroup=1+"), 2, "expected a value"),
+        ((*EVAL, "--at", "workgroup=1,workgroup=2"), 2, "given twice"),
+        ((*EVAL, "--with", "mm=3"), 3, "did you mean m"),
+        ((*EVAL, "--with", "m=many"), 2, "whole number"),
+        ((*EVAL, "--with", "m=0"), 3, "outside 1.."),
         (("nothing",), 2, "nothing"),
     ],
 )

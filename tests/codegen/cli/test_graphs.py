@@ -10,7 +10,6 @@ import pytest
 from coordgraph import from_json, parse
 from passes import PASSES, Pipeline
 from tests.codegen.cli.commands import coordgraph, process
-from tests.support.mermaid import render
 
 PIPELINE = "reorder{swap=true},stream-k"
 TILE = ("--tile", "16x16x16")
@@ -35,6 +34,8 @@ def test_stages_differ_and_the_last_is_shown():
 
 
 def test_diagrams_draw():
+    from tests.support.mermaid import render
+
     texts = [
         coordgraph("show", "mermaid", "-p", part, "-s", "stream-k", "--diff").out
         for part in ("coordinates", "control")

@@ -41,9 +41,7 @@ def check(code: HostKernel, m: int, n: int, k: int, *, at_end: bool) -> None:
     gemm = code.graph.gemm
     kind = numpy_dtype(gemm.dtype)
     shapes = (k, m) if gemm.transpose_a else (m, k), (n, k) if gemm.transpose_b else (k, n)
-    a, b, c, out = (
-        fenced(shape, kind, at_end=at_end) for shape in (*shapes, (m, n), (m, n))
-    )
+    a, b, c, out = (fenced(shape, kind, at_end=at_end) for shape in (*shapes, (m, n), (m, n)))
     a[...], b[...], c[...] = 1, 1, 2
     workgroups = {} if "data-parallel" in code.graph.log else {"workgroups": 3}
     code(a, b, c, out=out, beta=1.0, threads=2, **workgroups)

@@ -164,7 +164,7 @@ def test_types(types: tuple[str, str], multiply: str, convert: str | None):
         count(re.escape(convert), text) if convert else 0
     )
     assert bool(convert) == ("cvt.rn" in text)
-    stored = r"st\.global\.v2\.b32" if convert is None else r"st\.global\.b32"
+    stored = r"st\.global\.(?:v2\.b32|b64)" if convert is None else r"st\.global\.b32"
     assert count(stored, text) > 0
 
 
@@ -176,7 +176,7 @@ def test_fix_up_releases_and_acquires():
     # Every workitem stores its part of the partial; then all meet; then one publishes.
     release = text.index("st.release.gpu")
     barrier = max(m.start() for m in re.finditer(r"bar(rier)?\.sync", text[:release]))
-    assert count(r"st\.global\.v2", text[:barrier]) >= 1
+    assert count(r"st\.global\.(?:v2|b64)", text[:barrier]) >= 1
     assert not re.search(r"st\.global", text[barrier:release])
     # The waiter acquires; only then the others may read.
     acquire = text.index("ld.acquire.gpu")

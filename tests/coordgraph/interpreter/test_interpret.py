@@ -102,7 +102,7 @@ def test_the_trace_comes_with_the_result():
         ({"a": whole(M, K + 1)}, r"B is \(9, 10\): axis 0 of \(k, n\) must be 10"),
         ({"c": whole(N, M)}, r"C is \(10, 7\): axis 0 of \(m, n\) must be 7"),
         ({"a": whole(M, K, dtype=np.float64)}, "A has elements of f64, the graph is for f32"),
-        ({"b": whole(K, N, dtype=np.int32)}, "B has elements of int32"),
+        ({"b": whole(K, N, dtype=np.int32)}, "B has elements of i32"),
         ({"b": whole(K, N, dtype=np.uint8)}, "B has elements of uint8"),
         ({"a": whole(M)}, "A has 1 axes, not 2"),
         ({"a": [[1.0]]}, "A is a list, not a numpy array"),

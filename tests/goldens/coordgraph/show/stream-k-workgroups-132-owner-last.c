@@ -6,48 +6,49 @@ auto share = (tiles_k*tiles_m*tiles_n + 131) / 132;  // streamed iterations per 
 
 for (uint workgroup = 0; workgroup < 132; workgroup++)
 {
-    uint iterations = min(share, tiles_k*tiles_m*tiles_n - share*workgroup);
-    uint tiles_end = (share*workgroup + iterations + tiles_k - 1) / tiles_k;
-    for (uint visit = 0; visit < tiles_end - share*workgroup / tiles_k; visit++)
+    if (share*workgroup < tiles_k*tiles_m*tiles_n)
     {
+        uint iterations = min(share, tiles_k*tiles_m*tiles_n - share*workgroup);
+        uint tiles_end = (share*workgroup + iterations + tiles_k - 1) / tiles_k;
+        for (uint visit = 0; visit < tiles_end - share*workgroup / tiles_k; visit++)
         {
-            uint for_tile = max(share*workgroup, tiles_k*(tiles_end - visit - 1)) - share*workgroup;
-            uint k_first = (share*workgroup + for_tile) % tiles_k;
-            uint k_count = min(iterations - for_tile, tiles_k - k_first);
-            acc = 0;
-            for (uint for_k = 0; for_k < k_count; for_k++)
             {
-                uint tile_m = (share*workgroup + for_tile) / (tiles_k*tiles_n);
-                uint tile_n = ((share*workgroup + for_tile) / tiles_k) % tiles_n;
-                uint tile_k = (share*workgroup + for_tile) % tiles_k + for_k;
-                // padding unless share*workgroup + for_k + for_tile < tiles_k*tiles_m*tiles_n
-                // load A tile (tile_m, tile_k)
-                // load B tile (tile_k, tile_n)
-                acc += A tile * B tile;
-            }
-            // for_k = 0
-            if (k_count + k_first < tiles_k)
-            {
-                // store partial tile to workspace slot workgroup
-                flags[workgroup] = 1;
-            }
-            else
-            {
-                if (k_first > 0)
+                uint for_tile = min(iterations - 1, max(share*workgroup, tiles_k*(tiles_end - visit - 1)) - share*workgroup);
+                uint k_first = (share*workgroup + for_tile) % tiles_k;
+                uint k_count = min(iterations - for_tile, tiles_k - k_first);
+                acc = 0;
+                for (uint for_k = 0; for_k < k_count; for_k++)
                 {
-                    for (uint partial_slot = tiles_k*((share*workgroup + for_tile) / tiles_k) / share; partial_slot < workgroup; partial_slot++)
-                    {
-                        while (flags[partial_slot] == 0);
-                        // load partial tile from workspace slot partial_slot, add it to acc
-                        flags[partial_slot] = 0;
-                    }
+                    uint tile_m = (share*workgroup + for_tile) / (tiles_k*tiles_n);
+                    uint tile_n = ((share*workgroup + for_tile) / tiles_k) % tiles_n;
+                    uint tile_k = (share*workgroup + for_tile) % tiles_k + for_k;
+                    // load A tile (tile_m, tile_k)
+                    // load B tile (tile_k, tile_n)
+                    acc += A tile * B tile;
                 }
-                uint tile_m = (share*workgroup + for_tile) / (tiles_k*tiles_n);
-                uint tile_n = ((share*workgroup + for_tile) / tiles_k) % tiles_n;
-                // padding unless share*workgroup + for_tile < tiles_k*tiles_m*tiles_n
-                // multiply acc by alpha
-                // acc += beta * C tile (tile_m, tile_n)
-                // store acc into D tile (tile_m, tile_n)
+                // for_k = 0
+                if (k_count + k_first < tiles_k)
+                {
+                    // store partial tile to workspace slot workgroup
+                    flags[workgroup] = 1;
+                }
+                else
+                {
+                    if (k_first > 0)
+                    {
+                        for (uint partial_slot = tiles_k*((share*workgroup + for_tile) / tiles_k) / share; partial_slot < workgroup; partial_slot++)
+                        {
+                            while (flags[partial_slot] == 0);
+                            // load partial tile from workspace slot partial_slot, add it to acc
+                            flags[partial_slot] = 0;
+                        }
+                    }
+                    uint tile_m = (share*workgroup + for_tile) / (tiles_k*tiles_n);
+                    uint tile_n = ((share*workgroup + for_tile) / tiles_k) % tiles_n;
+                    // multiply acc by alpha
+                    // acc += beta * C tile (tile_m, tile_n)
+                    // store acc into D tile (tile_m, tile_n)
+                }
             }
         }
     }

@@ -32,43 +32,46 @@ for (uint workgroup = 0; workgroup < workgroups; workgroup++)
     }
     // selector = 1
     // stream-k
-    uint iterations = min(share, sk_tiles*tiles_k - share*workgroup);
-    for (uint for_tile = 0; for_tile < iterations; for_tile += min(iterations - for_tile, tiles_k - (share*workgroup + for_tile) % tiles_k))
+    if (share*workgroup < sk_tiles*tiles_k)
     {
-        uint k_first = (share*workgroup + for_tile) % tiles_k;
-        uint k_count = min(iterations - for_tile, tiles_k - k_first);
-        acc = 0;
-        for (uint for_k = 0; for_k < k_count; for_k++)
+        uint iterations = min(share, sk_tiles*tiles_k - share*workgroup);
+        for (uint for_tile = 0; for_tile < iterations; for_tile += min(iterations - for_tile, tiles_k - (share*workgroup + for_tile) % tiles_k))
         {
-            uint tile_m = (dp_waves*workgroups + (share*workgroup + for_tile) / tiles_k) / tiles_n;
-            uint tile_n = (dp_waves*workgroups + (share*workgroup + for_tile) / tiles_k) % tiles_n;
-            uint tile_k = (share*workgroup + for_tile) % tiles_k + for_k;
-            // load A tile (tile_m, tile_k)
-            // load B tile (tile_k, tile_n)
-            acc += A tile * B tile;
-        }
-        // for_k = 0
-        if (k_first > 0)
-        {
-            // store partial tile to workspace slot workgroup
-            flags[workgroup] = 1;
-        }
-        else
-        {
-            if (k_count + k_first < tiles_k)
+            uint k_first = (share*workgroup + for_tile) % tiles_k;
+            uint k_count = min(iterations - for_tile, tiles_k - k_first);
+            acc = 0;
+            for (uint for_k = 0; for_k < k_count; for_k++)
             {
-                for (uint partial_slot = workgroup + 1; partial_slot < (tiles_k*(dp_waves*workgroups + (share*workgroup + for_tile) / tiles_k) - dp_waves*tiles_k*workgroups + tiles_k - 1) / share + 1; partial_slot++)
-                {
-                    while (flags[partial_slot] == 0);
-                    // load partial tile from workspace slot partial_slot, add it to acc
-                    flags[partial_slot] = 0;
-                }
+                uint tile_m = (dp_waves*workgroups + (share*workgroup + for_tile) / tiles_k) / tiles_n;
+                uint tile_n = (dp_waves*workgroups + (share*workgroup + for_tile) / tiles_k) % tiles_n;
+                uint tile_k = (share*workgroup + for_tile) % tiles_k + for_k;
+                // load A tile (tile_m, tile_k)
+                // load B tile (tile_k, tile_n)
+                acc += A tile * B tile;
             }
-            uint tile_m = (dp_waves*workgroups + (share*workgroup + for_tile) / tiles_k) / tiles_n;
-            uint tile_n = (dp_waves*workgroups + (share*workgroup + for_tile) / tiles_k) % tiles_n;
-            // multiply acc by alpha
-            // acc += beta * C tile (tile_m, tile_n)
-            // store acc into D tile (tile_m, tile_n)
+            // for_k = 0
+            if (k_first > 0)
+            {
+                // store partial tile to workspace slot workgroup
+                flags[workgroup] = 1;
+            }
+            else
+            {
+                if (k_count + k_first < tiles_k)
+                {
+                    for (uint partial_slot = workgroup + 1; partial_slot < (tiles_k*(dp_waves*workgroups + (share*workgroup + for_tile) / tiles_k) - dp_waves*tiles_k*workgroups + tiles_k - 1) / share + 1; partial_slot++)
+                    {
+                        while (flags[partial_slot] == 0);
+                        // load partial tile from workspace slot partial_slot, add it to acc
+                        flags[partial_slot] = 0;
+                    }
+                }
+                uint tile_m = (dp_waves*workgroups + (share*workgroup + for_tile) / tiles_k) / tiles_n;
+                uint tile_n = (dp_waves*workgroups + (share*workgroup + for_tile) / tiles_k) % tiles_n;
+                // multiply acc by alpha
+                // acc += beta * C tile (tile_m, tile_n)
+                // store acc into D tile (tile_m, tile_n)
+            }
         }
     }
 }
