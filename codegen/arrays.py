@@ -43,6 +43,8 @@ def view(array: Any, what: str) -> TensorView:
             f"{what} is a numpy array in host memory; this kernel is for a GPU. Pass torch, CuPy or "
             "JAX arrays, or compile with target='cpu'"
         )
+    if library(array) == "jax":
+        return _view_of_jax(array, what)
     from cuda.core.utils import StridedMemoryView
 
     try:
@@ -57,6 +59,17 @@ def view(array: Any, what: str) -> TensorView:
         strides = _row_major(shape)
     kind = _name(str(buffer.dtype), what)
     return TensorView(int(buffer.ptr), shape, tuple(strides), kind, buffer.device_id)
+
+
+def _view_of_jax(array: Any, what: str) -> TensorView:
+    """JAX asks DLPack's consumers for a stream of its own kind; its buffers say all we need."""
+    (place,) = array.devices()
+    if place.platform != "gpu":
+        raise LaunchError(f"{what} lies on '{place.platform}'; move it to the GPU")
+    shape = tuple(array.shape)
+    pointer = int(array.unsafe_buffer_pointer())
+    kind = _name(str(array.dtype), what)
+    return TensorView(pointer, shape, _row_major(shape), kind, place.local_hardware_id)
 
 
 def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
