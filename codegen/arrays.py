@@ -7,6 +7,7 @@ library is loaded already.
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from typing import Any
 
 from codegen.checks import TensorView
@@ -19,7 +20,7 @@ _TORCH = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float6
 
 
 def library(array: Any) -> str:
-    """The top-level package of an array's type: `torch`, `cupy`, `jax`, `numpy`, …"""
+    """The top-level package of an array's type, as `torch`, `cupy`, `jax` or `numpy`."""
     name = type(array).__module__.partition(".")[0]
     return "jax" if name == "jaxlib" else name
 
@@ -40,16 +41,15 @@ def view(array: Any, what: str) -> TensorView:
         return TensorView(array.data_ptr(), tuple(array.shape), array.stride(), kind, place)
     if library(array) == "numpy":
         raise LaunchError(
-            f"{what} is a numpy array in host memory; this kernel is for a GPU. Pass torch, CuPy or "
-            "JAX arrays, or compile with target='cpu'"
+            f"{what} is a numpy array in host memory; this kernel is for a GPU. Pass torch, CuPy "
+            "or JAX arrays, or compile with target='cpu'"
         )
     if library(array) == "jax":
         return _view_of_jax(array, what)
-    from cuda.core.utils import StridedMemoryView
-
+    memory_view = import_module("cuda.core.utils").StridedMemoryView
     try:
         # -1: no stream order is asked for here; `prepare` has seen to it.
-        buffer = StridedMemoryView.from_any_interface(array, stream_ptr=-1)
+        buffer = memory_view.from_any_interface(array, stream_ptr=-1)
     except (BufferError, RuntimeError, TypeError, AttributeError) as error:
         raise LaunchError(f"{what}: a {type(array).__name__} is no GPU array ({error})") from error
     if not buffer.is_device_accessible:

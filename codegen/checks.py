@@ -123,8 +123,8 @@ def _check_tensor(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) ->
         raise LaunchError(f"{label} is {_shape(view.shape)}, {_shape(expected)} is needed")
     if not view.contiguous:
         raise LaunchError(
-            f"{label} is not contiguous row-major (strides {view.strides}); pass a contiguous copy, "
-            "or for a transposed operand use Gemm(transpose_a=…, transpose_b=…)"
+            f"{label} is not contiguous row-major (strides {view.strides}); pass a contiguous "
+            "copy, or for a transposed operand use Gemm(transpose_a=…, transpose_b=…)"
         )
     size = dtype(tensor.dtype).bytes
     if view.pointer % size:

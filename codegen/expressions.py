@@ -26,6 +26,7 @@ from coordgraph.integers import (
     Ranges,
     Select,
     evaluate,
+    operands,
     symbols_of,
 )
 
@@ -33,7 +34,7 @@ __all__ = ["Bounds", "Expressions", "Number"]
 
 Number = Any
 """A Python int (known when code is generated) or an LLVM integer value."""
-_SIGNED = {Eq: "==", Ne: "!=", Lt: "<", Le: "<=", Gt: ">", Ge: ">="}
+_SIGNED: dict[type[Basic], str] = {Eq: "==", Ne: "!=", Lt: "<", Le: "<=", Gt: ">", Ge: ">="}
 
 
 class Bounds:
@@ -114,7 +115,7 @@ class Expressions:
             return known
         match expr:
             case Add() | Mul():
-                return self._ring(expr, expr.args, ranges)
+                return self._ring(expr, operands(expr), ranges)
             case Pow(args=(base, Integer() as exponent)) if exponent > 0:
                 return self._ring(expr, (base,) * int(exponent), ranges)
             case FloorDiv() | FloorMod():
@@ -132,21 +133,21 @@ class Expressions:
         if condition in (true, false):
             return condition == true
         if isinstance(condition, Not):
-            inner = self.condition(condition.args[0], ranges)
+            inner = self.condition(operands(condition)[0], ranges)
             return not inner if isinstance(inner, bool) else self.builder.not_(inner)
         if isinstance(condition, And | Or):
             return self._junction(condition, ranges)
         if not isinstance(condition, Relational):
             raise CodegenError(f"cannot print the condition {condition}")
-        left, right = (self.number(side, ranges) for side in condition.args)
+        left, right = (self.number(side, ranges) for side in operands(condition))
         if isinstance(left, int) and isinstance(right, int):
             return bool(condition.func(left, right))
         bits = max(self._bits(left), self._bits(right))
-        sides = [
+        first, second = (
             self.widen(value, bits, side, ranges)
-            for value, side in zip((left, right), condition.args, strict=True)
-        ]
-        return self.builder.icmp_signed(_SIGNED[condition.func], *sides)
+            for value, side in zip((left, right), operands(condition), strict=True)
+        )
+        return self.builder.icmp_signed(_SIGNED[condition.func], first, second)
 
     def widen(self, value: Number, bits: int, expr: Expr, ranges: Ranges) -> ir.Value:
         """The same number as a value of `bits`; narrower only where the caller's range allows."""
@@ -187,19 +188,19 @@ class Expressions:
             else (64 if isinstance(value, int) else value.type.width)
         )
 
-    def _ring(self, expr: Expr, operands: tuple[Expr, ...], ranges: Ranges) -> Number:
+    def _ring(self, expr: Expr, parts: tuple[Expr, ...], ranges: Ranges) -> Number:
         """Sums and products, which wrap alike at every width; operands may be truncated."""
         is_sum = isinstance(expr, Add)
         # Where no operand is negative no partial result overflows: LLVM may widen loop indices.
-        safe = all(self.bounds.natural(a, ranges) for a in operands)
+        safe = all(self.bounds.natural(a, ranges) for a in parts)
         # Such a sum is as wide as its widest operand, at least.
-        wide = is_sum and safe and any(self._width(a, ranges) == 64 for a in operands)
+        wide = is_sum and safe and any(self._width(a, ranges) == 64 for a in parts)
         bits = 64 if wide else self._width(expr, ranges)
         flags = ("nuw", "nsw") if safe else ()
         operation = self.builder.add if is_sum else self.builder.mul
         constant = 0 if is_sum else 1
         result: ir.Value | None = None
-        for arg in operands:
+        for arg in parts:
             value = self.number(arg, ranges)
             if isinstance(value, int):
                 constant = constant + value if is_sum else constant * value
@@ -219,7 +220,7 @@ class Expressions:
         return [self.widen(v, bits, e, ranges) for v, e in zip(numbers, exprs, strict=True)], bits
 
     def _divide(self, expr: Expr, ranges: Ranges) -> Number:
-        a, d = expr.args
+        a, d = operands(expr)
         modulo = isinstance(expr, FloorMod)
         divisor = self._known(d)
         natural = self.bounds.natural(a, ranges)
@@ -267,17 +268,17 @@ class Expressions:
         return b.sub(b.sdiv(x, y), b.zext(negative, ir.IntType(bits)))
 
     def _extreme(self, expr: Expr, ranges: Ranges) -> Number:
-        (x, y), _ = self._exact(expr.args, ranges)
+        (x, y), _ = self._exact(operands(expr), ranges)
         less = self.builder.icmp_signed("<", x, y)
         first, second = (x, y) if isinstance(expr, Minimum) else (y, x)
         return self.builder.select(less, first, second)
 
     def _xor(self, expr: Expr, ranges: Ranges) -> Number:
-        (x, y), _ = self._exact(expr.args, ranges)
+        (x, y), _ = self._exact(operands(expr), ranges)
         return self.builder.xor(x, y)
 
     def _select(self, expr: Expr, ranges: Ranges) -> Number:
-        condition, a, b = expr.args
+        condition, a, b = operands(expr)
         chosen = self.condition(condition, ranges)
         if isinstance(chosen, bool):
             return self.number(a if chosen else b, ranges)
@@ -288,7 +289,7 @@ class Expressions:
         decisive = isinstance(condition, Or)
         combine = self.builder.or_ if decisive else self.builder.and_
         result: Any = not decisive
-        for part in condition.args:
+        for part in operands(condition):
             value = self.condition(part, ranges)
             if isinstance(value, bool):
                 if value == decisive:

@@ -38,7 +38,7 @@ class InterpretedKernel(Kernel):
             raise LaunchError("the interpreter has no streams")
         parameters: dict[str, int] = {}
         if any(p.name == "workgroups" for p in self.graph.parameters.given):
-            parameters["workgroups"] = workgroups or WORKGROUPS
+            parameters["workgroups"] = WORKGROUPS if workgroups is None else workgroups
         elif workgroups is not None:
             raise LaunchError("this graph fixes its workgroups; schedule it with workgroups=None")
         result = interpret(self.graph, a, b, c, alpha=alpha, beta=beta, parameters=parameters).d

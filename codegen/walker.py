@@ -6,7 +6,7 @@ supports; loops, branches and values are the same for all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,9 +28,9 @@ class Fragments:
 
     def __init__(self, entry: ir.IRBuilder) -> None:
         self.entry = entry
-        self.slots: dict[tuple[str, int], ir.Value] = {}
+        self.slots: dict[tuple[str, int], ir.AllocaInstr] = {}
 
-    def slot(self, name: str, number: int, kind: ir.Type) -> ir.Value:
+    def slot(self, name: str, number: int, kind: ir.Type) -> ir.AllocaInstr:
         """The stack slot of one register."""
         key = (name, number)
         if key not in self.slots:
@@ -192,7 +192,7 @@ class Walker:
                 self.run(node.orelse)
 
     @contextmanager
-    def _scoped(self) -> Iterator[None]:
+    def _scoped(self) -> Generator[None, None, None]:
         """Names given inside end here."""
         saved = dict(self.values)
         yield
@@ -200,7 +200,7 @@ class Walker:
         self.values.update(saved)
 
     @contextmanager
-    def _branch(self) -> Iterator[None]:
+    def _branch(self) -> Generator[None, None, None]:
         """What is printed inside ends here too: it does not dominate what follows."""
         with self._scoped():
             printed = dict(self.expressions.printed)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from sympy import Symbol
+
 from coordgraph.control.asynchronous import Counter, MultiplyShared
 from coordgraph.control.lowered import MultiplyFragments
 from coordgraph.control.operations import (
@@ -92,7 +94,7 @@ def _unbound(graph: KernelGraph) -> Iterator[str]:
     machine = {d.symbol for d in graph.coordinates if d.hardware}
     given = {p.symbol for p in graph.parameters.items}
 
-    def visit(ops: tuple[Operation, ...], bound: set[object]) -> Iterator[str]:
+    def visit(ops: tuple[Operation, ...], bound: set[Symbol]) -> Iterator[str]:
         bound = set(bound)
         for op in ops:
             inside = bound

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sympy import Expr
@@ -28,9 +28,9 @@ class KernelGraph:
     """
 
     gemm: Gemm
-    coordinates: CoordinateGraph = CoordinateGraph()
-    control: ControlGraph = ControlGraph()
-    parameters: Parameters = Parameters()
+    coordinates: CoordinateGraph = field(default_factory=CoordinateGraph)
+    control: ControlGraph = field(default_factory=ControlGraph)
+    parameters: Parameters = field(default_factory=Parameters)
     tensors: tuple[Tensor, ...] = ()
     level: str = "problem"
     log: tuple[str, ...] = ()

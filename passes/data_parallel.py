@@ -19,7 +19,7 @@ __all__ = ["DataParallel"]
 
 @dataclass(frozen=True)
 class DataParallel(Pass):
-    """A workgroup for every output tile; *persistent*: workgroup w takes tiles w, w+W, w+2W, …
+    """A workgroup for every output tile; *persistent*: workgroup w takes every W-th tile from w.
 
     Before: dangling `MacroTileNumber`s m and n. After::
 

@@ -56,11 +56,11 @@ class Reorder(Pass):
             c = e.coordinates
             flat = c.fresh("tile.flat")
             kind = MacroTileNumber if self.group == 1 else Linear
-            if self.group == 1 or len(order) > 1:
+            if self.group > 1 and len(order) == 1:
+                flat = order[0].id
+            else:
                 c.add(kind(flat, tiles, note="output tiles"))
                 c.connect(Flatten(tuple(d.id for d in order), flat))
-            else:
-                flat = order[0].id
             if self.group > 1:
                 outer_size = ceil_div(tiles, Integer(self.group))
                 outer = c.add(Linear(c.fresh("tile.outer"), outer_size))

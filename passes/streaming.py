@@ -23,7 +23,7 @@ from coordgraph.control.operations import (
 )
 from coordgraph.coordinates.dimensions import Dimension, ForLoop, Linear, Workgroup
 from coordgraph.coordinates.edges import PassThrough, Split, Tile
-from coordgraph.integers import FloorDiv, Maximum, Minimum, ceil_div
+from coordgraph.integers import ceil_div, floor_div, maximum, minimum
 from coordgraph.kernel import KernelEditor
 from passes.fixup import SLOT, add_workspace
 from passes.tiles import TileWork
@@ -68,7 +68,7 @@ class Stream:
         assert iterations is not None
         share = e.parameter(
             "share",
-            Maximum(Integer(1), ceil_div(iterations, self.workgroups)),
+            maximum(Integer(1), ceil_div(iterations, self.workgroups)),
             note="streamed iterations per workgroup",
         )
         e.assume(share * self.workgroups)
@@ -95,9 +95,9 @@ class Stream:
             """The workgroup whose share holds iteration `k` of this output tile."""
             return graph.forward({**here, self.loop: k}, ["sk.workgroup"], ranges)[0]
 
-        mine = Assign("iterations", Minimum(share, iterations - share * workgroup))
+        mine = Assign("iterations", minimum(share, iterations - share * workgroup))
         first = Assign("k_first", k_first)
-        count = Assign("k_count", Minimum(self.depth - first.symbol, mine.symbol - tile))
+        count = Assign("k_count", minimum(self.depth - first.symbol, mine.symbol - tile))
         finish = self._finish(work, holder, first, count)
         segment = (
             first,
@@ -107,7 +107,7 @@ class Stream:
             SetCoordinate(ACCUMULATE, Integer(0), finish),
         )
         if self.owner == "first":
-            step = Minimum(self.depth - k_first, mine.symbol - tile)
+            step = minimum(self.depth - k_first, mine.symbol - tile)
             walk: Body = (For(TILE, Integer(0), mine.symbol, step, segment),)
         else:
             walk = self._backwards(e, share * workgroup, mine, segment)
@@ -136,9 +136,9 @@ class Stream:
         e.coordinates.add(ForLoop("visit", name="Visit", note="segments, from the last"))
         visit = e.coordinates["visit"].symbol
         tiles_end = Assign("tiles_end", ceil_div(begin + mine.symbol, self.depth))
-        start = Maximum(begin, (tiles_end.symbol - 1 - visit) * self.depth) - begin
-        visits = tiles_end.symbol - FloorDiv(begin, self.depth)
+        start = maximum(begin, (tiles_end.symbol - 1 - visit) * self.depth) - begin
+        visits = tiles_end.symbol - floor_div(begin, self.depth)
         # The share is not empty, so the minimum changes nothing; from it proofs see that no segment
         # begins behind its share.
-        body = SetCoordinate(TILE, Minimum(start, mine.symbol - 1), segment)
+        body = SetCoordinate(TILE, minimum(start, mine.symbol - 1), segment)
         return (tiles_end, For("visit", Integer(0), visits, body=(body,)))

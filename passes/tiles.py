@@ -1,4 +1,4 @@
-"""What every schedule does with the precondition: find the tile's work, flatten the tile numbers."""
+"""What every schedule does with the precondition: find a tile's work, flatten the tile numbers."""
 
 from __future__ import annotations
 

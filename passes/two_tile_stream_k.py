@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sympy import Eq, Expr, Integer
+from sympy import Expr, Integer
 
 from coordgraph import KernelGraph
 from coordgraph.control.operations import Body, For, Scope, SetCoordinate
 from coordgraph.coordinates.dimensions import Linear, Selector, Workgroup
 from coordgraph.coordinates.edges import PassThrough, Split, Sunder, Tile
-from coordgraph.integers import FloorDiv, FloorMod, Maximum, Select
+from coordgraph.integers import equal, floor_div, floor_mod, maximum, select
 from coordgraph.kernel import KernelEditor
 from passes.base import Pass
 from passes.stream_k import check_stream_options
@@ -93,9 +93,9 @@ class TwoTileStreamK(Pass):
     @staticmethod
     def _waves(e: KernelEditor, tiles: Expr, count: Expr) -> Expr:
         """Data-parallel waves: all where they fit exactly, else one fewer than fit."""
-        fit = FloorDiv(tiles, count)
-        fewer = Maximum(fit - 1, Integer(0))
-        waves = Select(Eq(FloorMod(tiles, count), 0), fit, fewer)
+        fit = floor_div(tiles, count)
+        fewer = maximum(fit - 1, Integer(0))
+        waves = select(equal(floor_mod(tiles, count), 0), fit, fewer)
         return e.parameter("dp_waves", waves, minimum=0, note="data-parallel tiles per workgroup")
 
 

@@ -80,7 +80,7 @@ class HopperWalker(CudaWalker):
 
     # Multiplications
 
-    def _accumulators(self, name: str) -> list[ir.Value]:
+    def _accumulators(self, name: str) -> list[ir.AllocaInstr]:
         """The stack slots of all registers of an accumulator."""
         (first, *_) = (
             op for op in self.graph.control.of_kind(ops.MultiplyShared) if op.accumulator == name
@@ -88,7 +88,7 @@ class HopperWalker(CudaWalker):
         parts = prod(self.graph.coordinates[dim].fixed_size for dim in first.registers)
         return [self.fragments.slot(name, i, F32) for i in range(parts * first.count)]
 
-    def _replace(self, slots: list[ir.Value], values: list[ir.Value]) -> None:
+    def _replace(self, slots: list[ir.AllocaInstr], values: list[ir.Value]) -> None:
         for slot, value in zip(slots, values, strict=True):
             self.builder.store(value, slot)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from ctypes import addressof
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from coordgraph import CodegenError, LaunchError
@@ -15,6 +16,7 @@ __all__ = [
     "Device",
     "Function",
     "allow_while_capturing",
+    "bindings",
     "cuda",
     "device",
     "device_count",
@@ -24,17 +26,16 @@ __all__ = [
 
 
 @cache
-def _bindings() -> Any:
-    from cuda.bindings import driver
-
-    return driver
+def bindings() -> Any:
+    """The driver's functions and types (by name: the package is not everywhere, and untyped)."""
+    return import_module("cuda.bindings.driver")
 
 
 @cache
 def unavailable() -> str | None:
     """Why no GPU can be used here, or None."""
     try:
-        driver = _bindings()
+        driver = bindings()
     except ImportError as error:
         return f"cuda-python is not installed ({error}); pip install cuda-python"
     try:
@@ -51,7 +52,7 @@ def unavailable() -> str | None:
 
 def cuda(name: str, *args: Any) -> Any:
     """Call a driver function; LaunchError with the driver's words where it fails."""
-    driver = _bindings()
+    driver = bindings()
     status, *results = getattr(driver, name)(*args)
     if status != driver.CUresult.CUDA_SUCCESS:
         raise LaunchError(f"{name} failed: {_name(status)}")
@@ -59,7 +60,7 @@ def cuda(name: str, *args: Any) -> Any:
 
 
 def _name(status: Any) -> str:
-    driver = _bindings()
+    driver = bindings()
     _, name = driver.cuGetErrorName(status)
     _, text = driver.cuGetErrorString(status)
     return f"{(name or b'').decode()}: {(text or b'').decode()}"
@@ -72,9 +73,9 @@ def require_gpu() -> None:
 
 
 @contextmanager
-def allow_while_capturing() -> Iterator[None]:
+def allow_while_capturing() -> Generator[None, None, None]:
     """Let this thread allocate memory and load code while some stream captures a CUDA graph."""
-    relaxed = _bindings().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    relaxed = bindings().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     before = cuda("cuThreadExchangeStreamCaptureMode", relaxed)
     try:
         yield
@@ -106,7 +107,7 @@ class Device:
 def device(ordinal: int = 0) -> Device:
     """A device by number; CodegenError with the reason where there is none."""
     require_gpu()
-    driver = _bindings()
+    driver = bindings()
     handle = cuda("cuDeviceGet", ordinal)
     attribute = driver.CUdevice_attribute
     read = {
@@ -139,7 +140,7 @@ class Function:
     """
 
     def __init__(self, where: Device, ptx: str, name: str, threads: int, shared_bytes: int) -> None:
-        driver = _bindings()
+        driver = bindings()
         where.activate()
         status, self.module = driver.cuModuleLoadData(ptx.encode() + b"\0")
         if status != driver.CUresult.CUDA_SUCCESS:
@@ -162,13 +163,13 @@ class Function:
         self.resident = int(per_processor) * where.processors
 
     def _attribute(self, name: str) -> int:
-        kinds = _bindings().CUfunction_attribute
+        kinds = bindings().CUfunction_attribute
         which = getattr(kinds, f"CU_FUNC_ATTRIBUTE_{name}")
         return int(cuda("cuFuncGetAttribute", which, self.handle))
 
     def launch(self, grid: int, stream: int, arguments: Any, *, together: bool) -> None:
         """Launch `grid` workgroups; `together`: all of them must be resident at once."""
-        driver = _bindings()
+        driver = bindings()
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
         config.blockDimX, config.blockDimY, config.blockDimZ = self.threads, 1, 1

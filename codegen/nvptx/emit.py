@@ -256,12 +256,14 @@ class CudaWalker(Walker):
 
     # Registers
 
-    def _slots(self, node: Node, name: str, dims: tuple[str, ...], width: int) -> list[ir.Value]:
+    def _slots(
+        self, node: Node, name: str, dims: tuple[str, ...], width: int
+    ) -> list[ir.AllocaInstr]:
         first = self.register(node, dims, width)
         kind = F32 if name == "acc" else I32
         return [self.fragments.slot(name, first + i, kind) for i in range(width)]
 
-    def _load_slots(self, slots: list[ir.Value]) -> list[ir.Value]:
+    def _load_slots(self, slots: list[ir.AllocaInstr]) -> list[ir.Value]:
         return [self.builder.load(slot, typ=slot.allocated_type) for slot in slots]
 
     def emit_ZeroFragment(self, node: Node, op: ops.ZeroFragment) -> None:

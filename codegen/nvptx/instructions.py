@@ -74,8 +74,9 @@ class Instructions:
         self.asm(f"bar.sync {identifier}, {workitems};", "", [], VOID, pure=False)
 
     def pinned(self, value: ir.Value) -> ir.Value:
-        """The same f32, computed here: LLVM would sink a tile's sums below all of its loads, and
-        there are not registers enough for both.
+        """The same f32, computed here.
+
+        LLVM would sink a tile's sums below all of its loads; registers do not suffice for both.
         """
         kind = ir.FunctionType(F32, [F32])
         return self.builder.asm(kind, "", "=f,0", [value], side_effect=True)

@@ -100,7 +100,7 @@ class CudaProgram:
         return assemble(self.ptx, self.architecture)
 
     def assembled(self) -> tuple[CudaProgram, PtxasReport]:
-        """This program or the first leaner one that ptxas assembles without a spill, and its report.
+        """This program or the first leaner one that ptxas assembles without a spill; its report.
 
         Where none does, the leanest (needs ptxas).
         """

@@ -164,7 +164,8 @@ class CudaKernel(Kernel):
         """Parameter values and grid of a launch; LaunchError where it could not make progress."""
         parameters = self.graph.parameters
         if "workgroups" in parameters and parameters["workgroups"].value is None:
-            given = {**given, "workgroups": workgroups or loaded.function.resident}
+            count = loaded.function.resident if workgroups is None else workgroups
+            given = {**given, "workgroups": count}
         elif workgroups is not None:
             raise LaunchError("this graph fixes its workgroups; schedule it with workgroups=None")
         values = parameters.evaluate(given)

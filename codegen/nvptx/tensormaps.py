@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from codegen.checks import TensorView
-from codegen.nvptx.driver import cuda
+from codegen.nvptx.driver import bindings, cuda
 from coordgraph.tensors import dtype
 
 __all__ = ["TensorMaps", "copy_engine_takes"]
@@ -38,8 +38,7 @@ class TensorMaps:
 
 
 def _encode(view: TensorView, box: tuple[int, ...]) -> Any:
-    from cuda.bindings import driver
-
+    driver = bindings()
     kinds = driver.CUtensorMapDataType
     kind = {
         "bf16": kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from codegen.nvptx.driver import Device, allow_while_capturing, cuda
+from codegen.nvptx.driver import Device, allow_while_capturing, bindings, cuda
 
 __all__ = ["Workspaces"]
 
@@ -43,21 +43,17 @@ class Workspaces:
 
     def _owner(self, stream: int) -> Any:
         """The stream, or the capture that is going on there."""
-        from cuda.bindings import driver
-
         status, identifier, *_ = cuda("cuStreamGetCaptureInfo", stream)
-        if status == driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE:
+        if status == bindings().CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE:
             return (stream, int(identifier))
         return stream
 
     def _allocate(self, size: int, zeroed: bool) -> _Buffer:
         """Allocate, also while some stream captures: the relaxed mode allows it."""
-        from cuda.bindings import driver
-
         with allow_while_capturing():
             pointer = int(cuda("cuMemAlloc", max(size, 16)))
             if zeroed:
-                private = cuda("cuStreamCreate", driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
+                private = cuda("cuStreamCreate", bindings().CUstream_flags.CU_STREAM_NON_BLOCKING)
                 cuda("cuMemsetD32Async", pointer, 0, -(-size // 4), private)
                 cuda("cuStreamSynchronize", private)
                 cuda("cuStreamDestroy", private)

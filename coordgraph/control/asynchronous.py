@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sympy import Expr, Integer, sympify
+from sympy import Expr, sympify
 from sympy.logic.boolalg import Boolean, false
 
-from coordgraph.control.operations import Body, Operation
+from coordgraph.control.operations import ONE, Body, Operation
 
 __all__ = [
     "Advance",
@@ -47,7 +47,7 @@ class Advance(Operation):
     """Move a counter on."""
 
     dim: str
-    by: Expr = Integer(1)
+    by: Expr = ONE
 
     ROLES = ("dim",)
 

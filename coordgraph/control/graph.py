@@ -14,8 +14,9 @@ from coordgraph.control.operations import Body, Kernel, Operation
 
 __all__ = ["ControlEdge", "ControlGraph", "Rewrite", "rewrite"]
 
-O = TypeVar("O", bound=Operation)
+OperationT = TypeVar("OperationT", bound=Operation)
 Rewrite = Callable[[Operation], "Operation | Body"]
+EMPTY = Kernel()
 
 
 class ControlEdge(Enum):
@@ -34,14 +35,14 @@ class ControlGraph:
     operation to the next. Operations are numbered in order, so ids are deterministic.
     """
 
-    root: Kernel = Kernel()
+    root: Kernel = EMPTY
 
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
         """Every operation; its place here is its id."""
         return tuple(self.root.walk())
 
-    def of_kind(self, kind: type[O]) -> tuple[O, ...]:
+    def of_kind(self, kind: type[OperationT]) -> tuple[OperationT, ...]:
         """The operations of a kind, in order."""
         return tuple(op for op in self.operations if isinstance(op, kind))
 
@@ -59,9 +60,9 @@ class ControlGraph:
             for role, names in op.bindings.items()
         }
 
-    def networkx(self) -> nx.DiGraph:
+    def networkx(self) -> nx.DiGraph[int]:
         """The same as a networkx graph; nodes hold `operation`, edges hold `kind`."""
-        view: nx.DiGraph = nx.DiGraph()
+        view: nx.DiGraph[int] = nx.DiGraph()
         for position, op in enumerate(self.operations):
             view.add_node(position, operation=op)
         for start, end, kind in self.edges:

@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 OPERATIONS: dict[str, type[Operation]] = {}
+ONE = Integer(1)
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class For(Operation):
     dim: str
     start: Expr
     stop: Expr
-    step: Expr = Integer(1)
+    step: Expr = ONE
     body: Body = ()
     unroll: bool = False
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar, cast
 
 from sympy import Expr, Ge, Gt, Integer, Le, Lt, Symbol, sympify
+from sympy.core.basic import Basic
 from sympy.logic.boolalg import And, Boolean
 
 from coordgraph.control.asynchronous import Counter
@@ -17,10 +19,11 @@ from coordgraph.control.operations import Assign, For, SetCoordinate
 from coordgraph.coordinates.graph import CoordinateGraph
 from coordgraph.coordinates.rules import simplify_condition
 from coordgraph.coordinates.traverse import Direction, Solution, solve
-from coordgraph.integers import Ranges, ceil_div, index_symbol, simplify
+from coordgraph.integers import Ranges, ceil_div, index_symbol, operands, simplify
 
 __all__ = ["Loop", "Scoped"]
 
+ExpressionT = TypeVar("ExpressionT", Expr, Boolean)
 MOST_STEPS = 2**30
 """No workgroup takes so many steps in one launch."""
 
@@ -94,7 +97,7 @@ class Scoped:
     def enter_if(self, condition: Boolean) -> Scoped:
         """The scope of a body whose (resolved) condition holds."""
         ranges = self.ranges
-        for part in condition.args if isinstance(condition, And) else (condition,):
+        for part in operands(condition) if isinstance(condition, And) else (condition,):
             match part:
                 case Lt():
                     small, large, gap = part.lhs, part.rhs, 1
@@ -134,10 +137,10 @@ class Scoped:
         """Upstream coordinates here, and the condition that they are not padding."""
         return solve(self.coordinates, Direction.REVERSE, self.known, wanted, self.ranges)
 
-    def _put_in(self, expr: Expr) -> Expr:
+    def _put_in(self, expr: ExpressionT) -> ExpressionT:
         values = {index_symbol(dim): value for dim, value in self.known.items()}
-        return expr.xreplace({s: v for s, v in values.items() if s != v})
+        return cast(ExpressionT, expr.xreplace({s: v for s, v in values.items() if s != v}))
 
-    def _expand(self, expr: Expr) -> Expr:
+    def _expand(self, expr: Basic) -> Expr:
         """The names of `Assign` replaced by what they stand for (proofs look through them)."""
-        return expr.xreplace(dict(self.definitions))
+        return cast(Expr, expr.xreplace(dict(self.definitions)))

@@ -141,9 +141,9 @@ class CoordinateGraph:
         """A context manager that builds the next graph: `with g.edit() as e: …; e.graph`."""
         return CoordinateEditor(self)
 
-    def networkx(self) -> nx.DiGraph:
+    def networkx(self) -> nx.DiGraph[Any]:
         """Bipartite view, upstream to downstream: ids of dimensions, and `(position, kind)`."""
-        view: nx.DiGraph = nx.DiGraph()
+        view: nx.DiGraph[Any] = nx.DiGraph()
         for dimension in self:
             view.add_node(dimension.id, dimension=dimension)
         for position, edge in enumerate(self._edges):

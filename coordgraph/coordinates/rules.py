@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from sympy import Eq, Expr, Ge, Gt, Le, Lt, Ne
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import And, Boolean, Not, Or, false, true
 
-from coordgraph.integers import Ranges, simplify
+from coordgraph.integers import Ranges, operands, simplify
 
 __all__ = ["decide", "simplify_condition"]
 
@@ -16,17 +18,17 @@ def decide(condition: Boolean, ranges: Ranges) -> bool | None:
     if condition in (true, false):
         return condition == true
     if isinstance(condition, Not):
-        inner = decide(condition.args[0], ranges)
+        inner = decide(operands(condition)[0], ranges)
         return None if inner is None else not inner
     if isinstance(condition, And | Or):
-        parts = [decide(part, ranges) for part in condition.args]
+        parts = [decide(part, ranges) for part in operands(condition)]
         decisive = isinstance(condition, Or)
         if decisive in parts:
             return decisive
         return None if None in parts else not decisive
     if not isinstance(condition, Relational):
         return None
-    left, right = condition.lhs, condition.rhs
+    left, right = operands(condition)
     match condition:
         case Eq() | Ne():
             equal = _decide_equal(left, right, ranges)
@@ -60,10 +62,10 @@ def _decide_equal(left: Expr, right: Expr, ranges: Ranges) -> bool | None:
 def simplify_condition(condition: Boolean, ranges: Ranges) -> Boolean:
     """The condition with simplified sides; `true` or `false` where it is decided."""
     if isinstance(condition, And | Or | Not):
-        return condition.func(*(simplify_condition(part, ranges) for part in condition.args))
+        return condition.func(*(simplify_condition(part, ranges) for part in operands(condition)))
     if isinstance(condition, Relational):
-        sides = [simplify(side, ranges) for side in condition.args]
-        condition = condition.func(*sides)
+        sides = [simplify(side, ranges) for side in operands(condition)]
+        condition = cast(Boolean, condition.func(*sides))
     decided = decide(condition, ranges)
     if decided is None:
         return condition

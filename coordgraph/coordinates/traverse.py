@@ -158,7 +158,7 @@ def _plan(
     targets: list[str],
     definers: dict[str, list[Edge]],
 ) -> list[Edge]:
-    """The edges that the targets need, each after those it reads (an explicit stack: deep graphs)."""
+    """The edges that the targets need, each after those it reads (a stack: graphs are deep)."""
     path: list[Edge] = []
     done: set[str] = set(start)
     placed: set[int] = set()
@@ -195,7 +195,8 @@ def _only(
     if not edges:
         missing = sorted(_missing(graph, direction, name, start, definers))
         raise NoPath(
-            f"no {direction.value} path leads to '{name}' from {', '.join(sorted(start)) or 'nothing'}"
+            f"no {direction.value} path leads to '{name}' from "
+            + (", ".join(sorted(start)) or "nothing")
             + (f"; a value of {', '.join(map(repr, missing))} is missing" if missing else "")
         )
     return edges[0]

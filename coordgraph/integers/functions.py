@@ -6,9 +6,9 @@ that needs bounds is the business of :mod:`coordgraph.integers.simplify`.
 """
 
 from functools import cache
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
-from sympy import Expr, Function, Integer, S, Symbol
+from sympy import Eq, Expr, Function, Integer, S, Symbol
 from sympy.core.basic import Basic
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import And, Boolean, BooleanAtom, Not, Or
@@ -187,6 +187,16 @@ def maximum(a: IntegerLike, b: IntegerLike) -> Expr:
 def select(condition: Boolean | bool, a: IntegerLike, b: IntegerLike) -> Expr:
     """``a if condition else b``, typed as an expression."""
     return cast(Expr, Select(condition, a, b))
+
+
+def equal(a: IntegerLike, b: IntegerLike) -> Boolean:
+    """``a == b``, typed as a condition."""
+    return cast(Boolean, Eq(a, b))
+
+
+def operands(expr: Basic) -> tuple[Any, ...]:
+    """``expr.args``, which sympy types as `Basic`: the node's class says what they really are."""
+    return expr.args
 
 
 def ceil_div(a: IntegerLike, b: IntegerLike) -> Expr:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sympy import Eq, Integer
+from sympy import Integer
 
 from coordgraph.control.lowered import (
     AccumulateFragment,
@@ -18,7 +18,7 @@ from coordgraph.control.lowered import (
 )
 from coordgraph.control.operations import Body, For, If, Operation, SetCoordinate
 from coordgraph.coordinates.graph import CoordinateEditor
-from coordgraph.integers import index_symbol
+from coordgraph.integers import equal, index_symbol
 
 __all__ = ["Accumulator", "at", "leader", "unrolled"]
 
@@ -39,11 +39,11 @@ def at(dims: dict[str, int], *body: Operation) -> Operation:
 
 def leader(*body: Operation) -> Operation:
     """What one workitem does for all."""
-    return If(Eq(index_symbol("workitem"), 0), body)
+    return If(equal(index_symbol("workitem"), 0), body)
 
 
 class Accumulator:
-    """Control that moves an accumulator: `registers` tell its vectors apart, `vector` is along them.
+    """Control that moves an accumulator: `registers` tell vectors apart, `vector` runs along one.
 
     Args:
         c: the coordinates being built.
@@ -91,11 +91,11 @@ class Accumulator:
 
     def epilogue(self, tensor: str, width: int) -> Body:
         """`acc = alpha·acc + beta·C`."""
-        read = If(Eq(index_symbol("read_c"), 1), (self.add(tensor, width, "beta"),))
+        read = If(equal(index_symbol("read_c"), 1), (self.add(tensor, width, "beta"),))
         return (self.scale("alpha"), read)
 
     def send(self) -> Body:
-        """Store, then let one workitem publish: the barrier orders all stores before its release."""
+        """Store, then let one workitem publish; a barrier orders all stores before its release."""
         return (self.store("partials", self.width), self.barrier, leader(SignalFlag("flags")))
 
     def receive(self) -> Body:

@@ -1,4 +1,4 @@
-"""The software pipeline: copies run `stages - 1` accumulation steps ahead of the multiplications."""
+"""The software pipeline: copies run `stages - 1` accumulation steps ahead of multiplications."""
 
 from __future__ import annotations
 

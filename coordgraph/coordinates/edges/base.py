@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sympy import Expr
 from sympy.logic.boolalg import Boolean
@@ -23,6 +23,17 @@ from coordgraph.integers import Ranges
 __all__ = ["EDGES", "Edge", "Law", "Sizes"]
 
 EDGES: dict[str, type[Edge]] = {}
+
+if TYPE_CHECKING:
+
+    class Operands:
+        """One side of an edge: written as an id or several, read as a tuple of ids."""
+
+        def __get__(self, edge: object, owner: type | None = None) -> tuple[str, ...]: ...
+        def __set__(self, edge: object, value: str | Sequence[str]) -> None: ...
+
+else:
+    Operands = tuple[str, ...]
 
 
 class Law(Enum):
@@ -44,8 +55,8 @@ class Sizes:
 class Edge(ABC):
     """An ordered hyperedge: operand order is meaning."""
 
-    upstream: tuple[str, ...]
-    downstream: tuple[str, ...]
+    upstream: Operands
+    downstream: Operands
 
     arity: ClassVar[tuple[int | None, int | None]]
     """Operands upstream and downstream; None means one or more."""

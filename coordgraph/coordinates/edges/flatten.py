@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sympy import Eq, Expr
+from sympy import Expr
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.coordinates.edges.radix import compose, decompose, product
-from coordgraph.integers import Ranges
+from coordgraph.integers import Ranges, equal
 
 __all__ = ["Flatten"]
 
@@ -27,7 +27,7 @@ class Flatten(Edge):
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         (whole,), total = sizes.downstream, product(sizes.upstream)
-        return () if whole is None or total is None else (Eq(whole, total),)
+        return () if whole is None or total is None else (equal(whole, total),)
 
     def reverse(
         self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sympy import Eq, Expr, Integer, Lt, sympify
+from sympy import Expr, Integer, Lt, sympify
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.coordinates.edges.radix import product, split_by_strides, strided_sum
 from coordgraph.errors import VerifyError
-from coordgraph.integers import Ranges
+from coordgraph.integers import Ranges, equal
 
 __all__ = ["Join"]
 
@@ -41,7 +41,7 @@ class Join(Edge):
         if whole is None or any(size is None for size in sizes.upstream):
             return ()
         last = [size - 1 for size in sizes.upstream if size is not None]
-        return (Eq(whole, (strided_sum(last, self.strides) + Integer(1)).expand()),)
+        return (equal(whole, (strided_sum(last, self.strides) + Integer(1)).expand()),)
 
     def reverse(
         self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges

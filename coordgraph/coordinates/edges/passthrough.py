@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sympy import Eq, Expr
+from sympy import Expr
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
-from coordgraph.integers import Ranges
+from coordgraph.integers import Ranges, equal
 
 __all__ = ["PassThrough"]
 
@@ -23,7 +23,7 @@ class PassThrough(Edge):
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         (above,), (below,) = sizes.upstream, sizes.downstream
-        return () if above is None or below is None else (Eq(above, below),)
+        return () if above is None or below is None else (equal(above, below),)
 
     def reverse(
         self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sympy import Eq, Expr, Integer, sympify
+from sympy import Expr, Integer, sympify
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.coordinates.edges.radix import split_by_strides, strided_sum
 from coordgraph.errors import VerifyError
-from coordgraph.integers import Ranges
+from coordgraph.integers import Ranges, equal
 
 __all__ = ["Split"]
 
@@ -40,7 +40,7 @@ class Split(Edge):
         if whole is None or any(size is None for size in sizes.downstream):
             return ()
         last = [size - 1 for size in sizes.downstream if size is not None]
-        return (Eq(whole, (strided_sum(last, self.strides) + Integer(1)).expand()),)
+        return (equal(whole, (strided_sum(last, self.strides) + Integer(1)).expand()),)
 
     def reverse(
         self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sympy import Eq, Expr, Ge, Integer, Lt
+from sympy import Expr, Ge, Integer, Lt
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.errors import EvaluationError, NotInvertible, VerifyError
-from coordgraph.integers import Ranges, Select
+from coordgraph.integers import Ranges, equal, select
 
 __all__ = ["Sunder"]
 
@@ -37,9 +37,9 @@ class Sunder(Edge):
         (whole,), segments, choices = sizes.upstream, sizes.downstream[:-1], sizes.downstream[-1]
         rules: list[Boolean] = []
         if whole is not None and all(size is not None for size in segments):
-            rules.append(Eq(whole, sum((s for s in segments if s is not None), Integer(0))))
+            rules.append(equal(whole, sum((s for s in segments if s is not None), Integer(0))))
         if choices is not None:
-            rules.append(Eq(choices, Integer(len(segments))))
+            rules.append(equal(choices, Integer(len(segments))))
         return tuple(rules)
 
     def reverse(
@@ -61,7 +61,7 @@ class Sunder(Edge):
             index = segments[chosen]
             assert index is not None
             value = index + offsets[chosen]
-            result = value if result is None else Select(Eq(selector, chosen), value, result)
+            result = value if result is None else select(equal(selector, chosen), value, result)
         assert result is not None
         return (result,)
 
@@ -70,7 +70,7 @@ class Sunder(Edge):
         offsets = self._offsets(sizes)
         selector: Expr = Integer(len(offsets) - 1)
         for chosen in reversed(range(len(offsets) - 1)):
-            selector = Select(Lt(index, offsets[chosen + 1]), Integer(chosen), selector)
+            selector = select(Lt(index, offsets[chosen + 1]), Integer(chosen), selector)
         return (*(index - offset for offset in offsets), selector)
 
     def guard(

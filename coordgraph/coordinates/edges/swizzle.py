@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sympy import Eq, Expr
+from sympy import Expr
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.errors import NotInvertible, VerifyError
-from coordgraph.integers import BitXor, FloorDiv, FloorMod, Ranges, Select
+from coordgraph.integers import Ranges, bit_xor, equal, floor_div, floor_mod, select
 
 __all__ = ["Swizzle"]
 
@@ -52,13 +52,13 @@ class Swizzle(Edge):
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         rules: list[Boolean] = [
-            Eq(above, below)
+            equal(above, below)
             for above, below in zip(sizes.upstream, sizes.downstream, strict=True)
             if above is not None and below is not None
         ]
         last = sizes.upstream[-1]
         if self.function == "xor" and last is not None:
-            rules.append(Eq(FloorMod(last, self.modulus), 0))
+            rules.append(equal(floor_mod(last, self.modulus), 0))
         return tuple(rules)
 
     def reverse(
@@ -72,15 +72,15 @@ class Swizzle(Edge):
     def _apply(self, indices: Sequence[Expr], sizes: Sizes) -> tuple[Expr, ...]:
         *others, index = indices
         if self.function == "xor":
-            by = FloorMod(FloorDiv(others[0], self.divisor), self.modulus)
-            return (*others, BitXor(index, by))
+            by = floor_mod(floor_div(others[0], self.divisor), self.modulus)
+            return (*others, bit_xor(index, by))
         size = sizes.upstream[-1]
         if size is None:
             raise NotInvertible(f"{self}: '{self.function}' needs the size of its last operand")
         mirrored = size - 1 - index
         if self.function == "reflect":
             return (*others, mirrored)
-        return (*others, Select(Eq(FloorMod(others[0], 2), 1), mirrored, index))
+        return (*others, select(equal(floor_mod(others[0], 2), 1), mirrored, index))
 
 
 def _power_of_two(number: int) -> bool:

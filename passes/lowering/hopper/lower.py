@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sympy import And, Eq, Gt, Integer, Lt
+from sympy import And, Gt, Integer, Lt
 
 from coordgraph import KernelGraph
 from coordgraph.control.asynchronous import (
@@ -38,7 +38,7 @@ from coordgraph.control.operations import (
 )
 from coordgraph.coordinates.dimensions import Register
 from coordgraph.coordinates.graph import CoordinateEditor
-from coordgraph.integers import FloorMod, index_symbol
+from coordgraph.integers import equal, floor_mod, index_symbol
 from coordgraph.tensors import dtype
 from passes.base import Pass
 from passes.lowering.control import Accumulator, at, leader, unrolled
@@ -132,7 +132,7 @@ class LowerToHopper(Pass):
                     (
                         SetRegisters(PRODUCER_REGISTERS, grow=False),
                         If(
-                            Eq(index_symbol("workitem"), consumers.workitems),
+                            equal(index_symbol("workitem"), consumers.workitems),
                             (Counter(STEP, (Scope("producer", produce),)),),
                         ),
                     ),
@@ -221,7 +221,7 @@ class _Consumer:
 
     def _accumulate(self, loop: For) -> Body:
         """Multiply as stages fill; free a stage once the multiplications on it have ended."""
-        first = And(Eq(loop.symbol, 0), Eq(index_symbol("fragment.k"), 0))
+        first = And(equal(loop.symbol, 0), equal(index_symbol("fragment.k"), 0))
         multiply = replace(self.multiply, fresh=first)
         body = (
             WaitBarrier(FULL, PHASE),
@@ -237,7 +237,7 @@ class _Consumer:
     def _free(self) -> Operation:
         """One workitem of each warpgroup gives back the stage of the step before."""
         step = index_symbol(STEP) + (self.stages - 1)  # the same stage, and never negative
-        one = Eq(FloorMod(index_symbol("workitem"), 128), 0)
+        one = equal(floor_mod(index_symbol("workitem"), 128), 0)
         return If(one, (SetCoordinate(STEP, step, (ArriveBarrier(EMPTY),)),))
 
 

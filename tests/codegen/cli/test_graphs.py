@@ -13,6 +13,8 @@ from tests.codegen.cli.commands import coordgraph, process
 
 PIPELINE = "reorder{swap=true},stream-k"
 TILE = ("--tile", "16x16x16")
+# Tests register passes too, whose docstrings are their own affair.
+OWN_PASSES = sorted(n for n, kind in PASSES.items() if kind.__module__.startswith("passes."))
 OPENINGS = {"mermaid": "graph TD", "text": "coordgraph 1", "pseudocode": "//", "json": "{"}
 
 
@@ -206,7 +208,7 @@ def test_passes_lists_all_of_them():
     assert all(entry["name"] in plain and entry["summary"] in plain for entry in found)
 
 
-@pytest.mark.parametrize("name", sorted(PASSES))
+@pytest.mark.parametrize("name", OWN_PASSES)
 def test_explain_prints_the_docstring(name: str):
     done = coordgraph("explain", name)
     assert done.code == 0

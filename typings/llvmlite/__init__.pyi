@@ -1,0 +1,1 @@
+# The part of llvmlite in use here; the library comes without types.
