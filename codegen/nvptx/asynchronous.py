@@ -32,7 +32,7 @@ class HopperWalker(CudaWalker):
         return self._number_of(self._address(node, dim)[0])
 
     def emit_Counter(self, node: Node, op: ops.Counter) -> None:
-        slot = self.fragments.slot(op.dim, id(node), I32)
+        slot = self.fragments.slot(op.dim, len(self.fragments.slots), I32)
         self.builder.store(ir.Constant(I32, 0), slot)
         self.values[self.graph.coordinates.symbol(op.dim)] = slot
         self.run(node.body)
