@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from sympy import Integer
 
-from coordgraph import KernelGraph, LaunchError
+from coordgraph import KernelGraph, LaunchError, VerifyError
 from coordgraph.integers import evaluate
 from coordgraph.tensors import Role, Tensor, dtype
 
-__all__ = ["TensorView", "check_call", "problem_parameters"]
+__all__ = ["TensorView", "check_call", "number", "numpy_view", "numpy_views", "problem_parameters"]
 
 LABELS = {"A": "a", "B": "b", "C": "c", "D": "out"}
 
@@ -44,6 +45,53 @@ class TensorView:
                 return False
             expected *= extent
         return True
+
+
+def number(value: Any, what: str) -> float:
+    """A scalar of the epilogue."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise LaunchError(f"{what} = {value!r} is not a number") from None
+
+
+def numpy_view(array: Any, what: str) -> TensorView:
+    """Address, shape, strides and type of a numpy array.
+
+    Raises:
+        LaunchError: it is no numpy array, or its type or layout is none that kernels know.
+    """
+    if not isinstance(array, np.ndarray):
+        raise LaunchError(
+            f"{what} is a {type(array).__name__}, this target takes numpy arrays; convert it with "
+            "numpy.asarray"
+        )
+    try:
+        kind = dtype(array.dtype.name).name
+    except VerifyError as error:
+        raise LaunchError(f"{what}: {error}") from error
+    if not array.dtype.isnative:
+        raise LaunchError(f"{what} has its bytes swapped; convert it with .astype")
+    if any(stride % array.itemsize for stride in array.strides):
+        raise LaunchError(f"{what} is not contiguous row-major (strides {array.strides} in bytes)")
+    strides = tuple(stride // array.itemsize for stride in array.strides)
+    return TensorView(array.ctypes.data, array.shape, strides, kind)
+
+
+def numpy_views(a: Any, b: Any, c: Any, out: Any) -> dict[str, TensorView]:
+    """The numpy arrays of a call, under the names of their tensors; C and D may be missing.
+
+    Raises:
+        LaunchError: as for `numpy_view`; or A or B is missing, or `out` is read-only.
+    """
+    arrays = {"A": a, "B": b, "C": c, "D": out}
+    views = {n: numpy_view(x, LABELS[n]) for n, x in arrays.items() if x is not None}
+    for name in "AB":
+        if name not in views:
+            raise LaunchError(f"{LABELS[name]} is missing")
+    if out is not None and not out.flags.writeable:
+        raise LaunchError("out is read-only; pass an array that may be written")
+    return views
 
 
 def problem_parameters(

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from codegen.checks import check_call, number, numpy_views
 from codegen.kernel import Kernel
 from coordgraph import KernelGraph, LaunchError
 from coordgraph.interpreter import interpret
@@ -36,6 +37,8 @@ class InterpretedKernel(Kernel):
         """Compute D with numpy; `workgroups` (4 by default) where the graph leaves it open."""
         if stream is not None:
             raise LaunchError("the interpreter has no streams")
+        alpha, beta = number(alpha, "alpha"), number(beta, "beta")
+        check_call(self.graph, numpy_views(a, b, c, out), beta=beta)
         parameters: dict[str, int] = {}
         if any(p.name == "workgroups" for p in self.graph.parameters.given):
             parameters["workgroups"] = WORKGROUPS if workgroups is None else workgroups

@@ -7,6 +7,8 @@ from functools import cache
 import llvmlite.binding as llvm
 from llvmlite import ir
 
+from passes.lowering.machine import cuda_machine
+
 __all__ = ["host_machine", "optimize", "ptx_machine"]
 
 
@@ -40,10 +42,9 @@ def optimize(
 def ptx_machine(architecture: str) -> llvm.TargetMachine:
     """The NVPTX machine of an architecture; the PTX version is the lowest that knows it."""
     _initialize()
-    number = int(architecture.removeprefix("sm_").rstrip("af"))
-    version = "ptx80" if number <= 90 else "ptx87"
+    version = cuda_machine(architecture).ptx
     target = llvm.Target.from_triple("nvptx64-nvidia-cuda")
-    return target.create_target_machine(cpu=architecture, features=f"+{version}", opt=3)
+    return target.create_target_machine(cpu=architecture, features=f"+ptx{version}", opt=3)
 
 
 def host_machine() -> llvm.TargetMachine:

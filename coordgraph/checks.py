@@ -71,11 +71,7 @@ def _well_formed(graph: KernelGraph) -> Iterator[str]:
     for p in parameters.items:
         if p.name in coordinates:
             yield f"'{p.name}' is both a parameter and a dimension"
-    for position, op in enumerate(graph.control.operations):
-        for role, names in op.bindings.items():
-            for name in names:
-                if name not in coordinates:
-                    yield f"{op.kind} (operation {position}): no dimension '{name}' for {role}"
+    yield from _unknown_names(graph)
     ranges = parameters.ranges(definitions=True)
     for edge in coordinates.edges:
         for rule in edge.size_rule(coordinates.sizes(edge)):
@@ -87,6 +83,18 @@ def _well_formed(graph: KernelGraph) -> Iterator[str]:
         for symbol in sorted(unbound, key=str):
             yield f"the size of '{dimension.id}' reads '{symbol}', which is no parameter"
     yield from _unbound(graph)
+
+
+def _unknown_names(graph: KernelGraph) -> Iterator[str]:
+    """Tensors and dimensions that operations name and the graph does not have."""
+    for position, op in enumerate(graph.control.operations):
+        tensor = getattr(op, "tensor", None)
+        if tensor is not None and all(t.name != tensor for t in graph.tensors):
+            yield f"{op.kind} (operation {position}): no tensor '{tensor}'"
+        for role, names in op.bindings.items():
+            for name in names:
+                if name not in graph.coordinates:
+                    yield f"{op.kind} (operation {position}): no dimension '{name}' for {role}"
 
 
 def _unbound(graph: KernelGraph) -> Iterator[str]:

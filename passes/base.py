@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 from coordgraph import CoordGraphError, KernelGraph, PassError
 from coordgraph.checks import run_checks
 
-__all__ = ["PASSES", "Pass"]
+__all__ = ["PASSES", "Pass", "option_types"]
 
 PASSES: dict[str, type[Pass]] = {}
 
@@ -46,8 +48,14 @@ class Pass(ABC):
         """Apply the pass.
 
         Raises:
-            PassError: the contract does not hold before or after, or `why_not` says no.
+            PassError: an option is of the wrong type, the contract does not hold before or after,
+                or `why_not` says no.
         """
+        for option, types in option_types(type(self)).items():
+            value = getattr(self, option)
+            if types and not any(_fits(value, kind) for kind in types):
+                wanted = " or ".join(_WORDS[kind] for kind in types)
+                raise PassError(f"{self.name} refuses: {option} = {value!r} should be {wanted}")
         if problems := run_checks(graph, self.requires):
             raise PassError(f"{self} cannot start: " + "; ".join(problems))
         if reason := self.why_not(graph):
@@ -73,5 +81,47 @@ class Pass(ABC):
         return f"{self.name}{{{inside}}}" if inside else self.name
 
 
+_WORDS: dict[type, str] = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "a string",
+    NoneType: "None",
+}
+_EXACT = 2**53
+"""Whole numbers up to here are floats too, without rounding."""
+
+
+@cache
+def option_types(kind: type[Pass]) -> dict[str, tuple[type, ...]]:
+    """Which of bool, int, float, str and None each option takes; () for any other type."""
+    try:
+        hints = get_type_hints(kind)
+    except (NameError, TypeError):  # a type that only a type checker or a function sees
+        hints = {}
+    return {f.name: _plain_types(hints.get(f.name)) for f in fields(kind)}
+
+
+def _plain_types(hint: Any) -> tuple[type, ...]:
+    if get_origin(hint) in (Union, UnionType):
+        alternatives = get_args(hint)
+    elif get_origin(hint) is Literal:
+        alternatives = tuple(type(value) for value in get_args(hint))
+    else:
+        alternatives = (hint,)
+    known = all(isinstance(each, type) and each in _WORDS for each in alternatives)
+    return tuple(dict.fromkeys(alternatives)) if known else ()
+
+
+def _fits(value: object, kind: type) -> bool:
+    if isinstance(value, bool):  # an int to Python, not to a reader
+        return kind is bool
+    if kind is float and isinstance(value, int):
+        return abs(value) <= _EXACT
+    return isinstance(value, kind) and value == value  # NaN equals no pass that is read back
+
+
 def _value(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, float):
+        return repr(float(value))  # numpy's floats write their type as well
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

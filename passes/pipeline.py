@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from types import NoneType
 from typing import Any, Protocol
 
 from coordgraph import CoordGraphError, KernelGraph, ParseError, PassError
-from passes.base import PASSES, Pass
+from passes.base import PASSES, Pass, option_types
 
 __all__ = ["Dump", "Instrument", "Pipeline", "Timing"]
 
@@ -25,13 +26,13 @@ class Instrument(Protocol):
 
 @dataclass
 class Timing:
-    """Keeps the seconds that each pass took."""
+    """Adds up the seconds that each pass took."""
 
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
     def after(self, step: Pass, before: KernelGraph, result: KernelGraph, seconds: float) -> None:
-        """Remember the time."""
-        self.seconds[str(step)] = seconds
+        """Add the time to what the same pass took before."""
+        self.seconds[str(step)] = self.seconds.get(str(step), 0.0) + seconds
 
 
 @dataclass
@@ -99,6 +100,7 @@ class Pipeline:
 
 
 _TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z0-9_.+-]+)|(?P<mark>[{}=,]))")
+_FLOAT = re.compile(r"[+-]?(?:inf|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
 
 
 class _Reader:
@@ -144,27 +146,37 @@ class _Reader:
 
     def _option(self, kind: type[Pass]) -> tuple[str, Any]:
         option = self._word("the name of an option")
-        types = {f.name: str(f.type) for f in fields(kind)}
+        types = option_types(kind)
         if option not in types:
             known = ", ".join(types) or "none"
             raise self._error(f"'{kind.name}' has no option '{option}'; there are: {known}")
+        if len({*types[option]} - {NoneType}) != 1:
+            (declared,) = (f.type for f in fields(kind) if f.name == option)
+            raise self._error(
+                f"'{option}' of '{kind.name}' is a {declared}, which text cannot hold; options in "
+                "text are bool, int, float or str, or one of them and None"
+            )
         if self._peek() != "=":
             self._next()
             raise self._error(f"expected '=' after '{option}'")
         self._next()
         return option, self._value(self._word("a value"), types[option], option)
 
-    def _value(self, word: str, kind: str, option: str) -> Any:
-        if "None" in kind and word == "none":
+    def _value(self, word: str, types: tuple[type, ...], option: str) -> Any:
+        if NoneType in types and word == "none":
             return None
-        if "bool" in kind:
+        if bool in types:
             if word in ("true", "false"):
                 return word == "true"
             raise self._error(f"{option} is true or false, not '{word}'")
-        if "int" in kind:
+        if int in types:
             if re.fullmatch(r"-?[0-9]{1,18}", word):
                 return int(word)
             raise self._error(f"{option} is a whole number, not '{word}'")
+        if float in types:
+            if _FLOAT.fullmatch(word):
+                return float(word)
+            raise self._error(f"{option} is a number, not '{word}'")
         return word
 
     def _peek(self) -> str | None:

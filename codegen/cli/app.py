@@ -78,7 +78,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=(
         "[dim]Exit codes: 0 done, 1 the check failed, 2 usage, 3 refused by a graph, a pass or the "
-        "parser, 4 the target or a tool is not here.[/]"
+        "parser, 4 the target, a tool or enough memory is not here, 70 a bug of coordgraph.[/]"
     ),
 )
 

@@ -29,7 +29,7 @@ class Unavailable(CodegenError):
 
 def exit_code(error: BaseException) -> ExitCode:
     """The code that a command ends with when this stops it."""
-    if isinstance(error, Unavailable | ToolNotFound):
+    if isinstance(error, Unavailable | ToolNotFound | MemoryError):
         return ExitCode.UNAVAILABLE
     if isinstance(error, CoordGraphError):
         return ExitCode.REFUSED
@@ -40,7 +40,9 @@ def exit_code(error: BaseException) -> ExitCode:
 
 def describe(error: BaseException) -> dict[str, Any]:
     """An error as plain data: kind, message, exit code, and where, if it knows."""
-    found: dict[str, Any] = {"kind": type(error).__name__, "message": message(error)}
+    # numpy raises a private subclass of its own.
+    kind = MemoryError if isinstance(error, MemoryError) else type(error)
+    found: dict[str, Any] = {"kind": kind.__name__, "message": message(error)}
     found["exit_code"] = int(exit_code(error))
     if said := notes(error):
         found["notes"] = said
@@ -60,6 +62,9 @@ def message(error: BaseException) -> str:
     """What was wrong, for people."""
     if exit_code(error) is ExitCode.BUG:
         return f"{type(error).__name__}: {error} (a bug of coordgraph; --debug shows where)"
+    if isinstance(error, MemoryError):
+        what = f" ({error})" if str(error) else ""
+        return f"this machine has too little memory{what}; take a smaller problem"
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename is not None else ""
         return f"{where}{error.strerror}"

@@ -11,7 +11,14 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 
-from codegen.checks import TensorView, check_call, problem_parameters
+from codegen.checks import (
+    TensorView,
+    check_call,
+    number,
+    numpy_view,
+    numpy_views,
+    problem_parameters,
+)
 from codegen.cpu.emit import RUN_NAME, HostWalker
 from codegen.cpu.machine import host, lower
 from codegen.cpu.order import starting_order
@@ -19,7 +26,7 @@ from codegen.cpu.threads import run_on_threads, thread_count
 from codegen.cpu.workspace import Workspaces
 from codegen.kernel import Kernel
 from codegen.llvm import host_machine, optimize
-from coordgraph import CodegenError, KernelGraph, LaunchError, VerifyError
+from coordgraph import CodegenError, KernelGraph, LaunchError
 from coordgraph.integers import compile_function
 from coordgraph.interpreter.arguments import Array, numpy_dtype
 from coordgraph.progress import wait_direction
@@ -97,16 +104,10 @@ class HostKernel(Kernel):
         """
         if stream is not None:
             raise LaunchError("the host has no streams; leave stream out")
-        alpha, beta = _number(alpha, "alpha"), _number(beta, "beta")
-        arrays = {"A": a, "B": b, "C": c, "D": out}
-        views = {n: _view(x, _LABELS[n]) for n, x in arrays.items() if x is not None}
-        for name in "AB":
-            if name not in views:
-                raise LaunchError(f"{_LABELS[name]} is missing")
+        alpha, beta = number(alpha, "alpha"), number(beta, "beta")
+        views = numpy_views(a, b, c, out)
         given = problem_parameters(self.graph, views, beta=beta)
         check_call(self.graph, views, beta=beta)
-        if out is not None and not out.flags.writeable:
-            raise LaunchError("out is read-only; pass an array that may be written")
         threads = thread_count(threads)
         if any(p.name == "workgroups" for p in self.graph.parameters.given):
             default = WORKGROUPS_PER_THREAD * threads
@@ -115,7 +116,7 @@ class HostKernel(Kernel):
             raise LaunchError("this graph fixes its workgroups; schedule it with workgroups=None")
         plan = self._plan(tuple(given.items()))
         result = plan.new_output() if out is None else out
-        views.setdefault("D", _view(result, "out"))
+        views.setdefault("D", numpy_view(result, "out"))
         self._launch(plan, views, (alpha, beta), min(threads, plan.workgroups))
         return result
 
@@ -216,9 +217,6 @@ class _Formulas:
         )
 
 
-_LABELS = {"A": "a", "B": "b", "C": "c", "D": "out"}
-
-
 def _prototype(walker: HostWalker) -> Any:
     """The type of `run`; ctypes lets other threads go on while it runs."""
     scalar = ctypes.c_double if walker.accumulator == "f64" else ctypes.c_float
@@ -227,29 +225,3 @@ def _prototype(walker: HostWalker) -> Any:
     integers = [ctypes.c_int64] * len(walker.parameters)
     head = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
     return ctypes.CFUNCTYPE(None, *head, *pointers, *scalars, *integers)
-
-
-def _number(value: Any, what: str) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise LaunchError(f"{what} = {value!r} is not a number") from None
-
-
-def _view(array: Any, what: str) -> TensorView:
-    """Address, shape, strides and type of a numpy array."""
-    if not isinstance(array, np.ndarray):
-        raise LaunchError(
-            f"{what} is a {type(array).__name__}, the host's kernels take numpy arrays; convert it "
-            "with numpy.asarray"
-        )
-    try:
-        kind = dtype(array.dtype.name).name
-    except VerifyError as error:
-        raise LaunchError(f"{what}: {error}") from error
-    if not array.dtype.isnative:
-        raise LaunchError(f"{what} has its bytes swapped; convert it with .astype")
-    if any(stride % array.itemsize for stride in array.strides):
-        raise LaunchError(f"{what} is not contiguous row-major (strides {array.strides} in bytes)")
-    strides = tuple(stride // array.itemsize for stride in array.strides)
-    return TensorView(array.ctypes.data, array.shape, strides, kind)

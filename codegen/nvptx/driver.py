@@ -11,10 +11,12 @@ from importlib import import_module
 from typing import Any
 
 from coordgraph import CodegenError, LaunchError
+from passes.lowering.machine import newest_for
 
 __all__ = [
     "Device",
     "Function",
+    "Spilled",
     "allow_while_capturing",
     "bindings",
     "cuda",
@@ -102,6 +104,15 @@ class Device:
         """Make the device's primary context current; PyTorch, CuPy and JAX use the same one."""
         cuda("cuCtxSetCurrent", self.context)
 
+    @contextmanager
+    def current(self) -> Generator[None]:
+        """The same inside a block; the caller's device is current again after it."""
+        cuda("cuCtxPushCurrent", self.context)
+        try:
+            yield
+        finally:
+            cuda("cuCtxPopCurrent")
+
 
 @cache
 def device(ordinal: int = 0) -> Device:
@@ -117,7 +128,7 @@ def device(ordinal: int = 0) -> Device:
         for name in ("COMPUTE_CAPABILITY_MAJOR", "COMPUTE_CAPABILITY_MINOR", "MULTIPROCESSOR_COUNT")
     }
     number = 10 * read["COMPUTE_CAPABILITY_MAJOR"] + read["COMPUTE_CAPABILITY_MINOR"]
-    architecture = f"sm_{number}" + ("a" if number >= 90 else "")
+    architecture = newest_for(number)
     name = cuda("cuDeviceGetName", 128, handle).split(b"\0")[0].decode()
     context = cuda("cuDevicePrimaryCtxRetain", handle)
     return Device(ordinal, name, architecture, read["MULTIPROCESSOR_COUNT"], context)
@@ -131,6 +142,7 @@ class Function:
     """A kernel loaded on a device.
 
     Args:
+        where: the device, which must be current.
         ptx: assembled by the driver.
         shared_bytes: dynamic shared memory to allow.
 
@@ -141,7 +153,6 @@ class Function:
 
     def __init__(self, where: Device, ptx: str, name: str, threads: int, shared_bytes: int) -> None:
         driver = bindings()
-        where.activate()
         status, self.module = driver.cuModuleLoadData(ptx.encode() + b"\0")
         if status != driver.CUresult.CUDA_SUCCESS:
             raise CodegenError(
@@ -152,6 +163,7 @@ class Function:
         self.registers = self._attribute("NUM_REGS")
         spilled = self._attribute("LOCAL_SIZE_BYTES")
         if spilled:
+            self.close()
             raise Spilled(
                 f"the driver spilled {spilled} bytes of registers to memory; use a smaller tile"
             )
@@ -161,6 +173,10 @@ class Function:
             "cuOccupancyMaxActiveBlocksPerMultiprocessor", self.handle, threads, shared_bytes
         )
         self.resident = int(per_processor) * where.processors
+
+    def close(self) -> None:
+        """Unload the code; no launch of it may be under way."""
+        cuda("cuModuleUnload", self.module)
 
     def _attribute(self, name: str) -> int:
         kinds = bindings().CUfunction_attribute

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from math import gcd
 from typing import Any, NamedTuple
+from weakref import finalize
 
 from codegen import arrays
 from codegen.checks import TensorView, check_call, problem_parameters
@@ -15,6 +17,7 @@ from codegen.nvptx.driver import (
     Function,
     Spilled,
     allow_while_capturing,
+    cuda,
     device,
     require_gpu,
 )
@@ -53,6 +56,8 @@ class CudaKernel(Kernel):
         self._functions: dict[tuple[int, Variant], _Loaded] = {}
         self._workspaces: dict[int, Workspaces] = {}
         self._maps = TensorMaps()
+        release = finalize(self, _release, self._functions, self._workspaces)
+        release.atexit = False  # the driver frees everything with the process
         self.boxes = CudaProgram(graph, architecture, boxes=True).why_not() is None
         self.program().lowered  # noqa: B018 - refuse what cannot be lowered now, not later
 
@@ -132,21 +137,21 @@ class CudaKernel(Kernel):
         loaded = self._load(device(_ordinal(views["A"])), self._variant(views))
         values, grid = self._check_grid(loaded, given, workgroups)
         where = loaded.function.device
-        where.activate()
-        workspaces = self._workspaces.setdefault(where.ordinal, Workspaces(where))
-        pointers: list[int] = []
-        for tensor in self.graph.tensors:
-            if tensor.role in (Role.PARTIALS, Role.FLAGS):
-                size = loaded.sizes(tensor.name, values) * dtype(tensor.dtype).bytes
-                zeroed = tensor.role is Role.FLAGS
-                pointers.append(workspaces.get(stream, tensor.name, size, zeroed=zeroed))
-            else:
-                found = views.get(tensor.name)
-                pointers.append(found.pointer if found is not None else 0)
-        maps = [self._maps.get(views[name], box) for name, box in loaded.boxes.items()]
-        table, alive = loaded.pack(pointers, maps, (alpha, beta), values)
-        loaded.function.launch(grid, stream, table, together=self._together)
-        del alive
+        with where.current():
+            workspaces = self._workspaces.setdefault(where.ordinal, Workspaces(where))
+            pointers: list[int] = []
+            for tensor in self.graph.tensors:
+                if tensor.role in (Role.PARTIALS, Role.FLAGS):
+                    size = loaded.sizes(tensor.name, values) * dtype(tensor.dtype).bytes
+                    zeroed = tensor.role is Role.FLAGS
+                    pointers.append(workspaces.get(stream, tensor.name, size, zeroed=zeroed))
+                else:
+                    found = views.get(tensor.name)
+                    pointers.append(found.pointer if found is not None else 0)
+            maps = [self._maps.get(views[name], box) for name, box in loaded.boxes.items()]
+            table, alive = loaded.pack(pointers, maps, (alpha, beta), values)
+            loaded.function.launch(grid, stream, table, together=self._together)
+            del alive
 
     @cached_property
     def waits(self) -> str:
@@ -183,7 +188,8 @@ class CudaKernel(Kernel):
         while True:
             program = self.program(variant)
             try:
-                return _Loaded(program, where)
+                with where.current():
+                    return _Loaded(program, where)
             except Spilled:
                 leaner = program.leaner()
                 if leaner is None:
@@ -207,6 +213,20 @@ class CudaKernel(Kernel):
     def registers(self) -> int:
         """Registers of a thread of the widest variant, as loaded on device 0."""
         return self._load(device(0)).function.registers
+
+
+def _release(
+    functions: dict[tuple[int, Variant], _Loaded], workspaces: dict[int, Workspaces]
+) -> None:
+    """Free what a kernel held, once its launches have ended."""
+    for owned in workspaces.values():
+        with suppress(LaunchError), owned.device.current():
+            cuda("cuCtxSynchronize")
+            owned.close()
+    for loaded in functions.values():
+        with suppress(LaunchError), loaded.function.device.current():
+            cuda("cuCtxSynchronize")
+            loaded.function.close()
 
 
 class _Loaded:

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from sympy import Expr, Integer, Symbol, sympify
 
+from coordgraph.errors import VerifyError
 from coordgraph.integers import index_symbol
 
 __all__ = [
@@ -56,6 +57,11 @@ class Dimension:
         DIMENSIONS[cls.__name__] = cls
 
     def __post_init__(self) -> None:
+        if isinstance(self.size, str):
+            raise VerifyError(
+                f"dimension '{self.id}': the size {self.size!r} is text; give a number or an "
+                "expression"
+            )
         if self.size is not None:
             object.__setattr__(self, "size", sympify(self.size))
 
@@ -78,7 +84,7 @@ class Dimension:
 
     @property
     def label(self) -> str:
-        """The seed documents' way of naming a node: `MacroTileNumber(A; 0)`."""
+        """How pictures name a node: `MacroTileNumber(A; 0)`."""
         inside = "; ".join(str(value) for value in self.details.values())
         return f"{self.kind}({inside})" if inside else self.kind
 

@@ -280,6 +280,11 @@ class CoordinateEditor:
         missing = [n for n in (*edge.upstream, *edge.downstream) if n not in self._dimensions]
         if missing:
             raise VerifyError(f"{edge}: there is no dimension {', '.join(map(repr, missing))}")
+        self._check_sizes(edge)
+        self._edges.append(edge)
+        return edge
+
+    def _check_sizes(self, edge: Edge) -> None:
         sizes = Sizes(
             tuple(self._dimensions[name].size for name in edge.upstream),
             tuple(self._dimensions[name].size for name in edge.downstream),
@@ -291,8 +296,6 @@ class CoordinateEditor:
                     f"{edge}: its sizes break its rule: {sizes.upstream} upstream, "
                     f"{sizes.downstream} downstream{needed}"
                 )
-        self._edges.append(edge)
-        return edge
 
     def disconnect(self, edge: Edge) -> None:
         """Take an edge out."""
@@ -311,10 +314,18 @@ class CoordinateEditor:
             raise VerifyError(f"there is no dimension '{key}'")
 
     def replace(self, dimension: Dimension) -> Dimension:
-        """Put another record in the place of the dimension with the same id."""
+        """Put another record in the place of the dimension with the same id; its edges must fit."""
         if dimension.id not in self._dimensions:
             raise VerifyError(f"there is no dimension '{dimension.id}'")
+        before = self._dimensions[dimension.id]
         self._dimensions[dimension.id] = dimension
+        try:
+            for edge in self._edges:
+                if dimension.id in edge.upstream or dimension.id in edge.downstream:
+                    self._check_sizes(edge)
+        except VerifyError:
+            self._dimensions[dimension.id] = before
+            raise
         return dimension
 
     def finish(self) -> CoordinateGraph:

@@ -16,8 +16,8 @@ from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges import Edge
 from coordgraph.coordinates.rules import simplify_condition
-from coordgraph.errors import AmbiguousPath, NoPath
-from coordgraph.integers import Ranges, simplify
+from coordgraph.errors import AmbiguousPath, NoPath, VerifyError
+from coordgraph.integers import Ranges, simplify, symbols_of
 
 if TYPE_CHECKING:
     from coordgraph.coordinates.graph import CoordinateGraph, DimensionLike
@@ -96,16 +96,29 @@ def derivative(
 def _normalise(graph: CoordinateGraph, known: Known) -> dict[str, Expr]:
     if isinstance(known, Mapping):
         pairs = known.items()
-        return {
-            graph[name].id: graph[name].symbol if value is None else sympify(value)
-            for name, value in pairs
-        }
+        return {graph[name].id: _value(graph, name, value) for name, value in pairs}
     return {graph[name].id: graph[name].symbol for name in known}
 
 
+def _value(graph: CoordinateGraph, name: DimensionLike, value: Any) -> Expr:
+    """What a known dimension is given as: None keeps its symbol."""
+    if value is None:
+        return graph[name].symbol
+    found = None if isinstance(value, str | bool) else sympify(value)
+    if not isinstance(found, Expr) or found.is_integer is False:
+        raise VerifyError(
+            f"'{graph[name].id}' is given as {value!r}; an index is a whole number or an expression"
+        )
+    return found
+
+
 def _default_ranges(graph: CoordinateGraph, start: Mapping[str, Expr]) -> Ranges:
-    dimensions = (graph[name] for name in start)
-    return Ranges().with_indices((d.symbol, d.size) for d in dimensions if d.size is not None)
+    """That the known dimensions, and those that known values mention, are inside their sizes."""
+    read = set[object](start)
+    for value in start.values():
+        read |= symbols_of(value)
+    inside = (d for d in graph if d.id in read or d.symbol in read)
+    return Ranges().with_indices((d.symbol, d.size) for d in inside if d.size is not None)
 
 
 def _sides(edge: Edge, direction: Direction) -> tuple[tuple[str, ...], tuple[str, ...]]:

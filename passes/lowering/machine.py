@@ -6,39 +6,63 @@ from dataclasses import dataclass
 
 from coordgraph import CodegenError
 
-__all__ = ["CudaMachine", "cuda_machine"]
-
-# Largest dynamic shared memory of one workgroup, in bytes (CUDA C++ programming guide, "Technical
-# specifications per compute capability").
-_SHARED = {
-    80: 166912,
-    86: 101376,
-    87: 166912,
-    89: 101376,
-    90: 232448,
-    100: 232448,
-    103: 232448,
-    120: 101376,
-    121: 101376,
-}
+__all__ = ["ARCHITECTURES", "CudaMachine", "cuda_machine", "newest_for"]
 
 
 @dataclass(frozen=True)
 class CudaMachine:
-    """An NVIDIA GPU: `architecture` as ptxas names it, shared memory of a workgroup in bytes."""
+    """An NVIDIA GPU.
+
+    Args:
+        architecture: as ptxas names it.
+        shared_bytes: most dynamic shared memory of one workgroup (CUDA C++ programming guide,
+            "Technical specifications per compute capability").
+        ptx: the version of PTX that first knows the architecture, or 8.0.
+    """
 
     architecture: str
     shared_bytes: int
+    ptx: int = 80
     lanes: int = 32
 
 
+OLDEST, REASON = 80, "cp.async and bf16 mma need sm_80 or later"
+LARGE, SMALL, HOPPER = 166912, 101376, 232448
+ARCHITECTURES = {
+    machine.architecture: machine
+    for machine in (
+        CudaMachine("sm_80", LARGE),
+        CudaMachine("sm_86", SMALL),
+        CudaMachine("sm_87", LARGE),
+        CudaMachine("sm_89", SMALL),
+        CudaMachine("sm_90", HOPPER),
+        CudaMachine("sm_90a", HOPPER),
+        CudaMachine("sm_100", HOPPER, ptx=86),
+        CudaMachine("sm_120", SMALL, ptx=87),
+    )
+}
+"""Later GPUs run the code of the newest of these that is not newer than they are."""
+
+
 def cuda_machine(architecture: str) -> CudaMachine:
-    """The machine called `sm_80`, `sm_90a`, …; CodegenError where its matrix units are too old."""
-    digits = architecture.removeprefix("sm_").rstrip("af")
-    if not architecture.startswith("sm_") or not digits.isdigit():
-        raise CodegenError(f"'{architecture}' is not an NVIDIA architecture such as sm_80")
-    number = int(digits)
-    if number < 80:
-        raise CodegenError(f"{architecture} is too old: cp.async and bf16 mma need sm_80 or later")
-    known = max(n for n in _SHARED if n <= number)
-    return CudaMachine(architecture, _SHARED.get(number, min(_SHARED[known], 101376)))
+    """The machine of a name such as `sm_80`; CodegenError where there is none."""
+    if architecture in ARCHITECTURES:
+        return ARCHITECTURES[architecture]
+    known = ", ".join(ARCHITECTURES)
+    digits = architecture.removeprefix("sm_")
+    if digits.isdigit() and int(digits) < OLDEST:
+        raise CodegenError(f"{architecture} is too old: {REASON}; there are {known}")
+    raise CodegenError(
+        f"'{architecture}' is not an architecture to generate code for; there are {known}"
+    )
+
+
+def newest_for(number: int) -> str:
+    """The best architecture for a GPU of this compute capability (90 for 9.0)."""
+    if number == 90:
+        return "sm_90a"
+    fit = [int(n) for name in ARCHITECTURES if (n := name.removeprefix("sm_")).isdigit()]
+    older = [n for n in fit if n <= number]
+    if not older:
+        raise CodegenError(f"compute capability {number / 10} is too old: {REASON}")
+    return f"sm_{max(older)}"

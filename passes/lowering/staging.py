@@ -20,8 +20,10 @@ from coordgraph.coordinates.edges import Flatten, Swizzle, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
 from passes.lowering.control import at
 
-__all__ = ["BANK_ROW", "CHUNK", "Operand"]
+__all__ = ["BANK_ROW", "CHUNK", "OUTPUTS", "Operand"]
 
+OUTPUTS = ("bf16", "f16", "f32")
+"""Types that C and D may have beside accumulators of f32."""
 CHUNK = 8
 """Elements of 16 bits in 16 bytes, the unit of ldmatrix rows and of the widest copy."""
 BANK_ROW = 8

@@ -21,7 +21,7 @@ from passes.base import Pass
 from passes.lowering.fragments import MMA_K, MMA_M, PAIR_N, WarpGrid, choose_warps
 from passes.lowering.machine import cuda_machine
 from passes.lowering.pipeline import add_ring, pipelined
-from passes.lowering.staging import CHUNK, Operand
+from passes.lowering.staging import CHUNK, OUTPUTS, Operand
 
 __all__ = ["LowerToTensorCores"]
 
@@ -60,6 +60,8 @@ class LowerToTensorCores(Pass):
         gemm = graph.gemm
         if gemm.dtype not in ("bf16", "f16"):
             return f"mma.sync multiplies bf16 and f16 here, not {gemm.dtype}; use target='cpu'"
+        if gemm.out_dtype not in OUTPUTS:
+            return f"C and D may be {', '.join(OUTPUTS)} here, not {gemm.out_dtype}"
         m, n, k = _tile(graph)
         if m % MMA_M or n % PAIR_N or k % MMA_K:
             return (
@@ -74,6 +76,8 @@ class LowerToTensorCores(Pass):
         for name, most in (("vector_a", CHUNK), ("vector_b", CHUNK), ("vector_d", PAIR)):
             if (vector := getattr(self, name)) not in (1, 2, 4, 8) or vector > most:
                 return f"{name}={vector} must be a power of two, at most {most}"
+        if self.stages < 0 or self.stages == 1:
+            return f"stages={self.stages} is too few: a pipeline needs 2"
         if self._stages(graph) < 2:
             return (
                 f"two stages of the tile {m}x{n}x{k} do not fit {self.architecture}'s shared memory"

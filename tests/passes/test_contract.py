@@ -30,6 +30,26 @@ def test_options_that_make_no_sense_are_refused(step: Pass, why: str):
         step(graph)
 
 
+@pytest.mark.parametrize(
+    ("kind", "option", "value", "wanted"),
+    [
+        (StreamK, "workgroups", 2.5, "a whole number or None"),
+        (StreamK, "workgroups", "3", "a whole number or None"),
+        (StreamK, "workgroups", True, "a whole number or None"),
+        (StreamK, "owner", None, "a string"),
+        (DataParallel, "persistent", "yes", "True or False"),
+        (DataParallel, "persistent", 1, "True or False"),
+        (Reorder, "group", "a", "a whole number"),
+    ],
+)
+def test_options_of_the_wrong_type_are_refused(
+    kind: type[Pass], option: str, value: object, wanted: str
+):
+    with pytest.raises(PassError) as caught:
+        kind(**{option: value})(Gemm("f32").graph())
+    assert str(caught.value) == f"{kind.name} refuses: {option} = {value!r} should be {wanted}"
+
+
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_scheduled_graph_is_not_scheduled_again(name: str):
     with pytest.raises(PassError, match="tied this graph to workgroups already"):

