@@ -22,8 +22,9 @@ def scheduled(tile: tuple[int, int, int] = (64, 64, 32), **options: object) -> K
     [
         ("sm_70", "sm_70 is too old"),
         ("sm_75", "need sm_80 or later"),
-        ("sm_", "not an NVIDIA architecture such as sm_80"),
-        ("sm_ninety", "not an NVIDIA architecture such as sm_80"),
+        ("sm_", "not an architecture to generate code for; there are sm_80"),
+        ("sm_ninety", "not an architecture to generate code for"),
+        ("sm_80a", "not an architecture to generate code for"),  # LLVM would end the process
         ("gfx942", "unknown target 'gfx942'; there are interpreter, cpu"),
         ("", "unknown target ''"),
         ("SM_80", "unknown target 'SM_80'"),
