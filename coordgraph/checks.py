@@ -16,6 +16,7 @@ from coordgraph.control.operations import (
     MultiplyAccumulate,
     Operation,
     SetCoordinate,
+    accumulates,
 )
 from coordgraph.coordinates.dimensions import MacroTileNumber
 from coordgraph.coordinates.rules import decide
@@ -134,11 +135,7 @@ def _problem(graph: KernelGraph) -> Iterator[str]:
         yield "a schedule has tied this graph to workgroups already; start from Gemm.graph()"
     elif not graph.dangling:
         yield "no tile number dangles, so there is nothing to schedule"
-    loops = [
-        op
-        for op in graph.control.of_kind(For)
-        if any(isinstance(child, MultiplyAccumulate) for child in op.body)
-    ]
+    loops = [op for op in graph.control.operations if accumulates(op)]
     if len(loops) != 1 or not graph.control.root.body:
         yield f"needs one accumulation loop, the graph has {len(loops)}"
     elif loops[0] not in graph.control.root.body:

@@ -57,6 +57,13 @@ class KernelGraph:
             )
         return found
 
+    @property
+    def macro_tile(self) -> tuple[int, int, int]:
+        """Elements of a macro tile in m, n and k."""
+        names = ("A.index.0", "B.index.1", "A.index.1")
+        m, n, k = (self.coordinates[name].fixed_size for name in names)
+        return m, n, k
+
     def tensor(self, name: str) -> Tensor:
         """A tensor by name."""
         for tensor in self.tensors:

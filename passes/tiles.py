@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sympy import Expr, Integer
 
 from coordgraph import KernelGraph, PassError
-from coordgraph.control.operations import Body, For, MultiplyAccumulate
+from coordgraph.control.operations import Body, For, accumulates
 from coordgraph.coordinates.dimensions import Dimension, Workgroup
 from coordgraph.coordinates.edges import Flatten, PassThrough
 from coordgraph.kernel import KernelEditor
@@ -20,11 +20,7 @@ MOST_WORKGROUPS = 65535
 
 def accumulation_loop(graph: KernelGraph) -> For:
     """The one loop that holds the `MultiplyAccumulate`."""
-    loops = [
-        op
-        for op in graph.control.of_kind(For)
-        if any(isinstance(child, MultiplyAccumulate) for child in op.body)
-    ]
+    loops = [op for op in graph.control.operations if accumulates(op)]
     if len(loops) != 1:
         raise PassError(f"needs one accumulation loop, the graph has {len(loops)}")
     return loops[0]

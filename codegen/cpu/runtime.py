@@ -65,7 +65,6 @@ class HostKernel(Kernel):
         self._engine = llvm.create_mcjit_compiler(optimized, machine)
         self._engine.finalize_object()
         self._run = _prototype(walker)(self._engine.get_function_address(RUN_NAME))
-        self._scalar = np.dtype(numpy_dtype(graph.gemm.accumulator)).type
         self._workspaces = Workspaces(walker.buffer_bytes)
         self._formulas = _Formulas(graph, walker.parameters)
         self._plan = lru_cache(KEPT_PLANS)(self._make_plan)

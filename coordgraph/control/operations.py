@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 from sympy import Expr, Integer, Symbol, sympify
 from sympy.logic.boolalg import Boolean
@@ -35,6 +35,7 @@ __all__ = [
     "SendPartial",
     "SetCoordinate",
     "StoreTile",
+    "accumulates",
 ]
 
 OPERATIONS: dict[str, type[Operation]] = {}
@@ -250,3 +251,8 @@ class StoreTile(Operation):
     accumulator: str = "acc"
 
     ROLES = ("tile",)
+
+
+def accumulates(op: Operation) -> TypeGuard[For]:
+    """True for the loop over k tiles: the one that holds the `MultiplyAccumulate`."""
+    return isinstance(op, For) and any(isinstance(x, MultiplyAccumulate) for x in op.body)

@@ -59,14 +59,14 @@ class LowerToHost(Pass):
             return f"registers={self.registers} is too few for a block: two operands and a result"
         if graph.coordinates.of_kind(Workitem):
             return "the graph has workitems: it was lowered for another machine"
-        m, n, k = _tile(graph)
+        m, n, k = graph.macro_tile
         size = self._block(graph).elements(m, n, k) * element // 8
         if size > LARGEST_BUFFERS:
             return f"the tile {m}x{n}x{k} needs buffers of {size} bytes a thread; make it smaller"
         return None
 
     def _block(self, graph: KernelGraph) -> Block:
-        m, n, _ = _tile(graph)
+        m, n, _ = graph.macro_tile
         lanes = self.vector_bits // dtype(graph.gemm.accumulator).bits
         return choose_block(m, n, lanes, self.registers)
 
@@ -108,9 +108,3 @@ def _lower(body: Body, scope: Scoped, buffers: Buffers) -> Iterator[Operation]:
                     yield op
                 case _:
                     yield op.with_body(*_lower(op.children, scope, buffers))
-
-
-def _tile(graph: KernelGraph) -> tuple[int, int, int]:
-    names = ("A.index.0", "B.index.1", "A.index.1")
-    m, n, k = (graph.coordinates[name].fixed_size for name in names)
-    return m, n, k

@@ -10,11 +10,11 @@ from coordgraph.control.operations import (
     Epilogue,
     For,
     InitAccumulator,
-    MultiplyAccumulate,
     Operation,
     ReceivePartial,
     SendPartial,
     StoreTile,
+    accumulates,
 )
 from coordgraph.tensors import dtype
 from passes.base import Pass
@@ -62,7 +62,7 @@ class LowerToTensorCores(Pass):
             return f"mma.sync multiplies bf16 and f16 here, not {gemm.dtype}; use target='cpu'"
         if gemm.out_dtype not in OUTPUTS:
             return f"C and D may be {', '.join(OUTPUTS)} here, not {gemm.out_dtype}"
-        m, n, k = _tile(graph)
+        m, n, k = graph.macro_tile
         if m % MMA_M or n % PAIR_N or k % MMA_K:
             return (
                 f"the tile {m}x{n}x{k} must be a multiple of {MMA_M}x{PAIR_N}x{MMA_K}, "
@@ -85,14 +85,14 @@ class LowerToTensorCores(Pass):
         return None
 
     def _stages(self, graph: KernelGraph) -> int:
-        m, n, k = _tile(graph)
+        m, n, k = graph.macro_tile
         fit = cuda_machine(self.architecture).shared_bytes // (
             (m + n) * k * dtype(graph.gemm.dtype).bytes
         )
         return min(fit, self.stages or MOST_STAGES)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
-        m, n, _ = _tile(graph)
+        m, n, _ = graph.macro_tile
         warps, gemm = choose_warps(m, n), graph.gemm
         assert isinstance(warps, WarpGrid)
         a = Operand("A", *((1, 0) if gemm.transpose_a else (0, 1)))
@@ -115,7 +115,7 @@ class LowerToTensorCores(Pass):
                 match op:
                     case InitAccumulator():
                         return accumulator.zero()
-                    case For() if _accumulates(op):
+                    case For() if accumulates(op):
                         return pipelined(c, op, copies, multiply)
                     case SendPartial():
                         return accumulator.send()
@@ -132,16 +132,6 @@ class LowerToTensorCores(Pass):
         return e.graph
 
 
-def _tile(graph: KernelGraph) -> tuple[int, int, int]:
-    names = ("A.index.0", "B.index.1", "A.index.1")
-    m, n, k = (graph.coordinates[name].fixed_size for name in names)
-    return m, n, k
-
-
-def _accumulates(op: Operation) -> bool:
-    return isinstance(op, For) and any(isinstance(x, MultiplyAccumulate) for x in op.body)
-
-
 def _accumulation_loops(graph: KernelGraph) -> tuple[str, ...]:
-    loops = (op.dim for op in graph.control.of_kind(For) if _accumulates(op))
+    loops = (op.dim for op in graph.control.of_kind(For) if accumulates(op))
     return tuple(dict.fromkeys(loops))

@@ -35,6 +35,7 @@ from coordgraph.control.operations import (
     SendPartial,
     SetCoordinate,
     StoreTile,
+    accumulates,
 )
 from coordgraph.coordinates.dimensions import Register
 from coordgraph.coordinates.graph import CoordinateEditor
@@ -44,7 +45,7 @@ from passes.base import Pass
 from passes.lowering.control import Accumulator, at, leader, unrolled
 from passes.lowering.hopper.boxes import BOX, MMA_K, BoxedOperand
 from passes.lowering.hopper.ring import EMPTY, FULL, PHASE, STEP, add_ring
-from passes.lowering.hopper.roles import accumulates, part
+from passes.lowering.hopper.roles import part
 from passes.lowering.hopper.warpgroups import MMA_M, PRODUCER_REGISTERS, Consumers
 from passes.lowering.machine import cuda_machine
 from passes.lowering.staging import OUTPUTS
@@ -87,7 +88,7 @@ class LowerToHopper(Pass):
             return f"wgmma multiplies bf16 and f16 here, not {gemm.dtype}"
         if gemm.out_dtype not in OUTPUTS:
             return f"C and D may be {', '.join(OUTPUTS)} here, not {gemm.out_dtype}"
-        m, n, k = _tile(graph)
+        m, n, k = graph.macro_tile
         if m not in (128, 256) or n % BOX or n > 256 or k != BOX:
             return (
                 f"the tile {m}x{n}x{k} must be 128 or 256 in m, 64, 128, 192 or 256 in n, "
@@ -104,7 +105,7 @@ class LowerToHopper(Pass):
         return None
 
     def _stages(self, graph: KernelGraph) -> int:
-        m, n, k = _tile(graph)
+        m, n, k = graph.macro_tile
         tile_bytes = (m + n) * k * dtype(graph.gemm.dtype).bytes
         room = cuda_machine(self.architecture).shared_bytes - BARRIER_BYTES
         return min(room // tile_bytes, self.stages or MOST_STAGES)
@@ -249,9 +250,3 @@ class _Consumer:
         step = index_symbol(STEP) + (self.stages - 1)  # the same stage, and never negative
         one = equal(floor_mod(index_symbol("workitem"), 128), 0)
         return If(one, (SetCoordinate(STEP, step, (ArriveBarrier(EMPTY),)),))
-
-
-def _tile(graph: KernelGraph) -> tuple[int, int, int]:
-    names = ("A.index.0", "B.index.1", "A.index.1")
-    m, n, k = (graph.coordinates[name].fixed_size for name in names)
-    return m, n, k

@@ -23,7 +23,7 @@ from coordgraph.control.operations import (
     StoreTile,
 )
 
-__all__ = ["accumulates", "part"]
+__all__ = ["part"]
 
 CONSUMED = (
     InitAccumulator,
@@ -33,11 +33,6 @@ CONSUMED = (
     Epilogue,
     StoreTile,
 )
-
-
-def accumulates(op: Operation) -> bool:
-    """The loop over k tiles."""
-    return isinstance(op, For) and any(isinstance(x, MultiplyAccumulate) for x in op.body)
 
 
 def part(body: Body, loads: Callable[[For], Body]) -> Body:
