@@ -1,4 +1,4 @@
-"""Speed measures: `python -m benchmarks [gemm|graph|cpu] …`; `gemm` where none is named."""
+"""Speed measures: `python -m benchmarks [gemm|waves|calls|plot|graph|cpu] …`; gemm by default."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import importlib
 import sys
 
 MEASURES = {
-    "gemm": ("benchmarks.gemm", "our kernels against cuBLAS, on a GPU"),
+    "gemm": ("benchmarks.gemm", "our kernels against cuBLAS, cuBLASLt and Triton, on a GPU"),
+    "waves": ("benchmarks.waves", "what schedules make of a last wave that is not full, on a GPU"),
+    "calls": ("benchmarks.calls", "what a call costs on the host, and compiling, on a GPU"),
+    "plot": ("benchmarks.plots", "pictures of what gemm and waves wrote; needs no GPU"),
     "graph": ("benchmarks.graph_scaling", "how graphs of many edges scale"),
     "cpu": ("benchmarks.cpu_vs_numpy", "the CPU target against numpy"),
 }
+HELPERS = {"torch": "a GPU build of PyTorch", "matplotlib": "pip install 'coordgraph[bench]'"}
 
 
 def main() -> None:
@@ -25,12 +29,11 @@ def main() -> None:
     module, _ = MEASURES[name]
     sys.argv = [f"python -m benchmarks {name}", *(words[1:] if words[:1] == [name] else words)]
     try:
-        measure = importlib.import_module(module)
+        importlib.import_module(module).main()
     except ModuleNotFoundError as error:
-        if error.name != module:
+        if error.name not in HELPERS:
             raise
-        sys.exit(f"the measure '{name}' is not part of this version ({module} is missing)")
-    measure.main()
+        sys.exit(f"'{name}' needs {error.name}: {HELPERS[error.name]}")
 
 
 if __name__ == "__main__":

@@ -1,25 +1,22 @@
-"""Timing on a GPU: rounds in turns, CUDA-graph replays, and what the device did meanwhile."""
+"""Timing on a GPU: rounds in turns, CUDA-graph replays, hot or after a pause."""
 
 from __future__ import annotations
 
 import math
-import shutil
 import statistics
-import subprocess
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Sampler", "Spread", "device_state"]
+__all__ = ["REGIMES", "Regime", "Sampler", "Spread", "quick_seconds", "take_turns"]
 
-SMI_FIELDS = (
-    "driver_version",
-    "clocks.sm",
-    "clocks.mem",
-    "power.draw",
-    "temperature.gpu",
-    "clocks_throttle_reasons.active",
-)
+MOST_LAUNCHES = 1024
+"""In one CUDA graph."""
+WHOLE_GRAPH = 1e-3
+"""Seconds that one replay should last, so that the gaps between replays do not count."""
+HEAD_START = 100_000
+"""Cycles that the device spins before the first event, while the host enqueues what is timed."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +41,28 @@ class Spread:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Regime:
+    """How samples follow one another.
+
+    Args:
+        gap: idle seconds before every sample.
+        share: how much of the usual seconds a sample lasts.
+        heats: work goes on before the first round until the device is as hot as it gets.
+    """
+
+    gap: float
+    share: float
+    heats: bool
+
+
+REGIMES = {
+    # First what leaves the device cool. In a burst no power limit lowers the clocks.
+    "burst": Regime(gap=0.04, share=0.5, heats=False),
+    "sustained": Regime(gap=0.0, share=1.0, heats=True),
+}
+
+
 class Sampler:
     """One way to compute, ready to be timed: a CUDA graph of launches over rotating buffers.
 
@@ -60,50 +79,100 @@ class Sampler:
         import torch
 
         self.torch = torch
-        self.launch = launch
-        self.sets = sets
+        self.launch, self.sets, self.seconds = launch, sets, seconds
         for number in range(sets):  # load the code, fill the caches of libraries
             launch(number)
         torch.cuda.synchronize()
-        self.count, self.replays, self.graph = sets, 1, None
+        self.count, self.graph = sets, None
         if graphs:
-            self.count = max(sets, 4)
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                for number in range(self.count):
-                    launch(number % sets)
-        self.enqueue()
-        torch.cuda.synchronize()
-        once = self.sample() * self.count
-        self.replays = min(1000, max(1, math.ceil(seconds / once)))
+            self._capture(sets)
+        once = min(self._measure(1) for _ in range(2))
+        wanted = longer(once, sets)
+        if graphs and wanted > self.count:
+            self._capture(wanted)
+            once = min(self._measure(1) for _ in range(2))
+        self.once = once
 
-    def enqueue(self) -> None:
-        """Start the work of one sample."""
-        for _ in range(self.replays):
+    def _capture(self, count: int) -> None:
+        self.count, self.graph = count, self.torch.cuda.CUDAGraph()
+        with self.torch.cuda.graph(self.graph):
+            for number in range(count):
+                self.launch(number % self.sets)
+
+    def replays(self, seconds: float) -> int:
+        """How often to go through all buffers to be busy for about this long."""
+        return min(1000, max(1, math.ceil(seconds / (self.once * self.count))))
+
+    def enqueue(self, replays: int) -> None:
+        """Start work; returns before it is done."""
+        for _ in range(replays):
             if self.graph is not None:
                 self.graph.replay()
             else:
                 for number in range(self.count):
                     self.launch(number % self.sets)
 
-    def sample(self) -> float:
+    def sample(self, share: float = 1.0) -> float:
         """Seconds for one launch."""
+        return self._measure(self.replays(self.seconds * share))
+
+    def _measure(self, replays: int) -> float:
         start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        if self.graph is not None:
+            self.torch.cuda._sleep(HEAD_START)
         start.record()
-        self.enqueue()
+        self.enqueue(replays)
         end.record()
         end.synchronize()
-        return start.elapsed_time(end) / 1000 / (self.replays * self.count)
+        return start.elapsed_time(end) / 1000 / (replays * self.count)
 
 
-def device_state() -> dict[str, str]:
-    """What nvidia-smi tells of clocks and power now; empty without it."""
-    if not shutil.which("nvidia-smi"):
-        return {}
-    query = ["nvidia-smi", f"--query-gpu={','.join(SMI_FIELDS)}", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30)
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    first = done.stdout.strip().splitlines()[0]
-    return dict(zip(SMI_FIELDS, (word.strip() for word in first.split(",")), strict=False))
+def longer(once: float, sets: int) -> int:
+    """Launches for a graph that lasts about `WHOLE_GRAPH`: whole turns of the buffer sets.
+
+    >>> longer(5e-6, 3), longer(1e-2, 3), longer(1e-9, 3)
+    (201, 3, 1023)
+    """
+    turns = math.ceil(WHOLE_GRAPH / once / sets)
+    return sets * max(1, min(turns, MOST_LAUNCHES // sets))
+
+
+def quick_seconds(launch: Callable[[int], Any], sets: int) -> float:
+    """A short timing of one launch, to choose among variants."""
+    return Sampler(launch, min(sets, 16), 3e-4).sample()
+
+
+def take_turns(
+    samplers: Sequence[Sampler],
+    rounds: int,
+    regime: Regime,
+    *,
+    deadline: float = math.inf,
+    least_rounds: int = 3,
+    heat_seconds: float = 0.2,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[list[float]]:
+    """Samples of each, taken in rounds; the order rotates, so that nobody always follows another.
+
+    Args:
+        deadline: no round begins after it, by `clock`, once there are `least_rounds`.
+        heat_seconds: how long to be busy beforehand where the regime asks for it.
+    """
+    samples: list[list[float]] = [[] for _ in samplers]
+    if not samplers:
+        return samples
+    if regime.heats:
+        until = min(clock() + heat_seconds, max(deadline, clock()))
+        while clock() < until:
+            for sampler in samplers:
+                sampler.sample()
+    for number in range(rounds):
+        if number >= least_rounds and clock() >= deadline:
+            break
+        for place in range(len(samplers)):
+            which = (number + place) % len(samplers)
+            if regime.gap:
+                sleep(regime.gap)
+            samples[which].append(samplers[which].sample(regime.share))
+    return samples

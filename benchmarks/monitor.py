@@ -1,0 +1,111 @@
+"""What the device does under load: clocks and power, by nvidia-smi in the background."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import subprocess
+import threading
+import time
+from typing import Any
+
+__all__ = ["Monitor", "driver_version", "parse_line", "summary"]
+
+FIELDS = {
+    "clocks.sm": "sm_mhz",
+    "clocks.mem": "memory_mhz",
+    "power.draw.instant": "watts",
+    "temperature.gpu": "celsius",
+}
+EVERY_MS = 50
+
+
+def parse_line(line: str) -> dict[str, float] | None:
+    """A line of nvidia-smi as numbers; None where it is none.
+
+    >>> parse_line("1980, 3201, 512.33, 45")
+    {'sm_mhz': 1980.0, 'memory_mhz': 3201.0, 'watts': 512.33, 'celsius': 45.0}
+    """
+    words = line.split(",")
+    if len(words) != len(FIELDS):
+        return None
+    found: dict[str, float] = {}
+    for name, word in zip(FIELDS.values(), words, strict=True):
+        try:
+            found[name] = float(word)
+        except ValueError:  # [N/A]
+            continue
+    return found or None
+
+
+def summary(lines: list[dict[str, float]]) -> dict[str, float]:
+    """The median of every field, and how many readings there were."""
+    if not lines:
+        return {}
+    medians = {
+        name: statistics.median(values)
+        for name in FIELDS.values()
+        if (values := [line[name] for line in lines if name in line])
+    }
+    return {**medians, "readings": len(lines)}
+
+
+class Monitor:
+    """Reads clocks and power a few times a second while its block runs; silent without nvidia-smi.
+
+    It watches device 0, as everything here uses it.
+    """
+
+    def __init__(self) -> None:
+        self._lines: list[tuple[float, dict[str, float]]] = []
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Monitor:
+        if shutil.which("nvidia-smi"):
+            self._process = subprocess.Popen(
+                _query(",".join(FIELDS), f"--loop-ms={EVERY_MS}"),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            threading.Thread(target=self._read, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+
+    def _read(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if found := parse_line(line):
+                self._lines.append((time.monotonic(), found))
+
+    def since(self, start: float) -> dict[str, float]:
+        """Medians from a time of `time.monotonic()` until now; empty where nothing was read."""
+        return summary([line for when, line in self._lines if when >= start])
+
+
+def _query(fields: str, *more: str) -> list[str]:
+    return [
+        "nvidia-smi",
+        "-i",
+        "0",
+        f"--query-gpu={fields}",
+        "--format=csv,noheader,nounits",
+        *more,
+    ]
+
+
+def driver_version() -> str:
+    """As nvidia-smi tells it; empty where there is none."""
+    if not shutil.which("nvidia-smi"):
+        return ""
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 30}
+    try:
+        done = subprocess.run(_query("driver_version"), check=True, **options)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()

@@ -1,0 +1,164 @@
+"""Pictures of records: speed relative to cuBLAS in every problem, a file for each group.
+
+    python -m benchmarks plot benchmarks/results/gemm-20261121T120000.json
+
+needs matplotlib but no GPU. The files are written beside the record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from benchmarks.contenders import CUBLAS
+from benchmarks.record import load
+from benchmarks.report import Row, groups, means, names, problems
+from benchmarks.shapes import title
+
+__all__ = ["draw"]
+
+MARKERS = "osD^vPX*<>hp"
+ROOF = "the roof"
+FORMATS = ("svg", "png")
+# The same record makes the same file, and its text can be searched.
+matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "coordgraph"})
+
+
+def draw(record: dict[str, Any], path: Path, form: str = "svg") -> Iterator[Path]:
+    """Draw a record that lies (or would lie) at `path`; yields the files."""
+    if record.get("kind") == "waves":
+        yield _save(_waves(record), path.with_suffix(f".{form}"))
+        return
+    for letter, rows in groups(record["rows"]).items():
+        if any("of_cublas" in row for row in rows):
+            place = path.with_name(f"{path.stem}-{_word(letter)}.{form}")
+            yield _save(_group(letter, rows, record), place)
+
+
+def _word(text: str) -> str:
+    return re.sub(r"\W+", "-", text)
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    return path
+
+
+def _where(record: dict[str, Any]) -> str:
+    date = record.get("date", "")[:10]
+    return ", ".join(word for word in (record.get("device"), record.get("dtype"), date) if word)
+
+
+def _group(letter: str, rows: Sequence[Row], record: dict[str, Any]) -> Figure:
+    """A panel for every layout and regime; a column of dots for every shape."""
+    panels: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        panels.setdefault((row["layout"], row.get("regime", "")), []).append(row)
+    most = max(len(problems(panel)) for panel in panels.values())
+    size = max(9.0, 2.5 + 0.75 * most), 3.6 * len(panels) + 1.6
+    figure = Figure(figsize=size, layout="constrained")
+    figure.suptitle(f"{title(letter)} – {_where(record)}")
+    everyone = [name for name in names(rows) if name != CUBLAS]
+    axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+    for axis, ((layout, regime), panel) in zip(axes, panels.items(), strict=True):
+        found = means(panel)
+        about = ", ".join(f"{name} {found[name][0]:.2f}" for name in everyone if name in found)
+        axis.set_title(f"layout {layout} {regime} – means: {about}", fontsize="small")
+        axis.set_ylabel("speed relative to cuBLAS")
+        _dots(axis, problems(panel), everyone)
+    handles = axes[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=3, fontsize="small")
+    return figure
+
+
+def _dots(axis: Axes, found: Sequence[Sequence[Row]], everyone: Sequence[str]) -> None:
+    axis.axhline(1, color="black", linewidth=1, label=CUBLAS)
+    highest = 1.0
+    for place, name in enumerate(everyone):
+        dots = {
+            number: row["of_cublas"]
+            for number, of_problem in enumerate(found)
+            for row in of_problem
+            if row["name"] == name and "of_cublas" in row
+        }
+        highest = max(highest, *dots.values()) if dots else highest
+        shift = 0.5 * ((place + 0.5) / len(everyone) - 0.5)
+        axis.plot(
+            [number + shift for number in dots],
+            list(dots.values()),
+            MARKERS[place % len(MARKERS)],
+            color=f"C{place}",
+            label=name,
+        )
+    roof = {
+        number: row["of_cublas"] / row["of_floor"]
+        for number, of_problem in enumerate(found)
+        for row in of_problem
+        if row.get("of_floor") and "of_cublas" in row
+    }
+    if roof:
+        ends = [number - 0.4 for number in roof], [number + 0.4 for number in roof]
+        axis.hlines(list(roof.values()), *ends, colors="grey", linestyles="dashed", label=ROOF)
+    axis.set_xticks(range(len(found)), [_label(p[0]) for p in found], rotation=60, ha="right")
+    axis.tick_params(axis="x", labelsize="x-small")
+    # Tiny problems are far below the roof; it may leave the picture.
+    axis.set_ylim(0, max(1.15 * highest, min(2.0, 1.05 * max(roof.values(), default=0.0))))
+    axis.grid(axis="y", alpha=0.3)
+
+
+def _label(row: Row) -> str:
+    size = "x".join(str(row[x]) for x in "mnk")
+    name = row.get("shape", size)
+    return size if name == size else f"{name}\n{size}"
+
+
+def _waves(record: dict[str, Any]) -> Figure:
+    """Utilisation of every schedule over tiles by workgroups, and what whole tiles would give."""
+    rows = [row for row in record["rows"] if "utilisation" in row]
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    axis = figure.subplots()
+    axis.set_title(f"{record.get('tile', '')} – {_where(record)}")
+    most = max((row["tiles"] / row["workgroups"] for row in rows), default=1.0)
+    steps = [number / 100 for number in range(10, int(100 * most) + 21)]
+    ideal = [step / -(-step // 1) for step in steps]
+    axis.plot(steps, ideal, color="grey", linewidth=1, label="whole tiles: (T/W) / ⌈T/W⌉")
+    for place, name in enumerate(names(rows)):
+        dots = [(row["tiles"] / row["workgroups"], row["utilisation"]) for row in rows
+                if row["name"] == name]  # fmt: skip
+        axis.plot(*zip(*dots, strict=True), MARKERS[place], color=f"C{place}", label=name)
+    axis.set_xlabel("output tiles T by workgroups W")
+    axis.set_ylabel("rate by the rate in whole waves")
+    axis.set_ylim(0, 1.1 * max((row["utilisation"] for row in rows), default=1.0))
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize="small")
+    return figure
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks plot",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("records", type=Path, nargs="+", help="JSON files of gemm or waves")
+    parser.add_argument("--format", dest="form", default="svg", choices=FORMATS)
+    options = parser.parse_args()
+    for path in options.records:
+        try:
+            record = load(path)
+        except (OSError, ValueError) as error:
+            sys.exit(f"{path}: {error}")
+        for drawn in draw(record, path, options.form):
+            print(drawn)
+
+
+if __name__ == "__main__":
+    main()

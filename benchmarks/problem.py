@@ -1,0 +1,101 @@
+"""A problem on the GPU: its operands in buffers that take turns, and its reference in float64."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+from benchmarks.shapes import Shape
+
+__all__ = ["DTYPES", "Problem", "Run", "buffer_sets"]
+
+DTYPES = {"bf16": ("bfloat16", 2.0**-8), "f16": ("float16", 2.0**-11)}
+"""PyTorch's names, and the largest relative error of a rounding with some room."""
+SAMPLED_ROWS = 256
+MOST_SETS, MOST_BYTES = 512, 16 << 30
+POISON = float("nan")
+
+
+class Run(Protocol):
+    """Enqueues D = A · B on PyTorch's current stream; operands lie as they are stored."""
+
+    def __call__(self, a: Any, b: Any, out: Any) -> Any: ...
+
+
+def buffer_sets(bytes_of_set: int, cache: int) -> int:
+    """How many sets of buffers leave nothing in the cache from one turn to the next.
+
+    >>> buffer_sets(100 << 20, 60 << 20), buffer_sets(12 << 20, 60 << 20)
+    (2, 16)
+    """
+    enough = 3 * cache // bytes_of_set + 1
+    return max(2, min(enough, MOST_SETS, MOST_BYTES // bytes_of_set))
+
+
+class Problem:
+    """One shape in one layout.
+
+    Args:
+        layout: for A and B, whether it lies as it is (n) or as its transpose (t).
+        dtype: `bf16` or `f16`, of A, B and D.
+    """
+
+    def __init__(self, shape: Shape, layout: str, dtype: str) -> None:
+        import torch
+
+        name, self.half = DTYPES[dtype]
+        self.torch, self.shape, self.layout, self.dtype = torch, shape, layout, dtype
+        self.a_turned, self.b_turned = (side == "t" for side in layout)
+        m, n, k = shape.m, shape.n, shape.k
+        kind = getattr(torch, name)
+        cache = torch.cuda.get_device_properties(0).L2_cache_size
+        torch.manual_seed(0)
+
+        def normal(rows: int, columns: int) -> Any:
+            return torch.randn(rows, columns, device="cuda", dtype=kind)
+
+        self.sets = [
+            (
+                normal(k, m) if self.a_turned else normal(m, k),
+                normal(n, k) if self.b_turned else normal(k, n),
+                torch.empty(m, n, device="cuda", dtype=kind),
+            )
+            for _ in range(buffer_sets(2 * (m * k + k * n + m * n), cache))
+        ]
+        self.rows = torch.randperm(m, device="cuda")[:SAMPLED_ROWS]
+        a, b = self.as_multiplied(*self.sets[0][:2])
+        a, b = a[self.rows].double(), b.double()
+        self.exact = a @ b
+        # What partial sums are like: the products are independent, so their squares add up.
+        self.size = (a.square() @ b.square_()).sqrt_()
+
+    def as_multiplied(self, a: Any, b: Any) -> tuple[Any, Any]:
+        """A (m x k) and B (k x n) as views of what is stored."""
+        return (a.T if self.a_turned else a), (b.T if self.b_turned else b)
+
+    def launch(self, run: Run, number: int) -> None:
+        """Multiply the operands of a buffer set."""
+        a, b, out = self.sets[number]
+        run(a, b, out)
+
+    def _allowed(self, *, rounded_partials: bool) -> Any:
+        # The result is rounded once. Tensor cores truncate a sum of 4 standard deviations every
+        # 8 products. Libraries that split k may round the parts' sums to the operands' type.
+        steps = (self.shape.k / 8 + 16) * 2.0**-23 * 4
+        parts = 4 * self.half if rounded_partials else 0.0
+        return self.half * self.exact.abs() + (steps + parts) * self.size + 2.0**-24
+
+    def fault(self, run: Run, *, rounded_partials: bool = False) -> str | None:
+        """What is wrong with the result, or None.
+
+        The output is full of NaN before; sampled rows are compared with float64.
+        """
+        a, b, out = self.sets[0]
+        out.fill_(POISON)
+        run(a, b, out)
+        if missing := int(out.isnan().sum()):
+            return f"WRONG: {missing} of {math.prod(out.shape)} elements not written, or NaN"
+        error = (out[self.rows].double() - self.exact).abs()
+        if wrong := int((error > self._allowed(rounded_partials=rounded_partials)).sum()):
+            return f"WRONG: {wrong} of {error.numel()} sampled elements, by up to {error.max():.3g}"
+        return None
