@@ -109,16 +109,21 @@ class Entry:
 def _enter(contender: Contender, problem: Problem, options: Any) -> Entry:
     """Prepare and check a contender, and get it ready to be timed."""
     entry = Entry(contender)
+    loose = not contender.ours
     try:
         run = contender.prepare(problem)
-        entry.fault = problem.fault(run, rounded_partials=not contender.ours) or ""
-        if not entry.fault:
-            entry.sampler = Sampler(
+        fault = problem.fault(lambda: problem.launch(run, 0), rounded_partials=loose)
+        if fault is None:
+            sampler = Sampler(
                 lambda number: problem.launch(run, number),
                 len(problem.sets),
                 options.seconds,
                 graphs=options.graphs,
             )
+            # Launches that follow each other closely must not disturb each other either.
+            fault = problem.fault(sampler.sample, rounded_partials=loose)
+            entry.sampler = sampler if fault is None else None
+        entry.fault = fault or ""
     except (CoordGraphError, Unavailable) as error:
         entry.fault = str(error)
     except Exception as error:  # a long run goes on without this one, and ends with a failure

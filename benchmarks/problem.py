@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from benchmarks.shapes import Shape
@@ -11,7 +12,7 @@ __all__ = ["DTYPES", "Problem", "Run", "buffer_sets"]
 
 DTYPES = {"bf16": ("bfloat16", 2.0**-8), "f16": ("float16", 2.0**-11)}
 """PyTorch's names, and the largest relative error of a rounding with some room."""
-SAMPLED_ROWS = 256
+SAMPLED_ROWS, EVERY_ROWS = 256, 64
 MOST_SETS, MOST_BYTES = 512, 16 << 30
 POISON = float("nan")
 
@@ -62,7 +63,10 @@ class Problem:
             )
             for _ in range(buffer_sets(2 * (m * k + k * n + m * n), cache))
         ]
-        self.rows = torch.randperm(m, device="cuda")[:SAMPLED_ROWS]
+        # One row out of every few, so that no tile goes unseen.
+        count = min(m, max(SAMPLED_ROWS, -(-m // EVERY_ROWS)))
+        places = torch.arange(count, device="cuda") + torch.rand(count, device="cuda")
+        self.rows = (places.double() * m / count).long().clamp_(max=m - 1)
         a, b = self.as_multiplied(*self.sets[0][:2])
         a, b = a[self.rows].double(), b.double()
         self.exact = a @ b
@@ -82,17 +86,19 @@ class Problem:
         # The result is rounded once. Tensor cores truncate a sum of 4 standard deviations every
         # 8 products. Libraries that split k may round the parts' sums to the operands' type.
         steps = (self.shape.k / 8 + 16) * 2.0**-23 * 4
-        parts = 4 * self.half if rounded_partials else 0.0
+        parts = 8 * self.half if rounded_partials else 0.0
         return self.half * self.exact.abs() + (steps + parts) * self.size + 2.0**-24
 
-    def fault(self, run: Run, *, rounded_partials: bool = False) -> str | None:
-        """What is wrong with the result, or None.
+    def fault(self, compute: Callable[[], Any], *, rounded_partials: bool = False) -> str | None:
+        """What is wrong with what `compute` puts into the first output, or None.
 
         The output is full of NaN before; sampled rows are compared with float64.
         """
-        a, b, out = self.sets[0]
+        out = self.sets[0][2]
         out.fill_(POISON)
-        run(a, b, out)
+        self.torch.cuda.synchronize()  # streams may differ
+        compute()
+        self.torch.cuda.synchronize()
         if missing := int(out.isnan().sum()):
             return f"WRONG: {missing} of {math.prod(out.shape)} elements not written, or NaN"
         error = (out[self.rows].double() - self.exact).abs()

@@ -6,7 +6,9 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 __all__ = ["REGIMES", "Regime", "Sampler", "Spread", "quick_seconds", "take_turns"]
@@ -80,31 +82,41 @@ class Sampler:
 
         self.torch = torch
         self.launch, self.sets, self.seconds = launch, sets, seconds
-        for number in range(sets):  # load the code, fill the caches of libraries
-            launch(number)
-        torch.cuda.synchronize()
         self.count, self.graph = sets, None
-        if graphs:
-            self._capture(sets)
+        torch.cuda.synchronize()  # what made the operands ran on another stream
+        with torch.cuda.stream(_stream()):
+            for number in range(sets):  # load the code, fill the caches of libraries
+                launch(number)
+            torch.cuda.synchronize()
+            if graphs:
+                self._capture(sets)
         once = min(self._measure(1) for _ in range(2))
         wanted = longer(once, sets)
         if graphs and wanted > self.count:
-            self._capture(wanted)
+            with torch.cuda.stream(_stream()):
+                self._capture(wanted)
             once = min(self._measure(1) for _ in range(2))
         self.once = once
 
     def _capture(self, count: int) -> None:
-        self.count, self.graph = count, self.torch.cuda.CUDAGraph()
-        with self.torch.cuda.graph(self.graph):
+        """Record launches; `torch.cuda.graph` would give the allocator's memory back each time."""
+        graph = self.torch.cuda.CUDAGraph()
+        graph.capture_begin()
+        try:
             for number in range(count):
                 self.launch(number % self.sets)
+        except BaseException:
+            with suppress(RuntimeError):  # an error may have ended the capture already
+                graph.capture_end()
+            raise
+        graph.capture_end()
+        self.count, self.graph = count, graph
 
     def replays(self, seconds: float) -> int:
         """How often to go through all buffers to be busy for about this long."""
         return min(1000, max(1, math.ceil(seconds / (self.once * self.count))))
 
-    def enqueue(self, replays: int) -> None:
-        """Start work; returns before it is done."""
+    def _enqueue(self, replays: int) -> None:
         for _ in range(replays):
             if self.graph is not None:
                 self.graph.replay()
@@ -118,13 +130,22 @@ class Sampler:
 
     def _measure(self, replays: int) -> float:
         start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
-        if self.graph is not None:
-            self.torch.cuda._sleep(HEAD_START)
-        start.record()
-        self.enqueue(replays)
-        end.record()
-        end.synchronize()
+        with self.torch.cuda.stream(_stream()):
+            if self.graph is not None:
+                self.torch.cuda._sleep(HEAD_START)
+            start.record()
+            self._enqueue(replays)
+            end.record()
+            end.synchronize()
         return start.elapsed_time(end) / 1000 / (replays * self.count)
+
+
+@cache
+def _stream() -> Any:
+    """The stream of all that is timed; the default one cannot be captured."""
+    import torch
+
+    return torch.cuda.Stream()
 
 
 def longer(once: float, sets: int) -> int:
@@ -139,7 +160,8 @@ def longer(once: float, sets: int) -> int:
 
 def quick_seconds(launch: Callable[[int], Any], sets: int) -> float:
     """A short timing of one launch, to choose among variants."""
-    return Sampler(launch, min(sets, 16), 3e-4).sample()
+    sampler = Sampler(launch, min(sets, 16), 3e-4)
+    return min(sampler.sample() for _ in range(3))
 
 
 def take_turns(
