@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import prod
 from typing import Any
 
 from llvmlite import ir
+from sympy import Expr
 
 from codegen.nvptx.emit import CudaWalker, map_argument
-from codegen.nvptx.instructions import F32, I1, I32, I64
+from codegen.nvptx.instructions import F32, I1, I16, I32, I64
 from codegen.nvptx.wgmma import HopperInstructions
 from coordgraph.control import asynchronous as ops
+from coordgraph.control.lowered import StoreFragment
 from coordgraph.control.resolve import Node
+from coordgraph.coordinates.dimensions import Cluster
 
 __all__ = ["HopperWalker"]
 
@@ -57,26 +61,89 @@ class HopperWalker(CudaWalker):
         self.ptx.barrier_expect(self._shared(node, op.barrier), op.bytes)
 
     def emit_ArriveBarrier(self, node: Node, op: ops.ArriveBarrier) -> None:
-        self.ptx.barrier_arrive(self._shared(node, op.barrier))
+        barrier = self._shared(node, op.barrier)
+        if op.rank is None:
+            self.ptx.barrier_arrive(barrier)
+        else:
+            rank = self._narrow(node.scope.resolve(op.rank), node)
+            self.ptx.barrier_arrive_at(barrier, rank, publish=op.publish)
+
+    def emit_ClusterBarrier(self, node: Node, op: ops.ClusterBarrier) -> None:
+        self.ptx.cluster_barrier()
+
+    def emit_AwaitEarlierLaunch(self, node: Node, op: ops.AwaitEarlierLaunch) -> None:
+        self.ptx.await_earlier_launch()
+
+    def emit_AllowNextLaunch(self, node: Node, op: ops.AllowNextLaunch) -> None:
+        self.ptx.allow_next_launch()
+
+    def emit_PrefetchMap(self, node: Node, op: ops.PrefetchMap) -> None:
+        self.ptx.prefetch_map(self._map(op.tensor))
 
     def emit_WaitBarrier(self, node: Node, op: ops.WaitBarrier) -> None:
-        index = node.place(op.phase).values[0]
-        ranges = node.scope.ranges
-        parity = self.expressions.widen(self.number(index, node), 32, index, ranges)
+        parity = self._narrow(node.place(op.phase).values[0], node)
         if op.before:
             parity = self.builder.xor(parity, ir.Constant(I32, 1))
-        self.ptx.barrier_wait(self._shared(node, op.barrier), parity)
+        self.ptx.barrier_wait(self._shared(node, op.barrier), parity, cluster=op.cluster)
+
+    def _narrow(self, index: Expr, node: Node) -> ir.Value:
+        """A resolved index as 32 bits."""
+        return self.expressions.widen(self.number(index, node), 32, index, node.scope.ranges)
+
+    def _map(self, tensor: str) -> ir.Value:
+        """The address of a tensor map."""
+        return self.builder.ptrtoint(self.given[map_argument(tensor)], I64)
 
     def emit_CopyBox(self, node: Node, op: ops.CopyBox) -> None:
-        at: list[ir.Value] = []
-        for dim in op.source:
-            index = node.place(dim).values[0]
-            at.append(
-                self.expressions.widen(self.number(index, node), 32, index, node.scope.ranges)
-            )
-        tensor_map = self.builder.ptrtoint(self.given[map_argument(op.tensor)], I64)
-        target = self._shared(node, op.destination)
-        self.ptx.copy_box(target, tensor_map, at, self._shared(node, op.barrier))
+        at = [self._narrow(node.place(dim).values[0], node) for dim in op.source]
+        target, barrier = self._shared(node, op.destination), self._shared(node, op.barrier)
+        receivers = self._ranks(node, op.receivers) if op.receivers else None
+        self.ptx.copy_box(target, self._map(op.tensor), at, barrier, receivers)
+
+    def _ranks(self, node: Node, along: tuple[str, ...]) -> ir.Value:
+        """A bit for every rank of the cluster that this one becomes as it moves along `along`."""
+        coordinates = self.graph.coordinates
+        (cluster,) = coordinates.of_kind(Cluster)
+        (edge,) = (e for e in coordinates.edges_above(cluster) if {*along} <= {*e.upstream})
+        fixed = {d: node.place(d).values[0] for d in edge.upstream if d not in along}
+        mask: ir.Value = ir.Constant(I32, 0)
+        for places in product(*(range(coordinates[d].fixed_size) for d in along)):
+            known = {**fixed, **dict(zip(along, places, strict=True))}
+            (rank,) = coordinates.forward(known, [cluster], node.scope.ranges)
+            bit = self.builder.shl(ir.Constant(I32, 1), self._narrow(rank, node))
+            mask = self.builder.or_(mask, bit)
+        return self.builder.trunc(mask, I16)
+
+    def emit_StoreBox(self, node: Node, op: ops.StoreBox) -> None:
+        at = [self._narrow(node.place(dim).values[0], node) for dim in op.destination]
+        self.ptx.store_box(self._shared(node, op.source), self._map(op.tensor), at)
+
+    def emit_CommitStores(self, node: Node, op: ops.CommitStores) -> None:
+        self.ptx.commit_stores()
+
+    def emit_WaitStores(self, node: Node, op: ops.WaitStores) -> None:
+        self.ptx.wait_stores(op.pending)
+
+    def emit_FenceShared(self, node: Node, op: ops.FenceShared) -> None:
+        self.ptx.fence_shared()
+
+    def emit_StoreFragment(self, node: Node, op: StoreFragment) -> None:
+        values = self._load_slots(self._slots(node, op.fragment, op.registers, op.width))
+        if op.rank is not None:
+            vector = self._packed(values, self._element(op.destination).name)
+            rank = self._narrow(node.scope.resolve(op.rank), node)
+            self.ptx.store_at(vector, self._shared(node, op.destination), rank)
+            return
+        if not op.form.startswith("stmatrix.x4"):
+            super().emit_StoreFragment(node, op)
+            return
+        kind = self._element(op.destination).name
+        packed = [
+            self.ptx.pack_f32(low, high, kind)
+            for low, high in zip(values[::2], values[1::2], strict=True)
+        ]
+        trans = op.form.endswith(".trans")
+        self.ptx.stmatrix(self._shared(node, op.destination), packed, trans=trans)
 
     # Multiplications
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from llvmlite import ir
@@ -11,9 +12,9 @@ from codegen.nvptx.instructions import F32, I1, I32, I64, Instructions, pointer
 from codegen.walker import Fragments, Walker
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control import lowered as ops
-from coordgraph.control.asynchronous import CopyBox
+from coordgraph.control.asynchronous import CopyBox, StoreBox
 from coordgraph.control.resolve import Node
-from coordgraph.coordinates.dimensions import Shared, Workitem
+from coordgraph.coordinates.dimensions import Cluster, Shared, Workitem
 from coordgraph.tensors import Role, dtype
 
 __all__ = ["KERNEL_NAME", "CudaWalker", "map_argument"]
@@ -24,6 +25,7 @@ MMA_REGISTERS = {"a": 4, "b": 2, "acc": 4}
 BARRIER_BYTES = 8
 NARROWEST_LOAD = 4
 """What a load counts at least, in bytes: narrow ones need an address and a guard too."""
+WIDEST_LOAD, WIDE_DISCOUNT = 16, 8
 WIDEST_COPY = 16
 """Bytes of the widest cp.async."""
 SHARED_ALIGN = 1024
@@ -54,15 +56,20 @@ class CudaWalker(Walker):
         self.watchdog = watchdog
         (workitem,) = graph.coordinates.of_kind(Workitem)
         self.threads = workitem.fixed_size
+        self.cluster = prod(d.fixed_size for d in graph.coordinates.of_kind(Cluster))
+        """CUDA's workgroups for each of the schedule's."""
         self.offsets: dict[str, int] = {}
         self.shared_bytes = 0
-        for shared in graph.coordinates.of_kind(Shared):
-            self.offsets[shared.id] = -(-self.shared_bytes // SHARED_ALIGN) * SHARED_ALIGN
+        memory = graph.coordinates.of_kind(Shared)
+        for shared in sorted(memory, key=lambda shared: not shared.barriers):
+            align = BARRIER_BYTES if shared.barriers else SHARED_ALIGN
+            self.offsets[shared.id] = -(-self.shared_bytes // align) * align
             self.shared_bytes = self.offsets[shared.id] + shared.fixed_size * self._bytes(shared.id)
         self.loaded = 0
         copies = graph.control.of_kind(ops.CopyElements)
         self.narrow = any(c.width * self._bytes(c.source) < WIDEST_COPY for c in copies)
-        self.boxes = {op.tensor: op.box for op in graph.control.of_kind(CopyBox)}
+        moves = (*graph.control.of_kind(CopyBox), *graph.control.of_kind(StoreBox))
+        self.boxes = {op.tensor: op.box for op in moves}
         """The tensors that the copy engine moves, and the elements of a box, contiguous first."""
 
     def build(self) -> ir.Module:
@@ -103,7 +110,10 @@ class CudaWalker(Walker):
         return argument
 
     def _annotate(self, module: ir.Module, function: ir.Function) -> None:
-        for key, value in (("reqntidx", self.threads), ("minctasm", 1)):
+        notes = {"reqntidx": self.threads, "minctasm": 1}
+        if self.cluster > 1:
+            notes |= {"cluster_dim_x": self.cluster, "cluster_dim_y": 1, "cluster_dim_z": 1}
+        for key, value in notes.items():
             node = module.add_metadata([function, key, ir.Constant(I32, value)])
             module.add_named_metadata("nvvm.annotations", node)
 
@@ -123,7 +133,10 @@ class CudaWalker(Walker):
         coordinates = self.graph.coordinates
         for p in self.graph.parameters.items:
             self.values[p.symbol] = self.given[p.name]
-        self.values[coordinates.symbol(self.graph.workgroup)] = self.ptx.block()
+        workgroup = coordinates.symbol(self.graph.workgroup)
+        self.values[workgroup] = self.ptx.block() if self.cluster == 1 else self.ptx.cluster()
+        for rank in coordinates.of_kind(Cluster):
+            self.values[rank.symbol] = self.ptx.rank()
         (workitem,) = coordinates.of_kind(Workitem)
         self.values[workitem.symbol] = self.ptx.thread()
         start = self.builder.block
@@ -174,13 +187,16 @@ class CudaWalker(Walker):
     # Memory
 
     def _element(self, dim: str) -> Any:
-        tensor = getattr(self.graph.coordinates[dim], "tensor", "")
-        return dtype(self.graph.tensor(tensor).dtype)
+        found = self.graph.coordinates[dim]
+        if element := getattr(found, "element", ""):
+            return dtype(element)
+        return dtype(self.graph.tensor(getattr(found, "tensor", "")).dtype)
 
     def _bytes(self, dim: str) -> int:
-        """Bytes of an element; what belongs to no tensor is a barrier."""
-        if not getattr(self.graph.coordinates[dim], "tensor", ""):
-            return BARRIER_BYTES if isinstance(self.graph.coordinates[dim], Shared) else 4
+        """Bytes of an element."""
+        found = self.graph.coordinates[dim]
+        if isinstance(found, Shared) and found.barriers:
+            return BARRIER_BYTES
         return self._element(dim).bytes
 
     def _address(self, node: Node, dim: str) -> tuple[ir.Value, Any]:
@@ -241,7 +257,11 @@ class CudaWalker(Walker):
 
     def emit_Barrier(self, node: Node, op: ops.Barrier) -> None:
         if op.workitems:
-            self.ptx.barrier_of(op.identifier, op.workitems)
+            identifier = node.scope.resolve(op.identifier)
+            number = self.expressions.widen(
+                self.number(identifier, node), 32, identifier, node.scope.ranges
+            )
+            self.ptx.barrier_of(number, op.workitems)
         else:
             self.ptx.barrier()
 
@@ -323,13 +343,15 @@ class CudaWalker(Walker):
             return
         slots = self._slots(node, op.fragment, op.registers, op.width)
         element = self._element(op.source)
-        whole = self._read(address, 8 * op.width * element.bytes, guard)
+        size = op.width * element.bytes
+        whole = self._read(address, 8 * size, guard)
         for slot, value in zip(slots, self._unpacked(whole, element), strict=True):
             if op.scale:
                 value = self.builder.fmul(value, self.given[op.scale])
             total = self.builder.fadd(self.builder.load(slot, typ=F32), value)
             self.builder.store(self.ptx.pinned(total), slot)
-        self.loaded += max(op.width * element.bytes, NARROWEST_LOAD)
+        # Wide loads from one base need registers for what they bring and for nothing else.
+        self.loaded += size // WIDE_DISCOUNT if size == WIDEST_LOAD else max(size, NARROWEST_LOAD)
         if self.loaded >= self.bytes_in_flight:
             self.loaded = 0
             self.ptx.fence()

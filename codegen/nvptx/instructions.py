@@ -65,13 +65,21 @@ class Instructions:
         """The workgroup's number."""
         return self.call("llvm.nvvm.read.ptx.sreg.ctaid.x", I32, [])
 
+    def cluster(self) -> ir.Value:
+        """The cluster's number."""
+        return self.call("llvm.nvvm.read.ptx.sreg.clusterid.x", I32, [])
+
+    def rank(self) -> ir.Value:
+        """The workgroup's rank in its cluster."""
+        return self.call("llvm.nvvm.read.ptx.sreg.cluster.ctarank", I32, [])
+
     def barrier(self) -> None:
         """All workitems of the workgroup."""
         self.call("llvm.nvvm.barrier0", VOID, [])
 
-    def barrier_of(self, identifier: int, workitems: int) -> None:
+    def barrier_of(self, identifier: ir.Value, workitems: int) -> None:
         """Some workitems of the workgroup, by a barrier of their own."""
-        self.asm(f"bar.sync {identifier}, {workitems};", "", [], VOID, pure=False)
+        self.asm(f"bar.sync $0, {workitems};", "r", [identifier], VOID, pure=False)
 
     def pinned(self, value: ir.Value) -> ir.Value:
         """The same f32, computed here.

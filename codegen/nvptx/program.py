@@ -13,6 +13,7 @@ from codegen.nvptx.asynchronous import HopperWalker
 from codegen.nvptx.emit import CudaWalker
 from codegen.toolchain import PtxasReport, assemble
 from coordgraph import CodegenError, KernelGraph, PassError
+from coordgraph.control.asynchronous import AwaitEarlierLaunch
 from passes import Pass
 from passes.lowering import LowerToHopper, LowerToTensorCores
 
@@ -20,14 +21,16 @@ __all__ = ["WIDEST", "CudaProgram", "Vectors"]
 
 
 class Vectors(NamedTuple):
-    """Elements that A, B, and C and D are moved by."""
+    """Elements that A, B, and C and D may be moved by at once."""
 
     a: int = 8
     b: int = 8
-    d: int = 2
+    d: int = 8
 
 
 WIDEST = Vectors()
+WIDEST_STORE = 2
+"""Elements of an accumulator of mma.sync that lie next to each other in D."""
 MOST_BYTES_IN_FLIGHT, LEAST_BYTES_IN_FLIGHT = 32, 4
 
 
@@ -40,6 +43,7 @@ class CudaProgram:
         boxes: bring A and B by the copy engine and multiply by warpgroups (sm_90a); else by
             cp.async and mma.sync.
         watchdog: let a kernel that waits too long trap instead of hanging.
+        lowering: how to lower with boxes, where not by default.
     """
 
     graph: KernelGraph
@@ -48,24 +52,28 @@ class CudaProgram:
     boxes: bool = False
     watchdog: bool = False
     bytes_in_flight: int = MOST_BYTES_IN_FLIGHT
+    lowering: LowerToHopper | None = None
 
     @cached_property
     def lowered(self) -> KernelGraph:
         """The graph of one workitem's work."""
         try:
-            return self._lowering(self.graph).verify()
+            return self.chosen(self.graph).verify()
         except PassError as error:
             raise CodegenError(f"{self.architecture}: {error}") from error
 
     @property
-    def _lowering(self) -> Pass:
+    def chosen(self) -> Pass:
+        """The pass that lowers."""
         if self.boxes:
-            return LowerToHopper(self.architecture)
-        return LowerToTensorCores(self.architecture, *self.vectors)
+            base = self.lowering or LowerToHopper(self.architecture)
+            return replace(base, vector=self.vectors.d)
+        narrow = min(self.vectors.d, WIDEST_STORE)
+        return LowerToTensorCores(self.architecture, self.vectors.a, self.vectors.b, narrow)
 
     def why_not(self) -> str | None:
         """Why the graph cannot be lowered this way, or None."""
-        return self._lowering.why_not(self.graph)
+        return self.chosen.why_not(self.graph)
 
     @cached_property
     def walker(self) -> CudaWalker:
@@ -108,6 +116,16 @@ class CudaProgram:
         while report.spill_stores and (leaner := program.leaner()) is not None:
             program, report = leaner, leaner.report()
         return program, report
+
+    @property
+    def cluster(self) -> int:
+        """CUDA's workgroups for each workgroup of the schedule."""
+        return self.walker.cluster
+
+    @property
+    def overlaps(self) -> bool:
+        """The code itself waits for earlier launches, so it may begin before they end."""
+        return bool(self.lowered.control.of_kind(AwaitEarlierLaunch))
 
     @property
     def threads(self) -> int:

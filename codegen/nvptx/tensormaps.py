@@ -22,7 +22,7 @@ def copy_engine_takes(view: TensorView) -> bool:
 
 
 class TensorMaps:
-    """Maps of row-major matrices with 128-byte swizzle; elements outside the matrix read as 0."""
+    """Maps of row-major matrices, swizzled in rows of a box; elements outside read as 0."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], Any] = {}
@@ -46,6 +46,7 @@ def _encode(view: TensorView, box: tuple[int, ...]) -> Any:
         "f32": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
     }[view.dtype]
     rows, columns = view.shape
+    inner = box[0] * dtype(view.dtype).bytes
     wide, narrow = driver.cuuint64_t, driver.cuuint32_t
     return cuda(
         "cuTensorMapEncodeTiled",
@@ -57,7 +58,7 @@ def _encode(view: TensorView, box: tuple[int, ...]) -> Any:
         [narrow(extent) for extent in box],
         [narrow(1), narrow(1)],
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{inner}B"),
         driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )

@@ -46,23 +46,98 @@ class HopperInstructions(Instructions):
         text = "mbarrier.arrive.release.cta.shared::cta.b64 _, [$0];"
         self.asm(text, "r", [barrier], VOID, pure=False)
 
-    def barrier_wait(self, barrier: ir.Value, parity: ir.Value) -> None:
-        """Wait for the end of the phase of that parity."""
+    def barrier_arrive_at(self, barrier: ir.Value, rank: ir.Value, *, publish: bool) -> None:
+        """Arrive at the same barrier of another workgroup of the cluster.
+
+        With `publish` the cluster sees what was written before it; without, it only says that
+        asynchronous reads have ended, for which the fence of a wider scope would be wasted.
+        """
+        release = ".release.cluster" if publish else ""
+        text = (
+            "{ .reg .b32 a; mapa.shared::cluster.u32 a, $0, $1; "
+            f"mbarrier.arrive{release}.shared::cluster.b64 _, [a]; }}"
+        )
+        self.asm(text, "r,r", [barrier, rank], VOID, pure=False)
+
+    def store_at(self, value: ir.Value, shared: ir.Value, rank: ir.Value) -> None:
+        """Store four f32 in the shared memory of another workgroup of the cluster."""
+        text = (
+            "{ .reg .b32 a; mapa.shared::cluster.u32 a, $4, $5; "
+            "st.shared::cluster.v4.f32 [a], {$0, $1, $2, $3}; }"
+        )
+        values = [self.builder.extract_element(value, ir.Constant(I32, i)) for i in range(4)]
+        self.asm(text, "f,f,f,f,r,r", [*values, shared, rank], VOID, pure=False)
+
+    def cluster_barrier(self) -> None:
+        """All workitems of the cluster; those of a warp need not come together."""
+        text = "barrier.cluster.arrive.release; barrier.cluster.wait.acquire;"
+        self.asm(text, "", [], VOID, pure=False)
+
+    def await_earlier_launch(self) -> None:
+        """Wait for the launches that this one may overlap with."""
+        self.asm("griddepcontrol.wait;", "", [], VOID, pure=False)
+
+    def allow_next_launch(self) -> None:
+        """Let the next launch of the stream begin."""
+        self.asm("griddepcontrol.launch_dependents;", "", [], VOID, pure=False)
+
+    def prefetch_map(self, tensor_map: ir.Value) -> None:
+        """Bring a tensor map near to the copy engine."""
+        self.asm("prefetch.tensormap [$0];", "l", [tensor_map], VOID, pure=False)
+
+    def barrier_wait(self, barrier: ir.Value, parity: ir.Value, *, cluster: bool) -> None:
+        """Wait for the end of the phase of that parity; see what the cluster has written."""
+        acquire = ".acquire.cluster" if cluster else ""
         text = (
             "{ .reg .pred p; AGAIN_${:uid}: "
-            "mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1; @!p bra AGAIN_${:uid}; }"
+            f"mbarrier.try_wait.parity{acquire}.shared::cta.b64 p, [$0], $1; "
+            "@!p bra AGAIN_${:uid}; }"
         )
         self.asm(text, "r,r", [barrier, parity], VOID, pure=False)
 
     def copy_box(
-        self, target: ir.Value, tensor_map: ir.Value, at: Sequence[ir.Value], barrier: ir.Value
+        self,
+        target: ir.Value,
+        tensor_map: ir.Value,
+        at: Sequence[ir.Value],
+        barrier: ir.Value,
+        receivers: ir.Value | None,
     ) -> None:
-        """cp.async.bulk.tensor of a two-dimensional box, counted by a barrier."""
-        text = (
-            "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-            "[$0], [$1, {$2, $3}], [$4];"
-        )
-        self.asm(text, "r,l,r,r,r", [target, tensor_map, *at, barrier], VOID, pure=False)
+        """cp.async.bulk.tensor of a two-dimensional box, counted by a barrier.
+
+        `receivers` has a bit for the rank of each workgroup of the cluster that gets it.
+        """
+        name = "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        if receivers is None:
+            text, more, masks = f"{name} [$0], [$1, {{$2, $3}}], [$4];", "", []
+        else:
+            name += ".multicast::cluster"
+            text, more, masks = f"{name} [$0], [$1, {{$2, $3}}], [$4], $5;", ",h", [receivers]
+        args = [target, tensor_map, *at, barrier, *masks]
+        self.asm(text, f"r,l,r,r,r{more}", args, VOID, pure=False)
+
+    def store_box(self, source: ir.Value, tensor_map: ir.Value, at: Sequence[ir.Value]) -> None:
+        """cp.async.bulk.tensor of a two-dimensional box to memory."""
+        text = "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [$1, {$2, $3}], [$0];"
+        self.asm(text, "r,l,r,r", [source, tensor_map, *at], VOID, pure=False)
+
+    def commit_stores(self) -> None:
+        """Close a group of boxes stored."""
+        self.asm("cp.async.bulk.commit_group;", "", [], VOID, pure=False)
+
+    def wait_stores(self, pending: int) -> None:
+        """Wait until of at most `pending` groups shared memory is still read."""
+        self.asm(f"cp.async.bulk.wait_group.read {pending};", "", [], VOID, pure=False)
+
+    def fence_shared(self) -> None:
+        """Writes of this thread to shared memory come before what the copy engine reads."""
+        self.asm("fence.proxy.async.shared::cta;", "", [], VOID, pure=False)
+
+    def stmatrix(self, shared: ir.Value, values: Sequence[ir.Value], *, trans: bool) -> None:
+        """Four 8x8 matrices of 16-bit elements, two of them in each value."""
+        suffix = ".trans" if trans else ""
+        text = f"stmatrix.sync.aligned.m8n8.x4{suffix}.shared.b16 [$0], {{$1, $2, $3, $4}};"
+        self.asm(text, "r,r,r,r,r", [shared, *values], VOID, pure=False)
 
     def descriptor(self, address: ir.Value, strides: tuple[int, int]) -> ir.Value:
         """A wgmma matrix descriptor (PTX ISA, "Matrix Descriptor Format"), 128-byte swizzle."""

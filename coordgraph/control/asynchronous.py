@@ -16,18 +16,26 @@ from coordgraph.control.operations import ONE, Body, Operation
 
 __all__ = [
     "Advance",
+    "AllowNextLaunch",
     "ArriveBarrier",
+    "AwaitEarlierLaunch",
+    "ClusterBarrier",
     "CommitMultiplies",
+    "CommitStores",
     "CopyBox",
     "Counter",
     "ExpectBytes",
     "FenceMultiplies",
+    "FenceShared",
     "InitBarrier",
     "MultiplyShared",
+    "PrefetchMap",
     "PublishBarriers",
     "SetRegisters",
+    "StoreBox",
     "WaitBarrier",
     "WaitMultiplies",
+    "WaitStores",
 ]
 
 
@@ -90,23 +98,56 @@ class ExpectBytes(Operation):
 
 @dataclass(frozen=True)
 class ArriveBarrier(Operation):
-    """Arrive."""
+    """Arrive; at the barrier of the cluster's workgroup of that rank, where one is given.
+
+    `publish`: who waits there sees what was written before.
+    """
 
     barrier: str
+    rank: Expr | None = None
+    publish: bool = False
 
     ROLES = ("barrier",)
+
+    def __post_init__(self) -> None:
+        if self.rank is not None:
+            object.__setattr__(self, "rank", sympify(self.rank))
+
+
+@dataclass(frozen=True)
+class ClusterBarrier(Operation):
+    """All workitems of the cluster arrive before one goes on."""
+
+
+@dataclass(frozen=True)
+class AwaitEarlierLaunch(Operation):
+    """Wait until what earlier launches of the stream wrote may be read (PTX: griddepcontrol)."""
+
+
+@dataclass(frozen=True)
+class AllowNextLaunch(Operation):
+    """The stream's next launch may start its workgroups as soon as there is room for them."""
+
+
+@dataclass(frozen=True)
+class PrefetchMap(Operation):
+    """Bring what the copy engine must know of a tensor near to it."""
+
+    tensor: str
 
 
 @dataclass(frozen=True)
 class WaitBarrier(Operation):
     """Wait for the end of the phase whose parity is the index along `phase`.
 
-    `before` waits for the phase before it, which of a fresh barrier counts as ended.
+    `before` waits for the phase before it, which of a fresh barrier counts as ended; `cluster`:
+    what other workgroups of the cluster have published by arriving may be read then.
     """
 
     barrier: str
     phase: str
     before: bool = False
+    cluster: bool = False
 
     ROLES = ("barrier", "phase")
 
@@ -116,6 +157,8 @@ class CopyBox(Operation):
     """Copy a box of a tensor to shared memory, counted by a barrier; zeros outside the tensor.
 
     `source` are the tensor's axes, the contiguous one first; `box` its elements along each.
+    `receivers` are coordinates of the cluster: the workgroups that differ in nothing else all
+    receive the box, at the same place, and their own barrier counts it.
     """
 
     tensor: str
@@ -123,8 +166,41 @@ class CopyBox(Operation):
     destination: str
     barrier: str
     box: tuple[int, ...]
+    receivers: tuple[str, ...] = ()
 
-    ROLES = ("source", "destination", "barrier")
+    ROLES = ("source", "destination", "barrier", "receivers")
+
+
+@dataclass(frozen=True)
+class FenceShared(Operation):
+    """What this workitem wrote to shared memory is there for the copy engine."""
+
+
+@dataclass(frozen=True)
+class StoreBox(Operation):
+    """Copy a box from shared memory to a tensor; what is outside the tensor is dropped.
+
+    `destination` are the tensor's axes, the contiguous one first; `box` its elements along each.
+    """
+
+    tensor: str
+    source: str
+    destination: tuple[str, ...]
+    box: tuple[int, ...]
+
+    ROLES = ("source", "destination")
+
+
+@dataclass(frozen=True)
+class CommitStores(Operation):
+    """Close the group of boxes that this workitem has stored so far."""
+
+
+@dataclass(frozen=True)
+class WaitStores(Operation):
+    """Wait until of at most `pending` groups of this workitem shared memory is still read."""
+
+    pending: int
 
 
 @dataclass(frozen=True)

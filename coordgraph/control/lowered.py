@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sympy import Expr, Integer, sympify
+
 from coordgraph.control.operations import Body, Operation
 
 __all__ = [
@@ -76,8 +78,11 @@ class Barrier(Operation):
     Barriers of parts of a workgroup have an `identifier` other than 0.
     """
 
-    identifier: int = 0
+    identifier: Expr = Integer(0)  # noqa: RUF009 - frozen
     workitems: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "identifier", sympify(self.identifier))
 
 
 @dataclass(frozen=True)
@@ -109,17 +114,24 @@ class LoadFragment(Operation):
 
 @dataclass(frozen=True)
 class StoreFragment(Operation):
-    """Write registers to memory: `width` elements at the place of `destination`.
+    """Write registers to memory: `width` elements at the place of `destination`, by `form`.
 
-    Elements that are padding are not written.
+    Elements that are padding are not written. With a `rank` it is the shared memory of that
+    workgroup of the cluster.
     """
 
     fragment: str
     destination: str
     registers: tuple[str, ...]
     width: int = 1
+    form: str = "vector"
+    rank: Expr | None = None
 
     ROLES = ("destination", "registers")
+
+    def __post_init__(self) -> None:
+        if self.rank is not None:
+            object.__setattr__(self, "rank", sympify(self.rank))
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,12 @@ class Workgroup(Dimension):
 
 @dataclass(frozen=True)
 class Cluster(Dimension):
-    """The cluster's number."""
+    """A workgroup's rank in its cluster (CUDA: %cluster_ctarank); its size is the cluster.
+
+    Where there is one, `Workgroup` counts clusters.
+    """
+
+    hardware: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -190,7 +195,17 @@ class Register(Dimension):
 
 @dataclass(frozen=True)
 class Shared(_OfTensor):
-    """A workgroup's on-chip memory for a tensor's tiles, in elements of that tensor."""
+    """A workgroup's on-chip memory: a tensor's tiles, in its elements; else values of `element`.
+
+    What has neither holds barriers.
+    """
+
+    element: str = ""
+
+    @property
+    def barriers(self) -> bool:
+        """True where it holds barriers."""
+        return not self.tensor and not self.element
 
 
 @dataclass(frozen=True)

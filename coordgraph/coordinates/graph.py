@@ -250,6 +250,9 @@ class CoordinateEditor:
         if kind is None:
             self.graph = self.finish()
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._dimensions
+
     def __getitem__(self, name: str) -> Dimension:
         try:
             return self._dimensions[name]

@@ -3,6 +3,7 @@
 A box is 64 elements (128 bytes) along the contiguous axis and all of the tile across it. In shared
 memory every row of a box is eight 16-byte chunks, whose number the copy engine and the matrix unit
 both exchange with the row's (PTX ISA, "Swizzling modes", 128 bytes): the `Swizzle` edge says so.
+What several workgroups of a cluster need, each of them brings a part of, for all.
 """
 
 from __future__ import annotations
@@ -17,22 +18,25 @@ from coordgraph.coordinates.dimensions import Linear, Register, Shared, Unroll
 from coordgraph.coordinates.edges import Flatten, Swizzle, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
 from passes.lowering.control import at, unrolled
+from passes.lowering.hopper.division import Division, M, N
 from passes.lowering.hopper.ring import FULL
 from passes.lowering.staging import CHUNK, Operand
 
-__all__ = ["BOX", "MMA_K", "BoxedOperand"]
+__all__ = ["BOX", "MMA_K", "ROW_BYTES", "BoxedOperand"]
 
 BOX = 64
 """Elements of 16 bits in the 128 bytes of a swizzled row."""
 MMA_K = 16
 ROW_BYTES = 128
-GROUP_BYTES = 8 * ROW_BYTES
-"""Eight rows, the period of the swizzle."""
+GROUP_ROWS = 8
+"""The period of the swizzle."""
 
 
 @dataclass(frozen=True)
 class BoxedOperand(Operand):
-    """A or B as the copy engine and wgmma see them: `rows` and `columns` as in `Operand`."""
+    """A or B as the copy engine and wgmma see them: `rows` and `columns` of a workgroup's part."""
+
+    division: Division
 
     @property
     def k_axis(self) -> int:
@@ -44,15 +48,23 @@ class BoxedOperand(Operand):
         """True where k is contiguous in memory (K-major)."""
         return self.column_axis == self.k_axis
 
-    @property
-    def outer(self) -> str:
-        """The tile position along m or n."""
-        return f"{self.tensor}.index.{1 - self.k_axis}"
+    def _position(self, axis: int) -> str:
+        return f"{self.tensor}.own.{axis}"
 
     @property
-    def depth(self) -> str:
-        """The tile position along k."""
-        return f"{self.tensor}.index.{self.k_axis}"
+    def row(self) -> str:
+        """The tile position across the contiguous axis."""
+        return self._position(self.row_axis)
+
+    @property
+    def column(self) -> str:
+        """The tile position along the contiguous axis."""
+        return self._position(self.column_axis)
+
+    @property
+    def _sharers(self) -> tuple[str, ...]:
+        """The coordinate along which workgroups of the cluster need the same tile, if any."""
+        return self.division.ranks(N if self.tensor == "A" else M)
 
     def stage(self, c: CoordinateEditor, stages: int) -> None:
         """Tie the tile position to shared memory: a ring of `stages` tiles of boxes."""
@@ -64,33 +76,36 @@ class BoxedOperand(Operand):
         place = c.add(Linear(f"{t}.shared.place", Integer(BOX // CHUNK), note="before swizzle"))
         element = c.add(Linear(f"{t}.shared.element", Integer(CHUNK)))
         c.connect(Tile(self.shared, ("stage", box.id, row.id, chunk.id, element.id)))
-        c.connect(Swizzle((row.id, chunk.id), (self.row, place.id), "xor", modulus=8))
+        c.connect(Swizzle((row.id, chunk.id), (self.row, place.id), "xor", modulus=GROUP_ROWS))
         c.connect(Flatten((box.id, place.id, element.id), self.column))
 
     def copies(self, c: CoordinateEditor) -> Operation:
-        """Tie the tile position to boxes; returns the copies of one tile."""
+        """Tie the tile position to boxes; returns this workgroup's copies of one tile."""
         t, rows, columns = self.tensor, c[self.row].fixed_size, c[self.column].fixed_size
+        for sharer in self._sharers:
+            rows //= c[sharer].fixed_size
         step = c.add(Unroll(f"{t}.box", Integer(columns // BOX)))
         inside = c.add(Linear(f"{t}.box.element", Integer(BOX), note="first element of a box: 0"))
         across = c.add(Linear(f"{t}.box.row", Integer(rows), note="first row of a box: 0"))
         c.connect(Tile(self.column, (step.id, inside.id)))
-        c.connect(Tile(self.row, (across.id,)))
+        c.connect(Tile(self.row, (*self._sharers, across.id)))
         axes = (f"{t}.{self.column_axis}", f"{t}.{self.row_axis}")
-        copy = CopyBox(t, axes, self.shared, FULL, (BOX, rows))
+        copy = CopyBox(t, axes, self.shared, FULL, (BOX, rows), self._sharers)
         return unrolled(c, (step.id,), at({inside.id: 0, across.id: 0}, copy))
 
-    def descriptor(
-        self, c: CoordinateEditor, parts: tuple[str, ...], extent: int
-    ) -> dict[str, int]:
+    def descriptor(self, c: CoordinateEditor, parts: tuple[str, ...]) -> dict[str, int]:
         """Tie the tile position to what one instruction multiplies; returns where it begins.
 
-        `parts` are the dimensions of the outer axis above the `extent` of one instruction.
+        `parts` are the dimensions of the outer axis above the rows of one instruction.
         """
-        t = self.tensor
+        t, outer = self.tensor, self._position(1 - self.k_axis)
+        extent = c[outer].fixed_size
+        for part in parts:
+            extent //= c[part].fixed_size - (part == "warpgroup")  # one of them is the producer
         first = c.add(Register(f"{t}.mma.outer", Integer(extent), note="of an instruction"))
         depth = c.add(Register(f"{t}.mma.depth", Integer(MMA_K), note="of an instruction"))
-        c.connect(Tile(self.outer, (*parts, first.id)))
-        c.connect(Tile(self.depth, ("fragment.k", depth.id)))
+        c.connect(Tile(outer, (*parts, first.id)))
+        c.connect(Tile(self._position(self.k_axis), ("fragment.k", depth.id)))
         return {first.id: 0, depth.id: 0}
 
     def strides(self, c: CoordinateEditor) -> tuple[int, int]:
@@ -99,6 +114,5 @@ class BoxedOperand(Operand):
         Along k: the leading one is not read, the other is eight rows. Across k: the leading one is
         from a box to the next, the other eight rows of k.
         """
-        if self.along_k:
-            return 16, GROUP_BYTES
-        return c[self.row].fixed_size * ROW_BYTES, GROUP_BYTES
+        group = GROUP_ROWS * ROW_BYTES
+        return (16, group) if self.along_k else (c[self.row].fixed_size * ROW_BYTES, group)

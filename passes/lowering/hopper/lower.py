@@ -3,164 +3,242 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
-from sympy import And, Gt, Integer, Lt
+from sympy import Integer, Lt
 
 from coordgraph import KernelGraph
 from coordgraph.control.asynchronous import (
     Advance,
-    ArriveBarrier,
-    CommitMultiplies,
+    AllowNextLaunch,
+    AwaitEarlierLaunch,
+    ClusterBarrier,
     Counter,
     ExpectBytes,
-    FenceMultiplies,
     InitBarrier,
-    MultiplyShared,
+    PrefetchMap,
     PublishBarriers,
     SetRegisters,
     WaitBarrier,
-    WaitMultiplies,
 )
-from coordgraph.control.graph import rewrite
 from coordgraph.control.lowered import Barrier
 from coordgraph.control.operations import (
     Body,
-    Epilogue,
     For,
     If,
-    InitAccumulator,
-    Operation,
-    ReceivePartial,
     Scope,
-    SendPartial,
     SetCoordinate,
-    StoreTile,
-    accumulates,
 )
 from coordgraph.coordinates.dimensions import Register
-from coordgraph.coordinates.graph import CoordinateEditor
-from coordgraph.integers import equal, floor_mod, index_symbol
-from coordgraph.tensors import dtype
+from coordgraph.gemm import Gemm
+from coordgraph.integers import equal, index_symbol
+from coordgraph.tensors import Tensor, dtype
 from passes.base import Pass
-from passes.lowering.control import Accumulator, at, leader, unrolled
+from passes.lowering.control import leader
 from passes.lowering.hopper.boxes import BOX, MMA_K, BoxedOperand
+from passes.lowering.hopper.consumers import Consumer
+from passes.lowering.hopper.division import MMA_M, PRODUCER_REGISTERS, Division, K, M, N
 from passes.lowering.hopper.ring import EMPTY, FULL, PHASE, STEP, add_ring
 from passes.lowering.hopper.roles import part
-from passes.lowering.hopper.warpgroups import MMA_M, PRODUCER_REGISTERS, Consumers
+from passes.lowering.hopper.stores import BoxedStore
+from passes.lowering.hopper.warpgroups import ClusterSum
 from passes.lowering.machine import cuda_machine
-from passes.lowering.staging import OUTPUTS
+from passes.lowering.staging import CHUNK, OUTPUTS
 
 __all__ = ["LowerToHopper"]
 
-LEAST_STAGES, MOST_STAGES = 2, 8
+LEAST_STAGES, ENOUGH_STAGES, MOST_STAGES = 2, 4, 12
 MOST_ACCUMULATORS = {2: 128, 4: 96}
 """Registers of a thread, by the bytes of an element of C: its loads need some of their own."""
+CLUSTERS = (1, 2, 4, 8)
 PAIR = 2
-"""Elements that C and D are moved by; their rows must be multiples of it."""
-BARRIER_BYTES = 2048
-"""Room for the two rows of barriers, each aligned as tiles are."""
+"""Accumulators next to each other along the right operand's columns."""
+BARRIER_BYTES = 1024
+"""Room for barriers before the first tile."""
 
 
 @dataclass(frozen=True)
 class LowerToHopper(Pass):
-    """One producer warpgroup feeds a ring of TMA boxes; two consumer warpgroups multiply them.
+    """One producer warpgroup feeds a ring of TMA boxes; consumer warpgroups multiply them.
 
     Before: `LoadTile`, `MultiplyAccumulate` and `StoreTile` on macro tiles. After: two roles that
-    walk the same schedule, tied by barriers whose stage and phase are coordinates.
+    walk the same schedule, tied by barriers whose stage and phase are coordinates. With a cluster
+    the schedule's workgroup is a cluster of CUDA's: they divide the macro tile, walk it together,
+    and bring what several of them need once, for all.
 
     Args:
         architecture: `sm_90a`.
         stages: tiles in flight; 0 takes as many as fit.
+        cluster_m, cluster_n, cluster_k: workgroups that divide a macro tile in m, n or k.
+        vector: elements of C and D that may be moved at once: 8 sends D through shared memory and
+            the copy engine, 2 and 1 store it from registers.
     """
 
     architecture: str = "sm_90a"
     stages: int = 0
+    cluster_m: int = 1
+    cluster_n: int = 1
+    cluster_k: int = 1
+    vector: int = CHUNK
 
     name = "lower-to-hopper"
     requires = ("scheduled",)
     establishes = ("lowered",)
 
     def why_not(self, graph: KernelGraph) -> str | None:
-        gemm = graph.gemm
+        gemm, cluster = graph.gemm, self._cluster
         if self.architecture != "sm_90a":
             return f"wgmma is there on sm_90a only, not on {self.architecture}"
         if gemm.dtype not in ("bf16", "f16"):
             return f"wgmma multiplies bf16 and f16 here, not {gemm.dtype}"
         if gemm.out_dtype not in OUTPUTS:
             return f"C and D may be {', '.join(OUTPUTS)} here, not {gemm.out_dtype}"
-        m, n, k = graph.macro_tile
-        if m not in (128, 256) or n % BOX or n > 256 or k != BOX:
-            return (
-                f"the tile {m}x{n}x{k} must be 128 or 256 in m, 64, 128, 192 or 256 in n, "
-                f"and {BOX} in k"
-            )
-        most = MOST_ACCUMULATORS[dtype(gemm.out_dtype or gemm.dtype).bytes]
-        if m * n // (128 * 2) > most:
-            return (
-                f"the output tile {m}x{n} of {gemm.out_dtype} does not fit the registers of two "
-                "warpgroups; make it smaller"
-            )
-        if self._stages(graph) < LEAST_STAGES:
-            return f"stages={self.stages} is too few: a ring needs {LEAST_STAGES}"
+        if sorted(cluster)[1] > 1 or prod(cluster) not in CLUSTERS:
+            sizes = ", ".join(map(str, CLUSTERS))
+            return f"cluster {_by(cluster)}: all but one of them must be 1, that one of {sizes}"
+        tile = graph.macro_tile
+        if any(extent % count for extent, count in zip(tile, cluster, strict=True)):
+            return f"the tile {_by(tile)} cannot be divided by a cluster of {_by(cluster)}"
+        division = self._division(graph)
+        if why := _no_division(gemm, division):
+            return f"tile {_by(tile)}: {why}"
+        if (stages := self._stages(graph, division)) < LEAST_STAGES:
+            return f"{stages} stages are too few: a ring needs {LEAST_STAGES}"
         return None
 
-    def _stages(self, graph: KernelGraph) -> int:
-        m, n, k = graph.macro_tile
-        tile_bytes = (m + n) * k * dtype(graph.gemm.dtype).bytes
-        room = cuda_machine(self.architecture).shared_bytes - BARRIER_BYTES
-        return min(room // tile_bytes, self.stages or MOST_STAGES)
+    def _division(self, graph: KernelGraph) -> Division:
+        """B is the left operand where a workgroup's part has too few rows of A."""
+        rows, columns = (graph.macro_tile[axis] // self._cluster[axis] for axis in (M, N))
+        swapped = rows % MMA_M != 0 or rows < 2 * MMA_M <= columns
+        return Division(graph.macro_tile, self._cluster, swapped)
+
+    @property
+    def _cluster(self) -> tuple[int, int, int]:
+        return self.cluster_m, self.cluster_n, self.cluster_k
+
+    def _store(self, graph: KernelGraph, division: Division) -> BoxedStore | None:
+        """D's way through shared memory, if it goes there."""
+        kind = graph.gemm.out_dtype or graph.gemm.dtype
+        if self.vector < CHUNK or dtype(kind).bytes != 2:
+            return None
+
+        def score(store: BoxedStore) -> tuple[int, int]:
+            stages = self._stages_beside(graph, division, store)
+            return min(stages, ENOUGH_STAGES), store.slots
+
+        return max(BoxedStore.all(division), key=score)
+
+    def _stages(self, graph: KernelGraph, division: Division) -> int:
+        """Stages of the ring."""
+        return self._stages_beside(graph, division, self._store(graph, division))
+
+    def _stages_beside(
+        self, graph: KernelGraph, division: Division, store: BoxedStore | None
+    ) -> int:
+        """How many stages fit beside D's slots."""
+        rows = division.extent(M) + division.extent(N)
+        tile_bytes = rows * division.extent(K) * dtype(graph.gemm.dtype).bytes
+        room = cuda_machine(self.architecture).shared_bytes
+        other = BARRIER_BYTES + ClusterSum.bytes(division) + (store.bytes if store else 0)
+        return min((room - other) // tile_bytes, self.stages or MOST_STAGES)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
-        gemm, consumers = graph.gemm, Consumers(2)
-        a = BoxedOperand("A", *((1, 0) if gemm.transpose_a else (0, 1)))
-        b = BoxedOperand("B", *((1, 0) if gemm.transpose_b else (0, 1)))
-        element = dtype(gemm.dtype).bytes
+        gemm, division = graph.gemm, self._division(graph)
+        a = BoxedOperand("A", *((1, 0) if gemm.transpose_a else (0, 1)), division)
+        b = BoxedOperand("B", *((1, 0) if gemm.transpose_b else (0, 1)), division)
+        stages, store = self._stages(graph, division), self._store(graph, division)
         with graph.edit(str(self)) as e:
             e.level = "lowered"
             c = e.coordinates
-            tile_bytes = (a.elements(c) + b.elements(c)) * element
-            stages = self._stages(graph)
-            consumers.add(c)
+            division.add(c)
             add_ring(c, stages)
-            a.stage(c, stages)
-            b.stage(c, stages)
-            accumulator = consumers.add_accumulator(c)
-            c.add(Register("fragment.k", Integer(c["A.index.1"].fixed_size // MMA_K)))
+            for operand in (a, b):
+                operand.stage(c, stages)
+            if store:
+                store.add(c)
+            c.add(Register("fragment.k", Integer(division.extent(K) // MMA_K)))
             copies = (a.copies(c), b.copies(c))
-            multiply = _multiply(c, a, b, gemm.dtype)
-            work = _Consumer(c, accumulator, multiply, stages)
+            tile_bytes = (a.elements(c) + b.elements(c)) * dtype(gemm.dtype).bytes
+            if any(t.name == "partials" for t in graph.tensors):
+                e.tensors = tuple(_per_piece(t, division) for t in e.tensors)
+            work = Consumer(c, graph, division, (a, b), stages, store, self.vector)
             body = graph.control.root.body
             produce = part(body, lambda loop: (_load(loop, copies, tile_bytes),))
-            consume = tuple(new for op in body for new in work.lower(op))
+            consume = work.all(body)
+            together = (ClusterBarrier(),) if division.workgroups > 1 else (Barrier(),)
             e.kernel(
-                *_set_up(stages, consumers.count),
+                leader(*_barriers(stages, division), *work.initial(), *_publish(store)),
+                *together,
+                AllowNextLaunch(),
+                AwaitEarlierLaunch(),
                 If(
-                    Lt(index_symbol("workitem"), consumers.workitems),
+                    Lt(index_symbol("workitem"), division.workitems),
                     (
-                        SetRegisters(consumers.registers, grow=True),
+                        SetRegisters(division.registers, grow=True),
                         Counter(STEP, (Scope("consumers", consume),)),
+                        *work.end(),
                     ),
                     (
                         SetRegisters(PRODUCER_REGISTERS, grow=False),
                         If(
-                            equal(index_symbol("workitem"), consumers.workitems),
+                            equal(index_symbol("workitem"), division.workitems),
                             (Counter(STEP, (Scope("producer", produce),)),),
                         ),
                     ),
                 ),
+                # Others of the cluster still write to this workgroup's memory and barriers.
+                *(together if division.workgroups > 1 else ()),
                 workgroup=graph.control.root.workgroup,
             )
         return e.graph
 
 
-def _set_up(stages: int, consumers: int) -> Body:
-    """One workitem initialises the barriers; then everybody may wait."""
-    init = tuple(
+def _by(counts: tuple[int, ...]) -> str:
+    return "x".join(map(str, counts))
+
+
+def _no_division(gemm: Gemm, division: Division) -> str | None:
+    """Why workgroups cannot multiply their parts of a tile, or None."""
+    left, right = division.extent(division.left), division.extent(division.right)
+    parts = f"a workgroup's part {division.extent(0)}x{division.extent(1)}"
+    if left % MMA_M or left > 4 * MMA_M:
+        return f"{parts} needs 64, 128 or 256 rows or columns"
+    if right % 16 or not 16 <= right <= 256:
+        return f"{parts} must be a multiple of 16, at most 256, in the other direction"
+    if division.extent(K) % BOX:
+        return f"{parts} must be a multiple of {BOX} in k"
+    for name, axis, contiguous in (("m", 0, gemm.transpose_a), ("n", 1, not gemm.transpose_b)):
+        if contiguous and division.extent(axis) % BOX:
+            return f"{parts} must be a multiple of {BOX} in {name}, which is contiguous in memory"
+    most = MOST_ACCUMULATORS[dtype(gemm.out_dtype or gemm.dtype).bytes]
+    if division.accumulators > most:
+        return (
+            f"{parts} of {gemm.out_dtype} does not fit the registers of its warpgroups; "
+            "make it smaller"
+        )
+    return None
+
+
+def _per_piece(tensor: Tensor, division: Division) -> Tensor:
+    """Workgroups with different parts of a tile have a flag each."""
+    if tensor.name != "flags" or not division.pieces:
+        return tensor
+    return replace(tensor, shape=(*tensor.shape, Integer(division.workgroups)))
+
+
+def _barriers(stages: int, division: Division) -> Body:
+    """The ring's barriers, ready to be waited for."""
+    sharers = division.workgroups // division.split
+    return tuple(
         SetCoordinate("stage", Integer(stage), (InitBarrier(name, count),))
         for stage in range(stages)
-        for name, count in ((FULL, 1), (EMPTY, consumers))
+        for name, count in ((FULL, 1), (EMPTY, division.consumers * sharers))
     )
-    return (leader(*init, PublishBarriers()), Barrier())
+
+
+def _publish(store: BoxedStore | None) -> Body:
+    maps = ("A", "B", "D") if store else ("A", "B")
+    return (PublishBarriers(), *(PrefetchMap(name) for name in maps))
 
 
 def _load(loop: For, copies: Body, tile_bytes: int) -> For:
@@ -171,82 +249,3 @@ def _load(loop: For, copies: Body, tile_bytes: int) -> For:
         *copies,
         Advance(STEP),
     )
-
-
-def _multiply(c: CoordinateEditor, a: BoxedOperand, b: BoxedOperand, kind: str) -> MultiplyShared:
-    """The matrix instruction, and where its operands begin."""
-    n = c["D.index.1"].fixed_size
-    return MultiplyShared(
-        a.shared,
-        b.shared,
-        "acc",
-        ("acc.m",),
-        f"wgmma.m64n{n}k16.{kind}",
-        n // 2,
-        a.strides(c),
-        b.strides(c),
-        transpose_a=not a.along_k,
-        transpose_b=not b.along_k,
-    )
-
-
-class _Consumer:
-    """The consumers' share of the control graph."""
-
-    def __init__(
-        self,
-        c: CoordinateEditor,
-        accumulator: Accumulator,
-        multiply: MultiplyShared,
-        stages: int,
-    ) -> None:
-        self.c, self.accumulator, self.stages = c, accumulator, stages
-        self.multiply = multiply
-        a = BoxedOperand("A", *((1, 0) if multiply.transpose_a else (0, 1)))
-        b = BoxedOperand("B", *((0, 1) if multiply.transpose_b else (1, 0)))
-        self.begin = {
-            **a.descriptor(c, ("warpgroup", "acc.m"), MMA_M),
-            **b.descriptor(c, (), c["D.index.1"].fixed_size),
-        }
-
-    def lower(self, op: Operation) -> Body:
-        """Rewrite one operation of the schedule and all below it."""
-        return rewrite(op, self._lower)
-
-    def _lower(self, op: Operation) -> Operation | Body:
-        match op:
-            case InitAccumulator():
-                return ()  # the first multiplication of a tile overwrites
-            case For() if accumulates(op):
-                return self._accumulate(op)
-            case SendPartial():
-                return self.accumulator.send()
-            case ReceivePartial():
-                return self.accumulator.receive()
-            case Epilogue():
-                return self.accumulator.epilogue(op.tensor, PAIR)
-            case StoreTile():
-                return (self.accumulator.store(op.tensor, PAIR),)
-            case _:
-                return op
-
-    def _accumulate(self, loop: For) -> Body:
-        """Multiply as stages fill; free a stage once the multiplications on it have ended."""
-        first = And(equal(loop.symbol, 0), equal(index_symbol("fragment.k"), 0))
-        multiply = replace(self.multiply, fresh=first)
-        body = (
-            WaitBarrier(FULL, PHASE),
-            FenceMultiplies(),
-            unrolled(self.c, ("fragment.k", "acc.m"), at(self.begin, multiply)),
-            CommitMultiplies(),
-            WaitMultiplies(1),
-            If(Gt(loop.symbol, 0), (self._free(),)),
-            Advance(STEP),
-        )
-        return (loop.with_body(*body), WaitMultiplies(0), self._free())
-
-    def _free(self) -> Operation:
-        """One workitem of each warpgroup gives back the stage of the step before."""
-        step = index_symbol(STEP) + (self.stages - 1)  # the same stage, and never negative
-        one = equal(floor_mod(index_symbol("workitem"), 128), 0)
-        return If(one, (SetCoordinate(STEP, step, (ArriveBarrier(EMPTY),)),))

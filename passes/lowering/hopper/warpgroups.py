@@ -1,4 +1,4 @@
-"""Warpgroups: consumers first, then the producer; and the accumulator layout of wgmma.
+"""The accumulator of a warpgroup, and how pieces of it travel to other workgroups.
 
 An m64nN result lies in a warpgroup as PTX ISA, "Register Fragments and Shared Memory Matrix
 Layouts" of wgmma, says: warp w has rows 16w to 16w + 15, in each lane pairs of columns.
@@ -6,68 +6,197 @@ Layouts" of wgmma, says: warp w has rows 16w to 16w + 15, in each lane pairs of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from sympy import Expr, Gt, Integer, Lt
 
-from sympy import Integer
-
-from coordgraph.control.lowered import Barrier
-from coordgraph.coordinates.dimensions import Lane, Register, Warp, Warpgroup, Workitem
+from coordgraph.control.asynchronous import (
+    Advance,
+    ArriveBarrier,
+    Counter,
+    InitBarrier,
+    WaitBarrier,
+)
+from coordgraph.control.lowered import (
+    AccumulateFragment,
+    Barrier,
+    ClearFlag,
+    SignalFlag,
+    StoreFragment,
+    WaitFlag,
+)
+from coordgraph.control.operations import Body, For, If, Operation, SetCoordinate
+from coordgraph.coordinates.dimensions import Lane, Linear, Register, Shared
 from coordgraph.coordinates.edges import Flatten, PassThrough, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
-from passes.lowering.control import Accumulator
+from coordgraph.integers import equal, index_symbol
+from passes.fixup import SLOT
+from passes.lowering.control import Accumulator, at, leader, unrolled
+from passes.lowering.hopper.division import RANK, Division
 
-__all__ = ["MMA_M", "Consumers"]
+__all__ = ["ClusterSum", "Fixup", "add_accumulator"]
 
-MMA_M = 64
-WARPGROUP = 128
-REGISTERS = 65536
-PRODUCER_REGISTERS = 40
-CONSUMER_BARRIER = 1
+VECTOR = 4
+"""Registers that one access of a partial moves: 16 bytes."""
+FIRST = "fixup.first"
 
 
-@dataclass(frozen=True)
-class Consumers:
-    """`count` consumer warpgroups; each multiplies an equal part of the output tile's rows."""
+def consumer_barrier(division: Division) -> Barrier:
+    """Among all consumers."""
+    return Barrier(1, division.workitems)
 
-    count: int
 
-    @property
-    def workitems(self) -> int:
-        """Threads of the consumers."""
-        return self.count * WARPGROUP
+def add_accumulator(c: CoordinateEditor, division: Division) -> Accumulator:
+    """Tie the tile positions of C and D to warpgroups, warps, lanes and registers."""
+    c.add(Register("acc.m", Integer(division.blocks), note="blocks of 64 rows"))
+    c.add(Register("acc.n", Integer(division.extent(division.right) // 8), note="columns of 8"))
+    c.add(Register("acc.half", Integer(2)))
+    c.add(Register("acc.pair", Integer(2)))
+    c.add(Lane("acc.row", Integer(8)))
+    c.add(Lane("acc.quad", Integer(4)))
+    rows = ("warpgroup", "acc.m", "warp", "acc.half", "acc.row")
+    c.connect(Tile(f"D.own.{division.left}", rows))
+    c.connect(Tile(f"D.own.{division.right}", ("acc.n", "acc.quad", "acc.pair")))
+    c.connect(Flatten(("acc.row", "acc.quad"), "lane"))
+    c.connect(PassThrough("C.index.0", "D.index.0"))
+    c.connect(PassThrough("C.index.1", "D.index.1"))
+    return Accumulator(c, ("acc.m", "acc.n", "acc.half"), "acc.pair", consumer_barrier(division))
 
-    @property
-    def threads(self) -> int:
-        """Threads of the workgroup: the producer is one more warpgroup."""
-        return self.workitems + WARPGROUP
 
-    @property
-    def registers(self) -> int:
-        """What the producer leaves each consumer, a multiple of 8 as setmaxnreg wants it."""
-        left = REGISTERS - PRODUCER_REGISTERS * WARPGROUP
-        return min(left // self.workitems // 8 * 8, 240)
+class _Pieces:
+    """An accumulator as it lies in workitems' registers, in accesses of 16 bytes.
 
-    def add(self, c: CoordinateEditor) -> None:
-        """The workitem as warpgroup, warp and lane; the last warpgroup is the producer."""
-        c.add(Warpgroup("warpgroup", Integer(self.count + 1)))
-        c.add(Warp("warp", Integer(4)))
-        c.add(Lane("lane", Integer(32)))
-        c.add(Workitem("workitem", Integer(self.threads)))
-        c.connect(Flatten(("warpgroup", "warp", "lane"), "workitem"))
+    Nobody but the workitem that has the same place in another workgroup reads what is stored so:
+    it need not be a tile of rows and columns.
+    """
 
-    def add_accumulator(self, c: CoordinateEditor) -> Accumulator:
-        """Tie the tile positions of C and D to warpgroups, warps, lanes and registers."""
-        m, n = c["D.index.0"].fixed_size, c["D.index.1"].fixed_size
-        c.add(Register("acc.m", Integer(m // (self.count * MMA_M)), note="rows of 64"))
-        c.add(Register("acc.n", Integer(n // 8), note="columns of 8"))
-        c.add(Register("acc.half", Integer(2)))
-        c.add(Register("acc.pair", Integer(2)))
-        c.add(Lane("acc.row", Integer(8)))
-        c.add(Lane("acc.quad", Integer(4)))
-        c.connect(Tile("D.index.0", ("warpgroup", "acc.m", "warp", "acc.half", "acc.row")))
-        c.connect(Tile("D.index.1", ("acc.n", "acc.quad", "acc.pair")))
-        c.connect(Flatten(("acc.row", "acc.quad"), "lane"))
-        c.connect(PassThrough("C.index.0", "D.index.0"))
-        c.connect(PassThrough("C.index.1", "D.index.1"))
-        barrier = Barrier(CONSUMER_BARRIER, self.workitems)
-        return Accumulator(c, ("acc.m", "acc.n", "acc.half"), "acc.pair", barrier)
+    def __init__(self, c: CoordinateEditor, division: Division) -> None:
+        self.c, self.division = c, division
+        self.barrier = consumer_barrier(division)
+        if "piece.vector" not in c:
+            c.add(Register("piece.vector", Integer(division.accumulators // VECTOR)))
+            c.add(Linear("piece.workitem", Integer(division.workitems)))
+            c.add(Register("piece.element", Integer(VECTOR)))
+            c.connect(Tile("piece.workitem", ("workitem",)))
+
+    PLACE = ("piece.vector", "piece.workitem", "piece.element")
+
+    def each(self, op: Operation) -> Operation:
+        """`op` on every access."""
+        return unrolled(self.c, ("piece.vector",), at({"piece.element": 0}, op))
+
+    def add(self, source: str) -> Operation:
+        """Add what another workgroup has stored."""
+        return self.each(AccumulateFragment("acc", source, ("piece.vector",), VECTOR))
+
+    def store(self, destination: str, rank: Expr | None = None) -> Operation:
+        """Store for another workgroup."""
+        return self.each(
+            StoreFragment("acc", destination, ("piece.vector",), VECTOR, rank=rank),
+        )
+
+
+class Fixup(_Pieces):
+    """Partials in memory, for the workgroup that finishes the tile.
+
+    partials --Tile--> slot, rank, vector, workitem, element.
+    """
+
+    def __init__(self, c: CoordinateEditor, division: Division) -> None:
+        super().__init__(c, division)
+        before = c.finish()
+        for edge in (*before.edges_below("partials"), *before.edges_below("flags")):
+            c.disconnect(edge)
+        slot = (SLOT, *division.pieces)
+        c.connect(Tile("partials", (*slot, *self.PLACE)))
+        c.connect(Tile("flags", slot))
+        c.add(Linear(FIRST, note="first of the slots that are waited for side by side"))
+
+    def send(self) -> Body:
+        """Store, then let one workitem publish; a barrier orders all stores before its release."""
+        return (self.store("partials"), self.barrier, leader(SignalFlag("flags")))
+
+    def receive(self, slots: For) -> Body:
+        """Add the partials of a range of slots.
+
+        The flags are waited for side by side, one by each workitem, and lowered at once: a slot is
+        sent once in a launch, and received once.
+        """
+        first, workitem = index_symbol(FIRST), index_symbol("workitem")
+        mine = SetCoordinate(SLOT, first + workitem, (WaitFlag("flags"), ClearFlag("flags")))
+        wait = For(
+            FIRST,
+            slots.start,
+            slots.stop,
+            Integer(self.division.workitems),
+            (If(Lt(workitem, slots.stop - first), (mine,)),),
+        )
+        return (wait, self.barrier, slots.with_body(self.add("partials")))
+
+
+class ClusterSum(_Pieces):
+    """Products of a cluster that divides k, added up by its first workgroup, in order of rank.
+
+    The others store theirs in its shared memory: sums --Tile--> sender, vector, workitem, element.
+    Two barriers say when all is there and when it has been read; their phase is a coordinate of the
+    running number of the sum.
+    """
+
+    NUMBER, PHASE = "sum.number", "sum.phase"
+    SUMS, STORED, READ, SENDER = "sum.shared", "sum.stored", "sum.read", "sum.sender"
+
+    def __init__(self, c: CoordinateEditor, division: Division) -> None:
+        super().__init__(c, division)
+        self.senders = division.split - 1
+        c.add(Linear(self.NUMBER, note="running number of a sum"))
+        c.add(Linear("sum.turn"))
+        c.add(Linear(self.PHASE, Integer(2), note="parity of a barrier"))
+        c.connect(Flatten(("sum.turn", self.PHASE), self.NUMBER))
+        c.add(Linear(self.SENDER, Integer(self.senders)))
+        c.add(Shared(self.SUMS, Integer(self.bytes(division) // 4), element="f32"))
+        c.connect(Tile(self.SUMS, (self.SENDER, *self.PLACE)))
+        for name in (self.STORED, self.READ):
+            c.add(Shared(name, Integer(1), note="mbarrier"))
+            c.add(Linear(f"{name}.first", Integer(1)))
+            c.connect(PassThrough(name, f"{name}.first"))
+
+    @staticmethod
+    def bytes(division: Division) -> int:
+        """Shared memory."""
+        return (division.split - 1) * division.workitems * division.accumulators * 4
+
+    def initial(self) -> Body:
+        """Everybody has both barriers."""
+        return tuple(
+            SetCoordinate(f"{name}.first", Integer(0), (InitBarrier(name, arrivals),))
+            for name, arrivals in ((self.STORED, self.senders), (self.READ, 1))
+        )
+
+    def counted(self, body: Body) -> Operation:
+        """What contains sums."""
+        return Counter(self.NUMBER, body)
+
+    def add_up(self) -> Body:
+        """The first workgroup has the sum; the others have passed theirs on."""
+        rank, first = index_symbol(RANK), Integer(0)
+        thread = index_symbol("workitem")
+        stored, read = f"{self.STORED}.first", f"{self.READ}.first"
+        arrive = ArriveBarrier(self.STORED, first, publish=True)
+        send = (
+            at({read: 0}, WaitBarrier(self.READ, self.PHASE, before=True)),
+            SetCoordinate(self.SENDER, rank - 1, (self.store(self.SUMS, first),)),
+            self.barrier,
+            at({stored: 0}, leader(arrive)),
+        )
+        every = For(self.SENDER, Integer(0), Integer(self.senders), body=(self.add(self.SUMS),))
+        free = ArriveBarrier(self.READ, thread + 1)
+        receive = (
+            at({stored: 0}, WaitBarrier(self.STORED, self.PHASE, cluster=True)),
+            every,
+            self.barrier,
+            at({read: 0}, If(Lt(thread, self.senders), (free,))),
+        )
+        return (If(Gt(rank, 0), send, receive), Advance(self.NUMBER))
+
+    @staticmethod
+    def by_first(body: Body) -> Body:
+        """What only the workgroup with the sum does."""
+        return (If(equal(index_symbol(RANK), 0), body),)

@@ -1,0 +1,138 @@
+"""Division: a macro tile over the workgroups of a cluster, then over consumer warpgroups.
+
+A warpgroup's matrix instruction multiplies 64 rows of a *left* operand by up to 256 columns of a
+*right* one. Left is A, right is B, and the product a piece of D; where m is small it is the other
+way round, and the product is a piece of D's transpose (`D^T = B^T·A^T`). A cluster divides the tile
+in m or n, and then shares an operand; or in k, and then adds up products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from sympy import Expr, Integer
+
+from coordgraph.coordinates.dimensions import Cluster, Lane, Linear, Warp, Warpgroup, Workitem
+from coordgraph.coordinates.edges import Flatten, Tile
+from coordgraph.coordinates.graph import CoordinateEditor
+from coordgraph.integers import floor_mod, index_symbol
+
+__all__ = ["MMA_M", "PRODUCER_REGISTERS", "RANK", "WARPGROUP", "Division", "K", "M", "N"]
+
+M, N, K = 0, 1, 2
+
+CLUSTER = ("cluster.m", "cluster.n", "cluster.k")
+RANK = "cluster.rank"
+MMA_M = 64
+"""Rows of the left operand in one instruction."""
+WARPGROUP = 128
+REGISTERS = 65536
+PRODUCER_REGISTERS = 40
+MOST_REGISTERS = 240
+"""What setmaxnreg gives at most, together with a producer."""
+
+
+@dataclass(frozen=True)
+class Division:
+    """Who multiplies what.
+
+    Args:
+        tile: the macro tile of a cluster, in m, n and k.
+        cluster: workgroups of a cluster in m, n and k; all but one of them are 1.
+        swapped: B is the left operand.
+    """
+
+    tile: tuple[int, int, int]
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    swapped: bool = False
+
+    @property
+    def left(self) -> int:
+        """The axis of D along the left operand's rows."""
+        return 1 if self.swapped else 0
+
+    @property
+    def right(self) -> int:
+        """The other axis."""
+        return 1 - self.left
+
+    @property
+    def workgroups(self) -> int:
+        """Workgroups of a cluster."""
+        return prod(self.cluster)
+
+    @property
+    def split(self) -> int:
+        """Workgroups that add their products up."""
+        return self.cluster[K]
+
+    def extent(self, axis: int) -> int:
+        """Elements of a workgroup's own part of the tile along m, n or k."""
+        return self.tile[axis] // self.cluster[axis]
+
+    @property
+    def consumers(self) -> int:
+        """Warpgroups that multiply: two, or one where there are rows for one only."""
+        return 2 if self.extent(self.left) % (2 * MMA_M) == 0 else 1
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of 64 rows that each of them has."""
+        return self.extent(self.left) // (self.consumers * MMA_M)
+
+    @property
+    def accumulators(self) -> int:
+        """Registers of a workitem for its part of the product."""
+        return self.blocks * self.extent(self.right) // 2
+
+    @property
+    def workitems(self) -> int:
+        """Threads of the consumers."""
+        return self.consumers * WARPGROUP
+
+    @property
+    def threads(self) -> int:
+        """Threads of the workgroup: the producer is one more warpgroup."""
+        return self.workitems + WARPGROUP
+
+    @property
+    def registers(self) -> int:
+        """What the producer leaves each consumer, a multiple of 8 as setmaxnreg wants it."""
+        left = REGISTERS - PRODUCER_REGISTERS * WARPGROUP
+        return min(left // self.workitems // 8 * 8, MOST_REGISTERS)
+
+    def add(self, c: CoordinateEditor) -> None:
+        """The cluster's rank in m, n and k; the workitem as warpgroup, warp and lane.
+
+        The last warpgroup is the producer. Every tile position becomes a workgroup of the cluster
+        and a position in that workgroup's own part.
+        """
+        c.add(Warpgroup("warpgroup", Integer(self.consumers + 1)))
+        c.add(Warp("warp", Integer(4)))
+        c.add(Lane("lane", Integer(32)))
+        c.add(Workitem("workitem", Integer(self.threads)))
+        c.connect(Flatten(("warpgroup", "warp", "lane"), "workitem"))
+        if self.workgroups > 1:
+            for name, count in zip(CLUSTER, self.cluster, strict=True):
+                c.add(Linear(name, Integer(count), note="in the cluster"))
+            c.add(Cluster(RANK, Integer(self.workgroups)))
+            c.connect(Flatten(CLUSTER, RANK))
+        places = (("A", 0, M), ("A", 1, K), ("B", 0, K), ("B", 1, N), ("D", 0, M), ("D", 1, N))
+        for tensor, axis, along in places:
+            own = c.add(Linear(f"{tensor}.own.{axis}", Integer(self.extent(along))))
+            c.connect(Tile(f"{tensor}.index.{axis}", (*self.ranks(along), own.id)))
+
+    def ranks(self, axis: int) -> tuple[str, ...]:
+        """The coordinate that says which part along m, n or k this workgroup has, if any."""
+        return (CLUSTER[axis],) if self.cluster[axis] > 1 else ()
+
+    @property
+    def pieces(self) -> tuple[str, ...]:
+        """The coordinate that tells apart the workgroups with different parts of D, if any."""
+        return (RANK,) if self.workgroups > self.split else ()
+
+    @property
+    def thread(self) -> Expr:
+        """The workitem's number in its warpgroup."""
+        return floor_mod(index_symbol("workitem"), WARPGROUP)
