@@ -44,11 +44,18 @@ class Instructions:
     def asm(
         self, text: str, constraints: str, args: Sequence[ir.Value], result: ir.Type, *, pure: bool
     ) -> ir.Value:
-        """Inline assembly; what is not pure clobbers memory and stays where it is."""
+        """Inline assembly; what is not pure clobbers memory and stays where it is.
+
+        It is convergent too: LLVM must not give each side of a branch a copy of its own, since the
+        lanes of a warp come together in many of these instructions.
+        """
         if not pure:
             constraints += ",~{memory}" if constraints else "~{memory}"
         kind = ir.FunctionType(result, [a.type for a in args])
-        return self.builder.asm(kind, text, constraints, list(args), side_effect=not pure)
+        call = self.builder.asm(kind, text, constraints, list(args), side_effect=not pure)
+        if not pure:
+            call.attributes.add("convergent")
+        return call
 
     def opaque(self, value: ir.Value) -> ir.Value:
         """The same number, of which LLVM knows nothing and which it computes nowhere else."""
