@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from coordgraph import KernelGraph
 from coordgraph.coordinates.dimensions import Linear
+from coordgraph.parameters import LARGEST_INDEX
 from passes.base import Pass
 from passes.streaming import OWNERS, Stream, add_loops
 from passes.tiles import (
@@ -19,12 +20,14 @@ from passes.tiles import (
 __all__ = ["StreamK", "check_stream_options"]
 
 
-def check_stream_options(workgroups: int | None, owner: str) -> str | None:
+def check_stream_options(workgroups: int | None, owner: str, least: int) -> str | None:
     """Why the options that all Stream-K schedules share are wrong, or None."""
     if workgroups is not None and not 1 <= workgroups <= MOST_WORKGROUPS:
         return f"workgroups={workgroups} is outside 1..{MOST_WORKGROUPS}"
     if owner not in OWNERS:
         return f"owner={owner} is unknown; there are {', '.join(OWNERS)}"
+    if not 1 <= least <= LARGEST_INDEX:
+        return f"least={least} is outside 1..{LARGEST_INDEX}"
     return None
 
 
@@ -43,16 +46,18 @@ class StreamK(Pass):
     Args:
         workgroups: the grid; None makes it a launch argument.
         owner: `first` or `last` segment of a shared tile runs the epilogue; see `Stream`.
+        least: iterations in a share, at least; see `Stream`.
     """
 
     workgroups: int | None = None
     owner: str = "first"
+    least: int = 1
 
     name = "stream-k"
     establishes = ("scheduled",)
 
     def why_not(self, graph: KernelGraph) -> str | None:
-        return check_stream_options(self.workgroups, self.owner)
+        return check_stream_options(self.workgroups, self.owner, self.least)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         work, numbers = TileWork.of(graph), graph.dangling
@@ -66,7 +71,9 @@ class StreamK(Pass):
             space = e.coordinates.add(Linear("global", total, note="global M/N/K tiles"))
             flatten_into(e, (*numbers, k_tile), space.id)
             add_loops(e)
-            stream = Stream(space, numbers, k_tile.id, k_tile.size, count, self.owner, {})
+            stream = Stream(
+                space, numbers, k_tile.id, k_tile.size, count, self.owner, {}, least=self.least
+            )
             share = stream.tie(e, graph.gemm.accumulator)
             e.kernel(*stream.control(e, work, share), workgroup="workgroup")
         return e.graph

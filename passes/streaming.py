@@ -52,6 +52,8 @@ class Stream:
             higher number, `last` for lower ones, and walks its last tile first so that what
             others wait for is done early.
         fixed: coordinates that are set around this walk (a `Sunder`'s selector).
+        least: iterations in a share, at least. Where the range is short, workgroups that would
+            spend more on bringing partials together than on their iterations leave at once.
     """
 
     space: Linear
@@ -61,6 +63,7 @@ class Stream:
     workgroups: Expr
     owner: str
     fixed: Mapping[str, Expr]
+    least: int = 1
 
     def tie(self, e: KernelEditor, accumulator: str) -> Expr:
         """Tile the space over workgroups and split the share; returns the share."""
@@ -68,7 +71,7 @@ class Stream:
         assert iterations is not None
         share = e.parameter(
             "share",
-            maximum(Integer(1), ceil_div(iterations, self.workgroups)),
+            maximum(Integer(self.least), ceil_div(iterations, self.workgroups)),
             note="streamed iterations per workgroup",
         )
         e.assume(share * self.workgroups)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sympy import Expr, Integer
 
 from coordgraph import KernelGraph
 from coordgraph.control.operations import Body, For, Scope, SetCoordinate
-from coordgraph.coordinates.dimensions import Linear, Selector, Workgroup
+from coordgraph.coordinates.dimensions import ForLoop, Linear, Selector, Workgroup
 from coordgraph.coordinates.edges import PassThrough, Split, Sunder, Tile
 from coordgraph.integers import equal, floor_div, floor_mod, maximum, select
 from coordgraph.kernel import KernelEditor
@@ -20,6 +21,9 @@ from passes.tiles import TileWork, flatten_into, number_of, workgroup_count
 __all__ = ["TwoTileStreamK"]
 
 ORDERS = ("sk", "dp")
+WAVES = ("strided", "contiguous")
+Walk = Callable[[Body], For]
+"""Puts the loop over a workgroup's data-parallel tiles around one tile's work."""
 
 
 @dataclass(frozen=True)
@@ -31,17 +35,24 @@ class TwoTileStreamK(Pass):
 
         m, n, k_tile --Flatten--> global --Sunder--> sk.tiles, dp.tiles, selector
         sk.tiles --Tile--> workgroup, sk.local --Split{1, 1}--> ForTile, ForK
-        dp.tiles --Tile--> workgroup, dp.local --Split{1, 1}--> ForTile, ForK
+        dp.tiles --Tile--> dp.wave, workgroup, dp.local --PassThrough--> ForK
 
     Args:
         workgroups: the grid; None makes it a launch argument.
         owner: `first` or `last` segment of a shared tile runs the epilogue; see `Stream`.
         first: which part comes first, in the tile space and in time: `sk` or `dp`.
+        waves: which data-parallel tiles a workgroup has. `strided`: every W-th, so that at any
+            time W neighbours are worked on and share what they read in the L2 cache.
+            `contiguous`: neighbours, as the paper draws it; the last line above is then
+            `dp.tiles --Tile--> workgroup, dp.local --Split{1, 1}--> ForTile, ForK`.
+        least: iterations in a streamed share, at least; see `Stream`.
     """
 
     workgroups: int | None = None
     owner: str = "first"
     first: str = "sk"
+    waves: str = "strided"
+    least: int = 1
 
     name = "two-tile-stream-k"
     establishes = ("scheduled",)
@@ -49,7 +60,9 @@ class TwoTileStreamK(Pass):
     def why_not(self, graph: KernelGraph) -> str | None:
         if self.first not in ORDERS:
             return f"first={self.first} is unknown; there are {', '.join(ORDERS)}"
-        return check_stream_options(self.workgroups, self.owner)
+        if self.waves not in WAVES:
+            return f"waves={self.waves} is unknown; there are {', '.join(WAVES)}"
+        return check_stream_options(self.workgroups, self.owner, self.least)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         work, numbers = TileWork.of(graph), graph.dangling
@@ -61,7 +74,7 @@ class TwoTileStreamK(Pass):
             e.level = "scheduled"
             e.assume(tiles * depth)
             count = workgroup_count(e, self.workgroups)
-            waves = self._waves(e, tiles, count)
+            waves = _waves(e, tiles, count)
             streamed = e.parameter(
                 "sk_tiles", tiles - waves * count, minimum=0, note="output tiles that are streamed"
             )
@@ -75,14 +88,16 @@ class TwoTileStreamK(Pass):
             c.connect(Sunder(space.id, (*(p.id for p in parts), selector.id)))
             add_loops(e)
             place = {p.id: Integer(i) for i, p in enumerate(parts)}
+            chosen = {selector.id: place[sk.id]}
             stream = Stream(
-                sk, numbers, k_tile.id, depth, count, self.owner, {selector.id: place[sk.id]}
+                sk, numbers, k_tile.id, depth, count, self.owner, chosen, least=self.least
             )
             share = stream.tie(e, graph.gemm.accumulator)
-            local = _tie_waves(e, dp.id, waves, count, depth)
+            tie = _tie_strided if self.waves == "strided" else _tie_contiguous
+            walk = tie(e, dp.id, waves, count, depth)
             control = {
                 sk.id: Scope("stream-k", stream.control(e, work, share)),
-                dp.id: Scope("data-parallel", _walk_waves(local, depth, work)),
+                dp.id: Scope("data-parallel", (walk(_whole_tile(depth, work)),)),
             }
             e.kernel(
                 *(SetCoordinate(selector.id, place[p.id], (control[p.id],)) for p in parts),
@@ -90,31 +105,42 @@ class TwoTileStreamK(Pass):
             )
         return e.graph
 
-    @staticmethod
-    def _waves(e: KernelEditor, tiles: Expr, count: Expr) -> Expr:
-        """Data-parallel waves: all where they fit exactly, else one fewer than fit."""
-        fit = floor_div(tiles, count)
-        fewer = maximum(fit - 1, Integer(0))
-        waves = select(equal(floor_mod(tiles, count), 0), fit, fewer)
-        return e.parameter("dp_waves", waves, minimum=0, note="data-parallel tiles per workgroup")
+
+def _waves(e: KernelEditor, tiles: Expr, count: Expr) -> Expr:
+    """Data-parallel waves: all where they fit exactly, else one fewer than fit."""
+    fit = floor_div(tiles, count)
+    fewer = maximum(fit - 1, Integer(0))
+    waves = select(equal(floor_mod(tiles, count), 0), fit, fewer)
+    return e.parameter("dp_waves", waves, minimum=0, note="data-parallel tiles per workgroup")
 
 
-def _tie_waves(e: KernelEditor, space: str, waves: Expr, count: Expr, depth: Expr) -> Expr:
-    """Whole tiles for every workgroup, contiguous in the tile space; returns their iterations."""
+def _tie_strided(e: KernelEditor, space: str, waves: Expr, count: Expr, depth: Expr) -> Walk:
+    """A wave of neighbouring tiles after another, one tile of each for every workgroup."""
+    c = e.coordinates
+    c.add(ForLoop("dp.wave", waves, name="Wave"))
+    c.add(Workgroup("dp.workgroup", count))
+    c.add(Linear("dp.local", depth, note="the iterations of a data-parallel tile"))
+    c.connect(Tile(space, ("dp.wave", "dp.workgroup", "dp.local")))
+    c.connect(PassThrough("dp.workgroup", "workgroup"))
+    c.connect(PassThrough("dp.local", ACCUMULATE))
+    return lambda tile: For("dp.wave", Integer(0), waves, body=tile)
+
+
+def _tie_contiguous(e: KernelEditor, space: str, waves: Expr, count: Expr, depth: Expr) -> Walk:
+    """Neighbouring tiles for every workgroup."""
     c, local = e.coordinates, waves * depth
     c.add(Workgroup("dp.workgroup", count))
     c.add(Linear("dp.local", local, note="a workgroup's data-parallel iterations"))
     c.connect(Tile(space, ("dp.workgroup", "dp.local")))
     c.connect(PassThrough("dp.workgroup", "workgroup"))
     c.connect(Split("dp.local", (TILE, ACCUMULATE), (Integer(1), Integer(1))))
-    return local
+    return lambda tile: For(TILE, Integer(0), local, depth, tile)
 
 
-def _walk_waves(local: Expr, depth: Expr, work: TileWork) -> Body:
-    """One whole tile after another."""
-    tile = (
+def _whole_tile(depth: Expr, work: TileWork) -> Body:
+    """One output tile from beginning to end."""
+    return (
         *work.before,
         work.accumulate(ACCUMULATE, depth),
         SetCoordinate(ACCUMULATE, Integer(0), work.after),
     )
-    return (For(TILE, Integer(0), local, depth, tile),)

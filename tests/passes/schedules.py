@@ -20,11 +20,14 @@ SCHEDULES: dict[str, Pass] = {
         DataParallel(),
         DataParallel(persistent=True),
         *(StreamK(owner=owner) for owner in ("first", "last")),
+        StreamK(least=5),
         *(
             TwoTileStreamK(owner=owner, first=first)
             for owner in ("first", "last")
             for first in ("sk", "dp")
         ),
+        TwoTileStreamK(waves="contiguous"),
+        TwoTileStreamK(owner="last", first="dp", waves="contiguous", least=6),
     )
 }
 ORDERS = {
@@ -37,7 +40,7 @@ ORDERS = {
 
 def schedule(name: str, workgroups: int | None = None) -> Pass:
     """A schedule by name, with its grid as a number where one is given."""
-    found = SCHEDULES[name]
+    found = SCHEDULES[name] if name in SCHEDULES else Pipeline.parse(name).passes[0]
     options = dict(found.options)
     if workgroups is not None and name != "data-parallel":
         options["workgroups"] = workgroups

@@ -20,6 +20,9 @@ from tests.passes.schedules import ORDERS, SCHEDULES, symbolic
         (TwoTileStreamK(owner="middle"), "owner=middle is unknown"),
         (TwoTileStreamK(first="both"), "first=both is unknown; there are sk, dp"),
         (TwoTileStreamK(workgroups=70000), "outside 1..65535"),
+        (TwoTileStreamK(waves="both"), "waves=both is unknown; there are strided, contiguous"),
+        (TwoTileStreamK(least=0), "least=0 is outside 1..2147483647"),
+        (StreamK(least=2**31), "least=2147483648 is outside 1..2147483647"),
         (Reorder(group=0), "must be at least 1"),
     ],
 )

@@ -6,9 +6,11 @@ import time
 
 import pytest
 
+from coordgraph import Gemm
 from coordgraph.integers import evaluate
 from coordgraph.interpreter import Trace, trace
-from tests.passes.schedules import in_tiles, parameters, symbolic
+from passes import StreamK, TwoTileStreamK
+from tests.passes.schedules import TILE, in_tiles, parameters, symbolic
 
 SEED = in_tiles(10, 12, 512, 32)
 TWO_TILE = [
@@ -16,6 +18,12 @@ TWO_TILE = [
     "two-tile-stream-k{owner=last}",
     "two-tile-stream-k{first=dp}",
     "two-tile-stream-k{owner=last,first=dp}",
+]
+CONTIGUOUS = [
+    "two-tile-stream-k{waves=contiguous}",
+    "two-tile-stream-k{owner=last,waves=contiguous}",
+    "two-tile-stream-k{first=dp,waves=contiguous}",
+    "two-tile-stream-k{owner=last,first=dp,waves=contiguous}",
 ]
 
 
@@ -42,7 +50,7 @@ def parts(name: str, problem: tuple[int, int, int, int]) -> tuple[int, int, int,
     names = ("sk.tiles", "sk.local", "dp.tiles", "dp.local")
     sizes = [graph.coordinates[name].size for name in names]
     a, b, c, d = (int(evaluate(size, values)) for size in sizes if size is not None)
-    return a, b, c, d
+    return a, b, c, d * (values["dp_waves"] if "contiguous" not in name else 1)
 
 
 PLAIN = [(18, 384, 511), (19, 0, 511), (20, 0, 511), (21, 0, 511), (22, 0, 255)]
@@ -61,18 +69,25 @@ def test_stream_k_with_the_last_owner_walks_backwards():
     assert segments(traced("stream-k{owner=last}", SEED), 5) == PLAIN[::-1]
 
 
-SK, DP = [(8, 384, 511), (9, 0, 511), (10, 0, 255)], [(66, 0, 511), (67, 0, 511)]
-DP_FIRST = [(10, 0, 511), (11, 0, 511)]
+def whole(*tiles: int) -> list[tuple[int, int, int]]:
+    return [(tile, 0, 511) for tile in tiles]
+
+
+SK = [(8, 384, 511), (9, 0, 511), (10, 0, 255)]
 SK_LATER = [(tile + 64, first, last) for tile, first, last in SK]
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        (TWO_TILE[0], SK + DP),
-        (TWO_TILE[1], SK[::-1] + DP),
-        (TWO_TILE[2], DP_FIRST + SK_LATER),
-        (TWO_TILE[3], DP_FIRST + SK_LATER[::-1]),
+        (CONTIGUOUS[0], SK + whole(66, 67)),
+        (CONTIGUOUS[1], SK[::-1] + whole(66, 67)),
+        (CONTIGUOUS[2], whole(10, 11) + SK_LATER),
+        (CONTIGUOUS[3], whole(10, 11) + SK_LATER[::-1]),
+        (TWO_TILE[0], SK + whole(56 + 5, 56 + 32 + 5)),
+        (TWO_TILE[1], SK[::-1] + whole(56 + 5, 56 + 32 + 5)),
+        (TWO_TILE[2], whole(5, 32 + 5) + SK_LATER),
+        (TWO_TILE[3], whole(5, 32 + 5) + SK_LATER[::-1]),
     ],
 )
 def test_two_tile_stream_k_on_workgroup_5(name: str, expected: list[tuple[int, int, int]]):
@@ -80,6 +95,20 @@ def test_two_tile_stream_k_on_workgroup_5(name: str, expected: list[tuple[int, i
 
 
 @pytest.mark.parametrize("name", TWO_TILE)
+def test_a_wave_is_one_run_of_neighbours(name: str):
+    """At any time the workgroups' whole tiles lie side by side, wave after wave."""
+    found = traced(name, SEED)
+    begin = 0 if "first=dp" in name else 120 - 2 * 32
+    by_workgroup = [
+        [tile for tile, first, last in segments(found, w) if last - first == 511 and begin <= tile]
+        for w in range(32)
+    ]
+    for wave in range(2):
+        tiles = [mine[wave] for mine in by_workgroup]
+        assert tiles == list(range(begin + 32 * wave, begin + 32 * (wave + 1)))
+
+
+@pytest.mark.parametrize("name", [*TWO_TILE, *CONTIGUOUS])
 @pytest.mark.parametrize(
     ("problem", "expected"),
     [
@@ -95,7 +124,7 @@ def test_the_parts_of_two_tile_stream_k(
     assert parts(name, problem) == expected
 
 
-@pytest.mark.parametrize("name", TWO_TILE)
+@pytest.mark.parametrize("name", [*TWO_TILE, *CONTIGUOUS])
 def test_two_fixups(name: str):
     assert len(traced(name, in_tiles(4, 4, 8, 3)).receives) == 2
 
@@ -105,6 +134,20 @@ def test_one_tile_on_too_many_workgroups(name: str):
     found = traced(name, in_tiles(1, 1, 64, 128))
     assert len(found.receives) == 63
     assert found.idle == tuple(range(64, 128))
+
+
+@pytest.mark.parametrize(
+    ("least", "shares"),
+    [(1, (1,) * 64), (2, (2,) * 32), (6, (6,) * 10 + (4,)), (64, (64,)), (100, (64,))],
+)
+def test_shares_are_no_slivers(least: int, shares: tuple[int, ...]):
+    """One tile of 64 iterations on 128 workgroups; those that get none leave at once."""
+    for step in (StreamK(least=least), TwoTileStreamK(owner="last", least=least)):
+        graph = step(Gemm("f32").graph(TILE))
+        found = trace(graph, parameters(graph, in_tiles(1, 1, 64, 128)))
+        assert found.problems() == ()
+        assert found.iterations == shares + (0,) * (128 - len(shares))
+        assert found.idle == tuple(range(len(shares), 128))
 
 
 @pytest.mark.parametrize("name", TWO_TILE)

@@ -99,7 +99,7 @@ def check(text: str) -> None:
         ("zzzz", 1, 1, "unknown pass 'zzzz'; there are "),
         ("stream-k stream-k", 1, 10, "expected ',' between passes or the end"),
         ("stream-k{", 1, 10, "expected the name of an option"),
-        ("stream-k{\nworkgroup=3}", 2, 1, "no option 'workgroup'; there are: workgroups, owner"),
+        ("stream-k{\nworkgroup=3}", 2, 1, "'workgroup'; there are: workgroups, owner, least"),
         ("stream-k{workgroups}", 1, 20, "expected '=' after 'workgroups'"),
         ("stream-k{workgroups", 1, 20, "unexpected end"),
         ("stream-k{workgroups=}", 1, 21, "expected a value"),

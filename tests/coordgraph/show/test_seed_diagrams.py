@@ -109,7 +109,7 @@ DIAGRAMS = {
         {"L": 61440, "L0": 28672, "L1": 32768, "arg": 2},
     ),
     "two-tile-stream-k": Diagram(
-        "two-tile-stream-k{workgroups=32}",
+        "two-tile-stream-k{workgroups=32,waves=contiguous}",
         {
             **{"TileM": "A.tile.0", "TileN": "B.tile.1", "TileK": "k_tile", "GlobalTile": "global"},
             **{"SKTile": "sk.tiles", "DPTile": "dp.tiles", "SunderSelector": "selector"},

@@ -10,22 +10,21 @@ for (uint workgroup = 0; workgroup < workgroups; workgroup++)
 {
     // selector = 0
     // data-parallel
-    for (uint for_tile_ordinal = 0; for_tile_ordinal < dp_waves; for_tile_ordinal++)
+    for (uint dp_wave = 0; dp_wave < dp_waves; dp_wave++)
     {
-        uint for_tile = for_tile_ordinal*tiles_k;
         acc = 0;
         for (uint for_k = 0; for_k < tiles_k; for_k++)
         {
-            uint tile_m = (dp_waves*workgroup + for_tile_ordinal) / tiles_n;
-            uint tile_n = (dp_waves*workgroup + for_tile_ordinal) % tiles_n;
+            uint tile_m = (dp_wave*workgroups + workgroup) / tiles_n;
+            uint tile_n = (dp_wave*workgroups + workgroup) % tiles_n;
             uint tile_k = for_k;
             // load A tile (tile_m, tile_k)
             // load B tile (tile_k, tile_n)
             acc += A tile * B tile;
         }
         // for_k = 0
-        uint tile_m = (dp_waves*workgroup + for_tile_ordinal) / tiles_n;
-        uint tile_n = (dp_waves*workgroup + for_tile_ordinal) % tiles_n;
+        uint tile_m = (dp_wave*workgroups + workgroup) / tiles_n;
+        uint tile_n = (dp_wave*workgroups + workgroup) % tiles_n;
         // multiply acc by alpha
         // acc += beta * C tile (tile_m, tile_n)
         // store acc into D tile (tile_m, tile_n)
