@@ -3,6 +3,7 @@
 from passes.base import PASSES, Pass
 from passes.data_parallel import DataParallel
 from passes.pipeline import Pipeline
+from passes.rasterize import Rasterize
 from passes.reorder import Reorder
 from passes.stream_k import StreamK
 from passes.two_tile_stream_k import TwoTileStreamK
@@ -12,6 +13,7 @@ __all__ = [
     "DataParallel",
     "Pass",
     "Pipeline",
+    "Rasterize",
     "Reorder",
     "StreamK",
     "TwoTileStreamK",

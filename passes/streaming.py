@@ -25,6 +25,7 @@ from coordgraph.coordinates.dimensions import Dimension, ForLoop, Linear, Workgr
 from coordgraph.coordinates.edges import PassThrough, Split, Tile
 from coordgraph.integers import ceil_div, floor_div, maximum, minimum
 from coordgraph.kernel import KernelEditor
+from coordgraph.parameters import LARGEST_INDEX
 from passes.fixup import SLOT, add_workspace
 from passes.tiles import TileWork
 
@@ -74,7 +75,8 @@ class Stream:
             maximum(Integer(self.least), ceil_div(iterations, self.workgroups)),
             note="streamed iterations per workgroup",
         )
-        e.assume(share * self.workgroups)
+        # Half, so that the end of a share fits 32 bits also when it is rounded up to a whole tile.
+        e.assume(share * self.workgroups, LARGEST_INDEX // 2)
         c = e.coordinates
         c.add(Workgroup("sk.workgroup", self.workgroups))
         c.add(Linear("sk.local", share, note="a workgroup's streamed iterations"))

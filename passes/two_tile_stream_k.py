@@ -78,6 +78,10 @@ class TwoTileStreamK(Pass):
             streamed = e.parameter(
                 "sk_tiles", tiles - waves * count, minimum=0, note="output tiles that are streamed"
             )
+            # These are the tiles and iterations again, but stated of their parts: no proof would
+            # otherwise see that a tile's number fits 32 bits.
+            e.assume(waves * count + streamed)
+            e.assume((waves * count + streamed) * depth)
             c = e.coordinates
             space = c.add(Linear("global", tiles * depth, note="global M/N/K tiles"))
             flatten_into(e, (*numbers, k_tile), space.id)

@@ -7,7 +7,7 @@ from functools import cache
 from hypothesis import strategies as st
 
 from coordgraph import Gemm, KernelGraph
-from passes import DataParallel, Pass, Pipeline, Reorder, StreamK, TwoTileStreamK
+from passes import DataParallel, Pass, Pipeline, Rasterize, Reorder, StreamK, TwoTileStreamK
 
 TILE = (4, 4, 4)
 
@@ -35,6 +35,8 @@ ORDERS = {
     "swap": (Reorder(swap=True),),
     "group": (Reorder(group=3),),
     "swap-group": (Reorder(swap=True, group=2),),
+    "bands": (Rasterize(width=2, snake=True),),
+    "bands-n": (Rasterize(width=3, along="n"),),
 }
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from coordgraph import Gemm, PassError
 from coordgraph.interpreter import trace
-from passes import DataParallel, Pass, Pipeline, Reorder, StreamK, TwoTileStreamK
+from passes import DataParallel, Pass, Pipeline, Rasterize, Reorder, StreamK, TwoTileStreamK
 from tests.passes.schedules import ORDERS, SCHEDULES, symbolic
 
 
@@ -24,6 +24,8 @@ from tests.passes.schedules import ORDERS, SCHEDULES, symbolic
         (TwoTileStreamK(least=0), "least=0 is outside 1..2147483647"),
         (StreamK(least=2**31), "least=2147483648 is outside 1..2147483647"),
         (Reorder(group=0), "must be at least 1"),
+        (Rasterize(width=0), "width=0 is outside 1..2147483647"),
+        (Rasterize(along="k"), "along=k is unknown; there are m, n"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(step: Pass, why: str):
@@ -82,6 +84,39 @@ def test_the_order_in_which_tiles_are_visited(step: Reorder, order: list[int]):
     graph = DataParallel()(step(Gemm("f32").graph((4, 4, 4))))
     found = trace(graph, {"m": 8, "n": 12, "k": 4})
     assert [3 * s.tile[0] + s.tile[1] for s in found.segments if not s.padding] == order
+
+
+@pytest.mark.parametrize(
+    ("step", "order"),
+    [
+        (Rasterize(width=1, snake=True), [0, 1, 2, 5, 4, 3, 6, 7, 8]),
+        (Rasterize(width=1, along="n"), [0, 3, 6, 1, 4, 7, 2, 5, 8]),
+        (Rasterize(width=2), [0, 3, 1, 4, 2, 5, 6, 7, 8]),
+        (Rasterize(width=2, snake=True), [0, 3, 1, 4, 2, 5, 8, 7, 6]),
+        (Rasterize(width=2, along="n"), [0, 1, 3, 4, 6, 7, 2, 5, 8]),
+        (Rasterize(width=2, snake=True, along="n"), [0, 1, 3, 4, 6, 7, 8, 5, 2]),
+        (Rasterize(), [0, 3, 6, 1, 4, 7, 2, 5, 8]),
+    ],
+    ids=str,
+)
+def test_the_order_in_bands(step: Rasterize, order: list[int]):
+    """Three rows of three tiles, by row-major number; no place is padding."""
+    graph = DataParallel()(step(Gemm("f32").graph((4, 4, 4))))
+    found = trace(graph, {"m": 12, "n": 12, "k": 4})
+    assert [3 * s.tile[0] + s.tile[1] for s in found.segments] == order
+    assert not any(s.padding for s in found.segments)
+
+
+def test_bands_need_a_row_and_a_column():
+    graph = Reorder(swap=True)(Gemm("f32").graph())
+    with pytest.raises(PassError, match="put it before passes that flatten them"):
+        Rasterize()(graph)
+
+
+def test_bands_of_one_row_are_the_order_that_there_is():
+    graph = Gemm("f32").graph()
+    assert Rasterize(width=1)(graph) is graph
+    assert Rasterize(width=1, along="n")(graph) is not graph
 
 
 def test_a_reorder_that_changes_nothing_returns_the_same_graph():

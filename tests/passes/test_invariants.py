@@ -42,7 +42,7 @@ def check(graph: KernelGraph, problem: Problem, name: str) -> Trace:
     return found
 
 
-@pytest.mark.parametrize("order", ["plain", "group"])
+@pytest.mark.parametrize("order", ["plain", "group", "bands"])
 @every_schedule
 def test_one_graph_serves_all_problems(name: str, order: str):
     graph = symbolic(name, order)

@@ -54,7 +54,7 @@ def test_the_result_is_the_reference_at_corners(name: str, corner: str):
 
 
 @every_schedule
-@pytest.mark.parametrize("order", ["plain", "group"])
+@pytest.mark.parametrize("order", ["plain", "group", "bands"])
 def test_the_result_is_the_reference(name: str, order: str):
     graph = symbolic(name, order)
 

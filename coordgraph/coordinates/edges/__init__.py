@@ -1,5 +1,6 @@
 """The edges: one class in one file each, all that is known about it in that class."""
 
+from coordgraph.coordinates.edges.bands import Bands
 from coordgraph.coordinates.edges.base import EDGES, Edge, Law, Sizes
 from coordgraph.coordinates.edges.flatten import Flatten
 from coordgraph.coordinates.edges.join import Join
@@ -11,6 +12,7 @@ from coordgraph.coordinates.edges.tile import Tile
 
 __all__ = [
     "EDGES",
+    "Bands",
     "Edge",
     "Flatten",
     "Join",

@@ -12,6 +12,7 @@ from sympy import Integer
 from coordgraph import CoordinateGraph
 from coordgraph.coordinates.dimensions import Linear
 from coordgraph.coordinates.edges import (
+    Bands,
     Edge,
     Flatten,
     Join,
@@ -53,6 +54,13 @@ def pass_through(draw: st.DrawFn) -> Case:
 def flatten(draw: st.DrawFn) -> Case:
     sizes = tuple(draw(st.lists(extents, min_size=1, max_size=4)))
     return Flatten(names("u", len(sizes)), "d0"), sizes, (prod(sizes),)
+
+
+@strategy(Bands)
+def bands(draw: st.DrawFn) -> Case:
+    rows, columns = draw(st.integers(1, 12)), draw(extents)
+    edge = Bands(names("u", 2), "d0", width=draw(extents), snake=draw(st.booleans()))
+    return edge, (rows, columns), (rows * columns,)
 
 
 @strategy(Tile)

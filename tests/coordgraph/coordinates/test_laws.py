@@ -158,7 +158,8 @@ def test_sizes_that_break_the_rule_are_refused(name: str):
 def test_arity_is_checked(name: str, side: str):
     edge: type[Edge] = EDGES[name]
     count = edge.arity[side == "downstream"]
-    given_ = {"upstream": ("u0",), "downstream": ("d0",)}
+    counts = zip(("upstream", "downstream"), edge.arity, strict=True)
+    given_ = {name: tuple(f"{name}{i}" for i in range(many or 1)) for name, many in counts}
     given_[side] = () if count is None else tuple(f"x{i}" for i in range(count + 1))
     with pytest.raises(VerifyError, match=f"{side} operands, {name} takes"):
         edge(**given_)

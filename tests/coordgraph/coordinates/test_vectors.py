@@ -7,10 +7,18 @@ import time
 import pytest
 from sympy import Integer, symbols
 
-from coordgraph import CoordinateGraph, EvaluationError
+from coordgraph import CoordinateGraph, EvaluationError, VerifyError
 from coordgraph.coordinates.dimensions import Dimension, Linear, Selector
-from coordgraph.coordinates.edges import Edge, Flatten, Split, Sunder, Tile
-from coordgraph.integers import Select, evaluate, index_symbol, size_symbol, to_text
+from coordgraph.coordinates.edges import Bands, Edge, Flatten, Split, Sunder, Tile
+from coordgraph.integers import (
+    FloorDiv,
+    FloorMod,
+    Select,
+    evaluate,
+    index_symbol,
+    size_symbol,
+    to_text,
+)
 
 
 def build(dimensions: list[Dimension], *edges: Edge) -> CoordinateGraph:
@@ -41,6 +49,63 @@ def test_split_then_tile():
     )
     assert graph.reverse({"tile": 2, "inside": 33}, ["i", "whole"]) == [161, 322]
     assert graph.forward({"whole": 322}, ["i", "tile", "inside"]) == [161, 2, 33]
+
+
+BANDS = [[0, 2, 4], [1, 3, 5], [6, 8, 10], [7, 9, 11], [12, 13, 14]]
+"""Five rows of three columns in bands of two rows: when each place is visited."""
+SNAKE = [BANDS[0], BANDS[1], BANDS[2][::-1], BANDS[3][::-1], BANDS[4]]
+THICK = [[5 * column + row for column in range(3)] for row in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("width", "snake", "order"),
+    [
+        (1, False, [[3 * row + column for column in range(3)] for row in range(5)]),
+        (1, True, [[0, 1, 2], [5, 4, 3], [6, 7, 8], [11, 10, 9], [12, 13, 14]]),
+        (2, False, BANDS),
+        (2, True, SNAKE),
+        (5, True, THICK),
+        (9, False, THICK),
+    ],
+)
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_bands(width: int, snake: bool, order: list[list[int]], symbolic: bool):
+    rows, columns = (size_symbol("M"), size_symbol("N")) if symbolic else (5, 3)
+    graph = build(
+        [Linear("i", rows), Linear("j", columns), Linear("o", rows * columns)],
+        Bands(("i", "j"), "o", width=width, snake=snake),
+    )
+    (there,), back = graph.forward(["i", "j"], ["o"]), graph.reverse(["o"], ["i", "j"])
+    sizes = {"M": 5, "N": 3}
+    for i, row in enumerate(order):
+        for j, place in enumerate(row):
+            assert evaluate(there, {"i": i, "j": j, **sizes}) == place
+            assert [evaluate(index, {"o": place, **sizes}) for index in back] == [i, j]
+
+
+def test_bands_divide_by_sizes_alone():
+    """Divisors without the index: what is known at launch is divided by without a division."""
+    m, n = size_symbol("M"), size_symbol("N")
+    graph = build(
+        [Linear("i", m), Linear("j", n), Linear("o", m * n)],
+        Bands(("i", "j"), "o", width=8, snake=True),
+    )
+    for index in graph.reverse(["o"], ["i", "j"]):
+        for division in index.atoms(FloorDiv, FloorMod):
+            assert graph.symbol("o") not in division.args[1].free_symbols
+
+
+def test_bands_that_divide_the_rows_have_one_height():
+    graph = build(
+        [Linear("i", 32), Linear("j", 5), Linear("o", 160)], Bands(("i", "j"), "o", width=8)
+    )
+    row, column = graph.reverse(["o"], ["i", "j"])
+    assert [to_text(row), to_text(column)] == ["o % 8 + 8*(o // 40)", "o // 8 % 5"]
+
+
+def test_a_band_needs_rows():
+    with pytest.raises(VerifyError, match="a band of 0 rows"):
+        Bands(("i", "j"), "o", width=0)
 
 
 SUNDERED = build(

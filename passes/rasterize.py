@@ -1,0 +1,67 @@
+"""`Rasterize`: output tiles in bands, so that those in flight share operands in the cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordgraph import KernelGraph
+from coordgraph.coordinates.dimensions import MacroTileNumber
+from coordgraph.coordinates.edges import Bands
+from coordgraph.parameters import LARGEST_INDEX
+from passes.base import Pass
+from passes.tiles import accumulation_loop, number_of
+
+__all__ = ["Rasterize"]
+
+AXES = ("m", "n")
+
+
+@dataclass(frozen=True)
+class Rasterize(Pass):
+    """Visit output tiles in bands of `width` rows, column by column inside a band.
+
+    W workgroups that work on neighbours in this order read `width` tile rows of A and about
+    `W / width` tile columns of B, instead of one row and W columns. Before: dangling m and n.
+    After (the last dimension dangles in their place)::
+
+        m, n --Bands(width)--> tile.raster
+
+    The last band may be narrower; the order has no padding.
+
+    Args:
+        width: rows of a band.
+        snake: walk every other band's columns backwards, so that a band begins where the one
+            before it ended.
+        along: `m` for bands of rows; `n` for bands of columns, each walked row by row.
+    """
+
+    width: int = 8
+    snake: bool = False
+    along: str = "m"
+
+    name = "rasterize"
+    establishes = ("problem",)
+
+    def why_not(self, graph: KernelGraph) -> str | None:
+        if not 1 <= self.width <= LARGEST_INDEX:
+            return f"width={self.width} is outside 1..{LARGEST_INDEX}"
+        if self.along not in AXES:
+            return f"along={self.along} is unknown; there are {', '.join(AXES)}"
+        if len(graph.dangling) != 2:
+            return "it needs a row and a column; put it before passes that flatten them"
+        return None
+
+    def apply(self, graph: KernelGraph) -> KernelGraph:
+        if (self.width, self.snake, self.along) == (1, False, "m"):
+            return graph  # row by row, as every schedule does by itself
+        numbers = graph.dangling
+        across, walked = numbers if self.along == "m" else reversed(numbers)
+        loop = accumulation_loop(graph).dim
+        tiles, columns = number_of(numbers), number_of((walked, graph.coordinates[loop]))
+        with graph.edit(str(self)) as e:
+            e.assume(columns * self.width)
+            c = e.coordinates
+            order = MacroTileNumber(c.fresh("tile.raster"), tiles, note="visiting order")
+            c.add(order)
+            c.connect(Bands((across.id, walked.id), order.id, self.width, self.snake))
+        return e.graph
