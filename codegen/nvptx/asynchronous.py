@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from llvmlite import ir
-from sympy import Expr
+from sympy import Expr, Integer
 
 from codegen.nvptx.emit import CudaWalker, map_argument
 from codegen.nvptx.instructions import F32, I1, I16, I32, I64
@@ -16,8 +16,13 @@ from coordgraph.control import asynchronous as ops
 from coordgraph.control.lowered import StoreFragment
 from coordgraph.control.resolve import Node
 from coordgraph.coordinates.dimensions import Cluster
+from coordgraph.integers import floor_div, simplify
 
 __all__ = ["HopperWalker"]
+
+OWN_MEMORY = 0x3FFFF
+DESCRIPTOR_UNIT = 16
+"""Bytes that addresses in matrix descriptors count."""
 
 
 class HopperWalker(CudaWalker):
@@ -28,12 +33,26 @@ class HopperWalker(CudaWalker):
     def make_instructions(self) -> HopperInstructions:
         return HopperInstructions(self.builder)
 
-    def _number_of(self, address: ir.Value) -> ir.Value:
-        return self.builder.ptrtoint(address, I32)
+    def begin(self) -> None:
+        self.base = self.ptx.same(self.builder.ptrtoint(self.shared, I32))
+        """Where shared memory begins."""
 
     def _shared(self, node: Node, dim: str) -> ir.Value:
         """A place in shared memory as a 32-bit number."""
-        return self._number_of(self._address(node, dim)[0])
+        return self.builder.add(self.base, self._offset(node, dim, 1))
+
+    def _offset(self, node: Node, dim: str, unit: int) -> ir.Value:
+        """How many times `unit` bytes a place lies behind the beginning of shared memory."""
+        index = node.place(dim).values[0] * self._bytes(dim) + self.offsets[dim]
+        place = simplify(floor_div(index.expand(), Integer(unit)), node.scope.ranges)
+        return self._narrow(place, node)
+
+    def _descriptor(self, node: Node, dim: str, strides: tuple[int, int]) -> ir.Value:
+        """What wgmma is told of an operand."""
+        b = self.builder
+        own = b.and_(self.base, ir.Constant(I32, OWN_MEMORY))  # the rest says whose memory it is
+        first = b.lshr(own, ir.Constant(I32, DESCRIPTOR_UNIT.bit_length() - 1))
+        return self.ptx.descriptor(b.add(first, self._offset(node, dim, DESCRIPTOR_UNIT)), strides)
 
     def emit_Counter(self, node: Node, op: ops.Counter) -> None:
         slot = self.fragments.slot(op.dim, len(self.fragments.slots), I32)
@@ -172,8 +191,8 @@ class HopperWalker(CudaWalker):
 
     def emit_MultiplyShared(self, node: Node, op: ops.MultiplyShared) -> None:
         slots = self._slots(node, op.accumulator, op.registers, op.count)
-        a = self.ptx.descriptor(self._shared(node, op.a), op.a_strides)
-        b = self.ptx.descriptor(self._shared(node, op.b), op.b_strides)
+        a = self._descriptor(node, op.a, op.a_strides)
+        b = self._descriptor(node, op.b, op.b_strides)
         _, shape, kind = op.instruction.split(".")
         values = self.ptx.multiply(
             shape,

@@ -14,7 +14,7 @@ from coordgraph import CodegenError, KernelGraph
 from coordgraph.control import lowered as ops
 from coordgraph.control.asynchronous import CopyBox, StoreBox
 from coordgraph.control.resolve import Node
-from coordgraph.coordinates.dimensions import Cluster, Shared, Workitem
+from coordgraph.coordinates.dimensions import Cluster, Shared, WarpNumber, Workitem
 from coordgraph.tensors import Role, dtype
 
 __all__ = ["KERNEL_NAME", "CudaWalker", "map_argument"]
@@ -139,10 +139,18 @@ class CudaWalker(Walker):
             self.values[rank.symbol] = self.ptx.rank()
         (workitem,) = coordinates.of_kind(Workitem)
         self.values[workitem.symbol] = self.ptx.thread()
+        for warp in coordinates.of_kind(WarpNumber):
+            lanes = ir.Constant(I32, self.threads // warp.fixed_size)
+            number = self.builder.udiv(self.values[workitem.symbol], lanes)
+            self.values[warp.symbol] = self.ptx.same(number)
+        self.begin()
         start = self.builder.block
         self.run(self.nodes)
         self.builder.ret_void()
         entry.branch(start)
+
+    def begin(self) -> None:
+        """Hook: called where the kernel begins."""
 
     def make_instructions(self) -> Instructions:
         """The instructions of the machine."""

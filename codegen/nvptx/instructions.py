@@ -80,6 +80,11 @@ class Instructions:
         """The workgroup's rank in its cluster."""
         return self.call("llvm.nvvm.read.ptx.sreg.cluster.ctarank", I32, [])
 
+    def same(self, value: ir.Value) -> ir.Value:
+        """What is equal in all lanes of a warp, said so that registers of the warp hold it."""
+        lanes = [ir.Constant(I32, -1), value, ir.Constant(I32, 0), ir.Constant(I32, 31)]
+        return self.call("llvm.nvvm.shfl.sync.idx.i32", I32, lanes)
+
     def barrier(self) -> None:
         """All workitems of the workgroup."""
         self.call("llvm.nvvm.barrier0", VOID, [])

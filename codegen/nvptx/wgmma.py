@@ -15,8 +15,13 @@ from codegen.nvptx.instructions import F32, I32, I64, VOID, Instructions
 
 __all__ = ["HopperInstructions"]
 
-DESCRIPTOR_SWIZZLE_128 = 1 << 62
-ADDRESS_MASK = 0x3FFFF
+DESCRIPTOR_SWIZZLE_128 = 1 << 30
+"""In the upper half."""
+
+
+def _once(instruction: str) -> str:
+    """An instruction that one lane of a warp issues, in code that all of them run."""
+    return f"{{ .reg .pred once; elect.sync _|once, 0xffffffff; @once {instruction} }}"
 
 
 class HopperInstructions(Instructions):
@@ -37,8 +42,8 @@ class HopperInstructions(Instructions):
         self.asm("fence.mbarrier_init.release.cluster;", "", [], VOID, pure=False)
 
     def barrier_expect(self, barrier: ir.Value, size: int) -> None:
-        """Arrive and expect bytes."""
-        text = f"mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [$0], {size};"
+        """Arrive and expect bytes, once for the warp."""
+        text = _once(f"mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [$0], {size};")
         self.asm(text, "r", [barrier], VOID, pure=False)
 
     def barrier_arrive(self, barrier: ir.Value) -> None:
@@ -103,7 +108,7 @@ class HopperInstructions(Instructions):
         barrier: ir.Value,
         receivers: ir.Value | None,
     ) -> None:
-        """cp.async.bulk.tensor of a two-dimensional box, counted by a barrier.
+        """cp.async.bulk.tensor of a two-dimensional box, counted by a barrier, once for the warp.
 
         `receivers` has a bit for the rank of each workgroup of the cluster that gets it.
         """
@@ -114,7 +119,7 @@ class HopperInstructions(Instructions):
             name += ".multicast::cluster"
             text, more, masks = f"{name} [$0], [$1, {{$2, $3}}], [$4], $5;", ",h", [receivers]
         args = [target, tensor_map, *at, barrier, *masks]
-        self.asm(text, f"r,l,r,r,r{more}", args, VOID, pure=False)
+        self.asm(_once(text), f"r,l,r,r,r{more}", args, VOID, pure=False)
 
     def store_box(self, source: ir.Value, tensor_map: ir.Value, at: Sequence[ir.Value]) -> None:
         """cp.async.bulk.tensor of a two-dimensional box to memory."""
@@ -140,13 +145,15 @@ class HopperInstructions(Instructions):
         self.asm(text, "r,r,r,r,r", [shared, *values], VOID, pure=False)
 
     def descriptor(self, address: ir.Value, strides: tuple[int, int]) -> ir.Value:
-        """A wgmma matrix descriptor (PTX ISA, "Matrix Descriptor Format"), 128-byte swizzle."""
-        b = self.builder
-        masked = b.and_(address, ir.Constant(I32, ADDRESS_MASK))
-        start = b.zext(b.lshr(masked, ir.Constant(I32, 4)), I64)
+        """A wgmma matrix descriptor (PTX ISA, "Matrix Descriptor Format"), 128-byte swizzle.
+
+        `address` counts 16 bytes. The halves are put together here, where LLVM does not look: it
+        would compute on 64 bits what the machine does in 32.
+        """
         leading, stride = (s >> 4 for s in strides)
-        fixed = leading << 16 | stride << 32 | DESCRIPTOR_SWIZZLE_128
-        return b.or_(start, ir.Constant(I64, fixed))
+        low = self.builder.or_(address, ir.Constant(I32, leading << 16))
+        high = ir.Constant(I32, stride | DESCRIPTOR_SWIZZLE_128)
+        return self.asm("mov.b64 $0, {$1, $2};", "=l,r,r", [low, high], I64, pure=True)
 
     def multiply(
         self,

@@ -2,7 +2,8 @@
 
 Barriers are dimensions of shared memory like any other: which barrier, and which phase of it, is a
 path through the coordinate graph from the running number of the step (PTX ISA, "mbarrier",
-"cp.async.bulk.tensor", "wgmma.mma_async").
+"cp.async.bulk.tensor", "wgmma.mma_async"). What a whole warp executes, one lane of it issues:
+`ExpectBytes` and `CopyBox`.
 """
 
 from __future__ import annotations

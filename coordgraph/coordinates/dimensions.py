@@ -34,6 +34,7 @@ __all__ = [
     "Unroll",
     "User",
     "Warp",
+    "WarpNumber",
     "Warpgroup",
     "Workgroup",
     "Workitem",
@@ -174,6 +175,13 @@ class Warpgroup(Dimension):
 @dataclass(frozen=True)
 class Warp(Dimension):
     """A warp of a workgroup, or its place along one axis of the tile."""
+
+
+@dataclass(frozen=True)
+class WarpNumber(Dimension):
+    """The warp's number in its workgroup, which the machine knows to be one for all its lanes."""
+
+    hardware: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)

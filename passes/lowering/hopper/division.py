@@ -11,14 +11,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from sympy import Expr, Integer
+from sympy import Expr, Integer, Lt
+from sympy.logic.boolalg import Boolean
 
-from coordgraph.coordinates.dimensions import Cluster, Lane, Linear, Warp, Warpgroup, Workitem
+from coordgraph.coordinates.dimensions import (
+    Cluster,
+    Lane,
+    Linear,
+    Warp,
+    Warpgroup,
+    WarpNumber,
+    Workitem,
+)
 from coordgraph.coordinates.edges import Flatten, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
-from coordgraph.integers import floor_mod, index_symbol
+from coordgraph.integers import equal, floor_mod, index_symbol
 
-__all__ = ["MMA_M", "PRODUCER_REGISTERS", "RANK", "WARPGROUP", "Division", "K", "M", "N"]
+__all__ = ["MMA_M", "PRODUCER_REGISTERS", "RANK", "WARP", "WARPGROUP", "Division", "K", "M", "N"]
 
 M, N, K = 0, 1, 2
 
@@ -26,7 +35,8 @@ CLUSTER = ("cluster.m", "cluster.n", "cluster.k")
 RANK = "cluster.rank"
 MMA_M = 64
 """Rows of the left operand in one instruction."""
-WARPGROUP = 128
+WARPGROUP, LANES = 128, 32
+WARP = "warp.number"
 REGISTERS = 65536
 PRODUCER_REGISTERS = 40
 MOST_REGISTERS = 240
@@ -109,10 +119,12 @@ class Division:
         and a position in that workgroup's own part.
         """
         c.add(Warpgroup("warpgroup", Integer(self.consumers + 1)))
-        c.add(Warp("warp", Integer(4)))
-        c.add(Lane("lane", Integer(32)))
+        c.add(Warp("warp", Integer(WARPGROUP // LANES)))
+        c.add(Lane("lane", Integer(LANES)))
         c.add(Workitem("workitem", Integer(self.threads)))
-        c.connect(Flatten(("warpgroup", "warp", "lane"), "workitem"))
+        c.add(WarpNumber(WARP, Integer(self.threads // LANES)))
+        c.connect(Flatten(("warpgroup", "warp"), WARP))
+        c.connect(Flatten((WARP, "lane"), "workitem"))
         if self.workgroups > 1:
             for name, count in zip(CLUSTER, self.cluster, strict=True):
                 c.add(Linear(name, Integer(count), note="in the cluster"))
@@ -131,6 +143,16 @@ class Division:
     def pieces(self) -> tuple[str, ...]:
         """The coordinate that tells apart the workgroups with different parts of D, if any."""
         return (RANK,) if self.workgroups > self.split else ()
+
+    @property
+    def consuming(self) -> Boolean:
+        """This warp multiplies."""
+        return Lt(index_symbol(WARP), self.workitems // LANES)
+
+    @property
+    def producing(self) -> Boolean:
+        """This warp, the first of the others, feeds the ring."""
+        return equal(index_symbol(WARP), self.workitems // LANES)
 
     @property
     def thread(self) -> Expr:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from sympy import Integer, Lt
+from sympy import Integer
 
 from coordgraph import KernelGraph
 from coordgraph.control.asynchronous import (
@@ -31,7 +31,6 @@ from coordgraph.control.operations import (
 )
 from coordgraph.coordinates.dimensions import Register
 from coordgraph.gemm import Gemm
-from coordgraph.integers import equal, index_symbol
 from coordgraph.tensors import Tensor, dtype
 from passes.base import Pass
 from passes.lowering.control import leader
@@ -172,7 +171,7 @@ class LowerToHopper(Pass):
                 AllowNextLaunch(),
                 AwaitEarlierLaunch(),
                 If(
-                    Lt(index_symbol("workitem"), division.workitems),
+                    division.consuming,
                     (
                         SetRegisters(division.registers, grow=True),
                         Counter(STEP, (Scope("consumers", consume),)),
@@ -181,7 +180,7 @@ class LowerToHopper(Pass):
                     (
                         SetRegisters(PRODUCER_REGISTERS, grow=False),
                         If(
-                            equal(index_symbol("workitem"), division.workitems),
+                            division.producing,
                             (Counter(STEP, (Scope("producer", produce),)),),
                         ),
                     ),

@@ -6,6 +6,9 @@ Layouts" of wgmma, says: warp w has rows 16w to 16w + 15, in each lane pairs of 
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import prod
+
 from sympy import Expr, Gt, Integer, Lt
 
 from coordgraph.control.asynchronous import (
@@ -30,7 +33,7 @@ from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.integers import equal, index_symbol
 from passes.fixup import SLOT
 from passes.lowering.control import Accumulator, at, leader, unrolled
-from passes.lowering.hopper.division import RANK, Division
+from passes.lowering.hopper.division import RANK, WARP, Division
 
 __all__ = ["ClusterSum", "Fixup", "add_accumulator"]
 
@@ -41,7 +44,7 @@ FIRST = "fixup.first"
 
 def consumer_barrier(division: Division) -> Barrier:
     """Among all consumers."""
-    return Barrier(1, division.workitems)
+    return Barrier(Integer(1), division.workitems)
 
 
 def add_accumulator(c: CoordinateEditor, division: Division) -> Accumulator:
@@ -75,7 +78,7 @@ class _Pieces:
             c.add(Register("piece.vector", Integer(division.accumulators // VECTOR)))
             c.add(Linear("piece.workitem", Integer(division.workitems)))
             c.add(Register("piece.element", Integer(VECTOR)))
-            c.connect(Tile("piece.workitem", ("workitem",)))
+            c.connect(Tile("piece.workitem", (WARP, "lane")))
 
     PLACE = ("piece.vector", "piece.workitem", "piece.element")
 
@@ -106,6 +109,10 @@ class Fixup(_Pieces):
         for edge in (*before.edges_below("partials"), *before.edges_below("flags")):
             c.disconnect(edge)
         slot = (SLOT, *division.pieces)
+        slots = c[SLOT].size
+        assert slots is not None
+        flags = slots * prod(c[name].fixed_size for name in division.pieces)
+        c.replace(replace(c["flags"], size=flags))
         c.connect(Tile("partials", (*slot, *self.PLACE)))
         c.connect(Tile("flags", slot))
         c.add(Linear(FIRST, note="first of the slots that are waited for side by side"))
