@@ -55,15 +55,15 @@ class Bands(Edge):
         assert index is not None
         rows, columns = self._sizes(sizes)
         band, rest = floor_div(index, self.width * columns), floor_mod(index, self.width * columns)
-        whole, height = self._is_whole(band, rows), self._last_height(rows)
-        row = select(
-            whole,
-            band * self.width + floor_mod(rest, self.width),
-            rows - height + floor_mod(rest, height),
-        )
-        # The minimum changes nothing, as the last band has `height` rows; proofs see it from it.
-        last = minimum(floor_div(rest, height), columns - 1)
-        column = select(whole, floor_div(rest, self.width), last)
+        row = band * self.width + floor_mod(rest, self.width)
+        column = floor_div(rest, self.width)
+        height = self._last_height(rows)
+        if height != self.width:
+            whole = self._is_whole(band, rows)
+            row = select(whole, row, rows - height + floor_mod(rest, height))
+            # The minimum changes nothing: the last band has `height` rows, and proofs see it so.
+            last = minimum(floor_div(rest, height), columns - 1)
+            column = select(whole, column, last)
         return row, self._turned(column, band, columns)
 
     def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
