@@ -4,6 +4,7 @@ It knows no schedule: it walks the control graph and asks the coordinate graph f
 """
 
 from codegen.api import TARGETS, compile
+from codegen.cache import cache_directory
 from codegen.kernel import Kernel
 
-__all__ = ["TARGETS", "Kernel", "compile"]
+__all__ = ["TARGETS", "Kernel", "cache_directory", "compile"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from codegen.kernel import Kernel
 from coordgraph import CodegenError, KernelGraph
+from passes.lowering import LowerToHopper
 
 __all__ = ["TARGETS", "compile", "native_target"]
 
@@ -19,24 +20,39 @@ def native_target(graph: KernelGraph) -> str:
     return "cpu"
 
 
-def compile(graph: KernelGraph, target: str = "native", *, debug: bool = False) -> Kernel:
+def compile(
+    graph: KernelGraph,
+    target: str = "native",
+    *,
+    debug: bool = False,
+    lowering: LowerToHopper | None = None,
+) -> Kernel:
     """Compile a scheduled graph.
 
     Args:
         graph: what a schedule pass made of `Gemm.graph()`.
         target: `interpreter`, `cpu`, an NVIDIA architecture (`sm_80` and up), or `native`.
         debug: let GPU kernels that wait too long trap instead of hanging.
+        lowering: how to lower for a GPU, as `LowerToHopper(cluster_m=2)`, in place of the default.
+            Tensors whose rows or addresses are no multiples of 16 bytes are served by other code.
 
     Raises:
         VerifyError: the graph is not scheduled, or broken.
-        CodegenError: the target is unknown, is not here, or cannot do what the graph asks for.
+        CodegenError: the target is unknown, is not here, or cannot do what the graph or the
+            lowering asks for.
     """
     graph.workgroup  # noqa: B018 - says what to do where no schedule was applied
-    graph.verify()
     if graph.level != "scheduled":
         raise CodegenError("compile takes a scheduled graph and lowers it itself")
     if target == "native":
         target = native_target(graph)
+    if target.startswith("sm_"):
+        from codegen.nvptx import CudaKernel
+
+        return CudaKernel(graph, target, debug=debug, lowering=lowering)
+    if lowering is not None:
+        raise CodegenError(f"a lowering is for NVIDIA GPUs; '{target}' has its own")
+    graph.verify()
     if target == "interpreter":
         from codegen.interpreted import InterpretedKernel
 
@@ -45,8 +61,4 @@ def compile(graph: KernelGraph, target: str = "native", *, debug: bool = False) 
         from codegen.cpu import HostKernel
 
         return HostKernel(graph)
-    if target.startswith("sm_"):
-        from codegen.nvptx import CudaKernel
-
-        return CudaKernel(graph, target, debug=debug)
     raise CodegenError(f"unknown target '{target}'; there are {', '.join(TARGETS)} and later sm_…")

@@ -6,14 +6,13 @@ the multipliers that stand in for divisions by launch-time values.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from llvmlite import ir
 from sympy import Expr, Symbol
 
 from coordgraph import KernelGraph
-from coordgraph.integers import Ranges, compile_function
+from coordgraph.integers import Ranges
 
 __all__ = ["Arguments", "Magic", "Scalar"]
 
@@ -49,7 +48,7 @@ class Magic:
 
 @dataclass
 class Arguments:
-    """Collects what the code turns out to read; `host_values` computes it at launch."""
+    """Collects what the code turns out to read."""
 
     graph: KernelGraph
     ranges: Ranges
@@ -82,19 +81,3 @@ class Arguments:
         for m in self.magics.values():
             types += [(m.multiplier, ir.IntType(64)), (m.shift, ir.IntType(64))]
         return types
-
-    def host_function(self) -> Callable[[dict[str, int]], list[int]]:
-        """Parameter values to the integer arguments, in order."""
-        symbols = [p.symbol for p in self.graph.parameters.items]
-        names = [p.name for p in self.graph.parameters.items]
-        scalars = compile_function([s.value for s in self.scalars.values()], symbols)
-        divisors = compile_function([m.divisor for m in self.magics.values()], symbols)
-
-        def values(parameters: dict[str, int]) -> list[int]:
-            given = [parameters[name] for name in names]
-            numbers = list(scalars(*given))
-            for divisor in divisors(*given):
-                numbers += Magic.numbers(divisor)
-            return numbers
-
-        return values

@@ -1,10 +1,14 @@
-"""The CUDA driver, through cuda-python; imported only when a GPU is used."""
+"""The CUDA driver, through cuda-python; imported only when a GPU is used.
+
+The few functions that every launch calls go straight to the driver's library: `direct`.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from ctypes import addressof
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -15,13 +19,14 @@ from passes.lowering.machine import newest_for
 
 __all__ = [
     "Device",
-    "Function",
-    "Spilled",
     "allow_while_capturing",
     "bindings",
+    "check",
     "cuda",
+    "describe",
     "device",
     "device_count",
+    "direct",
     "require_gpu",
     "unavailable",
 ]
@@ -45,7 +50,7 @@ def unavailable() -> str | None:
     except RuntimeError as error:  # the driver library itself is not there
         return f"no NVIDIA driver: {error}"
     if status != driver.CUresult.CUDA_SUCCESS:
-        return f"the CUDA driver does not start: {_name(status)}"
+        return f"the CUDA driver does not start: {describe(status)}"
     (status, count) = driver.cuDeviceGetCount()
     if status != driver.CUresult.CUDA_SUCCESS or count == 0:
         return "the CUDA driver sees no GPU"
@@ -57,12 +62,47 @@ def cuda(name: str, *args: Any) -> Any:
     driver = bindings()
     status, *results = getattr(driver, name)(*args)
     if status != driver.CUresult.CUDA_SUCCESS:
-        raise LaunchError(f"{name} failed: {_name(status)}")
+        raise LaunchError(f"{name} failed: {describe(status)}")
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _name(status: Any) -> str:
+@cache
+def direct() -> Any:
+    """Functions of the driver's library that return a status and take numbers and addresses.
+
+    A call costs a fraction of a microsecond, that of the same function of `bindings` several.
+    """
+    library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    for name, types in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = types, ctypes.c_int
+    return library
+
+
+_ADDRESS, _INT = ctypes.c_void_p, ctypes.c_int
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cuCtxGetCurrent": (_ADDRESS,),
+    "cuStreamIsCapturing": (_ADDRESS, _ADDRESS),
+    "cuLaunchKernelEx": (_ADDRESS,) * 4,
+    "cuOccupancyMaxActiveClusters": (_ADDRESS,) * 3,
+    "cuTensorMapEncodeTiled": (
+        *(_ADDRESS, _INT, ctypes.c_uint32, _ADDRESS),
+        *(_ADDRESS,) * 4,  # extents, strides, box, steps
+        *(_INT,) * 4,  # interleaving, swizzle, L2 promotion, fill
+    ),
+}
+
+
+def check(name: str, status: int) -> None:
+    """LaunchError with the driver's words where a function of `direct` failed."""
+    if status:
+        raise LaunchError(f"{name} failed: {describe(status)}")
+
+
+def describe(status: Any) -> str:
+    """A status of the driver by its name and in its words."""
     driver = bindings()
+    status = driver.CUresult(status)
     _, name = driver.cuGetErrorName(status)
     _, text = driver.cuGetErrorString(status)
     return f"{(name or b'').decode()}: {(text or b'').decode()}"
@@ -100,6 +140,11 @@ class Device:
     processors: int
     context: Any
 
+    @property
+    def context_address(self) -> int:
+        """The context as a number."""
+        return int(self.context)
+
     def activate(self) -> None:
         """Make the device's primary context current; PyTorch, CuPy and JAX use the same one."""
         cuda("cuCtxSetCurrent", self.context)
@@ -132,70 +177,3 @@ def device(ordinal: int = 0) -> Device:
     name = cuda("cuDeviceGetName", 128, handle).split(b"\0")[0].decode()
     context = cuda("cuDevicePrimaryCtxRetain", handle)
     return Device(ordinal, name, architecture, read["MULTIPROCESSOR_COUNT"], context)
-
-
-class Spilled(CodegenError):
-    """A kernel has too few registers; what it keeps in memory instead would make it slow."""
-
-
-class Function:
-    """A kernel loaded on a device.
-
-    Args:
-        where: the device, which must be current.
-        ptx: assembled by the driver.
-        shared_bytes: dynamic shared memory to allow.
-
-    Raises:
-        CodegenError: the driver refuses the PTX.
-        Spilled: registers were spilled to memory.
-    """
-
-    def __init__(self, where: Device, ptx: str, name: str, threads: int, shared_bytes: int) -> None:
-        driver = bindings()
-        status, self.module = driver.cuModuleLoadData(ptx.encode() + b"\0")
-        if status != driver.CUresult.CUDA_SUCCESS:
-            raise CodegenError(
-                f"the driver does not assemble the kernel for {where.name}: {_name(status)}"
-            )
-        self.device, self.threads, self.shared_bytes = where, threads, shared_bytes
-        self.handle = cuda("cuModuleGetFunction", self.module, name.encode())
-        self.registers = self._attribute("NUM_REGS")
-        spilled = self._attribute("LOCAL_SIZE_BYTES")
-        if spilled:
-            self.close()
-            raise Spilled(
-                f"the driver spilled {spilled} bytes of registers to memory; use a smaller tile"
-            )
-        limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        cuda("cuFuncSetAttribute", self.handle, limit, shared_bytes)
-        per_processor = cuda(
-            "cuOccupancyMaxActiveBlocksPerMultiprocessor", self.handle, threads, shared_bytes
-        )
-        self.resident = int(per_processor) * where.processors
-
-    def close(self) -> None:
-        """Unload the code; no launch of it may be under way."""
-        cuda("cuModuleUnload", self.module)
-
-    def _attribute(self, name: str) -> int:
-        kinds = bindings().CUfunction_attribute
-        which = getattr(kinds, f"CU_FUNC_ATTRIBUTE_{name}")
-        return int(cuda("cuFuncGetAttribute", which, self.handle))
-
-    def launch(self, grid: int, stream: int, arguments: Any, *, together: bool) -> None:
-        """Launch `grid` workgroups; `together`: all of them must be resident at once."""
-        driver = bindings()
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
-        config.blockDimX, config.blockDimY, config.blockDimZ = self.threads, 1, 1
-        config.sharedMemBytes = self.shared_bytes
-        config.hStream = stream
-        if together:
-            attribute = driver.CUlaunchAttribute()
-            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
-            attribute.value.cooperative = 1
-            config.attrs, config.numAttrs = [attribute], 1
-        else:
-            config.numAttrs = 0
-        cuda("cuLaunchKernelEx", config, self.handle, addressof(arguments), 0)

@@ -4,46 +4,60 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
 
-__all__ = ["ArgumentPacker"]
+from codegen.nvptx.launch import LaunchConfig
+from codegen.nvptx.tensormaps import TensorMap
+
+__all__ = ["ArgumentTable"]
 
 
-class ArgumentPacker:
-    """Lays out the arguments of a launch: pointers, tensor maps, floats, integers.
+class ArgumentTable:
+    """The arguments of one launch at a time: pointers, tensor maps, floats, integers.
+
+    It is laid out once; before a launch, `pointers`, `floats`, the maps and the stream are set.
 
     Args:
         tensors: number of tensor arguments.
-        maps: number of tensor maps, 128 bytes each.
+        maps: number of tensor maps.
         floats: number of single-precision scalars.
-        widths: bits of each integer argument, 32 or 64.
+        integers: the integer arguments, which stay as they are.
+        config: the launch that the table belongs to.
     """
 
-    def __init__(self, tensors: int, maps: int, floats: int, widths: Sequence[int]) -> None:
-        self.tensors, self.maps, self.floats, self.widths = tensors, maps, floats, tuple(widths)
-
-    def pack(
-        self,
-        pointers: Sequence[int],
-        maps: Sequence[Any],
-        floats: Sequence[float],
-        integers: Sequence[int],
-    ) -> tuple[Any, tuple[Any, ...]]:
-        """The array of addresses, and what must stay alive until the launch returns."""
-        places = (ctypes.c_uint64 * self.tensors)(*pointers)
-        scalars = (ctypes.c_float * self.floats)(*floats)
-        # Eight bytes hold either width: the machine is little-endian, as CUDA's all are.
-        numbers = (ctypes.c_uint64 * len(self.widths))(*integers)
+    def __init__(
+        self, tensors: int, maps: int, floats: int, integers: Sequence[int], config: LaunchConfig
+    ) -> None:
+        self.config = config
+        self.config_address = ctypes.addressof(config)
+        self.pointers = (ctypes.c_uint64 * tensors)()
+        self.floats = (ctypes.c_float * floats)()
+        # Eight bytes hold 32 or 64 bits: the machine is little-endian, as CUDA's all are.
+        self._integers = (ctypes.c_uint64 * len(integers))(*integers)
+        self._maps: list[TensorMap | None] = [None] * maps
+        self._first_map = tensors
         addresses = [
-            *_each(places, 8),
-            *(int(found.getPtr()) for found in maps),
-            *_each(scalars, 4),
-            *_each(numbers, 8),
+            *_each(self.pointers, 8),
+            *(0 for _ in range(maps)),
+            *_each(self.floats, 4),
+            *_each(self._integers, 8),
         ]
-        table = (ctypes.c_void_p * len(addresses))(*addresses)
-        return table, (places, scalars, numbers, *maps)
+        self._addresses = (ctypes.c_void_p * len(addresses))(*addresses)
+        self.address = ctypes.addressof(self._addresses)
+        self.context = ctypes.c_void_p()
+        """Room for the driver to say which context is current."""
+        self.context_address = ctypes.addressof(self.context)
+        self.capturing = ctypes.c_int()
+        """The same for whether a stream captures."""
+        self.capturing_address = ctypes.addressof(self.capturing)
+
+    def set_map(self, number: int, found: TensorMap) -> None:
+        """Pass a tensor map; it stays alive until another takes its place."""
+        self._maps[number] = found
+        self._addresses[self._first_map + number] = found.address
 
 
-def _each(array: Any, size: int) -> list[int]:
+def _each(
+    array: ctypes.Array[ctypes.c_uint64] | ctypes.Array[ctypes.c_float], size: int
+) -> list[int]:
     first = ctypes.addressof(array)
     return [first + size * i for i in range(len(array))]

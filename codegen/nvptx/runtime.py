@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from math import gcd
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import finalize
 
-from codegen import arrays
-from codegen.checks import TensorView, check_call, problem_parameters
+from codegen.arrays import library, stream_handle
+from codegen.checks import TensorView, check_call, number, problem_parameters
 from codegen.kernel import Kernel
-from codegen.nvptx.driver import (
-    Device,
-    Function,
-    Spilled,
-    allow_while_capturing,
-    cuda,
-    device,
-    require_gpu,
-)
-from codegen.nvptx.emit import KERNEL_NAME
-from codegen.nvptx.packing import ArgumentPacker
+from codegen.nvptx.building import Builder, Variant
+from codegen.nvptx.driver import Device, allow_while_capturing, cuda, device, require_gpu
+from codegen.nvptx.plan import Loaded, Plan
 from codegen.nvptx.program import WIDEST, CudaProgram, Vectors
-from codegen.nvptx.tensormaps import TensorMaps, copy_engine_takes
+from codegen.nvptx.tensormaps import ALIGNMENT, copy_engine_takes
 from codegen.nvptx.workspace import Workspaces
+from codegen.recent import Recent
 from coordgraph import KernelGraph, LaunchError
-from coordgraph.integers import compile_function
 from coordgraph.progress import wait_direction
-from coordgraph.tensors import Role, dtype
+from coordgraph.tensors import dtype
+from passes.lowering import LowerToHopper
 
 __all__ = ["CudaKernel"]
 
-
-class Variant(NamedTuple):
-    """Which code of a kernel: how far tensors are aligned decides."""
-
-    vectors: Vectors
-    boxes: bool
+MOST_PLANS = 1024
+LOW_BITS = ALIGNMENT - 1
+"""What of an address decides which code serves it."""
+NOTHING: tuple[Hashable, int] = (None, 0)
+PAIR = 2
+"""Elements of C and D that lie side by side in a thread."""
 
 
 class CudaKernel(Kernel):
@@ -46,37 +40,48 @@ class CudaKernel(Kernel):
 
     The code that moves 8 elements at a time serves tensors whose addresses and contiguous extents
     allow it; narrower variants are compiled when they are first needed.
+
+    The first call with tensors of some shapes, types and alignment is checked in full; what follows
+    from the checks is kept as a `Plan`, and calls like it go straight to the launch.
+
+    Args:
+        graph: a scheduled graph.
+        architecture: as `sm_90a`.
+        debug: let kernels that wait too long trap instead of hanging.
+        lowering: how to lower the code for the copy engine, in place of the default.
+
+    Raises:
+        CodegenError: the graph or the lowering is not for this architecture.
     """
 
-    def __init__(self, graph: KernelGraph, architecture: str, *, debug: bool = False) -> None:
+    def __init__(
+        self,
+        graph: KernelGraph,
+        architecture: str,
+        *,
+        debug: bool = False,
+        lowering: LowerToHopper | None = None,
+    ) -> None:
         super().__init__(graph, architecture)
         self.architecture = architecture
         self.debug = debug
-        self._programs: dict[Variant, CudaProgram] = {}
-        self._functions: dict[tuple[int, Variant], _Loaded] = {}
+        self._builder = Builder(graph, architecture, debug=debug, lowering=lowering)
+        self._programs = self._builder.programs
+        self._functions: dict[tuple[int, Variant], Loaded] = {}
         self._workspaces: dict[int, Workspaces] = {}
-        self._maps = TensorMaps()
+        self._plans = Recent[Hashable, Plan](MOST_PLANS)
+        self._lock = threading.RLock()
         release = finalize(self, _release, self._functions, self._workspaces)
         release.atexit = False  # the driver frees everything with the process
-        self.boxes = CudaProgram(graph, architecture, boxes=True).why_not() is None
-        self.program().lowered  # noqa: B018 - refuse what cannot be lowered now, not later
+
+    @property
+    def boxes(self) -> bool:
+        """Whether well-aligned tensors are brought by the copy engine."""
+        return self._builder.boxes
 
     def program(self, variant: Variant | None = None) -> CudaProgram:
         """The code of a variant; by default of the one for well-aligned tensors."""
-        variant = variant or Variant(WIDEST, self.boxes)
-        if variant not in self._programs:
-            self._programs[variant] = CudaProgram(
-                self.graph, self.architecture, *variant, watchdog=self.debug
-            )
-        return self._programs[variant]
-
-    def _variant(self, views: Mapping[str, TensorView]) -> Variant:
-        """The fastest code that serves these tensors."""
-        vectors = _vectors(views)
-        aligned = vectors.d == WIDEST.d and all(copy_engine_takes(views[name]) for name in "AB")
-        if self.boxes and aligned:
-            return Variant(WIDEST, boxes=True)
-        return Variant(vectors, boxes=False)
+        return self._builder.program(variant or self._builder.widest)
 
     @property
     def lowered(self) -> KernelGraph:
@@ -107,102 +112,77 @@ class CudaKernel(Kernel):
     ) -> Any:
         """Compute D on the stream; see `Kernel`. A new `out` comes from the library of `a`."""
         require_gpu()
-        arrays.prepare(a, b, c, out)
-        views = {"A": arrays.view(a, "a"), "B": arrays.view(b, "b")}
-        if c is not None:
-            views["C"] = arrays.view(c, "c")
-        given = problem_parameters(self.graph, views, beta=beta)
-        made = out is None
-        if made:
-            check_call(self.graph, views, beta=beta)
-            where = device(_ordinal(views["A"]))
-            self._check_grid(self._load(where, self._variant(views)), given, workgroups)
-            out = arrays.empty(a, _extents(self.graph, given), self.graph.gemm.out_dtype or "")
-        views["D"] = arrays.view(out, "out")
-        check_call(self.graph, views, beta=beta)
-        handle = arrays.current_stream(a) if stream is None else arrays.stream_handle(stream)
-        self._launch(views, given, float(alpha), float(beta), handle, workgroups)
-        arrays.finish(out, handle)
+        home = library(a)
+        key_a, at_a = home.glance(a, "a")
+        key_b, at_b = library(b).glance(b, "b")
+        key_c, at_c = NOTHING if c is None else library(c).glance(c, "c")
+        away = home if out is None else library(out)
+        key_d, at_d = NOTHING if out is None else away.glance(out, "out")
+        alpha = alpha if type(alpha) is float else number(alpha, "alpha")
+        beta = beta if type(beta) is float else number(beta, "beta")
+        low = (at_a & LOW_BITS, at_b & LOW_BITS, at_c & LOW_BITS, at_d & LOW_BITS)
+        key = (key_a, key_b, key_c, key_d, low, beta != 0, workgroups)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._checked(a, b, c, out, beta, workgroups)
+            self._plans.put(key, plan)
+        if out is None:
+            out = home.empty(a, plan.shape, self.graph.gemm.out_dtype or "")
+            at_d = home.address(out)
+            if at_d & LOW_BITS:
+                return self(a, b, c, out, alpha, beta, stream, workgroups=workgroups)
+        elif plan.overlaps((at_a, at_b, at_c, at_d)):
+            self._checked(a, b, c, out, beta, workgroups)  # says what overlaps
+        handle = home.current_stream(a) if stream is None else stream_handle(stream)
+        plan.launch((at_a, at_b, at_c, at_d), alpha, beta, handle)
+        if away.waits:
+            away.finish(handle)
         return out
 
-    def _launch(
-        self,
-        views: Mapping[str, TensorView],
-        given: dict[str, int],
-        alpha: float,
-        beta: float,
-        stream: int,
-        workgroups: int | None,
-    ) -> None:
-        loaded = self._load(device(_ordinal(views["A"])), self._variant(views))
-        values, grid = self._check_grid(loaded, given, workgroups)
-        where = loaded.function.device
-        with where.current():
+    def _checked(
+        self, a: Any, b: Any, c: Any, out: Any, beta: float, workgroups: int | None
+    ) -> Plan:
+        """Check a call in full; an `out` of None counts as one to be made, and well aligned.
+
+        Raises:
+            LaunchError: as `Kernel` says.
+        """
+        arrays = {"A": (a, "a"), "B": (b, "b"), "C": (c, "c"), "D": (out, "out")}
+        views = {
+            name: library(array).view(array, what)
+            for name, (array, what) in arrays.items()
+            if array is not None
+        }
+        given = problem_parameters(self.graph, views, beta=beta)
+        check_call(self.graph, views, beta=beta)
+        where = device(int(views["A"].device or 0))
+        with self._lock:
+            loaded = self._load(where, self._variant(views, given))
+            values = loaded.parameters(given, workgroups)
             workspaces = self._workspaces.setdefault(where.ordinal, Workspaces(where))
-            pointers: list[int] = []
-            for tensor in self.graph.tensors:
-                if tensor.role in (Role.PARTIALS, Role.FLAGS):
-                    size = loaded.sizes(tensor.name, values) * dtype(tensor.dtype).bytes
-                    zeroed = tensor.role is Role.FLAGS
-                    pointers.append(workspaces.get(stream, tensor.name, size, zeroed=zeroed))
-                else:
-                    found = views.get(tensor.name)
-                    pointers.append(found.pointer if found is not None else 0)
-            maps = [self._maps.get(views[name], box) for name, box in loaded.boxes.items()]
-            table, alive = loaded.pack(pointers, maps, (alpha, beta), values)
-            loaded.function.launch(grid, stream, table, together=self._together)
-            del alive
+            return Plan(loaded, values, workspaces)
+
+    def _variant(self, views: Mapping[str, TensorView], given: Mapping[str, int]) -> Variant:
+        """The fastest code that serves these tensors."""
+        gemm = self.graph.gemm
+        shape = tuple(getattr(gemm, axis) or given[axis] for axis in "mn")
+        made = TensorView(0, shape, (shape[1], 1), gemm.out_dtype or gemm.dtype)
+        aligned = all(copy_engine_takes(views[name]) for name in "AB")
+        return self._builder.variant(_vectors({"D": made, **views}), aligned=aligned)
+
+    def _load(self, where: Device, variant: Variant | None = None) -> Loaded:
+        variant = variant or self._builder.widest
+        key = (where.ordinal, variant)
+        with self._lock:
+            if key not in self._functions:
+                with allow_while_capturing():
+                    self._functions[key] = self._builder.load(where, variant)
+            return self._functions[key]
 
     @cached_property
     def waits(self) -> str:
         """Which workgroups wait for which: none, lower, higher or mixed."""
         return wait_direction(self.graph)
-
-    @property
-    def _together(self) -> bool:
-        """Workgroups that wait for higher-numbered ones need all of them resident."""
-        return self.waits in ("higher", "mixed")
-
-    def _check_grid(
-        self, loaded: _Loaded, given: dict[str, int], workgroups: int | None
-    ) -> tuple[dict[str, int], int]:
-        """Parameter values and grid of a launch; LaunchError where it could not make progress."""
-        parameters = self.graph.parameters
-        if "workgroups" in parameters and parameters["workgroups"].value is None:
-            count = loaded.function.resident if workgroups is None else workgroups
-            given = {**given, "workgroups": count}
-        elif workgroups is not None:
-            raise LaunchError("this graph fixes its workgroups; schedule it with workgroups=None")
-        values = parameters.evaluate(given)
-        grid = loaded.grid(values)
-        if self._together and grid > loaded.function.resident:
-            raise LaunchError(
-                f"{grid} workgroups wait for each other, but {loaded.function.device.name} holds "
-                f"only {loaded.function.resident} at a time; use at most that many workgroups, "
-                "or owner='last'"
-            )
-        return values, grid
-
-    def _build(self, where: Device, variant: Variant) -> _Loaded:
-        """Load the variant's code; where it spills, code with fewer loads under way."""
-        while True:
-            program = self.program(variant)
-            try:
-                with where.current():
-                    return _Loaded(program, where)
-            except Spilled:
-                leaner = program.leaner()
-                if leaner is None:
-                    raise
-                self._programs[variant] = leaner
-
-    def _load(self, where: Device, variant: Variant | None = None) -> _Loaded:
-        variant = variant or Variant(WIDEST, self.boxes)
-        key = (where.ordinal, variant)
-        if key not in self._functions:
-            with allow_while_capturing():
-                self._functions[key] = self._build(where, variant)
-        return self._functions[key]
 
     @property
     def resident(self) -> int:
@@ -216,7 +196,7 @@ class CudaKernel(Kernel):
 
 
 def _release(
-    functions: dict[tuple[int, Variant], _Loaded], workspaces: dict[int, Workspaces]
+    functions: dict[tuple[int, Variant], Loaded], workspaces: dict[int, Workspaces]
 ) -> None:
     """Free what a kernel held, once its launches have ended."""
     for owned in workspaces.values():
@@ -229,65 +209,11 @@ def _release(
             loaded.function.close()
 
 
-class _Loaded:
-    """A program on a device, with what the host computes for a launch."""
-
-    def __init__(self, program: CudaProgram, where: Device) -> None:
-        self.function = Function(
-            where, program.ptx, KERNEL_NAME, program.threads, program.shared_bytes
-        )
-        graph = program.lowered
-        self._names = [p.name for p in graph.parameters.items]
-        symbols = [p.symbol for p in graph.parameters.items]
-        size = graph.workgroup.size
-        assert size is not None
-        self._grid = compile_function([size], symbols)
-        self._elements = {t.name: compile_function([t.elements], symbols) for t in graph.tensors}
-        arguments = program.walker.arguments
-        self._integers = arguments.host_function()
-        self.boxes = program.walker.boxes
-        self._packer = ArgumentPacker(
-            len(graph.tensors),
-            len(self.boxes),
-            len(arguments.floats),
-            [kind.width for _, kind in arguments.integer_types()],
-        )
-
-    def _values(self, values: dict[str, int]) -> list[int]:
-        return [values[name] for name in self._names]
-
-    def grid(self, values: dict[str, int]) -> int:
-        """Workgroups to launch."""
-        return int(self._grid(*self._values(values))[0])
-
-    def sizes(self, tensor: str, values: dict[str, int]) -> int:
-        """Elements of a tensor."""
-        return int(self._elements[tensor](*self._values(values))[0])
-
-    def pack(
-        self,
-        pointers: list[int],
-        maps: list[Any],
-        floats: tuple[float, ...],
-        values: dict[str, int],
-    ) -> tuple[Any, tuple[Any, ...]]:
-        """Kernel arguments, and what must stay alive during the launch."""
-        return self._packer.pack(pointers, maps, floats, self._integers(values))
-
-
-def _ordinal(found: TensorView) -> int:
-    return int(found.device or 0)
-
-
-def _extents(graph: KernelGraph, given: Mapping[str, int]) -> tuple[int, int]:
-    gemm = graph.gemm
-    m = gemm.m if gemm.m is not None else given["m"]
-    n = gemm.n if gemm.n is not None else given["n"]
-    return m, n
-
-
 def _vectors(views: Mapping[str, TensorView]) -> Vectors:
-    """The widest moves that rows and addresses of the tensors allow."""
+    """The widest moves that rows and addresses of the tensors allow.
+
+    Of D the widest is that of the copy engine, which is used where C can keep up with pairs.
+    """
 
     def widest(name: str, most: int) -> int:
         found = views.get(name)
@@ -298,6 +224,6 @@ def _vectors(views: Mapping[str, TensorView]) -> Vectors:
             vector //= 2
         return vector
 
-    return Vectors(
-        widest("A", WIDEST.a), widest("B", WIDEST.b), min(widest(x, WIDEST.d) for x in "CD")
-    )
+    pairs = min(widest("C", PAIR), widest("D", PAIR))
+    whole = pairs == PAIR and copy_engine_takes(views["D"])
+    return Vectors(widest("A", WIDEST.a), widest("B", WIDEST.b), WIDEST.d if whole else pairs)

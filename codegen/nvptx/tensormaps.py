@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import ctypes
+from collections.abc import Sequence
 
 from codegen.checks import TensorView
-from codegen.nvptx.driver import bindings, cuda
+from codegen.nvptx.driver import bindings, check, direct
+from codegen.recent import Recent
 from coordgraph.tensors import dtype
 
-__all__ = ["TensorMaps", "copy_engine_takes"]
+__all__ = ["TensorMap", "TensorMaps", "copy_engine_takes"]
 
 ALIGNMENT = 16
 """Bytes of which addresses and row strides must be multiples."""
 MOST_MAPS = 1024
+MAP_BYTES, MAP_ALIGNMENT = 128, 64
+KINDS = {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32"}
 
 
 def copy_engine_takes(view: TensorView) -> bool:
@@ -21,44 +25,49 @@ def copy_engine_takes(view: TensorView) -> bool:
     return view.pointer % ALIGNMENT == 0 and row % ALIGNMENT == 0
 
 
-class TensorMaps:
-    """Maps of row-major matrices, swizzled in rows of a box; elements outside read as 0."""
+class TensorMap:
+    """The driver's CUtensorMap, 128 bytes at `address`."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], Any] = {}
-
-    def get(self, view: TensorView, box: tuple[int, ...]) -> Any:
-        """The driver's CUtensorMap for a matrix and a box (contiguous axis first)."""
-        key = (view.pointer, view.shape, view.dtype, box)
-        if key not in self._known:
-            if len(self._known) >= MOST_MAPS:
-                self._known.clear()
-            self._known[key] = _encode(view, box)
-        return self._known[key]
+        self._memory = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
+        self.address = -(-ctypes.addressof(self._memory) // MAP_ALIGNMENT) * MAP_ALIGNMENT
 
 
-def _encode(view: TensorView, box: tuple[int, ...]) -> Any:
-    driver = bindings()
-    kinds = driver.CUtensorMapDataType
-    kind = {
-        "bf16": kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-        "f16": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-        "f32": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-    }[view.dtype]
-    rows, columns = view.shape
-    inner = box[0] * dtype(view.dtype).bytes
-    wide, narrow = driver.cuuint64_t, driver.cuuint32_t
-    return cuda(
-        "cuTensorMapEncodeTiled",
-        kind,
-        2,
-        view.pointer,
-        [wide(columns), wide(rows)],
-        [wide(columns * dtype(view.dtype).bytes)],
-        [narrow(extent) for extent in box],
-        [narrow(1), narrow(1)],
-        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{inner}B"),
-        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-    )
+class TensorMaps:
+    """Maps of row-major matrices of one shape by address; elements outside read as 0.
+
+    Args:
+        shape: rows and columns.
+        kind: the elements' type.
+        box: elements of a copy, contiguous axis first. In shared memory its rows, of 32, 64 or 128
+            bytes, are swizzled.
+    """
+
+    def __init__(self, shape: Sequence[int], kind: str, box: Sequence[int]) -> None:
+        driver, (rows, columns) = bindings(), shape
+        wide, narrow = ctypes.c_uint64, ctypes.c_uint32
+        extents, strides = (wide * 2)(columns, rows), (wide * 1)(columns * dtype(kind).bytes)
+        boxes, steps = (narrow * 2)(*box), (narrow * 2)(1, 1)
+        row_bytes = box[0] * dtype(kind).bytes
+        swizzle = getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{row_bytes}B")
+        data_type = getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{KINDS[kind]}")
+        self._before = (int(data_type), 2)
+        self._after = (
+            *(ctypes.addressof(array) for array in (extents, strides, boxes, steps)),
+            int(driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
+            int(swizzle),
+            int(driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B),
+            int(driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+        )
+        self._alive = (extents, strides, boxes, steps)
+        self._known = Recent[int, TensorMap](MOST_MAPS)
+
+    def get(self, pointer: int) -> TensorMap:
+        """The map of the matrix at an address."""
+        return self._known.get(pointer) or self._encode(pointer)
+
+    def _encode(self, pointer: int) -> TensorMap:
+        made = TensorMap()
+        status = direct().cuTensorMapEncodeTiled(made.address, *self._before, pointer, *self._after)
+        check("cuTensorMapEncodeTiled", status)
+        return self._known.put(pointer, made)

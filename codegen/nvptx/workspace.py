@@ -2,17 +2,33 @@
 
 Flags are zeroed once; every kernel leaves them zero. Two streams never share a workspace, nor do
 a stream and a CUDA graph captured on it, since a graph may be replayed anywhere; so each capture
-gets its own, which lives as long as the kernel.
+gets its own, which lives as long as the kernel. The per-thread default stream is one handle for as
+many streams as there are threads.
 """
 
 from __future__ import annotations
 
+import ctypes
+import threading
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
 
-from codegen.nvptx.driver import Device, allow_while_capturing, bindings, cuda
+from codegen.nvptx.driver import Device, allow_while_capturing, bindings, check, cuda, direct
 
 __all__ = ["Workspaces"]
+
+PER_THREAD_STREAM = 2
+"""The driver's CU_STREAM_PER_THREAD."""
+
+
+class _Thread(threading.local):
+    """What tells threads apart: unlike a thread's number, it is never used again."""
+
+    def __init__(self) -> None:
+        self.token = object()
+
+
+_thread = _Thread()
 
 
 @dataclass
@@ -22,31 +38,44 @@ class _Buffer:
 
 
 class Workspaces:
-    """Device buffers by stream and tensor."""
+    """Device buffers by owner and tensor; the device must be current."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self._buffers: dict[tuple[Any, str], _Buffer] = {}
+        self._buffers: dict[tuple[Hashable, str], _Buffer] = {}
         self._retired: list[_Buffer] = []
+        self._lock = threading.Lock()
+        self._is_capturing = direct().cuStreamIsCapturing
 
-    def get(self, stream: int, name: str, size: int, *, zeroed: bool) -> int:
-        """Address of at least `size` bytes that belong to this stream."""
-        key = (self._owner(stream), name)
-        buffer = self._buffers.get(key)
-        if buffer is None or buffer.size < size:
-            if buffer is not None:
-                # Launches under way may still use it: free it with the kernel.
-                self._retired.append(buffer)
-            buffer = self._allocate(size, zeroed)
-            self._buffers[key] = buffer
-        return buffer.pointer
+    def owner(self, stream: int, capturing: ctypes.c_int, address: int) -> Hashable:
+        """Whose workspace a launch needs: the stream's, or that of the capture going on there.
 
-    def _owner(self, stream: int) -> Any:
-        """The stream, or the capture that is going on there."""
-        status, identifier, *_ = cuda("cuStreamGetCaptureInfo", stream)
-        if status == bindings().CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE:
+        `capturing` and its `address` are room for the driver's answer.
+        """
+        if status := self._is_capturing(stream, address):
+            check("cuStreamIsCapturing", status)
+        if capturing.value:
+            _, identifier, *_ = cuda("cuStreamGetCaptureInfo", stream)
             return (stream, int(identifier))
-        return stream
+        return (stream, _thread.token) if stream == PER_THREAD_STREAM else stream
+
+    def get(self, owner: Hashable, name: str, size: int, *, zeroed: bool) -> int:
+        """Address of at least `size` bytes that belong to this owner alone."""
+        found = self._buffers.get((owner, name))
+        if found is not None and found.size >= size:
+            return found.pointer
+        with self._lock:
+            return self._grow((owner, name), size, zeroed)
+
+    def _grow(self, key: tuple[Hashable, str], size: int, zeroed: bool) -> int:
+        before = self._buffers.get(key)
+        if before is not None:
+            if before.size >= size:  # another thread was faster
+                return before.pointer
+            # Launches under way may still use it: free it with the kernel.
+            self._retired.append(before)
+        self._buffers[key] = made = self._allocate(size, zeroed)
+        return made.pointer
 
     def _allocate(self, size: int, zeroed: bool) -> _Buffer:
         """Allocate, also while some stream captures: the relaxed mode allows it."""

@@ -1,0 +1,175 @@
+"""What launching a kernel takes to know of its code, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sympy import Expr
+
+from codegen.arguments import Magic
+from codegen.nvptx.program import CudaProgram
+from coordgraph import CoordGraphError
+from coordgraph.integers import evaluate, parse_expression, to_text
+from coordgraph.parameters import Assumption, Parameter, Parameters
+from coordgraph.progress import wait_direction
+from coordgraph.tensors import Role, Tensor, dtype
+
+__all__ = ["Facts"]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A program as its launches see it.
+
+    Args:
+        threads, shared_bytes: of a workgroup of CUDA (a CTA).
+        cluster: how many of those stand for one workgroup of the schedule.
+        overlaps: the code itself waits for earlier launches.
+        waits: which workgroups wait for which, as `wait_direction` says.
+        bytes_in_flight: what the program was made with.
+        boxes: what the copy engine moves at a time, of the tensors that it moves.
+        parameters: what launches are given and what follows from it.
+        tensors: all of them, in the order of the arguments.
+        grid: workgroups of the schedule.
+        floats: the scalars of the epilogue, by name.
+        scalars, divisors: the integer arguments and those that are passed as `Magic` numbers.
+    """
+
+    threads: int
+    shared_bytes: int
+    cluster: int
+    overlaps: bool
+    waits: str
+    bytes_in_flight: int
+    boxes: dict[str, tuple[int, ...]]
+    parameters: Parameters
+    tensors: tuple[Tensor, ...]
+    grid: Expr
+    floats: tuple[str, ...]
+    scalars: tuple[Expr, ...]
+    divisors: tuple[Expr, ...]
+
+    @classmethod
+    def of(cls, program: CudaProgram) -> Facts:
+        """Found by generating the code: only then the argument list is known."""
+        graph, arguments = program.lowered, program.walker.arguments
+        _ = program.module
+        grid = graph.workgroup.size
+        assert grid is not None
+        return cls(
+            program.threads,
+            program.shared_bytes,
+            program.cluster,
+            program.overlaps,
+            wait_direction(program.graph),
+            program.bytes_in_flight,
+            dict(program.walker.boxes),
+            graph.parameters,
+            graph.tensors,
+            grid,
+            arguments.floats,
+            tuple(scalar.value for scalar in arguments.scalars.values()),
+            tuple(magic.divisor for magic in arguments.magics.values()),
+        )
+
+    @property
+    def together(self) -> bool:
+        """Workgroups that wait for higher-numbered ones need all of them resident."""
+        return self.waits in ("higher", "mixed")
+
+    def workgroups(self, values: Mapping[str, int]) -> int:
+        """The schedule's workgroups of a launch."""
+        return int(evaluate(self.grid, values))
+
+    def integers(self, values: Mapping[str, int]) -> list[int]:
+        """The integer arguments for values of the parameters, in order."""
+        numbers = [int(evaluate(scalar, values)) for scalar in self.scalars]
+        for divisor in self.divisors:
+            numbers += Magic.numbers(int(evaluate(divisor, values)))
+        return numbers
+
+    def shape(self, tensor: Tensor, values: Mapping[str, int]) -> tuple[int, ...]:
+        """A tensor's extents."""
+        return tuple(int(evaluate(extent, values)) for extent in tensor.shape)
+
+    # As plain data
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for `json.dumps`; expressions are text."""
+        return {
+            "threads": self.threads,
+            "shared_bytes": self.shared_bytes,
+            "cluster": self.cluster,
+            "overlaps": self.overlaps,
+            "waits": self.waits,
+            "bytes_in_flight": self.bytes_in_flight,
+            "boxes": {name: list(box) for name, box in self.boxes.items()},
+            "parameters": [
+                [p.name, int(p.minimum), int(p.maximum), _text(p.value), p.note]
+                for p in self.parameters.items
+            ],
+            "assumptions": [[to_text(a.expr), int(a.maximum)] for a in self.parameters.assumptions],
+            "tensors": [[t.name, t.dtype, _texts(t.shape), t.role.value] for t in self.tensors],
+            "grid": to_text(self.grid),
+            "floats": list(self.floats),
+            "scalars": _texts(self.scalars),
+            "divisors": _texts(self.divisors),
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Facts:
+        """Read what `to_json` gave.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        try:
+            return cls._read(data)
+        except (CoordGraphError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"these are no facts of a kernel: {error}") from error
+
+    @classmethod
+    def _read(cls, data: Mapping[str, Any]) -> Facts:
+        symbols: dict[str, Expr] = {}
+
+        def read(text: str) -> Expr:
+            return parse_expression(text, symbols.__getitem__)
+
+        items: list[Parameter] = []
+        for name, low, high, value, note in data["parameters"]:
+            defined = None if value is None else read(value)
+            items.append(Parameter(name, int(low), int(high), defined, note))
+            symbols[name] = items[-1].symbol
+        assumed = tuple(Assumption(read(text), int(most)) for text, most in data["assumptions"])
+        return cls(
+            int(data["threads"]),
+            int(data["shared_bytes"]),
+            int(data["cluster"]),
+            bool(data["overlaps"]),
+            str(data["waits"]),
+            int(data["bytes_in_flight"]),
+            {name: tuple(map(int, box)) for name, box in data["boxes"].items()},
+            Parameters(tuple(items), assumed),
+            tuple(
+                Tensor(name, dtype(kind).name, _each(read, shape), Role(role))
+                for name, kind, shape, role in data["tensors"]
+            ),
+            read(data["grid"]),
+            tuple(map(str, data["floats"])),
+            _each(read, data["scalars"]),
+            _each(read, data["divisors"]),
+        )
+
+
+def _text(expression: Expr | None) -> str | None:
+    return None if expression is None else to_text(expression)
+
+
+def _texts(expressions: Iterable[Expr]) -> list[str]:
+    return [to_text(e) for e in expressions]
+
+
+def _each(read: Callable[[str], Expr], texts: Iterable[str]) -> tuple[Expr, ...]:
+    return tuple(read(text) for text in texts)

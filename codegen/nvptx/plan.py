@@ -1,0 +1,180 @@
+"""A call that was checked once: all that is the same for every launch like it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+
+from codegen.nvptx.driver import Device, check, direct
+from codegen.nvptx.emit import KERNEL_NAME
+from codegen.nvptx.facts import Facts
+from codegen.nvptx.launch import Function
+from codegen.nvptx.packing import ArgumentTable
+from codegen.nvptx.tensormaps import TensorMaps
+from codegen.nvptx.workspace import Workspaces
+from codegen.recent import Recent
+from coordgraph import LaunchError
+from coordgraph.tensors import Role, dtype
+
+__all__ = ["Loaded", "Plan"]
+
+ARGUMENTS = ("A", "B", "C", "D")
+"""The tensors of a call, in its order."""
+MOST_OWNERS = 64
+
+
+class Loaded:
+    """A program on a device, which must be current: its code and its facts."""
+
+    def __init__(self, facts: Facts, code: bytes, where: Device) -> None:
+        self.facts = facts
+        self.function = Function(
+            where,
+            code,
+            KERNEL_NAME,
+            facts.threads,
+            facts.shared_bytes,
+            cluster=facts.cluster,
+            together=facts.together,
+            overlaps=facts.overlaps,
+        )
+
+    def parameters(self, given: dict[str, int], workgroups: int | None) -> dict[str, int]:
+        """The values of all parameters.
+
+        Raises:
+            LaunchError: a value is out of bounds, or the launch could not make progress.
+        """
+        parameters, function = self.facts.parameters, self.function
+        if any(p.name == "workgroups" for p in parameters.given):
+            count = function.resident if workgroups is None else workgroups
+            given = {**given, "workgroups": count}
+        elif workgroups is not None:
+            raise LaunchError("this graph fixes its workgroups; schedule it with workgroups=None")
+        values = parameters.evaluate(given)
+        grid = self.facts.workgroups(values)
+        if function.together and grid > function.resident:
+            raise LaunchError(
+                f"{grid} workgroups wait for each other, but {function.device.name} holds "
+                f"only {function.resident} at a time; use at most that many workgroups, "
+                "or owner='last'"
+            )
+        return values
+
+
+class Plan:
+    """Launches a kernel on tensors of given shapes, types and alignment.
+
+    Threads may launch one plan at the same time: each launch takes an argument table out of those
+    that are free, and puts it back.
+
+    Args:
+        loaded: the kernel.
+        values: of all its parameters.
+        workspaces: of the device.
+    """
+
+    def __init__(self, loaded: Loaded, values: Mapping[str, int], workspaces: Workspaces) -> None:
+        facts = loaded.facts
+        self.function = loaded.function
+        self.workspaces = workspaces
+        self._context = loaded.function.device.context_address
+        self._find_context = direct().cuCtxGetCurrent
+        self._tables: list[ArgumentTable] = []
+        self._integers = facts.integers(values)
+        self._grid = facts.workgroups(values)
+        self._floats = len(facts.floats)
+        self._places: list[tuple[int, int]] = []
+        """Place among the arguments, place in the call."""
+        self._work: list[tuple[int, str, int, bool]] = []
+        """Place among the arguments, name, bytes, zeroed."""
+        self._buffers = Recent[Hashable, list[tuple[int, int]]](MOST_OWNERS)
+        self._maps: list[tuple[int, int, TensorMaps]] = []
+        self.bytes = [0] * len(ARGUMENTS)
+        """Of each tensor of a call."""
+        self.shape: tuple[int, int] = (0, 0)
+        """Of D."""
+        for place, tensor in enumerate(facts.tensors):
+            shape, element = facts.shape(tensor, values), dtype(tensor.dtype).bytes
+            size = element
+            for extent in shape:
+                size *= extent
+            if tensor.role in (Role.PARTIALS, Role.FLAGS):
+                self._work.append((place, tensor.name, size, tensor.role is Role.FLAGS))
+                continue
+            source = ARGUMENTS.index(tensor.name)
+            self._places.append((place, source))
+            self.bytes[source] = size
+            if tensor.role is Role.OUTPUT:
+                self.shape = (shape[0], shape[1])
+        for number, (name, box) in enumerate(facts.boxes.items()):
+            (tensor,) = (t for t in facts.tensors if t.name == name)
+            maps = TensorMaps(facts.shape(tensor, values), tensor.dtype, box)
+            self._maps.append((number, ARGUMENTS.index(name), maps))
+        self._tensors = len(facts.tensors)
+
+    def overlaps(self, pointers: tuple[int, int, int, int]) -> bool:
+        """True where D and another tensor may share memory, but for C that is D."""
+        a, b, c, d = pointers
+        of_a, of_b, of_c, of_d = self.bytes
+        end = d + of_d
+        return (
+            (a < end and d < a + of_a)
+            or (b < end and d < b + of_b)
+            or (c not in (0, d) and c < end and d < c + of_c)
+        )
+
+    def launch(
+        self, pointers: tuple[int, int, int, int], alpha: float, beta: float, stream: int
+    ) -> None:
+        """Launch on tensors at these addresses: A, B, C (or 0) and D."""
+        try:
+            table = self._tables.pop()
+        except IndexError:
+            table = self._table()
+        if status := self._find_context(table.context_address):
+            check("cuCtxGetCurrent", status)
+        if table.context.value == self._context:
+            self._launch(table, pointers, alpha, beta, stream)
+        else:
+            with self.function.device.current():
+                self._launch(table, pointers, alpha, beta, stream)
+        self._tables.append(table)
+
+    def _table(self) -> ArgumentTable:
+        return ArgumentTable(
+            self._tensors,
+            len(self._maps),
+            self._floats,
+            self._integers,
+            self.function.config(self._grid),
+        )
+
+    def _launch(
+        self,
+        table: ArgumentTable,
+        pointers: tuple[int, int, int, int],
+        alpha: float,
+        beta: float,
+        stream: int,
+    ) -> None:
+        places = table.pointers
+        for place, source in self._places:
+            places[place] = pointers[source]
+        if self._work:
+            owner = self.workspaces.owner(stream, table.capturing, table.capturing_address)
+            for place, pointer in self._buffers.get(owner) or self._workspace(owner):
+                places[place] = pointer
+        for number, source, maps in self._maps:
+            table.set_map(number, maps.get(pointers[source]))
+        floats = table.floats
+        floats[0], floats[1] = alpha, beta
+        table.config.stream = stream
+        self.function(table.config_address, table.address)
+
+    def _workspace(self, owner: Hashable) -> list[tuple[int, int]]:
+        """Place among the arguments and address of each buffer; they stay the owner's for ever."""
+        found = [
+            (place, self.workspaces.get(owner, name, size, zeroed=zeroed))
+            for place, name, size, zeroed in self._work
+        ]
+        return self._buffers.put(owner, found)

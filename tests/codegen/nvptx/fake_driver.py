@@ -1,0 +1,187 @@
+"""A CUDA driver that runs nothing and writes down what it is asked for.
+
+It stands in where host code is under test: what is launched, with which arguments, and what it took
+to get there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from codegen.checks import TensorView
+from codegen.nvptx import driver, launch, plan, runtime, tensormaps, workspace
+from codegen.nvptx.launch import LaunchConfig
+
+__all__ = ["FakeDriver", "Launch", "install", "matrix"]
+
+CONTEXT, OTHER_CONTEXT = 0x1000, 0x2000
+ARCHITECTURE, PROCESSORS = "sm_90a", 132
+CLUSTERS = 66
+"""Clusters of any size that the device holds."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What was launched."""
+
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    shared_bytes: int
+    stream: int
+    function: int
+    attributes: dict[int, tuple[int, ...]]
+    values: tuple[int, ...]
+    """The first eight bytes of each argument, as many as `FakeDriver.arguments`."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A tensor map that was made; the stride in bytes."""
+
+    at: int
+    shape: tuple[int, int]
+    stride: int
+    box: tuple[int, ...]
+    kind: int
+    swizzle: int
+
+
+@dataclass
+class FakeDriver:
+    """Functions of the driver by name, those of `direct` and those of `bindings`."""
+
+    arguments: int = 0
+    current: int = CONTEXT
+    capturing: dict[int, int] = field(default_factory=dict[int, int])
+    """Streams that capture, and the numbers of the captures."""
+    spills: Callable[[str], bool] = lambda _: False
+    """Whether code spills."""
+    launches: list[Launch] = field(default_factory=list[Launch])
+    encoded: list[Encoded] = field(default_factory=list[Encoded])
+    allocated: list[int] = field(default_factory=list[int])
+    loaded: list[str] = field(default_factory=list[str])
+    attributes: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    status: int = 0
+    """What a launch returns."""
+
+    # What `direct` has
+
+    def cuCtxGetCurrent(self, address: int) -> int:
+        ctypes.c_uint64.from_address(address).value = self.current
+        return 0
+
+    def cuStreamIsCapturing(self, stream: int, address: int) -> int:
+        ctypes.c_int.from_address(address).value = int(stream in self.capturing)
+        return 0
+
+    def cuOccupancyMaxActiveClusters(self, found: int, function: int, config: int) -> int:
+        del function
+        assert LaunchConfig.from_address(config).count
+        ctypes.c_int.from_address(found).value = CLUSTERS
+        return 0
+
+    def cuTensorMapEncodeTiled(self, made: int, kind: int, rank: int, at: int, *rest: int) -> int:
+        assert (made % 64, rank) == (0, 2)
+        extents, strides, boxes, _ = rest[:4]
+        ctypes.c_uint64.from_address(made).value = at
+        columns, rows = (ctypes.c_uint64 * 2).from_address(extents)
+        stride = ctypes.c_uint64.from_address(strides).value
+        box = tuple((ctypes.c_uint32 * 2).from_address(boxes))
+        swizzle = rest[5]
+        self.encoded.append(Encoded(at, (rows, columns), stride, box, kind, swizzle))
+        return 0
+
+    def cuLaunchKernelEx(self, config: int, function: int, arguments: int, extra: Any) -> int:
+        assert extra is None
+        asked = LaunchConfig.from_address(config)
+        places = (ctypes.c_void_p * self.arguments).from_address(arguments)
+        values = tuple(ctypes.c_uint64.from_address(place).value for place in places)
+        self.launches.append(
+            Launch(
+                tuple(asked.grid),
+                tuple(asked.block),
+                asked.shared_bytes,
+                asked.stream or 0,
+                function,
+                {x.id: tuple(x.value[:3]) for x in asked.attributes[: asked.count]},
+                values,
+            )
+        )
+        return self.status
+
+    # What `bindings` has
+
+    def cuModuleLoadData(self, code: bytes) -> Any:
+        self.loaded.append(code.rstrip(b"\0").decode())
+        return _done(len(self.loaded))
+
+    def cuModuleGetFunction(self, module: int, name: bytes) -> Any:
+        return _done(100 + module)
+
+    def cuFuncGetAttribute(self, which: Any, function: int) -> Any:
+        if which.name.endswith("LOCAL_SIZE_BYTES"):
+            return _done(8 * self.spills(self.loaded[function - 101]))
+        return _done(168)
+
+    def cuFuncSetAttribute(self, function: int, which: Any, value: int) -> Any:
+        self.attributes.append((which.name.removeprefix("CU_FUNC_ATTRIBUTE_"), value))
+        return _done()
+
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, *_: Any) -> Any:
+        return _done(1)
+
+    def cuMemAlloc(self, size: int) -> Any:
+        self.allocated.append(size)
+        return _done(len(self.allocated) << 32)
+
+    def cuStreamGetCaptureInfo(self, stream: int) -> Any:
+        return _done(1, self.capturing[stream])
+
+    def cuCtxPushCurrent(self, context: int) -> Any:
+        self.before, self.current = self.current, context
+        return _done()
+
+    def cuCtxPopCurrent(self) -> Any:
+        self.current = self.before
+        return _done(CONTEXT)
+
+
+NOTHING = (
+    *("cuCtxSynchronize", "cuMemFree", "cuMemsetD32Async", "cuModuleUnload", "cuStreamDestroy"),
+    *("cuStreamSynchronize",),
+)
+"""Functions that return nothing."""
+
+
+def install(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    """Put the driver of one H200-like device in place of the real one."""
+    bindings = pytest.importorskip("cuda.bindings.driver")
+    fake = FakeDriver()
+    for name in dir(FakeDriver):
+        if name.startswith("cu"):
+            monkeypatch.setattr(bindings, name, getattr(fake, name), raising=False)
+    for name in NOTHING:
+        monkeypatch.setattr(bindings, name, lambda *_: _done())
+    for name in ("cuThreadExchangeStreamCaptureMode", "cuStreamCreate"):
+        monkeypatch.setattr(bindings, name, lambda *_: _done(1))
+    for module in (launch, plan, tensormaps, workspace):
+        monkeypatch.setattr(module, "direct", lambda: fake)
+    monkeypatch.setattr(driver, "unavailable", lambda: None)
+    device = driver.Device(0, "a GPU", ARCHITECTURE, PROCESSORS, CONTEXT)
+    monkeypatch.setattr(runtime, "device", lambda ordinal: device)
+    return fake
+
+
+def _done(*results: Any) -> Any:
+    return (driver.bindings().CUresult.CUDA_SUCCESS, *results)
+
+
+def matrix(rows: int, columns: int, at: int, dtype: str = "bf16", **changes: Any) -> TensorView:
+    """A row-major matrix at an address."""
+    fields: dict[str, Any] = {"shape": (rows, columns), "strides": (columns, 1), "device": 0}
+    return TensorView(at, dtype=dtype, **{**fields, **changes})

@@ -1,0 +1,221 @@
+"""Kernels through the cache on disk: what is found is not generated again, and is the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import codegen
+from codegen.nvptx import CudaKernel, building, program
+from codegen.nvptx.facts import Facts
+from codegen.nvptx.launch import Spilled
+from coordgraph import CodegenError, Gemm, KernelGraph, VerifyError
+from passes import DataParallel, Pass, StreamK, TwoTileStreamK
+from passes.lowering import LowerToHopper, LowerToTensorCores
+from tests.codegen.nvptx.fake_driver import CLUSTERS, FakeDriver, matrix
+from tests.passes.test_third_party import LastRowFirst
+
+SCHEDULES = (DataParallel(), StreamK(), TwoTileStreamK(owner="last"))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def graph(schedule: Pass, tile: Any = (128, 128, 64), **gemm: Any) -> KernelGraph:
+    return schedule(Gemm(**gemm).graph(tile))
+
+
+def kernel(schedule: Pass, target: str = "sm_90a", **options: Any) -> CudaKernel:
+    made = codegen.compile(graph(schedule), target, **options)
+    assert isinstance(made, CudaKernel)
+    return made
+
+
+def entries(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.kernel.zip"))
+
+
+def forbid_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on, what is lowered or emitted is a failure, and so is a check of a graph."""
+
+    def generate(*_: Any, **__: Any) -> Any:
+        raise AssertionError("this was in the cache")
+
+    for name in ("lowered", "module", "ptx"):
+        monkeypatch.setattr(program.CudaProgram, name, property(generate))
+    monkeypatch.setattr(KernelGraph, "verify", generate)
+    monkeypatch.setattr(Facts, "of", generate)
+
+
+def launch(made: CudaKernel, **options: Any) -> None:
+    a, b, d = matrix(256, 128, 1 << 24), matrix(128, 512, 2 << 24), matrix(256, 512, 3 << 24)
+    made(a, b, out=d, **options)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+def test_what_is_cached_is_not_generated(
+    fake_driver: FakeDriver, folder: Path, schedule: Pass, target: str, monkeypatch: Any
+):
+    fake_driver.arguments = 6
+    first = kernel(schedule, target)
+    launch(first)
+    assert len(entries(folder)) == 1
+    forbid_generation(monkeypatch)
+    second = kernel(schedule, target)
+    launch(second)
+    assert fake_driver.loaded[0] == fake_driver.loaded[1]
+    one, two = fake_driver.launches
+    workspaces = (one.values[4:], two.values[4:])  # each kernel has its own
+    assert (one.grid, one.block, one.shared_bytes, one.attributes, one.values[:4]) == (
+        (two.grid, two.block, two.shared_bytes, two.attributes, two.values[:4])
+    ), workspaces
+    (facts,) = (loaded.facts for loaded in first._functions.values())
+    (read,) = (loaded.facts for loaded in second._functions.values())
+    assert read == facts
+
+
+def test_what_makes_other_code_is_kept_apart(fake_driver: FakeDriver, folder: Path):
+    kernels = [
+        kernel(DataParallel()),
+        kernel(DataParallel(), debug=True),
+        kernel(DataParallel(), "sm_90"),
+        kernel(DataParallel(), lowering=LowerToHopper(stages=2)),
+        kernel(StreamK()),
+        kernel(StreamK(workgroups=132)),
+    ]
+    for made in kernels:
+        launch(made)
+    assert len(entries(folder)) == len(kernels)
+    made = kernel(DataParallel())
+    for shift in (0, 2, 4, 8):  # 8 bytes more of A: other code, that copies narrower pieces
+        a, b = matrix(256, 128, (1 << 24) + shift), matrix(128, 512, 2 << 24)
+        made(a, b, out=matrix(256, 512, 3 << 24))
+    assert len(entries(folder)) == len(kernels) + 3
+
+
+def test_switched_off(fake_driver: FakeDriver, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COORDGRAPH_CACHE", "off")
+    for _ in range(2):
+        launch(kernel(DataParallel()))
+    assert not folder.exists()
+    assert len(fake_driver.loaded) == 2
+
+
+@pytest.mark.parametrize("damage", ["damaged", "no facts", "other facts", "no code"])
+def test_bad_entries_are_made_anew(fake_driver: FakeDriver, folder: Path, damage: str):
+    launch(kernel(DataParallel()))
+    (path,) = entries(folder)
+    key = path.name.partition(".")[0]
+    good = building.cache.load(key)
+    assert good is not None
+    bad = {
+        "no facts": {building.CODE: good[building.CODE]},
+        "other facts": {**good, building.FACTS: b'{"threads": 3}'},
+        "no code": {building.FACTS: good[building.FACTS]},
+    }
+    if damage == "damaged":
+        path.write_bytes(path.read_bytes()[:-5])
+    else:
+        building.cache.store(key, bad[damage])
+    launch(kernel(DataParallel()))
+    assert fake_driver.loaded[0] == fake_driver.loaded[1]
+    again = building.cache.load(key)
+    assert again == good
+
+
+def test_the_code_that_does_not_spill_is_kept(fake_driver: FakeDriver, monkeypatch: Any):
+    """The search for it is not repeated, and `ptx` shows what was loaded."""
+    tried: list[str] = []
+
+    def spills(code: str) -> bool:
+        tried.append(code)
+        return code not in good
+
+    made = kernel(StreamK(), "sm_80")
+    lean = made.program().leaner()
+    assert lean is not None
+    assert lean.ptx != made.ptx
+    good = {lean.ptx}
+    fake_driver.spills = spills
+    launch(made)
+    assert made.ptx == lean.ptx
+    assert len(tried) == 2
+    again = kernel(StreamK(), "sm_80")
+    launch(again)
+    assert len(tried) == 3
+    assert again.ptx == lean.ptx
+    # A driver that assembles it in another way: the search begins anew.
+    good = {lean.leaner().ptx}  # type: ignore[union-attr]
+    launch(kernel(StreamK(), "sm_80"))
+    assert tried[-1] in good
+
+
+def test_what_always_spills_is_refused_every_time(fake_driver: FakeDriver, folder: Path):
+    fake_driver.spills = lambda _: True
+    for _ in range(2):
+        with pytest.raises(Spilled, match="use a smaller tile"):
+            launch(kernel(DataParallel(), "sm_80"))
+    assert not entries(folder)
+
+
+def test_edges_from_elsewhere_are_not_kept(fake_driver: FakeDriver, folder: Path):
+    foreign = DataParallel()(LastRowFirst()(Gemm().graph((128, 128, 64))))
+    for _ in range(2):
+        made = codegen.compile(foreign, "sm_80")
+        assert isinstance(made, CudaKernel)
+        launch(made)
+    assert not entries(folder)
+    assert len(fake_driver.loaded) == 2
+
+
+def test_refusals_come_at_compile_time():
+    """With an empty cache, and with one that holds a kernel of the other way."""
+    with pytest.raises(CodegenError, match=r"sm_80: .* the tile 64x64x24 must be a multiple"):
+        codegen.compile(graph(DataParallel(), (64, 64, 24)), "sm_80")
+    with pytest.raises(CodegenError, match="not f32; use target='cpu'"):
+        codegen.compile(graph(DataParallel(), dtype="f32"), "sm_90a")
+    broken = graph(DataParallel()).edit()
+    with broken as e:
+        e.kernel(workgroup="workgroup")
+    with pytest.raises(VerifyError):
+        codegen.compile(broken.graph, "sm_90a")
+
+
+def test_clusters_and_overlap_come_from_the_code(fake_driver: FakeDriver):
+    """In the first process and in those after it."""
+    for _ in range(2):
+        made = kernel(StreamK(owner="last"), lowering=LowerToHopper(cluster_m=2))
+        assert made.resident == CLUSTERS
+        launch(made)
+        found = fake_driver.launches[-1]
+        assert found.grid == (2 * CLUSTERS, 1, 1)
+        # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, …_PROGRAMMATIC_STREAM_SERIALIZATION
+        assert found.attributes == {4: (2, 1, 1), 6: (1, 0, 0)}
+
+
+def test_a_lowering_is_used_or_refused(fake_driver: FakeDriver):
+    lowering = LowerToHopper(stages=2)
+    made = kernel(DataParallel(), lowering=lowering)
+    assert made.lowered.coordinates["stage"].fixed_size == 2
+    launch(made)
+    assert fake_driver.loaded[0] == made.ptx
+    # What the copy engine cannot take is served by other code.
+    made(matrix(256, 127, 1 << 24), matrix(127, 512, 2 << 24), out=matrix(256, 512, 3 << 24))
+    assert "cp.async.bulk" not in fake_driver.loaded[1]
+    for target, lowering, words in (
+        ("sm_80", LowerToHopper("sm_80"), "wgmma is there on sm_90a only"),
+        ("sm_80", LowerToHopper(), "refuses: it is for sm_90a"),
+        ("sm_90a", LowerToHopper(cluster_m=3), "sm_90a: .*cluster_m=3.* refuses: cluster 3x1x1"),
+        ("sm_90a", LowerToTensorCores("sm_90a"), "refuses: only a LowerToHopper lowers for"),
+    ):
+        with pytest.raises(CodegenError, match=words):
+            kernel(DataParallel(), target, lowering=lowering)
+    for target in ("cpu", "interpreter"):
+        with pytest.raises(CodegenError, match="a lowering is for NVIDIA GPUs"):
+            codegen.compile(graph(DataParallel(), dtype="f32"), target, lowering=lowering)

@@ -1,0 +1,366 @@
+"""Calls of a GPU kernel, up to the driver: what is checked, what is kept, what is launched."""
+
+from __future__ import annotations
+
+import struct
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+import codegen
+from codegen.nvptx import CudaKernel, runtime, tensormaps, workspace
+from codegen.nvptx.plan import Plan
+from coordgraph import Gemm, LaunchError
+from passes import DataParallel, Pass, StreamK, TwoTileStreamK
+from tests.codegen.nvptx.fake_driver import OTHER_CONTEXT, FakeDriver, matrix
+
+M, N, K = 256, 512, 128
+A_AT, B_AT, C_AT, D_AT = (i << 24 for i in (1, 2, 3, 4))
+TILE = (128, 128, 64)
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COORDGRAPH_CACHE", "off")
+
+
+def kernel(
+    schedule: Pass | None = None, target: str = "sm_80", tile: Any = TILE, **gemm: Any
+) -> CudaKernel:
+    made = codegen.compile((schedule or DataParallel())(Gemm(**gemm).graph(tile)), target)
+    assert isinstance(made, CudaKernel)
+    return made
+
+
+def count_arguments(made: CudaKernel, fake: FakeDriver) -> None:
+    """Tell the driver how many arguments there are, by the code's own declaration."""
+    head = made.ptx[made.ptx.index(".entry") : made.ptx.index("{")]
+    fake.arguments = head.count(".param")
+
+
+def operands(m: int = M, n: int = N, k: int = K, **at: int) -> tuple[Any, Any, Any, Any]:
+    place = {"a": A_AT, "b": B_AT, "c": C_AT, "d": D_AT, **at}
+    return (
+        matrix(m, k, place["a"]),
+        matrix(k, n, place["b"]),
+        matrix(m, n, place["c"]),
+        matrix(m, n, place["d"]),
+    )
+
+
+def as_float(value: int) -> float:
+    return struct.unpack("f", struct.pack("I", value & 0xFFFFFFFF))[0]
+
+
+def test_what_the_kernel_is_given(fake_driver: FakeDriver):
+    made = kernel()
+    count_arguments(made, fake_driver)
+    a, b, c, d = operands()
+    assert made(a, b, c, out=d, alpha=2.0, beta=-0.5, stream=77) is d
+    (launch,) = fake_driver.launches
+    assert launch.grid == (2 * 4, 1, 1)
+    assert launch.block == (made.program().threads, 1, 1)
+    assert launch.shared_bytes == made.program().shared_bytes
+    assert launch.stream == 77
+    assert launch.attributes == {}
+    assert launch.values[:4] == (A_AT, B_AT, C_AT, D_AT)
+    assert [as_float(x) for x in launch.values[4:6]] == [2.0, -0.5]
+    # m, n, k, read_c, tiles_m, tiles_n, tiles_k
+    assert launch.values[6:13] == (M, N, K, 1, 2, 4, 2)
+    made(a, b, out=d)
+    assert fake_driver.launches[1].values[:4] == (A_AT, B_AT, 0, D_AT)
+    assert [as_float(x) for x in fake_driver.launches[1].values[4:6]] == [1.0, 0.0]
+    assert fake_driver.launches[1].values[9] == 0
+    made(a, b, c, out=d)  # beta is zero: C is checked, and not read
+    assert fake_driver.launches[2].values[9] == 0
+
+
+def test_a_call_like_one_before_is_not_checked_again(
+    fake_driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+):
+    checked: list[Any] = []
+    real = runtime.check_call
+
+    def noted(*args: Any, **options: Any) -> None:
+        checked.append(args)
+        real(*args, **options)
+
+    monkeypatch.setattr(runtime, "check_call", noted)
+    made = kernel()
+    count_arguments(made, fake_driver)
+    a, b, c, d = operands()
+    for _ in range(3):
+        made(a, b, out=d)
+        made(*operands(a=5 << 24, b=6 << 24)[:2], out=d)  # other addresses
+        made(a, b, out=d, alpha=3.0, stream=5)
+    assert len(checked) == 1
+    made(a, b, c, out=d)
+    made(a, b, c, out=d, beta=1.0)
+    made(a, b, operands(c=D_AT)[2], out=d, beta=1.0)  # C is the output: this one needs no check
+    made(*operands(m=300)[:2], out=operands(m=300)[3])
+    made(a, b, out=operands(d=D_AT + 4)[3])  # another alignment
+    assert len(checked) == 5
+    assert [x.grid[0] for x in fake_driver.launches[-2:]] == [3 * 4, 2 * 4]
+    assert len(fake_driver.loaded) == 1  # pairs of D are served by the same code
+
+
+@pytest.mark.parametrize(
+    ("d_at", "words"),
+    [
+        (A_AT, "out overlaps a"),
+        (B_AT + 2 * K * N - 16, "out overlaps b"),
+        (C_AT - 16, "overlaps c"),
+    ],
+)
+def test_overlaps_are_seen_in_every_call(fake_driver: FakeDriver, d_at: int, words: str):
+    made = kernel()
+    a, b, c, d = operands()
+    made(a, b, c, out=d, beta=1.0)
+    made(a, b, c, out=operands(d=C_AT)[3], beta=1.0)  # C itself may be the output
+    for _ in range(2):
+        with pytest.raises(LaunchError, match=words):
+            made(a, b, c, out=operands(d=d_at)[3], beta=1.0)
+    assert len(fake_driver.launches) == 2
+
+
+def test_refusals_stay_after_a_good_call(fake_driver: FakeDriver):
+    made = kernel()
+    a, b, c, d = operands()
+    made(a, b, c, out=d)
+    bad: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+        ((matrix(M, K, A_AT, "f16"), b), {}, "a holds f16"),
+        ((matrix(M, K, A_AT, strides=(2 * K, 1)), b), {}, "not contiguous"),
+        ((matrix(M, K, A_AT, device=1), b), {}, "different devices"),
+        ((a, b), {"beta": 1.0}, "needs c"),
+        ((a, b), {"alpha": "much"}, "alpha = 'much' is not a number"),
+        ((a, b), {"beta": None}, "beta = None is not a number"),
+        ((a, b), {"workgroups": 3}, "fixes its workgroups"),
+        ((matrix(M, K, A_AT + 1), b), {}, "no multiple of 2 bytes"),
+    ]
+    for positional, options, words in bad:
+        with pytest.raises(LaunchError, match=words):
+            made(*positional, out=d, **options)
+    assert len(fake_driver.launches) == 1
+
+
+def test_without_an_output_there_must_be_somebody_to_make_it(fake_driver: FakeDriver):
+    made = kernel()
+    with pytest.raises(LaunchError, match="pass out="):
+        made(*operands()[:2])
+    assert not fake_driver.launches
+
+
+def test_a_failed_launch_says_so(fake_driver: FakeDriver, monkeypatch: pytest.MonkeyPatch):
+    made = kernel()
+    a, b, _, d = operands()
+    for name in ("cuGetErrorName", "cuGetErrorString"):
+        monkeypatch.setattr(f"cuda.bindings.driver.{name}", lambda status: (0, b"NO LUCK"))
+    fake_driver.status = 719
+    for _ in range(2):
+        with pytest.raises(LaunchError, match="cuLaunchKernelEx failed: NO LUCK"):
+            made(a, b, out=d)
+
+
+def test_the_context_is_switched_only_where_it_must_be(fake_driver: FakeDriver):
+    made = kernel()
+    a, b, _, d = operands()
+    made(a, b, out=d)
+    pushed: list[int] = []
+    real = fake_driver.cuCtxPushCurrent
+    for current, expected in ((fake_driver.current, 0), (OTHER_CONTEXT, 1), (0, 2)):
+        fake_driver.current = current
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                "cuda.bindings.driver.cuCtxPushCurrent", lambda c: (pushed.append(c), real(c))[1]
+            )
+            made(a, b, out=d)
+        assert len(pushed) == expected
+        assert fake_driver.current == current  # the caller's is current again
+    assert len(fake_driver.launches) == 4
+
+
+# The copy engine
+
+
+def test_maps_are_made_once_for_an_address(fake_driver: FakeDriver):
+    made = kernel(target="sm_90a")
+    assert made.boxes
+    boxes = made.program().walker.boxes
+    sets = [operands(a=A_AT + i * 4096, b=B_AT + i * 4096) for i in range(50)]
+    for _ in range(3):
+        for a, b, _, d in sets:
+            made(a, b, out=d)
+    of_a = [x for x in fake_driver.encoded if x.shape == (M, K)]
+    of_b = [x for x in fake_driver.encoded if x.shape == (K, N)]
+    assert len(of_a) == len(of_b) == 50
+    # CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 and CU_TENSOR_MAP_SWIZZLE_128B
+    assert {(x.stride, x.box, x.kind, x.swizzle) for x in of_a} == {(2 * K, boxes["A"], 9, 3)}
+    assert {(x.stride, x.box, x.kind, x.swizzle) for x in of_b} == {(2 * N, boxes["B"], 9, 3)}
+    assert len([x for x in fake_driver.encoded if x.shape == (M, N)]) == ("D" in boxes)
+
+
+def test_each_launch_has_the_maps_of_its_tensors(fake_driver: FakeDriver):
+    """The fake writes the address into the map."""
+    made = kernel(target="sm_90a")
+    count_arguments(made, fake_driver)
+    order = list(made.program().walker.boxes)
+    for i in (0, 1, 0, 2, 1):
+        a, b, _, d = operands(a=A_AT + 64 * i, b=B_AT + 128 * i)
+        made(a, b, out=d)
+        at = {"A": a.pointer, "B": b.pointer, "D": d.pointer}
+        found = fake_driver.launches[-1].values[4 : 4 + len(order)]
+        assert found == tuple(at[name] for name in order)
+
+
+def test_maps_are_bounded(fake_driver: FakeDriver, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tensormaps, "MOST_MAPS", 4)
+    made = kernel(target="sm_90a")
+    for _ in range(2):
+        for i in range(20):
+            a, b, _, d = operands(a=A_AT + 64 * i)
+            made(a, b, out=d)
+    assert len([x for x in fake_driver.encoded if x.shape == (M, K)]) == 40
+    assert len([x for x in fake_driver.encoded if x.shape == (K, N)]) == 1
+
+
+@pytest.mark.parametrize(
+    ("at", "boxes"),
+    [({}, True), ({"a": 8}, False), ({"b": 2}, False), ({"d": 2}, True), ({"d": 8}, True)],
+)
+def test_which_code_serves_which_address(fake_driver: FakeDriver, at: dict[str, int], boxes: bool):
+    made = kernel(target="sm_90a")
+    base = {"a": A_AT, "b": B_AT, "d": D_AT}
+    a, b, _, d = operands(**{name: base[name] + off for name, off in at.items()})
+    made(a, b, out=d)
+    used = ["cp.async.bulk.tensor" in code for code in fake_driver.loaded]
+    assert used == [boxes]
+
+
+# Workspaces
+
+
+def work(fake: FakeDriver) -> list[tuple[int, ...]]:
+    """The addresses of partials and flags of every launch."""
+    return [launch.values[4:6] for launch in fake.launches]
+
+
+def test_streams_have_workspaces_of_their_own(fake_driver: FakeDriver):
+    made = kernel(StreamK())
+    count_arguments(made, fake_driver)
+    a, b, _, d = operands()
+    for stream in (0, 7, 9, 7, 0):
+        made(a, b, out=d, stream=stream, workgroups=5)
+    first, seven, nine, seven_again, first_again = work(fake_driver)
+    assert (first, seven) == (first_again, seven_again)
+    assert len({*first, *seven, *nine}) == 6
+    fake_driver.capturing[7] = 1
+    made(a, b, out=d, stream=7, workgroups=5)
+    made(a, b, out=d, stream=7, workgroups=5)
+    fake_driver.capturing[7] = 2
+    made(a, b, out=d, stream=7, workgroups=5)
+    one, one_again, two = work(fake_driver)[-3:]
+    assert one == one_again
+    assert len({*seven, *one, *two}) == 6
+
+
+def test_the_stream_of_a_thread_is_not_that_of_another(fake_driver: FakeDriver):
+    made = kernel(StreamK())
+    count_arguments(made, fake_driver)
+    a, b, _, d = operands()
+
+    def launch() -> None:
+        for _ in range(2):
+            made(a, b, out=d, stream=workspace.PER_THREAD_STREAM, workgroups=5)
+
+    # One after the other: a thread's number may be that of one that has ended.
+    for _ in range(3):
+        thread = threading.Thread(target=launch)
+        thread.start()
+        thread.join()
+    found = work(fake_driver)
+    assert [found[i] == found[i + 1] for i in (0, 2, 4)] == [True] * 3
+    assert len(set(found)) == 3
+
+
+def test_a_workspace_grows(fake_driver: FakeDriver):
+    made = kernel(StreamK())
+    count_arguments(made, fake_driver)
+    a, b, _, d = operands()
+    for workgroups in (4, 3, 8, 8):
+        made(a, b, out=d, workgroups=workgroups)
+    four, three, eight, again = work(fake_driver)
+    assert four == three
+    assert eight == again != four
+
+
+def test_workgroups_that_need_each_other_are_launched_together(fake_driver: FakeDriver):
+    waiting, free = kernel(StreamK()), kernel(TwoTileStreamK(owner="last"))
+    assert (waiting.waits, free.waits) == ("higher", "lower")
+    a, b, _, d = operands()
+    for made in (waiting, free):
+        made(a, b, out=d)
+    together, loose = fake_driver.launches
+    assert together.attributes == {2: (1, 0, 0)}  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+    assert loose.attributes == {}
+    with pytest.raises(LaunchError, match="133 workgroups wait for each other, but a GPU holds"):
+        waiting(a, b, out=d, workgroups=133)
+    free(a, b, out=d, workgroups=133)
+    assert fake_driver.launches[-1].grid == (133, 1, 1)
+
+
+# Threads
+
+
+def test_threads_do_not_mix_their_arguments(fake_driver: FakeDriver):
+    made = kernel(target="sm_90a")
+    count_arguments(made, fake_driver)
+    made(*operands()[:2], out=operands()[3])  # loads the code
+
+    def launch(number: int) -> None:
+        a, b, _, d = operands(a=A_AT + 256 * number, b=B_AT + 256 * number, d=D_AT + 256 * number)
+        for _ in range(300):
+            made(a, b, out=d, alpha=float(number), stream=100 + number)
+
+    threads = [threading.Thread(target=launch, args=(i,)) for i in range(4)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    alpha = 4 + len(made.program().walker.boxes)
+    seen = set()
+    for found in fake_driver.launches[1:]:
+        number = found.stream - 100
+        shift = 256 * number
+        assert found.values[:4] == (A_AT + shift, B_AT + shift, 0, D_AT + shift)
+        assert found.values[4:6] == (A_AT + shift, B_AT + shift)
+        assert as_float(found.values[alpha]) == number
+        seen.add(number)
+    assert seen == set(range(4))
+    assert len(fake_driver.launches) == 1201
+
+
+def test_plans_are_bounded(fake_driver: FakeDriver, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runtime, "MOST_PLANS", 3)
+    planned: list[Plan] = []
+    real = runtime.Plan
+
+    def noted(*args: Any) -> Plan:
+        planned.append(real(*args))
+        return planned[-1]
+
+    monkeypatch.setattr(runtime, "Plan", noted)
+    made = kernel()
+    for _ in range(2):
+        for m in range(1, 11):
+            a, b, _, d = operands(m=m)
+            made(a, b, out=d)
+    assert len(planned) == 20
+    assert len(fake_driver.launches) == 20
+    assert len(made._plans) <= 6
