@@ -14,8 +14,9 @@ from typing import TypeVar
 from codegen.nvptx.program import WIDEST, CudaProgram, Vectors
 from coordgraph import Gemm, KernelGraph
 from passes import DataParallel, Pass, Pipeline, Reorder, StreamK, TwoTileStreamK
+from passes.lowering import LowerToHopper
 
-__all__ = ["Configuration", "hopper", "sweep"]
+__all__ = ["HOPPER_SHAPES", "Configuration", "boxed", "fits_hopper", "hopper", "sweep"]
 
 Choice = TypeVar("Choice")
 
@@ -48,7 +49,34 @@ TILES = (
     (32, 32, 16),
     (16, 16, 16),
 )
-HOPPER_TILES = ((128, 256, 64), (256, 128, 64), (128, 192, 64), (128, 128, 64), (128, 64, 64))
+ALONE = (1, 1, 1)
+HOPPER_SHAPES = (
+    ((256, 256, 64), (2, 1, 1)),
+    ((256, 256, 64), (1, 2, 1)),
+    ((512, 256, 64), (4, 1, 1)),
+    ((256, 192, 64), (2, 1, 1)),
+    ((256, 160, 64), (2, 1, 1)),
+    ((128, 256, 64), ALONE),
+    ((256, 128, 64), ALONE),
+    ((128, 192, 64), ALONE),
+    ((128, 144, 64), ALONE),
+    ((128, 128, 64), ALONE),
+    ((128, 64, 64), ALONE),
+    ((128, 32, 64), ALONE),
+    ((192, 64, 64), ALONE),
+    ((64, 64, 64), ALONE),
+    ((64, 128, 64), ALONE),
+    ((64, 256, 64), ALONE),
+    ((48, 128, 128), ALONE),
+    ((32, 128, 64), ALONE),
+    ((32, 512, 64), (1, 2, 1)),
+    ((16, 128, 64), ALONE),
+    ((16, 256, 64), ALONE),
+    ((16, 128, 128), (1, 1, 2)),
+    ((64, 128, 128), (1, 1, 2)),
+    ((64, 64, 512), (1, 1, 8)),
+)
+"""Macro tiles for Hopper, and the cluster that each is divided over in m, n and k."""
 LAYOUTS = ("nn", "tn", "nt", "tt")
 """Of A and B: n as they are, t transposed."""
 TYPES = (("bf16", "bf16"), ("bf16", "f32"), ("f16", "f16"), ("f16", "f32"), ("bf16", "f16"))
@@ -79,6 +107,7 @@ class Configuration:
     vectors: Vectors = WIDEST
     architecture: str = "sm_80"
     boxes: bool = False
+    cluster: tuple[int, int, int] = ALONE
 
     @property
     def gemm(self) -> Gemm:
@@ -91,12 +120,17 @@ class Configuration:
 
     @property
     def program(self) -> CudaProgram:
-        return CudaProgram(self.graph, self.architecture, self.vectors, self.boxes)
+        m, n, k = self.cluster
+        lowering = LowerToHopper(cluster_m=m, cluster_n=n, cluster_k=k) if self.boxes else None
+        return CudaProgram(
+            self.graph, self.architecture, self.vectors, self.boxes, lowering=lowering
+        )
 
     def __str__(self) -> str:
-        tile, vectors = ("x".join(map(str, part)) for part in (self.tile, self.vectors))
+        parts = (self.tile, self.vectors, self.cluster)
+        tile, vectors, cluster = ("x".join(map(str, part)) for part in parts)
         types, schedule = "-".join(self.types), ",".join(map(str, self.schedule))
-        boxes = " boxes" if self.boxes else ""
+        boxes = f" boxes {cluster}" if self.boxes else ""
         return f"{tile} {schedule} {self.layout} {types} {vectors} {self.architecture}{boxes}"
 
 
@@ -117,15 +151,46 @@ def sweep(turn: int = 0) -> Iterator[Configuration]:
                 )
 
 
-def hopper() -> Iterator[Configuration]:
-    """The same for kernels that use Hopper's copy engine and warpgroups."""
+def boxed(
+    tile: tuple[int, int, int],
+    cluster: tuple[int, int, int] = ALONE,
+    layout: str = "nt",
+    schedule: Pass = DataParallel(),  # noqa: B008 - frozen
+    types: tuple[str, str] = ("bf16", "bf16"),
+    vector: int = 8,
+) -> Configuration:
+    """A kernel for Hopper's copy engine and warpgroups; `vector` is that of C and D."""
+    vectors = Vectors(d=vector)
+    return Configuration(tile, (schedule,), layout, types, vectors, "sm_90a", True, cluster)
+
+
+def fits_hopper(configuration: Configuration) -> bool:
+    """True where the copy engine can bring the tile and the warpgroups have registers for it."""
+    m, n, k = (t // c for t, c in zip(configuration.tile, configuration.cluster, strict=True))
+    swapped = m % 64 != 0 or m < 128 <= n
+    left, right = (n, m) if swapped else (m, n)
+    # A row of a box is 64 elements of whatever axis is contiguous in memory.
+    contiguous = [k, m if configuration.layout[0] == "t" else k]
+    contiguous.append(n if configuration.layout[1] == "n" else k)
+    if any(extent % 64 for extent in contiguous):
+        return False
+    warpgroups = 1 if left % 128 else 2
+    sums = left * right // (128 * warpgroups)
+    most = 96 if configuration.types[1] == "f32" else 128
+    return left in (64, 128, 192, 256) and right % 16 == 0 and right <= 256 and sums <= most
+
+
+def hopper(turn: int = 0) -> Iterator[Configuration]:
+    """Every schedule with every shape and layout that fits Hopper, the rest chosen as above."""
     for schedule in SCHEDULES:
-        for tile in HOPPER_TILES:
+        for tile, cluster in HOPPER_SHAPES:
             for layout in LAYOUTS:
-                base = Configuration(tile, schedule, layout, architecture="sm_90a", boxes=True)
-                digest = hashlib.sha256(str(base).encode()).digest()
-                vectors = Vectors(d=1 + digest[1] % 2)
-                yield replace(base, types=_pick(TYPES, digest[0]), vectors=vectors)
+                base = replace(boxed(tile, cluster, layout), schedule=schedule)
+                digest = hashlib.sha256(f"{turn} {base}".encode()).digest()
+                vectors = Vectors(d=_pick((8, 2, 1), digest[1]))
+                made = replace(base, types=_pick(TYPES, digest[0]), vectors=vectors)
+                if fits_hopper(made):
+                    yield made
 
 
 def _pick(choices: Sequence[Choice], number: int) -> Choice:

@@ -1,160 +1,281 @@
-"""The Hopper lowering: layouts against the PTX ISA's tables, and what ptxas makes of the code."""
+"""The Hopper lowering: roles, ring, registers, what it refuses, what of it is written and drawn."""
 
 from __future__ import annotations
 
-import itertools
-import re
+from dataclasses import replace
+from itertools import product
+from math import prod
 
+import numpy as np
 import pytest
 
 import coordgraph as cg
-from codegen.nvptx.program import WIDEST, CudaProgram
-from coordgraph.control.asynchronous import CopyBox, MultiplyShared, WaitBarrier
-from coordgraph.control.lowered import StoreFragment
-from coordgraph.control.operations import ReceivePartial
-from coordgraph.control.resolve import Node, resolve
+from codegen.nvptx.program import CudaProgram
+from coordgraph.control import asynchronous
+from coordgraph.control.asynchronous import (
+    AllowNextLaunch,
+    AwaitEarlierLaunch,
+    ClusterBarrier,
+    CopyBox,
+    InitBarrier,
+    MultiplyShared,
+    PrefetchMap,
+    PublishBarriers,
+    SetRegisters,
+    StoreBox,
+    WaitBarrier,
+)
+from coordgraph.control.graph import ControlGraph
+from coordgraph.control.lowered import Barrier, StoreFragment
+from coordgraph.control.operations import If, Kernel, Operation, ReceivePartial
 from coordgraph.errors import PassError
-from coordgraph.integers import evaluate
 from passes import DataParallel, Pass, StreamK, TwoTileStreamK
 from passes.lowering import LowerToHopper
-from tests.support.ptxas import assert_clean
+from tests.codegen.nvptx.configurations import (
+    HOPPER_SHAPES,
+    LAYOUTS,
+    Configuration,
+    boxed,
+    fits_hopper,
+)
+from tests.codegen.nvptx.hopper import lowered
+from tests.support.mermaid import render
 
-LAYOUTS = list(itertools.product((False, True), repeat=2))
-
-
-def lowered(schedule: Pass, tile: tuple[int, int, int] = (128, 256, 64), **gemm: object):
-    return LowerToHopper()(schedule(cg.Gemm(**gemm).graph(tile)))
-
-
-def nodes(graph: cg.KernelGraph, kind: type) -> list[Node]:
-    roots = resolve(graph.control.root.body, graph.scope())
-    return [node for root in roots for node in root.walk() if isinstance(node.op, kind)]
-
-
-def test_accumulator_layout_is_the_isas() -> None:
-    """m64nN: warp w of a warpgroup has rows 16w.., a lane pairs of columns (PTX ISA, wgmma D)."""
-    graph = lowered(DataParallel())
-    known = {"workitem": None, "acc.m": 0, "acc.n": None, "acc.half": None, "acc.pair": None}
-    row, column = graph.coordinates.reverse(known, ["D.index.0", "D.index.1"])
-    for thread in range(256):
-        group, warp, lane = thread // 128, thread % 128 // 32, thread % 32
-        for n, half, pair in ((0, 0, 0), (1, 1, 0), (7, 0, 1), (31, 1, 1)):
-            values = {"workitem": thread, "acc.n": n, "acc.half": half, "acc.pair": pair}
-            assert evaluate(row, values) == 64 * group + 16 * warp + 8 * half + lane // 4
-            assert evaluate(column, values) == 8 * n + 2 * (lane % 4) + pair
+SHAPES = [boxed(tile, cluster, "nt") for tile, cluster in HOPPER_SHAPES]
+every_shape = pytest.mark.parametrize("configuration", SHAPES, ids=str)
+MULTICAST = boxed((256, 256, 64), (2, 1, 1), schedule=StreamK(owner="last"))
+SPLIT = boxed((64, 64, 512), (1, 1, 8), schedule=StreamK(owner="last"))
+SWAPPED = boxed((48, 128, 128), schedule=TwoTileStreamK(first="dp"))
 
 
-@pytest.mark.parametrize(("transpose_a", "transpose_b"), LAYOUTS)
-def test_shared_memory_is_swizzled_by_128_bytes(transpose_a: bool, transpose_b: bool) -> None:
-    """Chunk c of row r lies at r*128 + (c ^ r%8)*16 bytes of its box, boxes one after another."""
-    graph = lowered(DataParallel(), transpose_a=transpose_a, transpose_b=transpose_b)
-    for tensor, contiguous in (("A", int(not transpose_a)), ("B", int(not transpose_b))):
-        across = f"{tensor}.index.{1 - contiguous}"
-        along = f"{tensor}.index.{contiguous}"
-        rows = graph.coordinates[across].fixed_size
-        (place,) = graph.coordinates.reverse(
-            {across: None, along: None, "stage": 0}, [f"{tensor}.shared"]
-        )
-        for r, c in itertools.product((0, 1, 7, 8, 63), (0, 8, 17, 63)):
-            expected = r * 64 + ((c // 8) ^ (r % 8)) * 8 + c % 8
-            assert evaluate(place, {across: r, along: c}) == expected
-        if graph.coordinates[along].fixed_size > 64:
-            assert evaluate(place, {across: 2, along: 64 + 5}) == rows * 64 + 2 * 64 + 16 + 5
-
-
-def test_operands_begin_where_descriptors_must() -> None:
-    """The start of every instruction's operand is unswizzled: 32 bytes further for each k16."""
-    graph = lowered(DataParallel(), transpose_b=True)
-    (node,) = nodes(graph, MultiplyShared)
-    a, b = (node.place(name).values[0] for name in ("A.shared", "B.shared"))
-    for thread, step, k in itertools.product((0, 127, 128, 255), (0, 1, 5), range(4)):
-        values = {"workitem": thread, "ring.step": step, "fragment.k": k, "acc.m": 0}
-        stage = step % graph.coordinates["stage"].fixed_size
-        group = thread // 128
-        assert evaluate(a, values) == stage * 128 * 64 + group * 64 * 64 + 16 * k
-        assert evaluate(b, values) == stage * 256 * 64 + 16 * k
-
-
-def test_the_ring_never_drains() -> None:
+def test_the_ring_never_drains():
     """Stage and phase are those of one running count, for every loop of the schedule."""
-    graph = lowered(TwoTileStreamK(workgroups=132))
-    stages = graph.coordinates["stage"].fixed_size
-    waits = nodes(graph, WaitBarrier)
+    this = lowered(boxed((128, 256, 64), schedule=TwoTileStreamK(workgroups=132)))
+    stages = this.size("stage")
+    waits = this.nodes(WaitBarrier)
     assert len(waits) == 4  # two roles, each with a streamed and a data-parallel loop
     for node in waits:
-        stage, phase = (node.place(x).values[0] for x in ("stage", "ring.phase"))
         for step in range(3 * stages):
-            assert evaluate(stage, {"ring.step": step}) == step % stages
-            assert evaluate(phase, {"ring.step": step}) == step // stages % 2
+            at = {"ring.step": np.array(step)}
+            assert this.place(node, "stage", at) == step % stages
+            assert this.place(node, "ring.phase", at) == step // stages % 2
 
 
-def test_roles_share_the_schedule_but_not_the_work() -> None:
-    graph = lowered(StreamK(workgroups=132))
-    assert nodes(graph, CopyBox)
-    consumers, producer = graph.control.root.body[-1].body, graph.control.root.body[-1].orelse
-    made = [op for root in producer for op in root.walk()]
-    used = [op for root in consumers for op in root.walk()]
-    assert not any(isinstance(op, MultiplyShared | StoreFragment | ReceivePartial) for op in made)
+def test_roles_share_the_schedule_but_not_the_work():
+    this = lowered(MULTICAST)
+    assert this.nodes(CopyBox)
+    (roles,) = (op for op in this.graph.control.root.body if isinstance(op, If) and op.orelse)
+    made = [op for root in roles.orelse for op in root.walk()]
+    used = [op for root in roles.body for op in root.walk()]
+    consumed = MultiplyShared | StoreFragment | ReceivePartial | StoreBox
+    assert not any(isinstance(op, consumed) for op in made)
     assert not any(isinstance(op, CopyBox) for op in used)
 
 
-@pytest.mark.parametrize(
-    ("tile", "reason"),
-    [((128, 256, 32), "in k"), ((64, 64, 64), "in m"), ((256, 256, 64), "registers")],
-)
-def test_refuses_tiles_that_do_not_fit(tile: tuple[int, int, int], reason: str) -> None:
-    with pytest.raises(PassError, match=reason):
-        lowered(DataParallel(), tile)
+@every_shape
+def test_registers_go_from_the_producer_to_the_consumers(configuration: Configuration):
+    """PTX ISA, "setmaxnreg": 24 to 256, a multiple of 8; together what a processor has."""
+    this = lowered(configuration)
+    grown, shrunk = this.operations(SetRegisters)
+    assert (grown.grow, shrunk.grow) == (True, False)
+    assert all(24 <= op.count <= 256 and op.count % 8 == 0 for op in (grown, shrunk))
+    consumers = 128 * this.consumers
+    assert this.size("workitem") == consumers + 128
+    assert grown.count * consumers + shrunk.count * 128 <= 65536
+    # The sums, the other operands of an instruction, and what addresses need.
+    assert grown.count >= this.blocks * this.wide // 2 + 16
 
 
-def program(schedule: Pass, tile: tuple[int, int, int], **gemm: object) -> CudaProgram:
-    return CudaProgram(schedule(cg.Gemm(**gemm).graph(tile)), "sm_90a", WIDEST, boxes=True)
+@every_shape
+def test_shared_memory_is_all_there_and_used(configuration: Configuration):
+    """227 KiB hold the ring, D's slots and the sums; where they could hold four stages, they do."""
+    this = lowered(configuration)
+    program = configuration.program
+    assert program.shared_bytes <= 227 * 1024
+    stage = 2 * (this.part[0] + this.part[1]) * this.part[2]
+    assert this.size("stage") >= min(4, (227 * 1024 - 64 * 1024) // stage)
+    assert program.cluster == this.ranks
 
 
-def check(built: CudaProgram) -> None:
-    built, report = built.assembled()
-    assert_clean(report)
-    assert ".local" not in built.ptx
-    for needed in ("wgmma.mma_async", "cp.async.bulk.tensor.2d", "setmaxnreg.inc", "mbarrier"):
-        assert needed in built.ptx
-    loads = re.findall(r"cp\.async\.bulk\.tensor\.2d", built.ptx)
-    loops = built.ptx.count("wgmma.commit_group")
-    boxes = sum(built.lowered.coordinates[f"{t}.box"].fixed_size for t in "AB")
-    assert len(loads) == loops * boxes
+@pytest.mark.parametrize("configuration", [MULTICAST, SPLIT, SWAPPED], ids=str)
+def test_nothing_reads_memory_before_earlier_launches_have_ended(configuration: Configuration):
+    """Barriers are there for all of the cluster, then the launches before are waited for."""
+    this = lowered(configuration)
+    body = this.graph.control.root.body
+    kinds = [type(op) for op in body]
+    meet = ClusterBarrier if this.ranks > 1 else Barrier
+    assert kinds[:5] == [If, meet, AllowNextLaunch, AwaitEarlierLaunch, If]
+    first = [op for op in body[0].walk() if not op.BODIES]
+    last = first.index(PublishBarriers())
+    assert {type(op) for op in first[:last]} == {InitBarrier}
+    assert [op.tensor for op in first[last + 1 :] if isinstance(op, PrefetchMap)] == ["A", "B", "D"]
+    # Others may still write to this workgroup's shared memory when it is done.
+    assert kinds[5:] == ([ClusterBarrier] if this.ranks > 1 else [])
 
 
-def test_streamed_kernel_is_clean() -> None:
-    check(program(TwoTileStreamK(), (128, 256, 64), transpose_b=True))
+REFUSED: dict[str, tuple[LowerToHopper, dict[str, object], tuple[int, int, int]]] = {
+    "wgmma is there on sm_90a only, not on sm_80": (LowerToHopper("sm_80"), {}, (128, 128, 64)),
+    "wgmma multiplies bf16 and f16 here, not f32": (
+        LowerToHopper(),
+        {"dtype": "f32"},
+        (128, 128, 64),
+    ),
+    "C and D may be bf16, f16, f32 here, not f64": (
+        LowerToHopper(),
+        {"out_dtype": "f64"},
+        (128, 128, 64),
+    ),
+    "cluster 2x2x1: all but one of them must be 1, that one of 1, 2, 4, 8": (
+        LowerToHopper(cluster_m=2, cluster_n=2),
+        {},
+        (256, 256, 64),
+    ),
+    "cluster 1x1x3: all but one of them must be 1": (
+        LowerToHopper(cluster_k=3),
+        {},
+        (64, 64, 192),
+    ),
+    "cluster 0x1x1: all but one of them must be 1": (
+        LowerToHopper(cluster_m=0),
+        {},
+        (128, 128, 64),
+    ),
+    "cluster 16x1x1: all but one of them must be 1": (
+        LowerToHopper(cluster_m=16),
+        {},
+        (2048, 128, 64),
+    ),
+    "the tile 129x128x64 cannot be divided by a cluster of 2x1x1": (
+        LowerToHopper(cluster_m=2),
+        {},
+        (129, 128, 64),
+    ),
+    "tile 512x64x64: a workgroup's part 512x64 needs 64, 128": (LowerToHopper(), {}, (512, 64, 64)),
+    "a workgroup's part 96x96 needs 64, 128": (
+        LowerToHopper(),
+        {"transpose_b": True},
+        (96, 96, 64),
+    ),
+    "a workgroup's part 128x40 must be a multiple of 16, at most 256, in the other direction": (
+        LowerToHopper(),
+        {"transpose_b": True},
+        (128, 40, 64),
+    ),
+    "a workgroup's part 64x512 needs 64, 128": (LowerToHopper(), {}, (64, 512, 64)),
+    "a workgroup's part 128x320 must be a multiple of 16, at most 256": (
+        LowerToHopper(),
+        {},
+        (128, 320, 64),
+    ),
+    "a workgroup's part 128x128 must be a multiple of 64 in k": (
+        LowerToHopper(),
+        {},
+        (128, 128, 32),
+    ),
+    "a workgroup's part 64x64 must be a multiple of 64 in k": (
+        LowerToHopper(cluster_k=4),
+        {},
+        (64, 64, 128),
+    ),
+    "part 48x128 must be a multiple of 64 in m, which is contiguous in memory": (
+        LowerToHopper(),
+        {"transpose_a": True},
+        (48, 128, 64),
+    ),
+    "part 128x144 must be a multiple of 64 in n, which is contiguous in memory": (
+        LowerToHopper(),
+        {},
+        (128, 144, 64),
+    ),
+    "part 256x256 of bf16 does not fit the registers of its warpgroups; make it smaller": (
+        LowerToHopper(),
+        {},
+        (256, 256, 64),
+    ),
+    "part 128x256 of f32 does not fit the registers of its warpgroups; make it smaller": (
+        LowerToHopper(),
+        {"out_dtype": "f32"},
+        (128, 256, 64),
+    ),
+    "1 stages are too few: a ring needs 2": (LowerToHopper(stages=1), {}, (128, 128, 64)),
+    "0 stages are too few: a ring needs 2": (LowerToHopper(), {}, (128, 256, 512)),
+}
 
 
-SCHEDULES = [
-    DataParallel(),
-    DataParallel(persistent=True),
-    StreamK(),
-    StreamK(owner="last"),
-    TwoTileStreamK(),
-    TwoTileStreamK(first="dp", owner="last"),
-]
-TILES = [(128, 256, 64), (256, 128, 64), (128, 192, 64), (128, 128, 64), (128, 64, 64)]
+@pytest.mark.parametrize("reason", REFUSED, ids=lambda reason: reason[-60:])
+def test_what_it_refuses(reason: str):
+    step, gemm, tile = REFUSED[reason]
+    graph = DataParallel()(cg.Gemm(**gemm).graph(tile))  # type: ignore[arg-type]
+    assert reason in (step.why_not(graph) or "")
+    with pytest.raises(PassError) as caught:
+        step(graph)
+    assert str(caught.value).startswith(f"{step} refuses: ")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
-@pytest.mark.parametrize("tile", TILES, ids=lambda t: "x".join(map(str, t)))
-@pytest.mark.parametrize(("transpose_a", "transpose_b"), LAYOUTS)
-@pytest.mark.parametrize("out_dtype", ["bf16", "f32"])
-def test_every_shipped_configuration_is_clean(
-    schedule: Pass,
-    tile: tuple[int, int, int],
-    transpose_a: bool,
-    transpose_b: bool,
-    out_dtype: str,
-) -> None:
-    built = program(
-        schedule, tile, transpose_a=transpose_a, transpose_b=transpose_b, out_dtype=out_dtype
-    )
-    if (reason := built.why_not()) is not None:
-        assert out_dtype == "f32"
-        assert "registers" in reason
-        return
-    check(built)
+@pytest.mark.parametrize("shape", HOPPER_SHAPES, ids=str)
+def test_it_refuses_nothing_else(shape: tuple[tuple[int, int, int], tuple[int, int, int]]):
+    for layout, out in product(LAYOUTS, ("bf16", "f32")):
+        made = boxed(*shape, layout, types=("bf16", out))
+        why = made.program.why_not()
+        assert fits_hopper(made) == (why is None), f"{made}: {why}"
+
+
+def test_swapping_makes_narrow_tiles_fit():
+    """Rows that no instruction has are columns of one with B's columns as its rows."""
+    for rows in (16, 32, 48, 64, 80, 96, 112):
+        this = lowered(boxed((rows, 128, 64)))
+        assert this.swapped
+        assert this.operations(MultiplyShared)[0].a == "B.shared"
+        assert this.operations(MultiplyShared)[0].instruction.startswith(f"wgmma.m64n{rows}k16")
+    for tile in ((128, 128, 64), (64, 64, 64), (128, 16, 64)):
+        this = lowered(boxed(tile))
+        assert not this.swapped
+        assert this.operations(MultiplyShared)[0].a == "A.shared"
+
+
+WRITTEN = (MULTICAST, SPLIT, SWAPPED, replace(MULTICAST, types=("f16", "f32"), tile=(256, 128, 64)))
+
+
+@pytest.mark.parametrize("configuration", WRITTEN, ids=str)
+def test_the_text_reads_back(configuration: Configuration):
+    graph = lowered(configuration).graph
+    text = graph.text()
+    assert cg.parse(text) == graph
+    assert cg.parse(text).text() == text
+    assert cg.from_json(graph.json()) == graph
+    cg.parse(text).verify()
+
+
+def test_every_operation_is_among_them():
+    names = set(asynchronous.__all__)
+    found = {node.op.kind for c in WRITTEN for node in lowered(c).nodes(Operation)}
+    assert names - found == set()
+    assert {"Barrier", "StoreFragment", "WaitFlag", "ClearFlag"} <= found
+
+
+def test_every_operation_is_drawn():
+    found = [node.op for c in WRITTEN for node in lowered(c).nodes(Operation)]
+    one = {op.kind: op for op in found if op.kind in asynchronous.__all__ and not op.BODIES}
+    (svg,) = render([ControlGraph(Kernel(tuple(one.values()))).mermaid()])
+    for kind in set(asynchronous.__all__) - {"Counter"}:
+        assert kind in svg
+
+
+def test_new_coordinates_are_drawn():
+    graph = lowered(SPLIT).graph
+    dims = [d.id for d in graph.coordinates if d.id.startswith(("sum.", "piece."))]
+    (svg,) = render([graph.mermaid(only=[*dims, "workitem"])])
+    assert "Shared(f32)" in svg
+    assert "sum.phase" in svg
+
+
+@pytest.mark.parametrize("schedule", [DataParallel(), StreamK()], ids=str)
+def test_options_of_the_program_reach_the_lowering(schedule: Pass):
+    made = boxed((256, 128, 64), (2, 1, 1), schedule=schedule, vector=2)
+    program = made.program
+    assert program.chosen == LowerToHopper(cluster_m=2, vector=2)
+    assert program.overlaps
+    plain = CudaProgram(made.graph, "sm_90a")
+    assert not plain.overlaps
+    assert plain.cluster == 1
+    assert prod(made.cluster) == program.cluster

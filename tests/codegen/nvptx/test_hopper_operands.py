@@ -1,0 +1,202 @@
+"""From A and B to wgmma: boxes, multicast, swizzled shared memory, descriptors, barriers.
+
+The copy engine and the matrix unit are played by `tests.codegen.nvptx.isa`; where they are told to
+read and write comes from the lowered graph.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from coordgraph.control.asynchronous import (
+    ArriveBarrier,
+    CopyBox,
+    ExpectBytes,
+    InitBarrier,
+    MultiplyShared,
+)
+from coordgraph.control.operations import If
+from tests.codegen.nvptx import isa
+from tests.codegen.nvptx.configurations import Configuration, boxed
+from tests.codegen.nvptx.hopper import LAUNCH, NOTHING, ORIGIN, Lowered, lowered, mesh
+from tests.codegen.nvptx.isa import Array
+
+CONFIGURATIONS = (
+    boxed((128, 256, 64), layout="nn"),
+    boxed((256, 128, 64), layout="tn"),
+    boxed((256, 256, 64), (2, 1, 1), "tt"),
+    boxed((256, 256, 64), (1, 2, 1), "nn"),
+    boxed((256, 512, 128), (1, 4, 1), "tn", types=("bf16", "bf16")),
+    boxed((512, 160, 64), (4, 1, 1), "nt"),
+    boxed((256, 192, 64), (2, 1, 1), "tn"),
+    boxed((192, 64, 64), layout="tn"),
+    boxed((64, 64, 64), layout="tt"),
+    boxed((64, 128, 64), layout="tn"),
+    boxed((48, 256, 128), layout="nn"),
+    boxed((32, 512, 64), (1, 2, 1), "nn"),
+    boxed((16, 128, 128), (1, 1, 2), "nn"),
+    boxed((64, 64, 512), (1, 1, 8), "tn"),
+)
+every_configuration = pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=str)
+AXES = {"A": (0, 2), "B": (2, 1)}
+"""Which of m, n and k the axes of a tensor are."""
+
+
+def stage_elements(this: Lowered, tensor: str) -> int:
+    """Elements of a workgroup's part of a tile."""
+    rows, columns = (this.part[along] for along in AXES[tensor])
+    return rows * columns
+
+
+def name(this: Lowered, tensor: str, first: Array, second: Array) -> Array:
+    """A name for an element of a tensor's tile."""
+    return first * this.configuration.tile[AXES[tensor][1]] + second
+
+
+def stage(this: Lowered) -> int:
+    return LAUNCH["ring.step"] % this.size("stage")
+
+
+def bring(this: Lowered, tensor: str) -> tuple[Array, Array]:
+    """Play all copies of one step.
+
+    Returns, for every rank, what its stage holds, and how often each element of the tile was read
+    from memory.
+    """
+    size = stage_elements(this, tensor)
+    memory = np.full((this.ranks, size), NOTHING)
+    tile = [this.configuration.tile[along] for along in AXES[tensor]]
+    read = np.zeros(tile[0] * tile[1], int)
+    contiguous = int(this.configuration.layout["AB".index(tensor)] == "n")
+    for node in this.nodes(CopyBox, tensor=tensor):
+        op = node.op
+        assert isinstance(op, CopyBox)
+        assert op.source == (f"{tensor}.{contiguous}", f"{tensor}.{1 - contiguous}")
+        along, rows = op.box
+        assert along * 2 == 128
+        row, column = np.arange(rows)[:, None], np.arange(along)[None, :]
+        for rank, box in product(range(this.ranks), range(this.size(f"{tensor}.box"))):
+            at = {"cluster.rank": np.array(rank), f"{tensor}.box": np.array(box)}
+            start = [this.place(node, dim, at) for dim in op.source]
+            origin = [ORIGIN[axis] * t for axis, t in zip(AXES[tensor], tile, strict=True)]
+            found = {
+                contiguous: start[0] - origin[contiguous] + column,
+                1 - contiguous: start[1] - origin[1 - contiguous] + row,
+            }
+            names = name(this, tensor, found[0], found[1])
+            np.add.at(read, names.ravel(), 1)
+            first = this.place(node, f"{tensor}.shared", at) * 2
+            assert first % 1024 == 0, "boxes begin where the swizzle does"
+            places = isa.swizzled(first + 128 * row + 2 * column, 128) // 2 - stage(this) * size
+            for receiver in range(this.ranks) if op.receivers else (rank,):
+                assert (memory[receiver, places] == NOTHING).all()
+                memory[receiver, places] = names
+    return memory, read
+
+
+@pytest.mark.parametrize("tensor", ["A", "B"])
+@every_configuration
+def test_each_element_is_brought_once_to_all_that_need_it(
+    configuration: Configuration, tensor: str
+):
+    this = lowered(configuration)
+    memory, read = bring(this, tensor)
+    assert (read == 1).all()
+    for rank in range(this.ranks):
+        mine = [
+            this.first(np.array(rank), along) + np.arange(this.part[along])
+            for along in AXES[tensor]
+        ]
+        needed = name(this, tensor, mine[0][:, None], mine[1][None, :])
+        assert np.array_equal(np.sort(memory[rank]), np.sort(needed.ravel()))
+
+
+@every_configuration
+def test_what_an_operand_is_shared_by_follows_the_cluster(configuration: Configuration):
+    """Workgroups side by side in n need the same rows of A; one above the other, the same of B."""
+    m, n, _ = configuration.cluster
+    receivers = {op.tensor: op.receivers for op in lowered(configuration).operations(CopyBox)}
+    assert receivers == {
+        "A": ("cluster.n",) if n > 1 else (),
+        "B": ("cluster.m",) if m > 1 else (),
+    }
+
+
+@every_configuration
+def test_descriptors_point_at_the_operands(configuration: Configuration):
+    """Element (i, kk) that an instruction reads is that of the rows and the k it is meant for."""
+    this = lowered(configuration)
+    (node,) = this.nodes(MultiplyShared)
+    op = node.op
+    assert isinstance(op, MultiplyShared)
+    assert op.instruction == f"wgmma.m64n{this.wide}k16.bf16"
+    assert this.size("fragment.k") * 16 == this.part[2]
+    at = mesh(
+        cluster_rank=this.ranks,
+        workitem=this.consumers,
+        acc_m=this.blocks,
+        fragment_k=this.size("fragment.k"),
+        outer=this.wide,
+        depth=16,
+    )
+    warpgroup, outer, depth = at["workitem"], at["outer"], at["depth"]
+    at["workitem"] = 128 * warpgroup
+    ends = (op.a, op.a_strides, op.transpose_a), (op.b, op.b_strides, op.transpose_b)
+    # Rows of the instruction are 64 of the left operand's, its columns all of the right one's.
+    block = 64 * (this.blocks * warpgroup + at["acc.m"])
+    wanted = (np.minimum(outer, 63), block, this.left), (outer, 0, 1 - this.left)
+    rank = at["cluster.rank"]
+    k = this.first(rank, 2) + 16 * at["fragment.k"] + depth
+    for (shared, strides, transposed), (index, start, axis) in zip(ends, wanted, strict=True):
+        tensor = shared[0]
+        assert tensor == "AB"[axis]
+        memory, _ = bring(this, tensor)
+        begin = this.place(node, shared, at) * 2
+        assert (begin % 16 == 0).all()
+        offset = isa.operand(index, depth, strides, transposed=transposed)
+        size = memory.shape[1]
+        places = isa.swizzled(begin + offset, 128) // 2 - stage(this) * size
+        assert ((places >= 0) & (places < size)).all()
+        across = this.first(rank, axis) + start + index
+        expected = name(this, tensor, *((across, k) if tensor == "A" else (k, across)))
+        assert (memory[rank, places] == expected).all()
+
+
+@every_configuration
+def test_a_stage_waits_for_all_bytes_and_all_readers(configuration: Configuration):
+    this = lowered(configuration)
+    stages, workitems = this.size("stage"), np.arange(128 * this.consumers)
+    made = {
+        n: i for n in ("full", "empty") for i in this.nodes(InitBarrier, barrier=f"barrier.{n}")
+    }
+    arrivals = {role: node.op.arrivals for role, node in made.items()}  # type: ignore[attr-defined]
+    for role in arrivals:
+        nodes = this.nodes(InitBarrier, barrier=f"barrier.{role}")
+        assert [int(this.place(n, f"barrier.{role}", {})) for n in nodes] == list(range(stages))
+    # Full: one producer arrives and says how many bytes come, from itself and from others.
+    (expected,) = {op.bytes for op in this.operations(ExpectBytes)}
+    assert expected == 2 * sum(stage_elements(this, tensor) for tensor in "AB")
+    assert arrivals["full"] == 1
+    # Empty: as many arrive as are awaited, at every workgroup, for the stage of the step before.
+    around = [n for n in this.nodes(If) if any(isinstance(x.op, ArriveBarrier) for x in n.walk())]
+    for node in this.nodes(ArriveBarrier, barrier="barrier.empty"):
+        (branch,) = (n for n in around if n.body and node in [*n.walk()][:3])
+        op = node.op
+        assert isinstance(op, ArriveBarrier)
+        assert branch.condition is not None
+        holds = [this.values(branch.condition, {"workitem": w}) for w in workitems]
+        arriving = workitems[np.array(holds, bool)]
+        came = np.zeros(this.ranks, int)
+        for rank in range(this.ranks):
+            if op.rank is None:
+                came[rank] += len(arriving)
+                continue
+            to = this.values(node.scope.resolve(op.rank), {"workitem": arriving})
+            np.add.at(came, to, 1)
+        assert set(came) == {arrivals["empty"]}
+        for step in range(1, 3 * stages):
+            at = {"ring.step": np.array(step)}
+            assert this.place(node, "barrier.empty", at) == (step - 1) % stages

@@ -1,0 +1,239 @@
+"""Sums that travel: partials of a fix-up in memory, products of a cluster that divides k."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from sympy import Basic, Integer
+
+from coordgraph.control.asynchronous import ArriveBarrier, InitBarrier, StoreBox, WaitBarrier
+from coordgraph.control.lowered import (
+    AccumulateFragment,
+    Barrier,
+    ClearFlag,
+    SignalFlag,
+    StoreFragment,
+    WaitFlag,
+)
+from coordgraph.control.operations import If, SetCoordinate
+from coordgraph.control.resolve import Node
+from passes import DataParallel, Pass, StreamK, TwoTileStreamK
+from tests.codegen.nvptx.configurations import ALONE, Configuration, boxed
+from tests.codegen.nvptx.hopper import Lowered, lowered, mesh, with_warp
+from tests.codegen.nvptx.isa import Array
+
+STREAM, LAST = StreamK(), StreamK(owner="last")
+PIECES = (
+    boxed((256, 256, 64), (2, 1, 1), schedule=STREAM),
+    boxed((256, 256, 64), (1, 2, 1), schedule=LAST),
+    boxed((512, 160, 64), (4, 1, 1), schedule=TwoTileStreamK(owner="last", first="dp")),
+    boxed((128, 144, 64), schedule=TwoTileStreamK()),
+    boxed((64, 64, 64), schedule=LAST),
+    boxed((16, 128, 64), schedule=STREAM),
+    boxed((64, 64, 512), (1, 1, 8), schedule=LAST),
+)
+SUMS = (
+    boxed((16, 128, 128), (1, 1, 2)),
+    boxed((64, 128, 256), (1, 1, 4), schedule=STREAM),
+    boxed((64, 64, 512), (1, 1, 8), schedule=DataParallel(persistent=True)),
+)
+every_piece = pytest.mark.parametrize("configuration", PIECES, ids=str)
+every_sum = pytest.mark.parametrize("configuration", SUMS, ids=str)
+SLOTS = "partial.slot"
+
+
+def places(this: Lowered, node: Node, dim: str, ranks: int, **more: Array | int) -> Array:
+    """Where every element of every access lies: by rank, workitem and number of the register."""
+    op = node.op
+    assert isinstance(op, StoreFragment | AccumulateFragment)
+    assert (op.fragment, op.registers, op.width) == ("acc", ("piece.vector",), 4)
+    assert node.place(dim).guard == True  # noqa: E712 - of SymPy
+    at = mesh(
+        cluster_rank=ranks,
+        workitem=128 * this.consumers,
+        piece_vector=this.size("piece.vector"),
+        element=4,
+    )
+    at |= {name.replace("_", "."): np.asarray(value) for name, value in more.items()}
+    found = this.place(node, dim, at) + at["element"]
+    shape = (ranks, 128 * this.consumers, this.size("piece.vector") * 4)
+    return np.broadcast_to(found, (*shape[:2], shape[2] // 4, 4)).reshape(shape)
+
+
+def owners(this: Lowered) -> int:
+    """Workgroups of a cluster with a sum of their own."""
+    return 1 if this.configuration.cluster[2] > 1 else this.ranks
+
+
+@every_piece
+def test_a_partial_is_all_registers_once(configuration: Configuration):
+    """(vector, workitem, element) is a bijection onto a slot; a receiver reads what was sent."""
+    this = lowered(configuration)
+    rows, columns, _ = configuration.tile
+    size = rows * columns
+    registers = this.blocks * this.wide // 2
+    assert this.size("piece.vector") * 4 == registers
+    sends = this.nodes(StoreFragment, destination="partials")
+    receives = this.nodes(AccumulateFragment, source="partials")
+    assert sends
+    assert receives
+    for slot in (0, 3):
+        for node in sends:
+            sent = places(this, node, "partials", owners(this), workgroup=slot)
+            assert np.array_equal(np.sort(sent.ravel()), np.arange(size) + slot * size)
+            for other in receives:
+                received = places(this, other, "partials", owners(this), partial_slot=slot)
+                assert (received == sent).all()
+
+
+@every_piece
+def test_accesses_of_a_warp_lie_side_by_side(configuration: Configuration):
+    this = lowered(configuration)
+    for node in this.nodes(StoreFragment, destination="partials"):
+        at = {
+            "cluster.rank": np.array(0),
+            "workitem": np.arange(32),
+            "piece.vector": np.array(1),
+        }
+        first = this.place(node, "partials", at)
+        assert (np.diff(first) == 4).all()
+
+
+@every_piece
+def test_there_is_a_flag_for_every_slot_and_rank(configuration: Configuration):
+    this = lowered(configuration)
+    ranks = owners(this)
+    (flags,) = (t for t in this.graph.tensors if t.name == "flags")
+    (size,) = (flags.elements.subs(s, 4) for s in flags.elements.free_symbols)
+    assert size == 4 * ranks
+    assert this.graph.coordinates.size("flags") == flags.elements
+    at = mesh(slot=4, cluster_rank=ranks)
+    for kind, name in ((SignalFlag, "workgroup"), (WaitFlag, SLOTS), (ClearFlag, SLOTS)):
+        nodes = this.nodes(kind)
+        assert nodes
+        for node in nodes:
+            found = this.place(node, "flags", {**at, name: at["slot"]})
+            assert sorted(np.broadcast_to(found, (4, ranks)).ravel()) == list(range(4 * ranks))
+            assert node.place("flags").guard == True  # noqa: E712 - of SymPy
+
+
+@pytest.mark.parametrize("configuration", [*PIECES, *SUMS], ids=str)
+def test_all_consumers_meet_between_the_data_and_what_says_it_is_there(
+    configuration: Configuration,
+):
+    this = lowered(configuration)
+    kinds = (StoreFragment, AccumulateFragment, SignalFlag, WaitFlag, ArriveBarrier)
+    found: set[tuple[type, type]] = set()
+    for node in this.everything:
+        for siblings in (node.body, node.orelse):
+            for before, here, after in zip(siblings, siblings[1:], siblings[2:], strict=False):
+                if here.op == Barrier(Integer(1), 128 * this.consumers):
+                    (one,) = {type(n.op) for n in before.walk() if isinstance(n.op, kinds)}
+                    (other,) = {type(n.op) for n in after.walk() if isinstance(n.op, kinds)}
+                    found.add((one, other))
+    expected: set[tuple[type, type]] = set()
+    if not isinstance(configuration.schedule[0], DataParallel):
+        expected |= {(StoreFragment, SignalFlag), (WaitFlag, AccumulateFragment)}
+    if configuration.cluster[2] > 1:
+        expected |= {(StoreFragment, ArriveBarrier), (AccumulateFragment, ArriveBarrier)}
+    assert found == expected
+
+
+def allowed(this: Lowered, node: Node, **at: int) -> bool:
+    """False where a branch that depends on nothing but these indices keeps an operation out."""
+    values = with_warp({name.replace("_", "."): np.array(value) for name, value in at.items()})
+
+    def known(condition: Basic | None) -> bool:
+        return condition is not None and {s.name for s in condition.free_symbols} <= {*values}  # type: ignore[attr-defined]
+
+    for branch in this.nodes(If):
+        assert branch.condition is not None
+        if not known(branch.condition):
+            continue
+        holds = bool(this.values(branch.condition, values))
+        if any(node is n for child in branch.body for n in child.walk()) and not holds:
+            return False
+        if any(node is n for child in branch.orelse for n in child.walk()) and holds:
+            return False
+    return True
+
+
+def who(this: Lowered, node: Node) -> set[int]:
+    """The ranks that an operation is for."""
+    return {rank for rank in range(this.ranks) if allowed(this, node, cluster_rank=rank)}
+
+
+@every_sum
+def test_the_first_workgroup_adds_what_the_others_send(configuration: Configuration):
+    this = lowered(configuration)
+    senders = this.ranks - 1
+    (send,) = this.nodes(StoreFragment, destination="sum.shared")[:1]
+    (receive,) = this.nodes(AccumulateFragment, source="sum.shared")[:1]
+    assert send.op.rank == 0  # type: ignore[attr-defined]
+    assert who(this, send) == {*range(1, this.ranks)}
+    assert who(this, receive) == {0}
+    (setting,) = this.nodes(SetCoordinate, dim="sum.sender")[:1]
+    assert setting.value is not None
+    sender = this.values(setting.value, mesh(cluster_rank=this.ranks))
+    sent = places(this, send, "sum.shared", this.ranks, sum_sender=sender.reshape(-1, 1, 1, 1))[1:]
+    assert np.array_equal(np.sort(sent.ravel()), np.arange(this.size("sum.shared")))
+    for sender in range(senders):
+        read = places(this, receive, "sum.shared", 1, sum_sender=sender)
+        assert (read[0] == sent[sender]).all()
+
+
+@every_sum
+def test_what_follows_a_sum_is_for_the_first_workgroup(configuration: Configuration):
+    this = lowered(configuration)
+    after = [
+        *this.nodes(StoreBox),
+        *this.nodes(AccumulateFragment, source="C"),
+        *this.nodes(StoreFragment, destination="partials"),
+        *this.nodes(AccumulateFragment, source="partials"),
+        *this.nodes(SignalFlag),
+        *this.nodes(WaitFlag),
+    ]
+    assert after
+    assert all(who(this, node) == {0} for node in after)
+
+
+def arrivals(this: Lowered, barrier: str) -> Iterator[tuple[int, int, bool]]:
+    """(from, to, whether it publishes) of all arrivals at a barrier for one sum."""
+    (node,) = this.nodes(ArriveBarrier, barrier=barrier)[:1]
+    op = node.op
+    assert isinstance(op, ArriveBarrier)
+    assert op.rank is not None
+    for rank in range(this.ranks):
+        for thread in range(128 * this.consumers):
+            if allowed(this, node, cluster_rank=rank, workitem=thread):
+                to = this.values(node.scope.resolve(op.rank), {"workitem": np.array(thread)})
+                yield rank, int(to), op.publish
+
+
+@every_sum
+def test_the_barriers_of_a_sum_count_who_arrives(configuration: Configuration):
+    this = lowered(configuration)
+    others = range(1, this.ranks)
+    assert sorted(arrivals(this, "sum.stored")) == [(rank, 0, True) for rank in others]
+    assert sorted(arrivals(this, "sum.read")) == [(0, rank, False) for rank in others]
+    counts = {op.barrier: op.arrivals for op in this.operations(InitBarrier)}
+    assert counts["sum.stored"] == len(others)
+    assert counts["sum.read"] == 1
+    stored, read = (
+        this.nodes(WaitBarrier, barrier=f"sum.{name}")[0] for name in ("stored", "read")
+    )
+    assert (who(this, stored), who(this, read)) == ({0}, {*others})
+    assert stored.op.cluster  # type: ignore[attr-defined]
+    assert read.op.before  # type: ignore[attr-defined]
+    for node in (stored, read):
+        for number in range(5):
+            assert this.place(node, "sum.phase", {"sum.number": np.array(number)}) == number % 2
+
+
+@pytest.mark.parametrize("schedule", [DataParallel(), STREAM], ids=str)
+def test_nothing_is_summed_where_k_is_not_divided(schedule: Pass):
+    this = lowered(boxed((128, 128, 64), ALONE, schedule=schedule))
+    assert "sum.shared" not in this.graph.coordinates
+    assert all(op.barrier.startswith("barrier.") for op in this.operations(InitBarrier))

@@ -1,0 +1,238 @@
+"""From accumulators to D: by stmatrix and boxes of the copy engine, or straight from registers.
+
+`stmatrix` and the copy engine are played by `tests.codegen.nvptx.isa`.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from coordgraph.control.asynchronous import FenceShared, MultiplyShared, StoreBox, WaitStores
+from coordgraph.control.lowered import AccumulateFragment, Barrier, StoreFragment
+from coordgraph.control.operations import Operation
+from coordgraph.control.resolve import Node
+from tests.codegen.nvptx import isa
+from tests.codegen.nvptx.configurations import Configuration, boxed
+from tests.codegen.nvptx.hopper import NOTHING, ORIGIN, Lowered, lowered, mesh
+from tests.codegen.nvptx.isa import Array
+
+BOXES = {
+    boxed((256, 256, 64), (2, 1, 1)): 64,
+    boxed((256, 256, 64), (1, 2, 1)): 64,
+    boxed((256, 128, 64)): 64,
+    boxed((256, 160, 64), (2, 1, 1)): 32,
+    boxed((128, 144, 64)): 16,
+    boxed((128, 48, 64)): 16,
+    boxed((192, 64, 64)): 64,
+    boxed((64, 64, 64)): 64,
+    boxed((64, 256, 64)): 64,
+    boxed((48, 128, 64)): 64,
+    boxed((32, 512, 64), (1, 2, 1), "nn"): 64,
+    boxed((16, 128, 128), (1, 1, 2)): 64,
+    boxed((64, 64, 512), (1, 1, 8)): 64,
+}
+"""Configurations, and how many elements their boxes have along a row of D."""
+every_configuration = pytest.mark.parametrize("configuration", BOXES, ids=str)
+narrow = pytest.mark.parametrize(
+    "configuration",
+    [
+        *(boxed(c.tile, c.cluster, c.layout, vector=v) for c in BOXES for v in (2, 1)),
+        boxed((128, 192, 64), types=("bf16", "f32")),
+        boxed((64, 128, 64), types=("f16", "f32"), vector=1),
+    ],
+    ids=str,
+)
+
+
+def owned(this: Lowered, rank: Array, thread: Array, register: Array) -> Array:
+    """The element of D's tile that the matrix unit leaves in a register of a consumer."""
+    block, inside = register // (this.wide // 2), register % (this.wide // 2)
+    row, column = isa.accumulator(thread % 128, inside)
+    row = row + 64 * (thread // 128 * this.blocks + block)
+    m, n = (column, row) if this.swapped else (row, column)
+    return this.element(this.first(rank, 0) + m, this.first(rank, 1) + n)
+
+
+def adders(this: Lowered) -> range:
+    """The workgroups that have the sum over k: all, or the first of those that divide k."""
+    return range(1 if this.configuration.cluster[2] > 1 else this.ranks)
+
+
+def positions(
+    this: Lowered, node: Node, dims: tuple[str, str], at: dict[str, Array]
+) -> tuple[Array, Array]:
+    """D's row and column at a node, in its tile."""
+    rows, columns, _ = this.configuration.tile
+    row = this.place(node, dims[0], at) - ORIGIN[0] * rows
+    return row, this.place(node, dims[1], at) - ORIGIN[1] * columns
+
+
+@every_configuration
+def test_accumulators_are_where_wgmma_leaves_them(configuration: Configuration):
+    """Numbered m, n, half, pair, they are the registers of the instructions, block by block."""
+    this = lowered(configuration)
+    at = mesh(
+        cluster_rank=this.ranks,
+        workitem=128 * this.consumers,
+        acc_m=this.size("acc.m"),
+        acc_n=this.size("acc.n"),
+        acc_half=2,
+        acc_pair=2,
+    )
+    coordinates = this.graph.coordinates
+    known = [dim for dim in at if dim in coordinates]
+    places = coordinates.reverse(known, ["D.index.0", "D.index.1"])
+    row, column = (this.values(place, at) for place in places)
+    register = ((at["acc.m"] * this.size("acc.n") + at["acc.n"]) * 2 + at["acc.half"]) * 2
+    wanted = owned(this, at["cluster.rank"], at["workitem"], register + at["acc.pair"])
+    assert (this.element(row, column) == wanted).all()
+    (multiply,) = this.operations(MultiplyShared)
+    assert multiply.registers == ("acc.m",)
+    assert multiply.count == 4 * this.size("acc.n")
+
+
+def fill(this: Lowered, memory: Array, rank: int, m: int, box: int) -> set[int]:
+    """Play the stmatrix instructions of one box of every warpgroup; the places they write."""
+    (node,) = this.nodes(StoreFragment, destination="D.shared")
+    op = node.op
+    assert isinstance(op, StoreFragment)
+    assert op.form == ("stmatrix.x4.trans" if this.swapped else "stmatrix.x4")
+    assert (op.registers, op.width) == (("store.m", "store.box", "store.n"), 8)
+    at = mesh(warp=4 * this.consumers, store_n=this.size("store.n"), lane=32, matrix=4, half=2)
+    thread = 32 * at["warp"] + at["lane"]
+    number = (m * this.size("store.box") + box) * this.size("store.n") + at["store.n"]
+    values = owned(this, np.array(rank), thread, 8 * number + 2 * at["matrix"] + at["half"])
+    # Row r of matrix j goes where lane 8j + r points.
+    row, element = isa.stmatrix(at["lane"], at["half"], trans=this.swapped)
+    pointing = 32 * at["warp"] + 8 * at["matrix"] + row
+    here = {"cluster.rank": rank, "store.m": m, "store.box": box, "store.n": at["store.n"]}
+    fixed = {key: np.asarray(value) for key, value in here.items()}
+    first = this.place(node, "D.shared", {**fixed, "workitem": pointing})
+    assert (first % 8 == 0).all(), "rows of stmatrix are aligned to 16 bytes"
+    places = (first + element).ravel()
+    assert len(set(places)) == values.size, "nothing is written twice"
+    memory[places] = values.ravel()
+    lanes = this.place(node, "D.shared", {**fixed, "workitem": thread}) // 8 % 8
+    banks = np.moveaxis(lanes, 2, -1).reshape(-1, 8)
+    assert (np.sort(banks) == np.arange(8)).all(), "the rows of a matrix lie in different banks"
+    return {int(x) for x in places}
+
+
+def boxes(this: Lowered) -> list[tuple[int, int]]:
+    """The boxes of a block, block by block, as they are stored."""
+    return list(product(range(this.size("store.m")), range(this.size("store.box"))))
+
+
+@every_configuration
+def test_slots_go_round_without_a_break_between_tiles(configuration: Configuration):
+    """The copy engine may still read the boxes before, one less than there are slots."""
+    this = lowered(configuration)
+    memory = np.full(this.size("D.shared"), NOTHING)
+    used = [fill(this, memory, 0, m, box) for m, box in boxes(this)] * 2
+    slots = this.size("store.slot")
+    for number, places in enumerate(used):
+        assert not any(places & before for before in used[max(0, number - slots + 1) : number])
+    assert set[int]().union(*used) == set(range(memory.size)), "all of it is of use"
+
+
+@every_configuration
+def test_every_element_is_stored_once_where_it_belongs(configuration: Configuration):
+    this = lowered(configuration)
+    rows, columns, _ = configuration.tile
+    stored = np.zeros(rows * columns, int)
+    (node,) = this.nodes(StoreBox)
+    op = node.op
+    assert isinstance(op, StoreBox)
+    assert (op.tensor, op.destination) == ("D", ("D.1", "D.0"))
+    wide, high = op.box
+    assert wide == BOXES[configuration]
+    row, column = np.arange(high)[:, None], np.arange(wide)[None, :]
+    for rank, (m, box) in product(adders(this), boxes(this)):
+        memory = np.full(this.size("D.shared"), NOTHING)
+        fill(this, memory, rank, m, box)
+        for warpgroup in range(this.consumers):
+            given = {
+                "cluster.rank": rank,
+                "store.m": m,
+                "store.box": box,
+                "workitem": 128 * warpgroup,
+            }
+            at = {key: np.asarray(value) for key, value in given.items()}
+            first = this.place(node, "D.shared", at) * 2
+            assert first % (2 * wide * 8) == 0, "a box begins where its swizzle does"
+            places = isa.swizzled(first + 2 * (row * wide + column), 2 * wide) // 2
+            top, left = positions(this, node, ("D.0", "D.1"), at)
+            names = this.element(top + row, left + column)
+            assert (memory[places] == names).all()
+            np.add.at(stored, names.ravel(), 1)
+    assert (stored == 1).all()
+
+
+@every_configuration
+def test_a_slot_is_filled_when_it_is_free_and_handed_over_when_it_is_full(
+    configuration: Configuration,
+):
+    """Around the fill: the one who hands over waits, all meet, all fence, all meet."""
+    this = lowered(configuration)
+    (parent,) = (n for n in this.nodes(Operation) if any(c.op == FenceShared() for c in n.body))
+    waiting, before, filling, fence, after, handing = parent.body
+    loop = before.op
+    assert isinstance(loop, Barrier)
+    assert loop.workitems == 128
+    assert any(isinstance(n.op, StoreBox) for n in handing.walk())
+    assert fence.op == FenceShared()
+    assert after.op == loop
+    assert any(isinstance(n.op, StoreFragment) for n in filling.walk())
+    (wait,) = waiting.body
+    assert wait.op == WaitStores(this.size("store.slot") - 1)
+    numbers = set[int]()
+    for thread in range(128 * this.consumers):
+        at = {"workitem": np.array(thread)}
+        for branch in (waiting, handing):
+            assert branch.condition is not None
+            assert bool(this.values(branch.condition, at)) == (thread % 128 == 0)
+        numbers.add(int(this.values(before.scope.resolve(loop.identifier), at)))
+    assert len(numbers) == this.consumers
+    assert not numbers & {0, 1}, "those are of the workgroup and of all consumers"
+    # At the end nothing reads shared memory any more.
+    assert WaitStores(0) in this.operations(WaitStores)
+
+
+@narrow
+@pytest.mark.parametrize("tensor", ["C", "D"])
+def test_registers_and_memory_meet_element_by_element(configuration: Configuration, tensor: str):
+    """What is read from C, and what is stored without boxes, is each element of the tile once."""
+    this = lowered(configuration)
+    kind, role = (AccumulateFragment, "source") if tensor == "C" else (StoreFragment, "destination")
+    (node,) = this.nodes(kind, **{role: tensor})
+    op = node.op
+    assert isinstance(op, AccumulateFragment | StoreFragment)
+    vector = 1 if this.swapped else min(configuration.vectors.d, 2)
+    assert op.width == vector
+    pair = {"acc_pair": 2} if vector == 1 else {}
+    at = mesh(
+        cluster_rank=len(adders(this)),
+        workitem=128 * this.consumers,
+        acc_m=this.size("acc.m"),
+        acc_n=this.size("acc.n"),
+        acc_half=2,
+        **pair,
+        element=vector,
+    )
+    number = np.zeros((), int)
+    for dim in op.registers:
+        number = number * this.size(dim) + at[dim]
+    wanted = owned(this, at["cluster.rank"], at["workitem"], number * vector + at["element"])
+    row, column = positions(this, node, (f"{tensor}.0", f"{tensor}.1"), at)
+    found = this.element(row, column + at["element"])
+    assert (found == wanted).all()
+    assert np.array_equal(np.sort(wanted.ravel()), np.arange(wanted.size))
+
+
+def test_every_size_of_box_is_tried():
+    assert {*BOXES.values()} == {16, 32, 64}
+    assert {lowered(c).swapped for c in BOXES} == {False, True}
+    assert {lowered(c).size("store.slot") for c in BOXES} >= {1, 2, 3}
