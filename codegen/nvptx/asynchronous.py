@@ -47,12 +47,13 @@ class HopperWalker(CudaWalker):
         place = simplify(floor_div(index.expand(), Integer(unit)), node.scope.ranges)
         return self._narrow(place, node)
 
-    def _descriptor(self, node: Node, dim: str, strides: tuple[int, int]) -> ir.Value:
+    def _descriptor(self, node: Node, dim: str, strides: tuple[int, int], row: int) -> ir.Value:
         """What wgmma is told of an operand."""
         b = self.builder
         own = b.and_(self.base, ir.Constant(I32, OWN_MEMORY))  # the rest says whose memory it is
         first = b.lshr(own, ir.Constant(I32, DESCRIPTOR_UNIT.bit_length() - 1))
-        return self.ptx.descriptor(b.add(first, self._offset(node, dim, DESCRIPTOR_UNIT)), strides)
+        place = b.add(first, self._offset(node, dim, DESCRIPTOR_UNIT))
+        return self.ptx.descriptor(place, strides, row)
 
     def emit_Counter(self, node: Node, op: ops.Counter) -> None:
         slot = self.fragments.slot(op.dim, len(self.fragments.slots), I32)
@@ -191,8 +192,8 @@ class HopperWalker(CudaWalker):
 
     def emit_MultiplyShared(self, node: Node, op: ops.MultiplyShared) -> None:
         slots = self._slots(node, op.accumulator, op.registers, op.count)
-        a = self._descriptor(node, op.a, op.a_strides)
-        b = self._descriptor(node, op.b, op.b_strides)
+        a = self._descriptor(node, op.a, op.a_strides, op.rows[0])
+        b = self._descriptor(node, op.b, op.b_strides, op.rows[1])
         _, shape, kind = op.instruction.split(".")
         values = self.ptx.multiply(
             shape,

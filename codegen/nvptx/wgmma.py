@@ -15,8 +15,8 @@ from codegen.nvptx.instructions import F32, I32, I64, VOID, Instructions
 
 __all__ = ["HopperInstructions"]
 
-DESCRIPTOR_SWIZZLE_128 = 1 << 30
-"""In the upper half."""
+SWIZZLES, SWIZZLE_BIT = {128: 1, 64: 2, 32: 3}, 30
+"""How the upper half of a descriptor names a swizzle by the bytes of its rows."""
 
 
 def _once(instruction: str) -> str:
@@ -144,15 +144,15 @@ class HopperInstructions(Instructions):
         text = f"stmatrix.sync.aligned.m8n8.x4{suffix}.shared.b16 [$0], {{$1, $2, $3, $4}};"
         self.asm(text, "r,r,r,r,r", [shared, *values], VOID, pure=False)
 
-    def descriptor(self, address: ir.Value, strides: tuple[int, int]) -> ir.Value:
-        """A wgmma matrix descriptor (PTX ISA, "Matrix Descriptor Format"), 128-byte swizzle.
+    def descriptor(self, address: ir.Value, strides: tuple[int, int], row: int) -> ir.Value:
+        """A wgmma matrix descriptor (PTX ISA, "Matrix Descriptor Format"), swizzled in rows.
 
-        `address` counts 16 bytes. The halves are put together here, where LLVM does not look: it
-        would compute on 64 bits what the machine does in 32.
+        `address` counts 16 bytes, `row` is 128, 64 or 32. The halves are put together here, where
+        LLVM does not look: it would compute on 64 bits what the machine does in 32.
         """
         leading, stride = (s >> 4 for s in strides)
         low = self.builder.or_(address, ir.Constant(I32, leading << 16))
-        high = ir.Constant(I32, stride | DESCRIPTOR_SWIZZLE_128)
+        high = ir.Constant(I32, stride | SWIZZLES[row] << SWIZZLE_BIT)
         return self.asm("mov.b64 $0, {$1, $2};", "=l,r,r", [low, high], I64, pure=True)
 
     def multiply(

@@ -216,7 +216,8 @@ class MultiplyShared(Operation):
     """One matrix instruction of a warpgroup on tiles in shared memory: `acc += a @ b`.
 
     `a_strides` and `b_strides` are the bytes between 8x8-core-matrix groups along the outer axis
-    and along k as the descriptor wants them; `fresh` says when `acc = a @ b` instead.
+    and along k as the descriptor wants them, `rows` the bytes of a swizzled row of a and of b;
+    `fresh` says when `acc = a @ b` instead.
     """
 
     a: str
@@ -227,6 +228,7 @@ class MultiplyShared(Operation):
     count: int
     a_strides: tuple[int, int]
     b_strides: tuple[int, int]
+    rows: tuple[int, int]
     transpose_a: bool = False
     transpose_b: bool = False
     fresh: Boolean = false

@@ -1,14 +1,15 @@
 """Boxes: how the copy engine brings a tile to shared memory, and where wgmma finds it.
 
-A box is 64 elements (128 bytes) along the contiguous axis and all of the tile across it. In shared
-memory every row of a box is eight 16-byte chunks, whose number the copy engine and the matrix unit
-both exchange with the row's (PTX ISA, "Swizzling modes", 128 bytes): the `Swizzle` edge says so.
+A box is 64, 32 or 16 elements (128, 64 or 32 bytes) along the contiguous axis, and up to 256 across
+it. In shared memory every row of a box is 16-byte chunks, whose number the copy engine and the
+matrix unit both exchange with the row's (PTX ISA, "Swizzling modes"): the `Swizzle` edge says so.
 What several workgroups of a cluster need, each of them brings a part of, for all.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from sympy import Integer
 
@@ -22,14 +23,16 @@ from passes.lowering.hopper.division import Division, M, N
 from passes.lowering.hopper.ring import FULL
 from passes.lowering.staging import CHUNK, Operand
 
-__all__ = ["BOX", "MMA_K", "ROW_BYTES", "BoxedOperand"]
+__all__ = ["MMA_K", "WIDEST_BOX", "BoxedOperand", "swizzle"]
 
-BOX = 64
-"""Elements of 16 bits in the 128 bytes of a swizzled row."""
+WIDEST_BOX, MOST_ROWS = 64, 256
+"""Elements of 16 bits in the 128 bytes of the widest swizzle, and the highest box."""
 MMA_K = 16
-ROW_BYTES = 128
+ELEMENT_BYTES = 2
+BANKS = 8
+"""16-byte chunks in one row of all banks."""
 GROUP_ROWS = 8
-"""The period of the swizzle."""
+"""Rows of a core matrix; the widest swizzle repeats after as many."""
 
 
 @dataclass(frozen=True)
@@ -66,17 +69,23 @@ class BoxedOperand(Operand):
         """The coordinate along which workgroups of the cluster need the same tile, if any."""
         return self.division.ranks(N if self.tensor == "A" else M)
 
+    def box(self, c: CoordinateEditor) -> int:
+        """Elements of a box along the contiguous axis."""
+        return gcd(c[self.column].fixed_size, WIDEST_BOX)
+
     def stage(self, c: CoordinateEditor, stages: int) -> None:
         """Tie the tile position to shared memory: a ring of `stages` tiles of boxes."""
         t, rows, columns = self.tensor, c[self.row].fixed_size, c[self.column].fixed_size
+        width = self.box(c)
+        chunks = width // CHUNK
         c.add(Shared(self.shared, Integer(stages * rows * columns), tensor=t))
-        box = c.add(Linear(f"{t}.shared.box", Integer(columns // BOX)))
+        box = c.add(Linear(f"{t}.shared.box", Integer(columns // width)))
         row = c.add(Linear(f"{t}.shared.row", Integer(rows)))
-        chunk = c.add(Linear(f"{t}.shared.chunk", Integer(BOX // CHUNK), note="16-byte chunk"))
-        place = c.add(Linear(f"{t}.shared.place", Integer(BOX // CHUNK), note="before swizzle"))
+        chunk = c.add(Linear(f"{t}.shared.chunk", Integer(chunks), note="16-byte chunk"))
+        place = c.add(Linear(f"{t}.shared.place", Integer(chunks), note="before swizzle"))
         element = c.add(Linear(f"{t}.shared.element", Integer(CHUNK)))
         c.connect(Tile(self.shared, ("stage", box.id, row.id, chunk.id, element.id)))
-        c.connect(Swizzle((row.id, chunk.id), (self.row, place.id), "xor", modulus=GROUP_ROWS))
+        c.connect(swizzle((row.id, chunk.id), (self.row, place.id), chunks))
         c.connect(Flatten((box.id, place.id, element.id), self.column))
 
     def copies(self, c: CoordinateEditor) -> Operation:
@@ -84,14 +93,17 @@ class BoxedOperand(Operand):
         t, rows, columns = self.tensor, c[self.row].fixed_size, c[self.column].fixed_size
         for sharer in self._sharers:
             rows //= c[sharer].fixed_size
-        step = c.add(Unroll(f"{t}.box", Integer(columns // BOX)))
-        inside = c.add(Linear(f"{t}.box.element", Integer(BOX), note="first element of a box: 0"))
+        width, layers = self.box(c), next(n for n in (1, 2, 4) if rows // n <= MOST_ROWS)
+        rows //= layers
+        step = c.add(Unroll(f"{t}.box", Integer(columns // width)))
+        layer = c.add(Unroll(f"{t}.box.layer", Integer(layers), note="boxes above each other"))
+        inside = c.add(Linear(f"{t}.box.element", Integer(width), note="first element of a box: 0"))
         across = c.add(Linear(f"{t}.box.row", Integer(rows), note="first row of a box: 0"))
         c.connect(Tile(self.column, (step.id, inside.id)))
-        c.connect(Tile(self.row, (*self._sharers, across.id)))
+        c.connect(Tile(self.row, (*self._sharers, layer.id, across.id)))
         axes = (f"{t}.{self.column_axis}", f"{t}.{self.row_axis}")
-        copy = CopyBox(t, axes, self.shared, FULL, (BOX, rows), self._sharers)
-        return unrolled(c, (step.id,), at({inside.id: 0, across.id: 0}, copy))
+        copy = CopyBox(t, axes, self.shared, FULL, (width, rows), self._sharers)
+        return unrolled(c, (step.id, layer.id), at({inside.id: 0, across.id: 0}, copy))
 
     def descriptor(self, c: CoordinateEditor, parts: tuple[str, ...]) -> dict[str, int]:
         """Tie the tile position to what one instruction multiplies; returns where it begins.
@@ -114,5 +126,15 @@ class BoxedOperand(Operand):
         Along k: the leading one is not read, the other is eight rows. Across k: the leading one is
         from a box to the next, the other eight rows of k.
         """
-        group = GROUP_ROWS * ROW_BYTES
-        return (16, group) if self.along_k else (c[self.row].fixed_size * ROW_BYTES, group)
+        row = self.row_bytes(c)
+        group = GROUP_ROWS * row
+        return (16, group) if self.along_k else (c[self.row].fixed_size * row, group)
+
+    def row_bytes(self, c: CoordinateEditor) -> int:
+        """Bytes of a row of a box, which name the swizzle."""
+        return self.box(c) * ELEMENT_BYTES
+
+
+def swizzle(above: tuple[str, str], below: tuple[str, str], chunks: int) -> Swizzle:
+    """Row and chunk, exchanged so that eight rows never meet in the same banks."""
+    return Swizzle(above, below, "xor", divisor=BANKS // chunks, modulus=chunks)

@@ -77,17 +77,21 @@ class Consumer:
         # A pair of accumulators lies along D's rows only where A is the left operand.
         self.width = 1 if division.swapped else min(vector, PAIR)
         left, right = reversed(operands) if division.swapped else operands
-        self.begin = {**left.descriptor(c, ("warpgroup", "acc.m")), **right.descriptor(c, ())}
-        n = division.extent(division.right)
+        self.begin = {
+            **left.descriptor(c, (*division.warpgroups(division.left), "acc.m")),
+            **right.descriptor(c, (*division.warpgroups(division.right), "acc.p")),
+        }
+        n = division.columns
         self.multiply = MultiplyShared(
             left.shared,
             right.shared,
             "acc",
-            ("acc.m",),
+            ("acc.m", "acc.p"),
             f"wgmma.m64n{n}k16.{graph.gemm.dtype}",
             n // 2,
             left.strides(c),
             right.strides(c),
+            (left.row_bytes(c), right.row_bytes(c)),
             transpose_a=not left.along_k,
             transpose_b=not right.along_k,
         )
@@ -137,7 +141,7 @@ class Consumer:
         body = (
             WaitBarrier(FULL, PHASE),
             FenceMultiplies(),
-            unrolled(self.c, ("fragment.k", "acc.m"), at(self.begin, multiply)),
+            unrolled(self.c, ("fragment.k", "acc.m", "acc.p"), at(self.begin, multiply)),
             CommitMultiplies(),
             WaitMultiplies(1),
             If(Gt(loop.symbol, 0), (self._free(),)),

@@ -27,7 +27,19 @@ from coordgraph.coordinates.edges import Flatten, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.integers import equal, floor_mod, index_symbol
 
-__all__ = ["MMA_M", "PRODUCER_REGISTERS", "RANK", "WARP", "WARPGROUP", "Division", "K", "M", "N"]
+__all__ = [
+    "MMA_COLUMNS",
+    "MMA_M",
+    "MOST_COLUMNS",
+    "PRODUCER_REGISTERS",
+    "RANK",
+    "WARP",
+    "WARPGROUP",
+    "Division",
+    "K",
+    "M",
+    "N",
+]
 
 M, N, K = 0, 1, 2
 
@@ -35,6 +47,8 @@ CLUSTER = ("cluster.m", "cluster.n", "cluster.k")
 RANK = "cluster.rank"
 MMA_M = 64
 """Rows of the left operand in one instruction."""
+MMA_COLUMNS, MOST_COLUMNS = 16, 256
+"""Columns of the right operand: what D's stores take at once, and what an instruction takes."""
 WARPGROUP, LANES = 128, 32
 WARP = "warp.number"
 REGISTERS = 65536
@@ -83,18 +97,45 @@ class Division:
 
     @property
     def consumers(self) -> int:
-        """Warpgroups that multiply: two, or one where there are rows for one only."""
-        return 2 if self.extent(self.left) % (2 * MMA_M) == 0 else 1
+        """Warpgroups that multiply: two, or one where the product is too small to be divided."""
+        return 2 if self.extent(self.left) % (2 * MMA_M) == 0 or self._columns_divided else 1
+
+    @property
+    def _columns_divided(self) -> bool:
+        """The warpgroups divide the right operand's columns: there are odd blocks of rows."""
+        odd = self.extent(self.left) % (2 * MMA_M) != 0
+        return odd and self.extent(self.right) % (2 * MMA_COLUMNS) == 0
+
+    def warpgroups(self, axis: int) -> tuple[str, ...]:
+        """The coordinate that says which part along an axis of D a warpgroup has, if any."""
+        divided = self.right if self._columns_divided else self.left
+        return ("warpgroup",) if axis == divided and self.consumers > 1 else ()
+
+    def share(self, axis: int) -> int:
+        """Elements of a warpgroup's own part along an axis of D."""
+        return self.extent(axis) // (self.consumers if self.warpgroups(axis) else 1)
 
     @property
     def blocks(self) -> int:
         """Blocks of 64 rows that each of them has."""
-        return self.extent(self.left) // (self.consumers * MMA_M)
+        return self.share(self.left) // MMA_M
+
+    @property
+    def pieces(self) -> int:
+        """Instructions side by side that make up a block: one has at most 256 columns."""
+        columns = self.share(self.right)
+        fits = (n for n in range(1, columns) if columns % n == 0 and (columns // n) % 8 == 0)
+        return next((n for n in fits if columns // n <= MOST_COLUMNS), 1)
+
+    @property
+    def columns(self) -> int:
+        """Columns of one instruction."""
+        return self.share(self.right) // self.pieces
 
     @property
     def accumulators(self) -> int:
         """Registers of a workitem for its part of the product."""
-        return self.blocks * self.extent(self.right) // 2
+        return self.blocks * self.share(self.right) // 2
 
     @property
     def workitems(self) -> int:
@@ -140,7 +181,7 @@ class Division:
         return (CLUSTER[axis],) if self.cluster[axis] > 1 else ()
 
     @property
-    def pieces(self) -> tuple[str, ...]:
+    def different(self) -> tuple[str, ...]:
         """The coordinate that tells apart the workgroups with different parts of D, if any."""
         return (RANK,) if self.workgroups > self.split else ()
 

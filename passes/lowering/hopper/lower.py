@@ -34,9 +34,18 @@ from coordgraph.gemm import Gemm
 from coordgraph.tensors import Tensor, dtype
 from passes.base import Pass
 from passes.lowering.control import leader
-from passes.lowering.hopper.boxes import BOX, MMA_K, BoxedOperand
+from passes.lowering.hopper.boxes import MMA_K, WIDEST_BOX, BoxedOperand
 from passes.lowering.hopper.consumers import Consumer
-from passes.lowering.hopper.division import MMA_M, PRODUCER_REGISTERS, Division, K, M, N
+from passes.lowering.hopper.division import (
+    MMA_COLUMNS,
+    MMA_M,
+    MOST_COLUMNS,
+    PRODUCER_REGISTERS,
+    Division,
+    K,
+    M,
+    N,
+)
 from passes.lowering.hopper.ring import EMPTY, FULL, PHASE, STEP, add_ring
 from passes.lowering.hopper.roles import part
 from passes.lowering.hopper.stores import BoxedStore
@@ -47,7 +56,7 @@ from passes.lowering.staging import CHUNK, OUTPUTS
 __all__ = ["LowerToHopper"]
 
 LEAST_STAGES, ENOUGH_STAGES, MOST_STAGES = 2, 4, 12
-MOST_ACCUMULATORS = {2: 128, 4: 96}
+MOST_ACCUMULATORS = {2: 192, 4: 96}
 """Registers of a thread, by the bytes of an element of C: its loads need some of their own."""
 CLUSTERS = (1, 2, 4, 8)
 PAIR = 2
@@ -199,18 +208,15 @@ def _by(counts: tuple[int, ...]) -> str:
 def _no_division(gemm: Gemm, division: Division) -> str | None:
     """Why workgroups cannot multiply their parts of a tile, or None."""
     left, right = division.extent(division.left), division.extent(division.right)
-    parts = f"a workgroup's part {division.extent(0)}x{division.extent(1)}"
-    if left % MMA_M or left > 4 * MMA_M:
-        return f"{parts} needs 64, 128 or 256 rows or columns"
-    if right % 16 or not 16 <= right <= 256:
-        return f"{parts} must be a multiple of 16, at most 256, in the other direction"
-    if division.extent(K) % BOX:
-        return f"{parts} must be a multiple of {BOX} in k"
-    for name, axis, contiguous in (("m", 0, gemm.transpose_a), ("n", 1, not gemm.transpose_b)):
-        if contiguous and division.extent(axis) % BOX:
-            return f"{parts} must be a multiple of {BOX} in {name}, which is contiguous in memory"
+    parts = f"a workgroup's part {division.extent(M)}x{division.extent(N)}"
+    if left % MMA_M:
+        return f"{parts} must be a multiple of {MMA_M} in m or in n"
+    if right % MMA_COLUMNS:
+        return f"{parts} must be a multiple of {MMA_COLUMNS} in m and in n"
+    if division.extent(K) % WIDEST_BOX:
+        return f"{parts} must be a multiple of {WIDEST_BOX} in k"
     most = MOST_ACCUMULATORS[dtype(gemm.out_dtype or gemm.dtype).bytes]
-    if division.accumulators > most:
+    if division.accumulators > most or division.columns > MOST_COLUMNS:
         return (
             f"{parts} of {gemm.out_dtype} does not fit the registers of its warpgroups; "
             "make it smaller"
@@ -220,7 +226,7 @@ def _no_division(gemm: Gemm, division: Division) -> str | None:
 
 def _per_piece(tensor: Tensor, division: Division) -> Tensor:
     """Workgroups with different parts of a tile have a flag each."""
-    if tensor.name != "flags" or not division.pieces:
+    if tensor.name != "flags" or not division.different:
         return tensor
     return replace(tensor, shape=(*tensor.shape, Integer(division.workgroups)))
 

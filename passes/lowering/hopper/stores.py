@@ -19,19 +19,17 @@ from coordgraph.control.asynchronous import CommitStores, FenceShared, StoreBox,
 from coordgraph.control.lowered import Barrier, StoreFragment
 from coordgraph.control.operations import Body, If
 from coordgraph.coordinates.dimensions import Lane, Linear, Register, Shared
-from coordgraph.coordinates.edges import Flatten, Swizzle, Tile
+from coordgraph.coordinates.edges import Flatten, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.integers import equal, floor_div, index_symbol
 from passes.lowering.control import at, unrolled
+from passes.lowering.hopper.boxes import WIDEST_BOX, swizzle
 from passes.lowering.hopper.division import MMA_M, WARPGROUP, Division
 from passes.lowering.staging import CHUNK
 
 __all__ = ["BoxedStore"]
 
 SHARED = "D.shared"
-WIDEST_BOX = 64
-BANKS = 8
-"""16-byte chunks in one row of all banks."""
 MATRICES = 16
 """Rows and columns of an accumulator that one stmatrix.x4 takes."""
 MOST_SLOTS = 4
@@ -56,7 +54,7 @@ class BoxedStore:
     @property
     def columns(self) -> int:
         """Elements along D's contiguous axis of a warpgroup's block."""
-        return MMA_M if self.division.swapped else self.division.extent(1)
+        return MMA_M if self.division.swapped else self.division.share(1)
 
     @property
     def box(self) -> int:
@@ -71,7 +69,7 @@ class BoxedStore:
     @property
     def rows(self) -> int:
         """Elements across it."""
-        return self.division.extent(0) if self.division.swapped else MMA_M
+        return self.division.share(0) if self.division.swapped else MMA_M
 
     @property
     def bytes(self) -> int:
@@ -90,7 +88,7 @@ class BoxedStore:
         # Unswapped, an instruction's 64 x n are several boxes; swapped, n x 64 are one.
         c.add(Register("store.m", Integer(blocks), note="blocks of 64 rows"))
         c.add(Register("store.box", Integer(boxes), note="boxes of a block"))
-        across = division.extent(division.right) // boxes // MATRICES
+        across = division.share(division.right) // boxes // MATRICES
         c.add(Register("store.n", Integer(across), note="columns of 16 in a box"))
         c.add(Lane("store.eighth", Integer(2), note="8x8 matrices across"))
         c.add(Lane("store.half", Integer(2), note="8x8 matrices down"))
@@ -118,17 +116,17 @@ class BoxedStore:
         c.add(Linear("D.shared.place", Integer(chunks), note="before swizzle"))
         c.add(Linear("D.shared.element", Integer(CHUNK)))
         inside = ("store.slot", "D.shared.row", "D.shared.chunk", "D.shared.element")
-        c.connect(Tile(SHARED, ("warpgroup", *inside)))
-        swizzled = ("D.shared.row", "D.shared.chunk"), (row.id, "D.shared.place")
-        c.connect(Swizzle(*swizzled, "xor", divisor=BANKS // chunks, modulus=chunks))
+        warpgroup = ("warpgroup",) if division.consumers > 1 else ()
+        c.connect(Tile(SHARED, (*warpgroup, *inside)))
+        memory = ("D.shared.row", "D.shared.chunk")
+        c.connect(swizzle(memory, (row.id, "D.shared.place"), chunks))
         c.connect(Flatten(("D.shared.place", "D.shared.element"), column.id))
         # Where in D: the first element of a box.
         c.add(Linear("store.first.row", Integer(self.rows), note="first row of a box: 0"))
         c.add(Linear("store.first.column", Integer(self.box), note="first element of a box: 0"))
-        block = ("warpgroup", "store.m")
-        rows, columns = ((), block) if division.swapped else (block, ("store.box",))
-        c.connect(Tile("D.own.0", (*rows, "store.first.row")))
-        c.connect(Tile("D.own.1", (*columns, "store.first.column")))
+        rows, columns = ((), ("store.m",)) if division.swapped else (("store.m",), ("store.box",))
+        c.connect(Tile("D.own.0", (*division.warpgroups(0), *rows, "store.first.row")))
+        c.connect(Tile("D.own.1", (*division.warpgroups(1), *columns, "store.first.column")))
 
     def store(self, c: CoordinateEditor) -> Body:
         """Every box: wait for its slot, fill it, hand it to the copy engine."""

@@ -50,18 +50,22 @@ def consumer_barrier(division: Division) -> Barrier:
 def add_accumulator(c: CoordinateEditor, division: Division) -> Accumulator:
     """Tie the tile positions of C and D to warpgroups, warps, lanes and registers."""
     c.add(Register("acc.m", Integer(division.blocks), note="blocks of 64 rows"))
-    c.add(Register("acc.n", Integer(division.extent(division.right) // 8), note="columns of 8"))
+    c.add(Register("acc.p", Integer(division.pieces), note="instructions side by side"))
+    c.add(Register("acc.n", Integer(division.columns // 8), note="columns of 8"))
     c.add(Register("acc.half", Integer(2)))
     c.add(Register("acc.pair", Integer(2)))
     c.add(Lane("acc.row", Integer(8)))
     c.add(Lane("acc.quad", Integer(4)))
-    rows = ("warpgroup", "acc.m", "warp", "acc.half", "acc.row")
-    c.connect(Tile(f"D.own.{division.left}", rows))
-    c.connect(Tile(f"D.own.{division.right}", ("acc.n", "acc.quad", "acc.pair")))
+    left, right = division.left, division.right
+    rows = (*division.warpgroups(left), "acc.m", "warp", "acc.half", "acc.row")
+    columns = (*division.warpgroups(right), "acc.p", "acc.n", "acc.quad", "acc.pair")
+    c.connect(Tile(f"D.own.{left}", rows))
+    c.connect(Tile(f"D.own.{right}", columns))
     c.connect(Flatten(("acc.row", "acc.quad"), "lane"))
     c.connect(PassThrough("C.index.0", "D.index.0"))
     c.connect(PassThrough("C.index.1", "D.index.1"))
-    return Accumulator(c, ("acc.m", "acc.n", "acc.half"), "acc.pair", consumer_barrier(division))
+    registers = ("acc.m", "acc.p", "acc.n", "acc.half")
+    return Accumulator(c, registers, "acc.pair", consumer_barrier(division))
 
 
 class _Pieces:
@@ -108,10 +112,10 @@ class Fixup(_Pieces):
         before = c.finish()
         for edge in (*before.edges_below("partials"), *before.edges_below("flags")):
             c.disconnect(edge)
-        slot = (SLOT, *division.pieces)
+        slot = (SLOT, *division.different)
         slots = c[SLOT].size
         assert slots is not None
-        flags = slots * prod(c[name].fixed_size for name in division.pieces)
+        flags = slots * prod(c[name].fixed_size for name in division.different)
         c.replace(replace(c["flags"], size=flags))
         c.connect(Tile("partials", (*slot, *self.PLACE)))
         c.connect(Tile("flags", slot))
