@@ -81,8 +81,8 @@ class Bands(Edge):
         return rows, columns
 
     def _is_whole(self, band: Expr, rows: Expr) -> Boolean:
-        """Whether a band comes before the last one, which may have fewer rows."""
-        return Lt(band, floor_div(rows - 1, self.width))
+        """Whether another band follows; the last one may have fewer rows."""
+        return Lt((band + 1) * self.width, rows)
 
     def _last_height(self, rows: Expr) -> Expr:
         return floor_mod(rows - 1, self.width) + 1

@@ -83,16 +83,19 @@ def test_bands(width: int, snake: bool, order: list[list[int]], symbolic: bool):
             assert [evaluate(index, {"o": place, **sizes}) for index in back] == [i, j]
 
 
-def test_bands_divide_by_sizes_alone():
-    """Divisors without the index: what is known at launch is divided by without a division."""
+@pytest.mark.parametrize("snake", [False, True])
+def test_bands_are_fit_for_code(snake: bool):
+    """Divisors are known at launch, and indices are proved to be inside, with sizes of any kind."""
     m, n = size_symbol("M"), size_symbol("N")
     graph = build(
         [Linear("i", m), Linear("j", n), Linear("o", m * n)],
-        Bands(("i", "j"), "o", width=8, snake=True),
+        Bands(("i", "j"), "o", width=8, snake=snake),
     )
-    for index in graph.reverse(["o"], ["i", "j"]):
+    for index, size in zip(graph.reverse(["o"], ["i", "j"]), (m, n), strict=True):
         for division in index.atoms(FloorDiv, FloorMod):
             assert graph.symbol("o") not in division.args[1].free_symbols
+        assert graph.ranges().prove_less(index, size)
+        assert graph.ranges().prove_nonnegative(index)
 
 
 def test_bands_that_divide_the_rows_have_one_height():
