@@ -23,7 +23,7 @@ from passes.lowering.hopper.division import Division, M, N
 from passes.lowering.hopper.ring import FULL
 from passes.lowering.staging import CHUNK, Operand
 
-__all__ = ["MMA_K", "WIDEST_BOX", "BoxedOperand", "swizzle"]
+__all__ = ["GROUP_ROWS", "MMA_K", "WIDEST_BOX", "BoxedOperand", "swizzle"]
 
 WIDEST_BOX, MOST_ROWS = 64, 256
 """Elements of 16 bits in the 128 bytes of the widest swizzle, and the highest box."""

@@ -34,7 +34,7 @@ from coordgraph.gemm import Gemm
 from coordgraph.tensors import Tensor, dtype
 from passes.base import Pass
 from passes.lowering.control import leader
-from passes.lowering.hopper.boxes import MMA_K, WIDEST_BOX, BoxedOperand
+from passes.lowering.hopper.boxes import GROUP_ROWS, MMA_K, WIDEST_BOX, BoxedOperand
 from passes.lowering.hopper.consumers import Consumer
 from passes.lowering.hopper.division import (
     MMA_COLUMNS,
@@ -215,6 +215,14 @@ def _no_division(gemm: Gemm, division: Division) -> str | None:
         return f"{parts} must be a multiple of {MMA_COLUMNS} in m and in n"
     if division.extent(K) % WIDEST_BOX:
         return f"{parts} must be a multiple of {WIDEST_BOX} in k"
+    # Across its contiguous axis an operand is shared out in whole periods of the swizzle.
+    for sharers, across in ((N, K if gemm.transpose_a else M), (M, N if gemm.transpose_b else K)):
+        count = division.cluster[sharers]
+        if division.extent(across) % (GROUP_ROWS * count):
+            return (
+                f"{parts} must be a multiple of {GROUP_ROWS * count} in {'mnk'[across]}, for each "
+                f"of {count} workgroups to bring a share of it"
+            )
     most = MOST_ACCUMULATORS[dtype(gemm.out_dtype or gemm.dtype).bytes]
     if division.accumulators > most or division.columns > MOST_COLUMNS:
         return (

@@ -58,6 +58,9 @@ HOPPER_SHAPES = (
     ((256, 160, 64), (2, 1, 1)),
     ((128, 256, 64), ALONE),
     ((256, 128, 64), ALONE),
+    ((256, 192, 64), ALONE),
+    ((192, 256, 64), ALONE),
+    ((192, 128, 64), ALONE),
     ((128, 192, 64), ALONE),
     ((128, 144, 64), ALONE),
     ((128, 128, 64), ALONE),
@@ -70,6 +73,7 @@ HOPPER_SHAPES = (
     ((48, 128, 128), ALONE),
     ((32, 128, 64), ALONE),
     ((32, 512, 64), (1, 2, 1)),
+    ((64, 512, 64), (1, 4, 1)),
     ((16, 128, 64), ALONE),
     ((16, 256, 64), ALONE),
     ((16, 128, 128), (1, 1, 2)),
@@ -169,15 +173,18 @@ def fits_hopper(configuration: Configuration) -> bool:
     m, n, k = (t // c for t, c in zip(configuration.tile, configuration.cluster, strict=True))
     swapped = m % 64 != 0 or m < 128 <= n
     left, right = (n, m) if swapped else (m, n)
-    # A row of a box is 64 elements of whatever axis is contiguous in memory.
-    contiguous = [k, m if configuration.layout[0] == "t" else k]
-    contiguous.append(n if configuration.layout[1] == "n" else k)
-    if any(extent % 64 for extent in contiguous):
+    if left % 64 or right % 16 or k % 64:
         return False
-    warpgroups = 1 if left % 128 else 2
-    sums = left * right // (128 * warpgroups)
-    most = 96 if configuration.types[1] == "f32" else 128
-    return left in (64, 128, 192, 256) and right % 16 == 0 and right <= 256 and sums <= most
+    # Eight rows of a swizzle are the least that one workgroup brings of a shared operand.
+    across_a, across_b = k if configuration.layout[0] == "t" else m, k
+    if configuration.layout[1] == "t":
+        across_b = n
+    if across_a % (8 * configuration.cluster[1]) or across_b % (8 * configuration.cluster[0]):
+        return False
+    # Two warpgroups divide the rows or the columns, or one has all of them.
+    warpgroups = 2 if left % 128 == 0 or right % 32 == 0 else 1
+    most = 96 if configuration.types[1] == "f32" else 192
+    return left * right // (128 * warpgroups) <= most
 
 
 def hopper(turn: int = 0) -> Iterator[Configuration]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -12,6 +13,7 @@ import numpy as np
 from sympy import Basic, Symbol
 
 from coordgraph import KernelGraph
+from coordgraph.control.asynchronous import MultiplyShared
 from coordgraph.control.operations import Operation
 from coordgraph.control.resolve import Node, resolve
 from coordgraph.integers import compile_function
@@ -104,18 +106,41 @@ class Lowered:
 
     @property
     def consumers(self) -> int:
-        """Warpgroups that multiply."""
-        return 1 if self.part[self.left] % 128 else 2
+        """Warpgroups that multiply: all but the producer's."""
+        return self.size("workitem") // 128 - 1
 
     @property
     def blocks(self) -> int:
         """64-row blocks of each of them."""
-        return self.part[self.left] // (64 * self.consumers)
+        return self.size("acc.m")
 
     @property
     def wide(self) -> int:
-        """N of the instruction."""
-        return self.part[1 - self.left]
+        """N of an instruction."""
+        op = self.operations(MultiplyShared)[0]
+        shape = re.fullmatch(r"wgmma\.m64n(\d+)k16\.\w+", op.instruction)
+        assert shape is not None
+        return int(shape[1])
+
+    @property
+    def beside(self) -> int:
+        """Instructions side by side in a block."""
+        return self.size("acc.p")
+
+    @property
+    def registers(self) -> int:
+        """Sums of a thread."""
+        return self.blocks * self.beside * self.wide // 2
+
+    def corner(self, warpgroup: Array) -> tuple[Array, Array]:
+        """Where a warpgroup's share of the product begins: they divide its rows or its columns."""
+        rows, columns = self.part[self.left], self.part[1 - self.left]
+        if self.blocks * 64 * self.consumers == rows:
+            assert self.beside * self.wide == columns
+            return warpgroup * self.blocks * 64, warpgroup * 0
+        assert self.blocks * 64 == rows
+        assert self.beside * self.wide * self.consumers == columns
+        return warpgroup * 0, warpgroup * self.beside * self.wide
 
     def element(self, row: Array, column: Array) -> Array:
         """A name for an element of D's tile."""

@@ -11,8 +11,6 @@ import numpy.typing as npt
 __all__ = ["Array", "accumulator", "operand", "stmatrix", "swizzled"]
 
 Array = npt.NDArray[np.int64]
-ROW = 128
-"""Bytes of a row of the 128-byte swizzle."""
 
 
 def swizzled(byte: Array, span: int) -> Array:
@@ -35,17 +33,20 @@ def accumulator(thread: Array, register: Array) -> tuple[Array, Array]:
     return row, 8 * (register // 4) + 2 * (lane % 4) + register % 2
 
 
-def operand(outer: Array, k: Array, strides: tuple[int, int], *, transposed: bool) -> Array:
+def operand(
+    outer: Array, k: Array, strides: tuple[int, int], span: int, *, transposed: bool
+) -> Array:
     """Byte offset, before the swizzle, of a 16-bit element from where a descriptor points.
 
-    "Strides": K-major rows of 128 bytes, eight of them a group, groups `stride` apart; transposed
-    (MN-major), 64 outer elements are a row, the next 64 are `leading` further, and `stride` leads
-    from eight rows of k to the next.
+    "Strides": K-major rows of `span` bytes, eight of them a group, groups `stride` apart;
+    transposed (MN-major), `span` bytes of outer elements are a row, the next are `leading`
+    further, and `stride` leads from eight rows of k to the next.
     """
     leading, stride = strides
+    wide = span // 2
     if transposed:
-        return outer // 64 * leading + outer % 64 * 2 + k // 8 * stride + k % 8 * ROW
-    return outer // 8 * stride + outer % 8 * ROW + 2 * k
+        return outer // wide * leading + outer % wide * 2 + k // 8 * stride + k % 8 * span
+    return outer // 8 * stride + outer % 8 * span + 2 * k
 
 
 def stmatrix(lane: Array, half: Array, *, trans: bool) -> tuple[Array, Array]:

@@ -29,11 +29,21 @@ CONFIGURATIONS = (
     boxed((256, 128, 64), layout="tn"),
     boxed((256, 256, 64), (2, 1, 1), "tt"),
     boxed((256, 256, 64), (1, 2, 1), "nn"),
-    boxed((256, 512, 128), (1, 4, 1), "tn", types=("bf16", "bf16")),
+    boxed((256, 512, 128), (1, 4, 1), "tn"),
+    boxed((1024, 128, 64), (8, 1, 1), "tt"),
+    boxed((128, 144, 64), layout="nn"),
+    boxed((128, 160, 64), layout="tn"),
+    boxed((128, 384, 64), layout="nt"),
+    boxed((512, 64, 64), layout="nn"),
+    boxed((16, 128, 64), layout="tn"),
+    boxed((96, 128, 64), layout="tt"),
     boxed((512, 160, 64), (4, 1, 1), "nt"),
     boxed((256, 192, 64), (2, 1, 1), "tn"),
     boxed((192, 64, 64), layout="tn"),
+    boxed((192, 256, 64), layout="tn"),
     boxed((64, 64, 64), layout="tt"),
+    boxed((64, 48, 64), layout="tt"),
+    boxed((48, 192, 64), layout="nn"),
     boxed((64, 128, 64), layout="tn"),
     boxed((48, 256, 128), layout="nn"),
     boxed((32, 512, 64), (1, 2, 1), "nn"),
@@ -71,29 +81,33 @@ def bring(this: Lowered, tensor: str) -> tuple[Array, Array]:
     tile = [this.configuration.tile[along] for along in AXES[tensor]]
     read = np.zeros(tile[0] * tile[1], int)
     contiguous = int(this.configuration.layout["AB".index(tensor)] == "n")
-    for node in this.nodes(CopyBox, tensor=tensor):
-        op = node.op
-        assert isinstance(op, CopyBox)
-        assert op.source == (f"{tensor}.{contiguous}", f"{tensor}.{1 - contiguous}")
-        along, rows = op.box
-        assert along * 2 == 128
-        row, column = np.arange(rows)[:, None], np.arange(along)[None, :]
-        for rank, box in product(range(this.ranks), range(this.size(f"{tensor}.box"))):
-            at = {"cluster.rank": np.array(rank), f"{tensor}.box": np.array(box)}
-            start = [this.place(node, dim, at) for dim in op.source]
-            origin = [ORIGIN[axis] * t for axis, t in zip(AXES[tensor], tile, strict=True)]
-            found = {
-                contiguous: start[0] - origin[contiguous] + column,
-                1 - contiguous: start[1] - origin[1 - contiguous] + row,
-            }
-            names = name(this, tensor, found[0], found[1])
-            np.add.at(read, names.ravel(), 1)
-            first = this.place(node, f"{tensor}.shared", at) * 2
-            assert first % 1024 == 0, "boxes begin where the swizzle does"
-            places = isa.swizzled(first + 128 * row + 2 * column, 128) // 2 - stage(this) * size
-            for receiver in range(this.ranks) if op.receivers else (rank,):
-                assert (memory[receiver, places] == NOTHING).all()
-                memory[receiver, places] = names
+    (node,) = this.nodes(CopyBox, tensor=tensor)
+    op = node.op
+    assert isinstance(op, CopyBox)
+    assert op.source == (f"{tensor}.{contiguous}", f"{tensor}.{1 - contiguous}")
+    wide, high = op.box
+    assert wide in (16, 32, 64), "a row of a box is that of a swizzle"
+    assert high <= 256, "the copy engine has no higher boxes"
+    row, column = np.arange(high)[:, None], np.arange(wide)[None, :]
+    steps = [f"{tensor}.box", f"{tensor}.box.layer"]
+    for rank, *numbers in product(range(this.ranks), *(range(this.size(s)) for s in steps)):
+        at = dict(zip(["cluster.rank", *steps], map(np.asarray, (rank, *numbers)), strict=True))
+        start = [this.place(node, dim, at) for dim in op.source]
+        origin = [ORIGIN[axis] * t for axis, t in zip(AXES[tensor], tile, strict=True)]
+        found = {
+            contiguous: start[0] - origin[contiguous] + column,
+            1 - contiguous: start[1] - origin[1 - contiguous] + row,
+        }
+        names = name(this, tensor, found[0], found[1])
+        np.add.at(read, names.ravel(), 1)
+        first = this.place(node, f"{tensor}.shared", at) * 2
+        assert first % 128 == 0, "what the copy engine writes is aligned to 128 bytes"
+        bytes_ = isa.swizzled(first + 2 * (row * wide + column), 2 * wide)
+        places = bytes_ // 2 - stage(this) * size
+        # A cluster has one extent: who shares a box is everybody in it.
+        for receiver in range(this.ranks) if op.receivers else (rank,):
+            assert (memory[receiver, places] == NOTHING).all()
+            memory[receiver, places] = names
     return memory, read
 
 
@@ -114,6 +128,15 @@ def test_each_element_is_brought_once_to_all_that_need_it(
         assert np.array_equal(np.sort(memory[rank]), np.sort(needed.ravel()))
 
 
+def test_every_swizzle_and_height_is_tried():
+    boxes = [op.box for c in CONFIGURATIONS for op in lowered(c).operations(CopyBox)]
+    assert {wide for wide, _ in boxes} == {16, 32, 64}
+    layers = {lowered(c).size(f"{t}.box.layer") for c in CONFIGURATIONS for t in "AB"}
+    assert layers == {1, 2}
+    assert {lowered(c).beside for c in CONFIGURATIONS} == {1, 2}
+    assert {lowered(c).consumers for c in CONFIGURATIONS} == {1, 2}
+
+
 @every_configuration
 def test_what_an_operand_is_shared_by_follows_the_cluster(configuration: Configuration):
     """Workgroups side by side in n need the same rows of A; one above the other, the same of B."""
@@ -132,33 +155,41 @@ def test_descriptors_point_at_the_operands(configuration: Configuration):
     (node,) = this.nodes(MultiplyShared)
     op = node.op
     assert isinstance(op, MultiplyShared)
-    assert op.instruction == f"wgmma.m64n{this.wide}k16.bf16"
+    assert op.instruction.endswith("k16.bf16")
     assert this.size("fragment.k") * 16 == this.part[2]
     at = mesh(
         cluster_rank=this.ranks,
         workitem=this.consumers,
         acc_m=this.blocks,
+        acc_p=this.beside,
         fragment_k=this.size("fragment.k"),
-        outer=this.wide,
+        outer=max(64, this.wide),
         depth=16,
     )
     warpgroup, outer, depth = at["workitem"], at["outer"], at["depth"]
     at["workitem"] = 128 * warpgroup
-    ends = (op.a, op.a_strides, op.transpose_a), (op.b, op.b_strides, op.transpose_b)
-    # Rows of the instruction are 64 of the left operand's, its columns all of the right one's.
-    block = 64 * (this.blocks * warpgroup + at["acc.m"])
-    wanted = (np.minimum(outer, 63), block, this.left), (outer, 0, 1 - this.left)
+    ends = (
+        (op.a, op.a_strides, op.rows[0], op.transpose_a),
+        (op.b, op.b_strides, op.rows[1], op.transpose_b),
+    )
+    # Rows of the instruction are 64 of the left operand's, its columns N of the right one's.
+    row, column = this.corner(warpgroup)
+    top, left = row + 64 * at["acc.m"], column + this.wide * at["acc.p"]
+    wanted = (
+        (np.minimum(outer, 63), top, this.left),
+        (np.minimum(outer, this.wide - 1), left, 1 - this.left),
+    )
     rank = at["cluster.rank"]
     k = this.first(rank, 2) + 16 * at["fragment.k"] + depth
-    for (shared, strides, transposed), (index, start, axis) in zip(ends, wanted, strict=True):
+    for (shared, strides, span, transposed), (index, start, axis) in zip(ends, wanted, strict=True):
         tensor = shared[0]
         assert tensor == "AB"[axis]
         memory, _ = bring(this, tensor)
         begin = this.place(node, shared, at) * 2
         assert (begin % 16 == 0).all()
-        offset = isa.operand(index, depth, strides, transposed=transposed)
+        offset = isa.operand(index, depth, strides, span, transposed=transposed)
         size = memory.shape[1]
-        places = isa.swizzled(begin + offset, 128) // 2 - stage(this) * size
+        places = isa.swizzled(begin + offset, span) // 2 - stage(this) * size
         assert ((places >= 0) & (places < size)).all()
         across = this.first(rank, axis) + start + index
         expected = name(this, tensor, *((across, k) if tensor == "A" else (k, across)))

@@ -73,8 +73,7 @@ def test_a_partial_is_all_registers_once(configuration: Configuration):
     this = lowered(configuration)
     rows, columns, _ = configuration.tile
     size = rows * columns
-    registers = this.blocks * this.wide // 2
-    assert this.size("piece.vector") * 4 == registers
+    assert this.size("piece.vector") * 4 == this.registers
     sends = this.nodes(StoreFragment, destination="partials")
     receives = this.nodes(AccumulateFragment, source="partials")
     assert sends

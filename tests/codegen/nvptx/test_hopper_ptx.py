@@ -55,7 +55,8 @@ def test_nothing_lives_in_local_memory(configuration: Configuration):
 def test_copies_are_those_of_the_graph(configuration: Configuration):
     this, text = lowered(configuration), ptx(configuration)
     copies = this.operations(CopyBox)
-    written = [op for op in copies for _ in range(this.size(f"{op.tensor}.box"))]
+    steps = {t: this.size(f"{t}.box") * this.size(f"{t}.box.layer") for t in "AB"}
+    written = [op for op in copies for _ in range(steps[op.tensor])]
     assert count(rf"{LOAD} ", text) == len(written)
     assert count(r"multicast::cluster", text) == sum(bool(op.receivers) for op in written)
 
@@ -74,7 +75,7 @@ def test_multicast_reaches_all_of_the_cluster(configuration: Configuration, tens
 @every_kernel
 def test_every_multiplication_is_written_once(configuration: Configuration):
     this, text = lowered(configuration), ptx(configuration)
-    each = this.blocks * this.size("fragment.k")
+    each = this.blocks * this.beside * this.size("fragment.k")
     loops = count(r"wgmma\.commit_group", text)
     assert loops == (2 if configuration is ALONE else 1)
     assert count(rf"wgmma\.mma_async\.sync\.aligned\.m64n{this.wide}k16\.f32", text) == each * loops
@@ -128,7 +129,7 @@ def test_what_a_cluster_shares(configuration: Configuration):
     shares = configuration in (SHARED_A, SHARED_B)
     summed = configuration is SPLIT
     assert (count("mapa", text) > 0) == (shares or summed)
-    accesses = this.blocks * this.wide // 8 if summed else 0
+    accesses = this.registers // 4 if summed else 0
     assert count(r"st\.shared::cluster\.v4\.f32", text) == accesses
     assert count(r"mbarrier\.arrive\.release\.cluster", text) == summed
     assert count(r"mbarrier\.try_wait\.parity\.acquire\.cluster", text) == summed

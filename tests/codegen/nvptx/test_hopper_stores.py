@@ -26,13 +26,15 @@ BOXES = {
     boxed((256, 160, 64), (2, 1, 1)): 32,
     boxed((128, 144, 64)): 16,
     boxed((128, 48, 64)): 16,
-    boxed((192, 64, 64)): 64,
-    boxed((64, 64, 64)): 64,
+    boxed((192, 256, 64)): 64,
+    boxed((192, 64, 64)): 32,
+    boxed((64, 48, 64)): 16,
+    boxed((64, 64, 64)): 32,
     boxed((64, 256, 64)): 64,
     boxed((48, 128, 64)): 64,
     boxed((32, 512, 64), (1, 2, 1), "nn"): 64,
     boxed((16, 128, 128), (1, 1, 2)): 64,
-    boxed((64, 64, 512), (1, 1, 8)): 64,
+    boxed((64, 64, 512), (1, 1, 8)): 32,
 }
 """Configurations, and how many elements their boxes have along a row of D."""
 every_configuration = pytest.mark.parametrize("configuration", BOXES, ids=str)
@@ -49,9 +51,11 @@ narrow = pytest.mark.parametrize(
 
 def owned(this: Lowered, rank: Array, thread: Array, register: Array) -> Array:
     """The element of D's tile that the matrix unit leaves in a register of a consumer."""
-    block, inside = register // (this.wide // 2), register % (this.wide // 2)
+    number, inside = register // (this.wide // 2), register % (this.wide // 2)
+    block, beside = number // this.beside, number % this.beside
     row, column = isa.accumulator(thread % 128, inside)
-    row = row + 64 * (thread // 128 * this.blocks + block)
+    top, left = this.corner(thread // 128)
+    row, column = row + top + 64 * block, column + left + this.wide * beside
     m, n = (column, row) if this.swapped else (row, column)
     return this.element(this.first(rank, 0) + m, this.first(rank, 1) + n)
 
@@ -72,12 +76,13 @@ def positions(
 
 @every_configuration
 def test_accumulators_are_where_wgmma_leaves_them(configuration: Configuration):
-    """Numbered m, n, half, pair, they are the registers of the instructions, block by block."""
+    """Numbered m, p, n, half, pair, they are the registers of the instructions, block by block."""
     this = lowered(configuration)
     at = mesh(
         cluster_rank=this.ranks,
         workitem=128 * this.consumers,
-        acc_m=this.size("acc.m"),
+        acc_m=this.blocks,
+        acc_p=this.beside,
         acc_n=this.size("acc.n"),
         acc_half=2,
         acc_pair=2,
@@ -86,12 +91,14 @@ def test_accumulators_are_where_wgmma_leaves_them(configuration: Configuration):
     known = [dim for dim in at if dim in coordinates]
     places = coordinates.reverse(known, ["D.index.0", "D.index.1"])
     row, column = (this.values(place, at) for place in places)
-    register = ((at["acc.m"] * this.size("acc.n") + at["acc.n"]) * 2 + at["acc.half"]) * 2
-    wanted = owned(this, at["cluster.rank"], at["workitem"], register + at["acc.pair"])
+    register = np.zeros((), int)
+    for dim in ("acc.m", "acc.p", "acc.n", "acc.half", "acc.pair"):
+        register = register * this.size(dim) + at[dim]
+    wanted = owned(this, at["cluster.rank"], at["workitem"], register)
     assert (this.element(row, column) == wanted).all()
     (multiply,) = this.operations(MultiplyShared)
-    assert multiply.registers == ("acc.m",)
-    assert multiply.count == 4 * this.size("acc.n")
+    assert multiply.registers == ("acc.m", "acc.p")
+    assert multiply.count == 4 * this.size("acc.n") == this.wide // 2
 
 
 def fill(this: Lowered, memory: Array, rank: int, m: int, box: int) -> set[int]:
@@ -216,7 +223,8 @@ def test_registers_and_memory_meet_element_by_element(configuration: Configurati
     at = mesh(
         cluster_rank=len(adders(this)),
         workitem=128 * this.consumers,
-        acc_m=this.size("acc.m"),
+        acc_m=this.blocks,
+        acc_p=this.beside,
         acc_n=this.size("acc.n"),
         acc_half=2,
         **pair,
@@ -235,4 +243,5 @@ def test_registers_and_memory_meet_element_by_element(configuration: Configurati
 def test_every_size_of_box_is_tried():
     assert {*BOXES.values()} == {16, 32, 64}
     assert {lowered(c).swapped for c in BOXES} == {False, True}
+    assert {lowered(c).consumers for c in BOXES} == {1, 2}
     assert {lowered(c).size("store.slot") for c in BOXES} >= {1, 2, 3}
