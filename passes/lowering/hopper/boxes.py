@@ -19,7 +19,7 @@ from coordgraph.coordinates.dimensions import Linear, Register, Shared, Unroll
 from coordgraph.coordinates.edges import Flatten, Swizzle, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
 from passes.lowering.control import at, unrolled
-from passes.lowering.hopper.division import Division, M, N
+from passes.lowering.hopper.division import MMA_M, Division, M, N
 from passes.lowering.hopper.ring import FULL
 from passes.lowering.staging import CHUNK, Operand
 
@@ -70,8 +70,11 @@ class BoxedOperand(Operand):
         return self.division.ranks(N if self.tensor == "A" else M)
 
     def box(self, c: CoordinateEditor) -> int:
-        """Elements of a box along the contiguous axis."""
-        return gcd(c[self.column].fixed_size, WIDEST_BOX)
+        """Elements of a box along the contiguous axis; an instruction begins where a box does."""
+        if self.along_k:
+            return gcd(c[self.column].fixed_size, WIDEST_BOX)
+        left = self.division.left == (M if self.tensor == "A" else N)
+        return gcd(MMA_M if left else self.division.columns, WIDEST_BOX)
 
     def stage(self, c: CoordinateEditor, stages: int) -> None:
         """Tie the tile position to shared memory: a ring of `stages` tiles of boxes."""
