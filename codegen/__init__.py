@@ -6,5 +6,6 @@ It knows no schedule: it walks the control graph and asks the coordinate graph f
 from codegen.api import TARGETS, compile
 from codegen.cache import cache_directory
 from codegen.kernel import Kernel
+from codegen.matmul import matmul
 
-__all__ = ["TARGETS", "Kernel", "cache_directory", "compile"]
+__all__ = ["TARGETS", "Kernel", "cache_directory", "compile", "matmul"]

@@ -1,0 +1,293 @@
+"""`matmul`: multiply matrices by the plan that suits them.
+
+A model of what plans cost chooses one; nothing is measured unless `tune` asks for it. Which kernel
+and grid a call needs follows from shapes, strides, types and device: for calls like one before, it
+is a look-up.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from codegen.api import compile
+from codegen.arrays import library
+from codegen.checks import LABELS, TensorView, numpy_views, problem_parameters
+from codegen.kernel import Kernel
+from codegen.recent import Recent
+from coordgraph import CodegenError, CoordGraphError, Gemm
+from passes.choosing import Plan, constants_of, rank, sizes
+from passes.choosing.simple import host_plan, instructions_plan
+
+__all__ = ["Prepared", "Situation", "forget", "matmul"]
+
+MOST_CALLS = 4096
+ALIGNED = 15
+"""The low bits of an address that the copy engine wants to be 0."""
+MOST_ATTEMPTS = 24
+"""Plans to try until one can be built."""
+
+
+class Prepared(NamedTuple):
+    """What a call like one before needs."""
+
+    kernel: Kernel
+    workgroups: int | None
+    turn_a: bool
+    turn_b: bool
+    """Pass the array's transpose, which is row-major."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What decides which plan is right.
+
+    Args:
+        gemm: the problem, with its sizes.
+        target: `cpu` or an architecture.
+        device: the GPU's name, and `processors` its SMs; '' and 0 for the CPU.
+        ordinal: the GPU's number.
+        boxes: the copy engine takes A and B.
+    """
+
+    gemm: Gemm
+    target: str
+    device: str = ""
+    processors: int = 0
+    ordinal: int = 0
+    boxes: bool = True
+
+    @property
+    def any_size(self) -> Gemm:
+        """The problem as kernels see it: for every size."""
+        return replace(self.gemm, m=None, n=None, k=None)
+
+    def plans(self) -> Iterator[Plan]:
+        """Plans, the best first."""
+        m, n, k = sizes(self.gemm)
+        if self.target == "cpu":
+            yield host_plan(m, n, k)
+            return
+        if self.target == "sm_90a" and self.boxes:
+            for choice in rank(self.gemm, constants_of(self.device, self.processors)):
+                yield choice.plan
+        yield instructions_plan(m, n, k, self.processors)
+
+
+_calls = Recent[Hashable, Prepared](MOST_CALLS)
+_kernels: dict[tuple[str, Gemm, str, bool], Kernel | CoordGraphError] = {}
+_lock = threading.RLock()
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    out: Any = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    stream: Any = None,
+    tune: bool = False,
+    plan: Plan | str | None = None,
+) -> Any:
+    """`alpha·A·B + beta·C` by the plan that suits the problem and the device.
+
+    The first call of a kind chooses a plan and compiles its kernel, unless one of before serves:
+    kernels serve every size, and are kept on disk. Calls like one before go straight to it.
+
+    Args:
+        a, b: A (m x k) and B (k x n): GPU arrays, or numpy arrays for the CPU. Views that are the
+            transpose of a row-major array are read where they lie.
+        c: C (m x n), needed where beta is not zero.
+        out: where D goes (m x n); None for a new array of the kind and type of `a`.
+        alpha, beta: scalars of the epilogue.
+        transpose_a, transpose_b: the array holds the transpose: A as k x m, B as n x k.
+        stream: of the GPU; by default the one that the library of `a` works on.
+        tune: measure the most promising plans and keep the best for calls to come, also of other
+            processes; see `codegen.tuning`.
+        plan: use this one, as `'128x256x64 data-parallel'`.
+
+    Raises:
+        LaunchError: shapes, types or memory do not fit; nothing was launched.
+        CodegenError: there is no GPU, or it does not multiply this type.
+        PassError, ParseError: `plan` cannot be used.
+    """
+    try:
+        # What PyTorch's tensors have. Addresses count only as far as the copy engine takes them.
+        key = (
+            a.shape,
+            b.shape,
+            a.stride(),
+            b.stride(),
+            a.dtype,
+            a.device,
+            None if out is None else out.dtype,
+            (a.data_ptr() | b.data_ptr()) & ALIGNED,
+            transpose_a,
+            transpose_b,
+            plan,
+        )
+    except (AttributeError, RuntimeError):
+        key = (*_glance(a, "a"), *_glance(b, "b"), _kind(out), transpose_a, transpose_b, plan)
+    found = None if tune else _calls.get(key)
+    if found is None:
+        found = _prepare(a, b, c, out, beta, transpose_a, transpose_b, stream, tune, plan)
+        _calls.put(key, found)
+    kernel, workgroups, turn_a, turn_b = found
+    one, other = a.T if turn_a else a, b.T if turn_b else b
+    try:
+        return kernel(one, other, c, out, alpha, beta, stream, workgroups=workgroups)
+    except CodegenError as error:  # the device does not take the code: it spills, for instance
+        if plan is not None:
+            raise
+        _refuse(kernel, error)
+    _calls.put(key, _prepare(a, b, c, out, beta, transpose_a, transpose_b, stream, False, None))
+    turned = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+    return matmul(a, b, c, out, alpha, beta, stream=stream, **turned)
+
+
+def _glance(array: Any, what: str) -> tuple[Hashable, ...]:
+    """What of an array decides the plan, for libraries other than PyTorch."""
+    if type(array).__module__ == "numpy":
+        return (array.shape, array.strides, array.dtype)
+    view = library(array).view(array, what)
+    return (view.shape, view.strides, view.dtype, view.device, view.pointer & ALIGNED)
+
+
+def _kind(out: Any) -> Hashable:
+    return None if out is None else str(out.dtype)
+
+
+def _prepare(
+    a: Any,
+    b: Any,
+    c: Any,
+    out: Any,
+    beta: float,
+    transpose_a: bool,
+    transpose_b: bool,
+    stream: Any,
+    tune: bool,
+    plan: Plan | str | None,
+) -> Prepared:
+    """Choose for a call of a new kind, and build the kernel."""
+    views = _views(a, b, c, out)
+    turned = {name: _is_turned(views[name]) for name in "AB"}
+    for name in "AB":
+        if turned[name]:
+            views[name] = _transposed(views[name])
+    situation = _situation(views, transpose_a != turned["A"], transpose_b != turned["B"], beta=beta)
+    turns = turned["A"], turned["B"]
+    if plan is not None:
+        chosen = Plan.parse(plan) if isinstance(plan, str) else plan
+        return Prepared(_kernel(chosen, situation), chosen.workgroups, *turns)
+    if tune:
+        from codegen.tuning import tuned
+
+        best = tuned(situation, views, stream, build=_built)
+        return Prepared(_kernel(best, situation), best.workgroups, *turns)
+    for chosen, kernel in _built(situation):
+        return Prepared(kernel, chosen.workgroups, *turns)
+    raise CodegenError(f"no plan can be built for {situation.target}")
+
+
+def _views(a: Any, b: Any, c: Any, out: Any) -> dict[str, TensorView]:
+    if type(a).__module__ == "numpy":
+        return numpy_views(a, b, c, out)
+    arrays = {"A": a, "B": b, "C": c, "D": out}
+    return {
+        name: library(array).view(array, LABELS[name])
+        for name, array in arrays.items()
+        if array is not None
+    }
+
+
+def _is_turned(view: TensorView) -> bool:
+    """True for the transpose of a row-major matrix that is none itself."""
+    return len(view.shape) == 2 and not view.contiguous and _transposed(view).contiguous
+
+
+def _transposed(view: TensorView) -> TensorView:
+    return replace(view, shape=view.shape[::-1], strides=view.strides[::-1])
+
+
+def _situation(
+    views: Mapping[str, TensorView], transpose_a: bool, transpose_b: bool, *, beta: float
+) -> Situation:
+    """Raises LaunchError: A and B do not fit each other."""
+    a = views["A"]
+    out = views["D"].dtype if "D" in views else a.dtype
+    gemm = Gemm(a.dtype, out, transpose_a=transpose_a, transpose_b=transpose_b)
+    sizes = problem_parameters(gemm.graph(), views, beta=beta)
+    problem = replace(gemm, m=sizes["m"], n=sizes["n"], k=sizes["k"])
+    if a.device is None:
+        return Situation(problem, "cpu")
+    from codegen.nvptx.driver import device
+    from codegen.nvptx.tensormaps import copy_engine_takes
+
+    where = device(int(a.device))
+    boxes = all(copy_engine_takes(views[name]) for name in "AB")
+    return Situation(
+        problem, where.architecture, where.name, where.processors, where.ordinal, boxes
+    )
+
+
+def _built(situation: Situation) -> Iterator[tuple[Plan, Kernel]]:
+    """Plans that can be built, the best first."""
+    from codegen import tuning
+
+    refused: CoordGraphError | None = None
+    best = tuning.remembered(situation)
+    plans = situation.plans() if best is None else iter((best, *situation.plans()))
+    for attempt, plan in enumerate(plans):
+        try:
+            yield plan, _kernel(plan, situation)
+        except CodegenError as error:  # it spills, or is not for this device
+            refused = error
+            if attempt >= MOST_ATTEMPTS:
+                break
+    if refused is not None:
+        raise refused
+
+
+def _kernel(plan: Plan, situation: Situation) -> Kernel:
+    """The kernel of a plan. One that was refused once is refused again at once."""
+    key = (plan.kernel, situation.any_size, situation.target, situation.boxes)
+    with _lock:
+        if key not in _kernels:
+            try:
+                _kernels[key] = _compiled(plan, situation)
+            except CoordGraphError as error:
+                _kernels[key] = error
+        found = _kernels[key]
+    if isinstance(found, CoordGraphError):
+        raise found
+    return found
+
+
+def _compiled(plan: Plan, situation: Situation) -> Kernel:
+    graph = plan.graph(situation.any_size)
+    by_boxes = situation.target == "sm_90a" and situation.boxes
+    lowering = plan.lowering if by_boxes and plan.lowering.why_not(graph) is None else None
+    if lowering is None and plan.cluster != (1, 1, 1):
+        raise CodegenError(f"'{plan}': no clusters on {situation.target} for these tensors")
+    return compile(graph, situation.target, lowering=lowering)
+
+
+def _refuse(kernel: Kernel, error: CodegenError) -> None:
+    """Never choose a kernel again."""
+    with _lock:
+        _kernels.update({key: error for key, known in _kernels.items() if known is kernel})
+
+
+def forget() -> None:
+    """Forget every plan and kernel of this process."""
+    global _calls
+    with _lock:
+        _calls = Recent[Hashable, Prepared](MOST_CALLS)
+        _kernels.clear()

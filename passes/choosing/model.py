@@ -1,0 +1,194 @@
+"""What a plan costs on a device: a sum of named terms, and floors that no plan gets under.
+
+The busiest workgroup's way through its tiles is a sum: start, main loop, ends of tiles, fix-up. The
+memory, the L2 cache and the power that the device may draw are floors under it. Whichever is the
+largest bounds the plan; where several are close, they get in each other's way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from passes.choosing.constants import Constants
+from passes.choosing.table import Column, Flag, Table
+
+__all__ = ["Cost", "Shape", "cost"]
+
+STREAM_K, TWO_TILE = 2, 3
+ELEMENT, ACCUMULATOR = 2, 4
+"""Bytes of an element of A and B, and of a partial sum."""
+MMA_M, MMA_K, UNIT_K = 64, 16, 64
+"""Rows and depth of an instruction; depth of a row of shared memory."""
+WIDEST_COLUMNS = 256
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds, one number a plan.
+
+    Attributes:
+        launch: until the first workgroup multiplies, and after the last one has ended.
+        loop: the busiest workgroup's main loop.
+        tiles: the ends of its tiles: the pipeline drains, D is stored.
+        fixup: partial sums that it sends, waits for and adds.
+        cluster: sums over a cluster that divides k.
+        dram, l2: what these memories need for the traffic of all.
+        power: what the power limit allows the multiplications and traffic of all.
+        total: of everything.
+    """
+
+    launch: Column
+    loop: Column
+    tiles: Column
+    fixup: Column
+    cluster: Column
+    dram: Column
+    l2: Column
+    power: Column
+    total: Column
+
+    def row(self, index: int) -> dict[str, float]:
+        """The terms of one plan."""
+        return {f.name: float(getattr(self, f.name)[index]) for f in fields(self)}
+
+
+class Shape:
+    """What follows from tiles, clusters and sizes alone; see `Division` for who multiplies what."""
+
+    def __init__(self, t: Table) -> None:
+        self.workgroups = t.cluster_m * t.cluster_n * t.cluster_k
+        self.rows, self.columns = t.tile_m / t.cluster_m, t.tile_n / t.cluster_n
+        """Of a workgroup's part of the tile."""
+        self.units = t.tile_k / t.cluster_k / UNIT_K
+        self.tiles_m, self.tiles_n = np.ceil(t.m / t.tile_m), np.ceil(t.n / t.tile_n)
+        self.tiles = self.tiles_m * self.tiles_n
+        self.depth = np.ceil(t.k / t.tile_k)
+        """Iterations of a tile."""
+        swapped = (self.rows % MMA_M != 0) | ((self.rows < 2 * MMA_M) & (self.columns >= 2 * MMA_M))
+        left = np.where(swapped, self.columns, self.rows)
+        right = np.where(swapped, self.rows, self.columns)
+        divided = (left % (2 * MMA_M) != 0) & (right % 32 == 0)
+        self.consumers = np.where((left % (2 * MMA_M) == 0) | divided, 2, 1)
+        share = np.where(divided, right / 2, right)
+        self.pieces = np.ceil(share / WIDEST_COLUMNS)
+        self.mma_columns = share / self.pieces
+        """Columns of an instruction."""
+        self.blocks = left / MMA_M * share / right * np.where(divided, 2, 1)
+        """Blocks of 64 rows, over all consumers, each with the columns of one."""
+        self.operand_bytes = (self.rows + self.columns) * UNIT_K * ELEMENT * self.units
+        """That an iteration brings into a workgroup's shared memory."""
+        self.asked_bytes = (
+            (self.rows / t.cluster_n + self.columns / t.cluster_m) * UNIT_K * ELEMENT * self.units
+        )
+        """Of them those that the workgroup itself asks the L2 cache for."""
+        self.partial_bytes = self.rows * self.columns * ACCUMULATOR
+        box_m, box_n = np.gcd(self.rows.astype(int), 64), np.gcd(self.columns.astype(int), 64)
+        self.copies = self.units * (
+            np.where(t.turned_a == 1, self.rows / box_m, 1)
+            + np.where(t.turned_b == 1, 1, self.columns / box_n)
+        )
+        """Boxes that the producer asks for in an iteration."""
+
+
+def cost(t: Table, c: Constants) -> Cost:
+    """What each plan of a table costs."""
+    s = Shape(t)
+    slots = c.slots(s.workgroups)
+    step, tensor_bytes = _step(s, c)
+    tile = c.tile_seconds + s.rows * s.columns * t.out_bytes / c.store_rate
+    # Unlike the others, the plain data-parallel schedule has a workgroup for every tile.
+    grid = np.where(t.schedule == 0, slots, t.workgroups)
+    waves, share, streamed = _shares(t, s, grid)
+    iterations = waves * s.depth + share
+    whole = np.floor(share / s.depth)
+    ends = waves + whole + np.where(share % s.depth, 1, 0)
+    over = np.where(streamed, share % s.depth, 0)
+    peers = np.where(streamed, np.ceil(s.depth / np.maximum(share, 1)) - 1, 0)
+    aligned = (over == 0) | (s.depth % np.maximum(share, 1) == 0)
+    peers = np.where((over > 0) & ~aligned, np.maximum(peers, 1), peers)
+    shared = peers > 0
+    send = c.send_seconds + s.partial_bytes / c.send_rate
+    receive = c.receive_seconds + s.partial_bytes / c.receive_rate
+    fixup = np.where(shared, send + peers * receive, 0)
+    sums = np.where(
+        t.cluster_k > 1,
+        ends * (c.sum_seconds + s.partial_bytes * (t.cluster_k - 1) / c.sum_rate),
+        0,
+    )
+    loop, end = iterations * step, ends * tile
+    launch = np.full_like(loop, c.launch_seconds)
+    asked = s.tiles * s.depth * s.workgroups * s.asked_bytes
+    traffic = _traffic(t, s, grid, asked, c, mixed=streamed & ~aligned, streams=share * grid)
+    stored = t.m * t.n * t.out_bytes
+    partial = np.where(shared, grid * s.workgroups * s.partial_bytes, 0)
+    dram = (traffic + stored) / c.dram_rate + c.dram_seconds
+    l2 = (asked + stored + 2 * partial) / c.l2_rate
+    flops = 2 * s.tiles * t.tile_m * t.tile_n * s.depth * t.tile_k
+    inside = s.tiles * s.depth * s.workgroups * tensor_bytes
+    power = (
+        flops / c.power_flops
+        + inside / c.power_shared
+        + asked / c.power_l2
+        + traffic / c.power_dram
+    )
+    path = loop + end + fixup + sums
+    total = launch + _largest((path, dram, l2, power), c.sharpness)
+    return Cost(launch, loop, end, fixup, sums, dram, l2, power, total)
+
+
+def _step(s: Shape, c: Constants) -> tuple[Column, Column]:
+    """Seconds of an iteration, and bytes that its multiplications read from shared memory."""
+    count = s.blocks * s.pieces * s.units * (UNIT_K / MMA_K)
+    rows = (MMA_M + s.mma_columns) * MMA_K * ELEMENT
+    clocks = np.maximum(s.mma_columns / 2, rows / c.shared_bytes)
+    multiply = count * clocks / c.clock + c.step_seconds
+    bring = s.operand_bytes / c.ingest_rate
+    ask = s.copies * c.copy_seconds + c.turn_seconds
+    return np.maximum(np.maximum(multiply, bring), ask), count * rows
+
+
+def _shares(t: Table, s: Shape, grid: Column) -> tuple[Column, Column, Flag]:
+    """Whole tiles of the busiest workgroup, iterations that it streams besides, and if any are."""
+    streams, two = t.schedule == STREAM_K, t.schedule == TWO_TILE
+    fit = np.floor(s.tiles / grid)
+    fewer = np.where(s.tiles % grid == 0, fit, np.maximum(fit - 1, 0))
+    waves = np.where(streams, 0, np.where(two, fewer, np.ceil(s.tiles / grid)))
+    left = np.where(streams | two, s.tiles - waves * grid, 0)
+    return waves, np.ceil(left * s.depth / grid), left > 0
+
+
+def _traffic(
+    t: Table, s: Shape, grid: Column, asked: Column, c: Constants, *, mixed: Flag, streams: Column
+) -> Column:
+    """Bytes of A and B that come from memory.
+
+    Workgroups that are at the same depth of neighbouring tiles find in the L2 cache what another
+    one asked for. What a wave of tiles reads is of use to the next as far as the cache holds it.
+    """
+    a, b = t.m * t.k * ELEMENT, t.n * t.k * ELEMENT
+    together = np.minimum(grid, s.tiles)
+    high = np.minimum(t.width, s.tiles_m)
+    wide = np.minimum(np.ceil(together / high), s.tiles_n)
+    high = np.minimum(np.maximum(high, np.ceil(together / wide)), s.tiles_m)
+    wave = (np.minimum(high * t.tile_m, t.m) + np.minimum(wide * t.tile_n, t.n)) * t.k * ELEMENT
+    waves = np.maximum(s.tiles / together, 1)
+    apart = np.maximum(waves * wave, a + b)
+    # A band of rows is read once; all columns for every band, unless they stay in the cache.
+    bands = np.ceil(s.tiles_m / high)
+    kept = np.minimum(c.l2_bytes / (a + b), 1)
+    banded = a + b * np.where(kept < 1, bands, 1)
+    stay = np.minimum(c.l2_bytes / wave, 1)
+    found = np.minimum(stay * banded + (1 - stay) * apart, apart)
+    # Shares that begin anywhere are at different depths: they share by chance.
+    part = np.minimum(streams / np.maximum(s.tiles * s.depth, 1), 1)
+    chance = np.where(mixed, part * (1 - kept) * c.mixed_loss, 0)
+    return found + chance * np.maximum(asked - found, 0)
+
+
+def _largest(floors: tuple[Column, ...], sharpness: float) -> Column:
+    """The largest, and more where others come close: a norm of high degree."""
+    stacked = np.stack(np.broadcast_arrays(*floors))
+    top = stacked.max(axis=0)
+    return top * ((stacked / top) ** sharpness).sum(axis=0) ** (1 / sharpness)

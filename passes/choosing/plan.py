@@ -1,0 +1,95 @@
+"""`Plan`: how to multiply. A macro tile, the cluster that divides it, a schedule, and its grid."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from coordgraph import Gemm, KernelGraph, PassError
+from passes.lowering import LowerToHopper
+from passes.pipeline import Pipeline
+
+__all__ = ["Plan"]
+
+NO_CLUSTER = (1, 1, 1)
+_TEXT = re.compile(
+    r"\s*(?P<tile>\d+x\d+x\d+)(?:@c(?P<cluster>\d+x\d+(?:x\d+)?))?\s+"
+    r"(?P<pipeline>\S.*?)(?:\s+on\s+(?P<workgroups>\d+))?\s*"
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to multiply matrices; written `256x256x64@c2x1 stream-k{owner=last} on 66`.
+
+    Plans that differ in `workgroups` alone are served by one kernel, of every size of problem.
+
+    Args:
+        tile: elements of the macro tile in m, n and k. A cluster has one of them together.
+        cluster: workgroups of CUDA that divide it in m, n and k.
+        pipeline: the passes that schedule it, separated by commas.
+        workgroups: the grid, counted in clusters; None where the schedule has no such choice.
+    """
+
+    tile: tuple[int, int, int]
+    cluster: tuple[int, int, int] = NO_CLUSTER
+    pipeline: str = "data-parallel"
+    workgroups: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Plan:
+        """The plan of its text.
+
+        Raises:
+            PassError: the text is malformed.
+            ParseError: the pipeline is.
+        """
+        found = _TEXT.fullmatch(text)
+        if not found:
+            raise PassError(
+                f"'{text}' is no plan; write it like '128x256x64 data-parallel' or "
+                "'256x256x64@c2x1 stream-k{owner=last} on 66'"
+            )
+        cluster = _triple(found["cluster"] or "1x1")
+        grid = found["workgroups"]
+        pipeline = str(Pipeline.parse(found["pipeline"]))
+        return cls(_triple(found["tile"]), cluster, pipeline, int(grid) if grid else None)
+
+    def __str__(self) -> str:
+        grid = "" if self.workgroups is None else f" on {self.workgroups}"
+        return f"{self.kernel}{grid}"
+
+    @property
+    def kernel(self) -> str:
+        """The text of all but the grid: plans with the same one share a kernel."""
+        divided = self.cluster[:2] if self.cluster[2] == 1 else self.cluster
+        cluster = "" if self.cluster == NO_CLUSTER else f"@c{_by(divided)}"
+        return f"{_by(self.tile)}{cluster} {self.pipeline}"
+
+    @property
+    def lowering(self) -> LowerToHopper:
+        """The lowering for the copy engine that the cluster asks for."""
+        return LowerToHopper(
+            cluster_m=self.cluster[0], cluster_n=self.cluster[1], cluster_k=self.cluster[2]
+        )
+
+    def graph(self, gemm: Gemm) -> KernelGraph:
+        """The scheduled graph; sizes that `gemm` fixes are fixed in the kernel.
+
+        Raises:
+            PassError, VerifyError, ParseError: the plan cannot be applied.
+        """
+        return Pipeline.parse(self.pipeline)(gemm.graph(self.tile))
+
+    def why_not(self, gemm: Gemm) -> str | None:
+        """Why the plan cannot be lowered for the copy engine, or None."""
+        return self.lowering.why_not(replace(gemm, m=None, n=None, k=None).graph(self.tile))
+
+
+def _by(numbers: tuple[int, ...]) -> str:
+    return "x".join(map(str, numbers))
+
+
+def _triple(text: str) -> tuple[int, int, int]:
+    m, n, *k = map(int, text.split("x"))
+    return m, n, (k or [1])[0]

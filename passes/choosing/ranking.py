@@ -1,0 +1,98 @@
+"""`rank`: plans for a problem in the order of what they are predicted to take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from coordgraph import Gemm
+from passes.choosing.candidates import candidates, fallback
+from passes.choosing.constants import Constants, constants_of
+from passes.choosing.model import cost
+from passes.choosing.plan import Plan
+
+__all__ = ["Choice", "choices", "rank"]
+
+LIMITS = {
+    "dram": "reading A and B and writing D: memory",
+    "l2": "what workgroups ask the L2 cache for",
+    "power": "the power limit of the device",
+}
+PARTS = {
+    "launch": "the launch itself",
+    "loop": "the busiest workgroup's main loop: tensor cores, and waves that are not full",
+    "tiles": "the ends of tiles, where D is stored",
+    "fixup": "bringing partial sums together through memory",
+    "cluster": "sums over the cluster",
+}
+SIMILAR = 4
+"""Plans in a short list that differ in less than tile and cluster."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A plan and what it is predicted to take.
+
+    Args:
+        plan: how to multiply.
+        seconds: the prediction.
+        terms: seconds of each of `Cost`'s terms but the total.
+    """
+
+    plan: Plan
+    seconds: float
+    terms: dict[str, float]
+
+    @property
+    def bound(self) -> str:
+        """The term that decides: a floor, or the longest part of the way."""
+        path = sum(self.terms[name] for name in PARTS if name != "launch")
+        floor = max(LIMITS, key=self.terms.__getitem__)
+        if self.terms[floor] >= path:
+            return floor
+        return max(PARTS, key=self.terms.__getitem__)
+
+    @property
+    def reason(self) -> str:
+        """What bounds the plan, in words."""
+        return {**LIMITS, **PARTS}[self.bound]
+
+
+def choices(problem: Gemm, device: Constants | None = None) -> Iterator[Choice]:
+    """Every candidate, the best first.
+
+    Raises:
+        ValueError: the problem leaves a size open.
+    """
+    table = candidates(problem, device or constants_of())
+    found = cost(table, device or constants_of())
+    for row in np.argsort(found.total, kind="stable"):
+        terms = found.row(int(row))
+        yield Choice(table.plan(int(row)), terms.pop("total"), terms)
+
+
+@lru_cache(maxsize=256)
+def rank(problem: Gemm, device: Constants | None = None, count: int = 16) -> tuple[Choice, ...]:
+    """The best plans of a problem, the best first, and no more than a few of each tile and cluster.
+
+    Args:
+        problem: with m, n and k.
+        device: see `constants_of`.
+        count: how many at most.
+    """
+    found: list[Choice] = []
+    alike: dict[object, int] = {}
+    for choice in choices(problem, device):
+        key = choice.plan.tile, choice.plan.cluster
+        alike[key] = alike.get(key, 0) + 1
+        if alike[key] > SIMILAR:
+            continue
+        found.append(choice)
+        if len(found) == count:
+            break
+    if all(choice.plan.cluster != (1, 1, 1) for choice in found):
+        found.append(Choice(fallback(), float("inf"), {}))
+    return tuple(found)
