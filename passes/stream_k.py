@@ -8,6 +8,7 @@ from coordgraph import KernelGraph
 from coordgraph.coordinates.dimensions import Linear
 from coordgraph.parameters import LARGEST_INDEX
 from passes.base import Pass
+from passes.fixup import REDUCTIONS
 from passes.streaming import OWNERS, Stream, add_loops
 from passes.tiles import (
     MOST_WORKGROUPS,
@@ -20,7 +21,9 @@ from passes.tiles import (
 __all__ = ["StreamK", "check_stream_options"]
 
 
-def check_stream_options(workgroups: int | None, owner: str, least: int) -> str | None:
+def check_stream_options(
+    workgroups: int | None, owner: str, least: int, reduction: str
+) -> str | None:
     """Why the options that all Stream-K schedules share are wrong, or None."""
     if workgroups is not None and not 1 <= workgroups <= MOST_WORKGROUPS:
         return f"workgroups={workgroups} is outside 1..{MOST_WORKGROUPS}"
@@ -28,6 +31,8 @@ def check_stream_options(workgroups: int | None, owner: str, least: int) -> str 
         return f"owner={owner} is unknown; there are {', '.join(OWNERS)}"
     if not 1 <= least <= LARGEST_INDEX:
         return f"least={least} is outside 1..{LARGEST_INDEX}"
+    if reduction not in REDUCTIONS:
+        return f"reduction={reduction} is unknown; there are {', '.join(REDUCTIONS)}"
     return None
 
 
@@ -47,17 +52,19 @@ class StreamK(Pass):
         workgroups: the grid; None makes it a launch argument.
         owner: `first` or `last` segment of a shared tile runs the epilogue; see `Stream`.
         least: iterations in a share, at least; see `Stream`.
+        reduction: how a shared tile's pieces are added up: `peers` or `tree`; see `Stream`.
     """
 
     workgroups: int | None = None
     owner: str = "first"
     least: int = 1
+    reduction: str = "peers"
 
     name = "stream-k"
     establishes = ("scheduled",)
 
     def why_not(self, graph: KernelGraph) -> str | None:
-        return check_stream_options(self.workgroups, self.owner, self.least)
+        return check_stream_options(self.workgroups, self.owner, self.least, self.reduction)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         work, numbers = TileWork.of(graph), graph.dangling
@@ -72,7 +79,15 @@ class StreamK(Pass):
             flatten_into(e, (*numbers, k_tile), space.id)
             add_loops(e)
             stream = Stream(
-                space, numbers, k_tile.id, k_tile.size, count, self.owner, {}, least=self.least
+                space,
+                numbers,
+                k_tile.id,
+                k_tile.size,
+                count,
+                self.owner,
+                {},
+                least=self.least,
+                reduction=self.reduction,
             )
             share = stream.tie(e, graph.gemm.accumulator)
             e.kernel(*stream.control(e, work, share), workgroup="workgroup")

@@ -16,7 +16,6 @@ from coordgraph.control.operations import (
     Body,
     For,
     If,
-    Operation,
     ReceivePartial,
     SendPartial,
     SetCoordinate,
@@ -26,7 +25,7 @@ from coordgraph.coordinates.edges import PassThrough, Split, Tile
 from coordgraph.integers import ceil_div, floor_div, maximum, minimum
 from coordgraph.kernel import KernelEditor
 from coordgraph.parameters import LARGEST_INDEX
-from passes.fixup import SLOT, add_workspace
+from passes.fixup import SLOT, add_workspace, receive_tree
 from passes.tiles import TileWork
 
 __all__ = ["OWNERS", "Stream", "add_loops"]
@@ -55,6 +54,9 @@ class Stream:
         fixed: coordinates that are set around this walk (a `Sunder`'s selector).
         least: iterations in a share, at least. Where the range is short, workgroups that would
             spend more on bringing partials together than on their iterations leave at once.
+        reduction: how pieces of a shared tile come together: the owner adds its `peers` one after
+            another, or pieces are added by a `tree`; see `passes.fixup`. A tree pays where a
+            tile has more than about three peers.
     """
 
     space: Linear
@@ -65,6 +67,7 @@ class Stream:
     owner: str
     fixed: Mapping[str, Expr]
     least: int = 1
+    reduction: str = "peers"
 
     def tie(self, e: KernelEditor, accumulator: str) -> Expr:
         """Tile the space over workgroups and split the share; returns the share."""
@@ -103,7 +106,7 @@ class Stream:
         mine = Assign("iterations", minimum(share, iterations - share * workgroup))
         first = Assign("k_first", k_first)
         count = Assign("k_count", minimum(self.depth - first.symbol, mine.symbol - tile))
-        finish = self._finish(work, holder, first, count)
+        finish = self._finish(e, work, holder, first, count)
         segment = (
             first,
             count,
@@ -120,21 +123,29 @@ class Stream:
         return (If(Lt(share * workgroup, iterations), (mine, *walk)),)
 
     def _finish(
-        self, work: TileWork, holder: Callable[[Expr], Expr], first: Assign, count: Assign
-    ) -> tuple[Operation, ...]:
-        """Send, or receive from the peers and run what follows the accumulation."""
+        self,
+        e: KernelEditor,
+        work: TileWork,
+        holder: Callable[[Expr], Expr],
+        first: Assign,
+        count: Assign,
+    ) -> Body:
+        """Send, or run what follows the accumulation; before that receive from the peers."""
         workgroup = Workgroup("workgroup").symbol
-        send = (SendPartial(SLOT),)
-        end = first.symbol + count.symbol
+        low, high = holder(Integer(0)), holder(self.depth - 1)
+        not_first, not_last = Gt(first.symbol, 0), Lt(first.symbol + count.symbol, self.depth)
         if self.owner == "first":
-            peers = For(
-                SLOT, workgroup + 1, holder(self.depth - 1) + 1, body=(ReceivePartial(SLOT),)
-            )
-            receive = If(Lt(end, self.depth), (peers,))
-            return (If(Gt(first.symbol, 0), send, (receive, *work.after)),)
-        peers = For(SLOT, holder(Integer(0)), workgroup, body=(ReceivePartial(SLOT),))
-        receive = If(Gt(first.symbol, 0), (peers,))
-        return (If(Lt(end, self.depth), send, (receive, *work.after)),)
+            others, shared, start, stop = not_first, not_last, workgroup + 1, high + 1
+            owner, farthest, away = low, high, 1
+        else:
+            others, shared, start, stop = not_last, not_first, low, workgroup
+            owner, farthest, away = high, low, -1
+        send = (SendPartial(SLOT),)
+        if self.reduction == "tree":
+            tree = receive_tree(e, owner, farthest, away)
+            return (If(Lt(count.symbol, self.depth), tree), If(others, send, work.after))
+        peers = For(SLOT, start, stop, body=(ReceivePartial(SLOT),))
+        return (If(others, send, (If(shared, (peers,)), *work.after)),)
 
     def _backwards(self, e: KernelEditor, begin: Expr, mine: Assign, segment: Body) -> Body:
         """Segments from the last to the first."""

@@ -46,6 +46,7 @@ class TwoTileStreamK(Pass):
             `contiguous`: neighbours, as the paper draws it; the last line above is then
             `dp.tiles --Tile--> workgroup, dp.local --Split{1, 1}--> ForTile, ForK`.
         least: iterations in a streamed share, at least; see `Stream`.
+        reduction: how a shared tile's pieces are added up: `peers` or `tree`; see `Stream`.
     """
 
     workgroups: int | None = None
@@ -53,6 +54,7 @@ class TwoTileStreamK(Pass):
     first: str = "sk"
     waves: str = "strided"
     least: int = 1
+    reduction: str = "peers"
 
     name = "two-tile-stream-k"
     establishes = ("scheduled",)
@@ -62,7 +64,7 @@ class TwoTileStreamK(Pass):
             return f"first={self.first} is unknown; there are {', '.join(ORDERS)}"
         if self.waves not in WAVES:
             return f"waves={self.waves} is unknown; there are {', '.join(WAVES)}"
-        return check_stream_options(self.workgroups, self.owner, self.least)
+        return check_stream_options(self.workgroups, self.owner, self.least, self.reduction)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         work, numbers = TileWork.of(graph), graph.dangling
@@ -94,7 +96,15 @@ class TwoTileStreamK(Pass):
             place = {p.id: Integer(i) for i, p in enumerate(parts)}
             chosen = {selector.id: place[sk.id]}
             stream = Stream(
-                sk, numbers, k_tile.id, depth, count, self.owner, chosen, least=self.least
+                sk,
+                numbers,
+                k_tile.id,
+                depth,
+                count,
+                self.owner,
+                chosen,
+                least=self.least,
+                reduction=self.reduction,
             )
             share = stream.tie(e, graph.gemm.accumulator)
             tie = _tie_strided if self.waves == "strided" else _tie_contiguous

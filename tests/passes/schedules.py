@@ -20,6 +20,7 @@ SCHEDULES: dict[str, Pass] = {
         DataParallel(),
         DataParallel(persistent=True),
         *(StreamK(owner=owner) for owner in ("first", "last")),
+        *(StreamK(owner=owner, reduction="tree") for owner in ("first", "last")),
         StreamK(least=5),
         *(
             TwoTileStreamK(owner=owner, first=first)
@@ -28,6 +29,7 @@ SCHEDULES: dict[str, Pass] = {
         ),
         TwoTileStreamK(waves="contiguous"),
         TwoTileStreamK(owner="last", first="dp", waves="contiguous", least=6),
+        TwoTileStreamK(owner="last", reduction="tree"),
     )
 }
 ORDERS = {

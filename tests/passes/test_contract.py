@@ -23,6 +23,8 @@ from tests.passes.schedules import ORDERS, SCHEDULES, symbolic
         (TwoTileStreamK(waves="both"), "waves=both is unknown; there are strided, contiguous"),
         (TwoTileStreamK(least=0), "least=0 is outside 1..2147483647"),
         (StreamK(least=2**31), "least=2147483648 is outside 1..2147483647"),
+        (StreamK(reduction="none"), "reduction=none is unknown; there are peers, tree"),
+        (TwoTileStreamK(reduction=""), "reduction= is unknown; there are peers, tree"),
         (Reorder(group=0), "must be at least 1"),
         (Rasterize(width=0), "width=0 is outside 1..2147483647"),
         (Rasterize(along="k"), "along=k is unknown; there are m, n"),
