@@ -65,11 +65,14 @@ class Division:
         tile: the macro tile of a cluster, in m, n and k.
         cluster: workgroups of a cluster in m, n and k; all but one of them are 1.
         swapped: B is the left operand.
+        alone: accumulators of a workitem up to which one warpgroup multiplies alone; then nobody
+            waits for a twin.
     """
 
     tile: tuple[int, int, int]
     cluster: tuple[int, int, int] = (1, 1, 1)
     swapped: bool = False
+    alone: int = 0
 
     @property
     def left(self) -> int:
@@ -97,14 +100,14 @@ class Division:
 
     @property
     def consumers(self) -> int:
-        """Warpgroups that multiply: two, or one where the product is too small to be divided."""
-        return 2 if self.extent(self.left) % (2 * MMA_M) == 0 or self._columns_divided else 1
+        """Warpgroups that multiply: one where its registers hold the product, else two."""
+        product = self.extent(M) * self.extent(N)
+        return 1 if product <= self.alone * WARPGROUP else 2
 
     @property
     def _columns_divided(self) -> bool:
         """The warpgroups divide the right operand's columns: there are odd blocks of rows."""
-        odd = self.extent(self.left) % (2 * MMA_M) != 0
-        return odd and self.extent(self.right) % (2 * MMA_COLUMNS) == 0
+        return self.extent(self.left) % (2 * MMA_M) != 0
 
     def warpgroups(self, axis: int) -> tuple[str, ...]:
         """The coordinate that says which part along an axis of D a warpgroup has, if any."""

@@ -58,6 +58,8 @@ __all__ = ["LowerToHopper"]
 LEAST_STAGES, ENOUGH_STAGES, MOST_STAGES = 2, 4, 12
 MOST_ACCUMULATORS = {2: 192, 4: 96}
 """Registers of a thread, by the bytes of an element of C: its loads need some of their own."""
+MOST_ALONE, MOST_SWAPPED = {2: 144, 4: 64}, 96
+"""The same where one warpgroup is to do without a second; swapped, it moves single elements."""
 CLUSTERS = (1, 2, 4, 8)
 PAIR = 2
 """Accumulators next to each other along the right operand's columns."""
@@ -118,7 +120,9 @@ class LowerToHopper(Pass):
         """B is the left operand where a workgroup's part has too few rows of A."""
         rows, columns = (graph.macro_tile[axis] // self._cluster[axis] for axis in (M, N))
         swapped = rows % MMA_M != 0 or rows < 2 * MMA_M <= columns
-        return Division(graph.macro_tile, self._cluster, swapped)
+        kind = dtype(graph.gemm.out_dtype or graph.gemm.dtype)
+        alone = MOST_ALONE[kind.bytes] if not swapped else MOST_SWAPPED
+        return Division(graph.macro_tile, self._cluster, swapped, alone)
 
     @property
     def _cluster(self) -> tuple[int, int, int]:
@@ -211,8 +215,11 @@ def _no_division(gemm: Gemm, division: Division) -> str | None:
     parts = f"a workgroup's part {division.extent(M)}x{division.extent(N)}"
     if left % MMA_M:
         return f"{parts} must be a multiple of {MMA_M} in m or in n"
-    if right % MMA_COLUMNS:
-        return f"{parts} must be a multiple of {MMA_COLUMNS} in m and in n"
+    if right % MMA_COLUMNS or division.share(division.right) % MMA_COLUMNS:
+        return f"{parts} must be a multiple of {MMA_COLUMNS} in m and in n, for each warpgroup"
+    across_k = gemm.transpose_a if division.right == M else not gemm.transpose_b
+    if across_k and division.columns % MMA_COLUMNS:
+        return f"{parts} needs instructions of {division.columns} columns: no multiple of 16"
     if division.extent(K) % WIDEST_BOX:
         return f"{parts} must be a multiple of {WIDEST_BOX} in k"
     # Across its contiguous axis an operand is shared out in whole periods of the swizzle.
