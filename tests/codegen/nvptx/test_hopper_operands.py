@@ -34,6 +34,8 @@ CONFIGURATIONS = (
     boxed((128, 144, 64), layout="nn"),
     boxed((128, 160, 64), layout="tn"),
     boxed((128, 384, 64), layout="nt"),
+    boxed((128, 320, 64), layout="nn"),
+    boxed((192, 160, 64), layout="nn"),
     boxed((512, 64, 64), layout="nn"),
     boxed((16, 128, 64), layout="tn"),
     boxed((96, 128, 64), layout="tt"),
@@ -126,6 +128,21 @@ def test_each_element_is_brought_once_to_all_that_need_it(
         ]
         needed = name(this, tensor, mine[0][:, None], mine[1][None, :])
         assert np.array_equal(np.sort(memory[rank]), np.sort(needed.ravel()))
+
+
+@pytest.mark.parametrize("tensor", ["A", "B"])
+@every_configuration
+def test_the_graph_knows_where_every_element_lies(configuration: Configuration, tensor: str):
+    """Not only where boxes and operands of instructions begin."""
+    this = lowered(configuration)
+    memory, _ = bring(this, tensor)
+    first, second = (f"{tensor}.own.{axis}" for axis in (0, 1))
+    (place,) = this.graph.coordinates.reverse([first, second, "stage"], [f"{tensor}.shared"])
+    rows, columns = (np.arange(this.part[along]) for along in AXES[tensor])
+    at = {first: rows[:, None], second: columns[None, :], "stage": np.array(0)}
+    own = [this.first(np.array(0), along) for along in AXES[tensor]]
+    expected = name(this, tensor, own[0] + at[first], own[1] + at[second])
+    assert (memory[0, this.values(place, at)] == expected).all()
 
 
 def test_every_swizzle_and_height_is_tried():
