@@ -3,9 +3,26 @@
 It knows no schedule: it walks the control graph and asks the coordinate graph for every index.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from codegen.api import TARGETS, compile
 from codegen.cache import cache_directory
 from codegen.kernel import Kernel
-from codegen.matmul import matmul
 
-__all__ = ["TARGETS", "Kernel", "cache_directory", "compile", "matmul"]
+if TYPE_CHECKING:
+    from codegen.dispatch import matmul
+    from codegen.explaining import explain
+
+__all__ = ["TARGETS", "Kernel", "cache_directory", "compile", "explain", "matmul"]
+
+_LATE = {"explain": "codegen.explaining", "matmul": "codegen.dispatch"}
+"""What needs numpy is loaded when it is first used."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module 'codegen' has no attribute '{name}'")
+    from importlib import import_module
+
+    found = globals()[name] = getattr(import_module(_LATE[name]), name)
+    return found

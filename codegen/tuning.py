@@ -29,7 +29,7 @@ from coordgraph.interpreter.arguments import numpy_dtype
 from passes.choosing import Plan, sizes
 
 if TYPE_CHECKING:
-    from codegen.matmul import Situation
+    from codegen.dispatch import Situation
     from codegen.nvptx.memory import DeviceMemory
 
 __all__ = ["MEASURED", "forget", "remember", "remembered", "tuned"]

@@ -1,4 +1,4 @@
-"""`coordgraph passes` and `coordgraph explain`: what there is, and what it does."""
+"""`coordgraph passes` and `coordgraph explain`: what there is, what it does, and why."""
 
 from __future__ import annotations
 
@@ -11,7 +11,20 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from codegen.cli.options import Json, registered_passes
+from codegen.cli.choosing import explain_choice
+from codegen.cli.options import (
+    PROBLEM,
+    DType,
+    Json,
+    K,
+    M,
+    N,
+    OutDType,
+    Problem,
+    TransposeA,
+    TransposeB,
+    registered_passes,
+)
 from codegen.cli.output import print_block, print_json, stdout
 
 if TYPE_CHECKING:
@@ -40,15 +53,46 @@ def passes(as_json: Json = False) -> None:
 
 
 def explain(
-    name: Annotated[str, typer.Argument(metavar="PASS", help="A pass by name.")],
+    name: Annotated[
+        str | None, typer.Argument(metavar="[PASS]", help="A pass by name.", show_default=False)
+    ] = None,
+    *,
+    m: M = None,
+    n: N = None,
+    k: K = None,
+    dtype: DType = "bf16",
+    out_dtype: OutDType = None,
+    transpose_a: TransposeA = False,
+    transpose_b: TransposeB = False,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu",
+            metavar="NAME",
+            help="As the driver says it; the one here, or 'NVIDIA H200', where not given.",
+            rich_help_panel=PROBLEM,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a pass does to a graph: before, after, options.
+    """Say what a pass does to a graph, or why a problem is multiplied as it is.
 
-    [bold]Example[/]
+    With a pass: before, after, options. With --m, --n and --k: the plans that codegen.matmul
+    prefers on a Hopper GPU, in microseconds by what they are spent on, and what bounds the first.
+
+    [bold]Examples[/]
 
       coordgraph explain two-tile-stream-k
+      coordgraph explain --m 2048 --n 2304 --k 8192 --transpose-b
     """
+    if name is None:
+        if m is None or n is None or k is None:
+            raise typer.BadParameter("name a pass, or give --m, --n and --k")
+        problem = Problem(m, n, k, dtype, out_dtype, transpose_a, transpose_b)
+        explain_choice(problem.gemm(fixed=True), gpu, as_json=as_json)
+        return
+    if (m, n, k, gpu) != (None, None, None, None):
+        raise typer.BadParameter("a pass is the same for every problem: give a pass or a problem")
     found = registered_passes()
     kind = found.get(name)
     if kind is None:

@@ -1,8 +1,19 @@
 """Choosing: which tile, cluster, schedule and grid suit a problem, by a model of their cost."""
 
 from passes.choosing.constants import Constants, constants_of
+from passes.choosing.explaining import Explanation, explain
 from passes.choosing.plan import Plan
 from passes.choosing.ranking import Choice, choices, rank
 from passes.choosing.table import sizes
 
-__all__ = ["Choice", "Constants", "Plan", "choices", "constants_of", "rank", "sizes"]
+__all__ = [
+    "Choice",
+    "Constants",
+    "Explanation",
+    "Plan",
+    "choices",
+    "constants_of",
+    "explain",
+    "rank",
+    "sizes",
+]

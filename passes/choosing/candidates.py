@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -38,6 +39,8 @@ BANDS = (4, 8, 16)
 LEAST_DEPTH = 4
 """Iterations of a tile that are worth being divided."""
 MOST_SPLITS = 64
+SHORT = 320
+"""Rows and columns of a workgroup's part, together, of a short iteration."""
 PLAIN, PERSISTENT, STREAM_K, TWO_TILE = range(4)
 
 
@@ -55,7 +58,7 @@ def tilings(out_bytes: int, narrow_boxes: bool) -> tuple[Tiling, ...]:
 def _tilings(out_bytes: int, narrow_boxes: bool) -> Iterator[Tiling]:
     for rows, widths in WIDTHS.items():
         for columns in widths:
-            if columns % 32 and not narrow_boxes:
+            if not narrow_boxes and slowed(rows, columns):
                 continue
             if sums(rows, columns) > MOST_SUMS[out_bytes]:
                 continue
@@ -67,6 +70,15 @@ def _tilings(out_bytes: int, narrow_boxes: bool) -> Iterator[Tiling]:
                 yield rows, columns, 2 * UNIT_K, 1, 1, 2
             if rows in FEW_ROWS:
                 yield rows, columns, 2 * UNIT_K, 1, 1, 1
+
+
+def slowed(rows: Any, columns: Any) -> Any:
+    """Where boxes narrower than 64 elements take longer than the multiplications; also of arrays.
+
+    It was measured so (B as it is against its transpose): for boxes of 16 elements always, for
+    boxes of 32 where an iteration is short.
+    """
+    return (columns % 32 != 0) | ((columns % 64 != 0) & (rows + columns < SHORT))
 
 
 def sums(rows: int, columns: int) -> int:

@@ -33,12 +33,14 @@ class Constants:
         shared_bytes: bytes a cycle that the tensor cores of an SM read from shared memory.
         step_seconds: of an iteration besides its multiplications.
         turn_seconds, copy_seconds: of the producer, for an iteration and for each box of it.
-        ingest_rate: bytes a second into an SM's shared memory.
+        ingest_rate: bytes a second into an SM's shared memory, and `ask_rate` those of them that it
+            asks for itself, without what others of its cluster bring.
         l2_rate, dram_rate: bytes a second of all.
         dram_seconds: until the first bytes come from memory.
         l2_bytes: of the cache, as far as it is of use.
         mixed_loss: the share of what others have read that streamed shares do not find there.
         launch_seconds: of a launch, where launches overlap.
+        cluster_seconds: of one with clusters, besides.
         tile_seconds, store_rate: the end of a tile, and bytes of D a second of a workgroup.
         send_seconds, send_rate, receive_seconds, receive_rate: a partial sum, sent and added.
         sum_seconds, sum_rate: the sum over a cluster that divides k.
@@ -57,19 +59,21 @@ class Constants:
     shared_bytes: float = 128.0
     step_seconds: float = 20e-9
     turn_seconds: float = 40e-9
-    copy_seconds: float = 10e-9
-    ingest_rate: float = 90e9
+    copy_seconds: float = 35e-9
+    ingest_rate: float = 110e9
+    ask_rate: float = 100e9
     l2_rate: float = 7.5e12
     dram_rate: float = 4.3e12
     dram_seconds: float = 0.5e-6
     l2_bytes: float = 40e6
     mixed_loss: float = 0.2
     launch_seconds: float = 2e-6
+    cluster_seconds: float = 0.3e-6
     tile_seconds: float = 0.8e-6
     store_rate: float = 60e9
     send_seconds: float = 1e-6
-    send_rate: float = 90e9
-    receive_seconds: float = 0.8e-6
+    send_rate: float = 30e9
+    receive_seconds: float = 0.4e-6
     receive_rate: float = 70e9
     sum_seconds: float = 1.2e-6
     sum_rate: float = 80e9

@@ -75,7 +75,7 @@ class Shape:
         self.pieces = np.ceil(share / WIDEST_COLUMNS)
         self.mma_columns = share / self.pieces
         """Columns of an instruction."""
-        self.blocks = left / MMA_M * share / right * np.where(divided, 2, 1)
+        self.blocks = left / MMA_M * np.where(divided, 2, 1)
         """Blocks of 64 rows, over all consumers, each with the columns of one."""
         self.operand_bytes = (self.rows + self.columns) * UNIT_K * ELEMENT * self.units
         """That an iteration brings into a workgroup's shared memory."""
@@ -118,7 +118,7 @@ def cost(t: Table, c: Constants) -> Cost:
         0,
     )
     loop, end = iterations * step, ends * tile
-    launch = np.full_like(loop, c.launch_seconds)
+    launch = c.launch_seconds + np.where(s.workgroups > 1, c.cluster_seconds, 0)
     asked = s.tiles * s.depth * s.workgroups * s.asked_bytes
     traffic = _traffic(t, s, grid, asked, c, mixed=streamed & ~aligned, streams=share * grid)
     stored = t.m * t.n * t.out_bytes
@@ -144,7 +144,7 @@ def _step(s: Shape, c: Constants) -> tuple[Column, Column]:
     rows = (MMA_M + s.mma_columns) * MMA_K * ELEMENT
     clocks = np.maximum(s.mma_columns / 2, rows / c.shared_bytes)
     multiply = count * clocks / c.clock + c.step_seconds
-    bring = s.operand_bytes / c.ingest_rate
+    bring = np.maximum(s.operand_bytes / c.ingest_rate, s.asked_bytes / c.ask_rate)
     ask = s.copies * c.copy_seconds + c.turn_seconds
     return np.maximum(np.maximum(multiply, bring), ask), count * rows
 

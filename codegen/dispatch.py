@@ -147,8 +147,12 @@ def matmul(
             raise
         _refuse(kernel, error)
     _calls.put(key, _prepare(a, b, c, out, beta, transpose_a, transpose_b, stream, False, None))
-    turned = {"transpose_a": transpose_a, "transpose_b": transpose_b}
-    return matmul(a, b, c, out, alpha, beta, stream=stream, **turned)
+    return matmul(
+        *(a, b, c, out, alpha, beta),
+        transpose_a=transpose_a,
+        transpose_b=transpose_b,
+        stream=stream,
+    )
 
 
 def _glance(array: Any, what: str) -> tuple[Hashable, ...]:

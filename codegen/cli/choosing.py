@@ -1,0 +1,34 @@
+"""`coordgraph explain --m … --n … --k …`: why a problem is multiplied as it is."""
+
+from __future__ import annotations
+
+from rich.table import Table
+from rich.text import Text
+
+from codegen.cli.output import print_block, print_json, stdout
+from coordgraph import Gemm
+
+__all__ = ["explain_choice"]
+
+
+def explain_choice(problem: Gemm, gpu: str | None, *, as_json: bool) -> None:
+    """Print the plans for a problem and the reasons for the first."""
+    from codegen.explaining import figures
+    from passes.choosing import explain
+
+    found = explain(problem, figures(gpu))
+    if as_json:
+        print_json(found.as_data())
+        return
+    head, *rows = found.rows()
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column(head[0], no_wrap=True)
+    for name in head[1:]:
+        table.add_column(name, justify="right")
+    for place, (plan, *numbers) in enumerate(rows):
+        table.add_row(Text(plan, "bold cyan" if place == 0 else "cyan"), *numbers)
+    print_block(table)
+    console = stdout()
+    console.print("\n[dim]microseconds; the table's terms are described in docs/choosing.md[/]")
+    for reason in found.reasons():
+        console.print(Text(reason), soft_wrap=True)

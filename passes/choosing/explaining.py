@@ -1,0 +1,115 @@
+"""Why a plan was chosen, as a table and in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from itertools import islice
+from typing import Any
+
+from coordgraph import Gemm
+from passes.choosing.constants import Constants, constants_of
+from passes.choosing.model import Cost
+from passes.choosing.ranking import Choice, choices, rank
+from passes.choosing.table import sizes
+
+__all__ = ["Explanation", "explain"]
+
+TERMS = tuple(f.name for f in fields(Cost) if f.name != "total")
+MICRO = 1e6
+KINDS = {
+    "data-parallel": "whole tiles only",
+    "two-tile-stream-k": "whole tiles and the last waves streamed",
+    "stream-k": "all tiles streamed",
+}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The best plans for a problem, best first, and what each is predicted to take.
+
+    `str` of it is a table in microseconds with the reasons under it.
+    """
+
+    problem: Gemm
+    device: Constants
+    choices: tuple[Choice, ...]
+    rivals: tuple[tuple[str, Choice], ...]
+    """The best of each kind of schedule."""
+
+    @property
+    def best(self) -> Choice:
+        """The plan that is chosen."""
+        return self.choices[0]
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain data; seconds."""
+        m, n, k = sizes(self.problem)
+        return {
+            "problem": {"m": m, "n": n, "k": k, "dtype": self.problem.dtype},
+            "device": self.device.device,
+            "estimated": self.device.estimated,
+            "source": self.device.source,
+            "plans": [
+                {"plan": str(c.plan), "seconds": c.seconds, "bound": c.bound, "terms": c.terms}
+                for c in self.choices
+            ],
+        }
+
+    def rows(self) -> list[list[str]]:
+        """The table: the plan, the total and each term in microseconds."""
+        head = ["plan", "total", *TERMS]
+        lines = [
+            [str(c.plan), *(_number(s) for s in (c.seconds, *(c.terms[t] for t in TERMS)))]
+            for c in self.choices
+        ]
+        return [head, *lines]
+
+    def reasons(self) -> list[str]:
+        """Sentences: what bounds the first plan, and what others would cost."""
+        best = self.best
+        m, n, k = sizes(self.problem)
+        rate = 2 * m * n * k / best.seconds / 1e12
+        found = [
+            f"{best.plan} should take {_number(best.seconds)} µs ({rate:.0f} TFLOP/s). "
+            f"What bounds it: {best.reason}."
+        ]
+        for words, rival in self.rivals:
+            if rival.plan != best.plan:
+                more = rival.seconds / best.seconds - 1
+                found.append(f"The best with {words}, {rival.plan}, would take {more:.1%} longer.")
+        kind = "estimated" if self.device.estimated else "measured"
+        found.append(f"Figures of the device are {kind}: {self.device.source}.")
+        return found
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines: list[str] = []
+        for plan, *numbers in rows:
+            cells = [x.rjust(width) for x, width in zip(numbers, widths[1:], strict=True)]
+            lines.append("  ".join([plan.ljust(widths[0]), *cells]))
+        return "\n".join([*lines, "", *self.reasons()])
+
+
+def explain(problem: Gemm, device: Constants | None = None, count: int = 8) -> Explanation:
+    """Why a plan is chosen for a problem whose sizes are given.
+
+    Args:
+        problem: with m, n and k.
+        device: the measured H200 where not given.
+        count: plans to list.
+    """
+    device = device or constants_of()
+    rivals: dict[str, Choice] = {}
+    for choice in choices(problem, device):
+        schedule = choice.plan.pipeline.rpartition("},")[2].partition("{")[0]
+        rivals.setdefault(KINDS[schedule], choice)
+        if len(rivals) == len(KINDS):
+            break
+    listed = tuple(islice((c for c in rank(problem, device, count) if c.terms), count))
+    return Explanation(problem, device, listed, tuple(rivals.items()))
+
+
+def _number(seconds: float) -> str:
+    micro = seconds * MICRO
+    return f"{micro:.1f}" if micro < 1000 else f"{micro:.0f}"
