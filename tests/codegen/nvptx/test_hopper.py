@@ -163,6 +163,16 @@ REFUSED: dict[str, tuple[LowerToHopper, dict[str, object], tuple[int, int, int]]
         {},
         (40, 128, 64),
     ),
+    "part 192x144 must be a multiple of 16 in m and in n, for each warpgroup": (
+        LowerToHopper(),
+        {"transpose_b": True},
+        (192, 144, 64),
+    ),
+    "part 128x272 needs instructions of 136 columns: no multiple of 16": (
+        LowerToHopper(),
+        {},
+        (128, 272, 64),
+    ),
     "a workgroup's part 128x128 must be a multiple of 64 in k": (
         LowerToHopper(),
         {},
