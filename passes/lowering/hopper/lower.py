@@ -58,8 +58,8 @@ __all__ = ["LowerToHopper"]
 LEAST_STAGES, ENOUGH_STAGES, MOST_STAGES = 2, 4, 12
 MOST_ACCUMULATORS = {2: 192, 4: 96}
 """Registers of a thread, by the bytes of an element of C: its loads need some of their own."""
-MOST_ALONE, MOST_SWAPPED = {2: 144, 4: 64}, 96
-"""The same where one warpgroup is to do without a second; swapped, it moves single elements."""
+MOST_ALONE, MOST_ALONE_BY_ELEMENTS = {2: 144, 4: 64}, 64
+"""The same where one warpgroup is to do without a second, and where it moves single elements."""
 CLUSTERS = (1, 2, 4, 8)
 PAIR = 2
 """Accumulators next to each other along the right operand's columns."""
@@ -121,7 +121,8 @@ class LowerToHopper(Pass):
         rows, columns = (graph.macro_tile[axis] // self._cluster[axis] for axis in (M, N))
         swapped = rows % MMA_M != 0 or rows < 2 * MMA_M <= columns
         kind = dtype(graph.gemm.out_dtype or graph.gemm.dtype)
-        alone = MOST_ALONE[kind.bytes] if not swapped else MOST_SWAPPED
+        easy = self.vector == CHUNK and not swapped
+        alone = MOST_ALONE[kind.bytes] if easy else MOST_ALONE_BY_ELEMENTS
         return Division(graph.macro_tile, self._cluster, swapped, alone)
 
     @property
