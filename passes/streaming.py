@@ -56,7 +56,7 @@ class Stream:
             spend more on bringing partials together than on their iterations leave at once.
         reduction: how pieces of a shared tile come together: the owner adds its `peers` one after
             another, or pieces are added by a `tree`; see `passes.fixup`. A tree pays where a
-            tile has more than about three peers.
+            tile has more than about seven peers.
     """
 
     space: Linear
