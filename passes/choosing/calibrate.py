@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgraph import Gemm
-from passes.choosing.candidates import slowed
+from passes.choosing.candidates import slow
 from passes.choosing.constants import FITTED, FOLDER, Constants, constants_of
 from passes.choosing.model import cost
 from passes.choosing.plan import Plan
@@ -69,9 +69,7 @@ class Measurements:
         numbers: dict[Gemm, int] = {}
         of = np.array([numbers.setdefault(gemm, len(numbers)) for gemm, _, _ in found], np.intp)
         seconds = np.array([t for _, _, t in found], np.float64)
-        # What is no candidate is not what the model has to know.
-        part_m, part_n = table.tile_m / table.cluster_m, table.tile_n / table.cluster_n
-        return cls(table, seconds, of, (table.turned_b == 1) | ~slowed(part_m, part_n))
+        return cls(table, seconds, of, ~slow(table))  # the model need not know what is no candidate
 
     def where(self, chosen: Flag) -> Measurements:
         """Some of the rows."""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
 
 import numpy as np
 
 from coordgraph import Gemm
 from coordgraph.tensors import dtype
 from passes.choosing.constants import Constants
+from passes.choosing.model import ALONE, ALONE_LESS, TREE, WARPGROUP, Shape
 from passes.choosing.plan import Plan
 from passes.choosing.table import Column, Flag, Table, sizes
 
-__all__ = ["candidates", "tilings"]
+__all__ = ["candidates", "slow", "sums", "tilings"]
 
 Tiling = tuple[int, int, int, int, int, int]
 """Tile m, n, k and cluster m, n, k."""
@@ -23,44 +23,41 @@ UNIT_K = 64
 WIDTHS = {
     16: (64, 128, 192, 256),
     32: (64, 128, 256),
+    48: (128,),
     64: (64, 80, 96, 112, 128, 192, 256),
+    80: (128,),
+    96: (128, 256),
+    112: (128,),
     128: (48, *range(64, 257, 16), 288, 320),
     192: (64, 96, 128, 160, 192),
-    256: (64, 96, 112, 128, 144, 160, 176, 192),
+    256: (64, 96, 112, 128, 144, 160, 192),
     320: (96, 128),
 }
 """Of a workgroup's part of a tile, by its rows: those that were measured."""
-FEW_ROWS = (16, 32)
+FEW_ROWS, FEW_TILE = (16, 32), 128
 MOST_SUMS = {2: 192, 4: 96}
 """Accumulators of a workitem, by the bytes of an element of C; see `LowerToHopper`."""
-MOST_SUMS_STREAMED = 160
+MOST_SUMS_STREAMED = 144
 """Of plans that send and receive partial sums."""
 BANDS = (4, 8, 16)
 LEAST_DEPTH = 4
 """Iterations of a tile that are worth being divided."""
-MOST_SPLITS = 64
-SHORT = 320
-"""Rows and columns of a workgroup's part, together, of a short iteration."""
+MOST_SPLITS, TREE_PEERS = 64, 3
+NARROWEST = 32
+"""Elements of a box."""
 PLAIN, PERSISTENT, STREAM_K, TWO_TILE = range(4)
 
 
 @cache
-def tilings(out_bytes: int, narrow_boxes: bool) -> tuple[Tiling, ...]:
-    """Tiles and clusters that can be lowered.
-
-    Args:
-        out_bytes: of an element of C and D.
-        narrow_boxes: widths that are multiples of 16 only, where that costs nothing.
-    """
-    return tuple(dict.fromkeys(_tilings(out_bytes, narrow_boxes)))
+def tilings(out_bytes: int) -> tuple[Tiling, ...]:
+    """Tiles and clusters that can be lowered, where an element of C and D has so many bytes."""
+    return tuple(dict.fromkeys(_tilings(out_bytes)))
 
 
-def _tilings(out_bytes: int, narrow_boxes: bool) -> Iterator[Tiling]:
+def _tilings(out_bytes: int) -> Iterator[Tiling]:
     for rows, widths in WIDTHS.items():
         for columns in widths:
-            if not narrow_boxes and slowed(rows, columns):
-                continue
-            if sums(rows, columns) > MOST_SUMS[out_bytes]:
+            if sums(rows, columns, out_bytes) > MOST_SUMS[out_bytes]:
                 continue
             yield rows, columns, UNIT_K, 1, 1, 1
             if rows >= 64:
@@ -72,36 +69,35 @@ def _tilings(out_bytes: int, narrow_boxes: bool) -> Iterator[Tiling]:
                 yield rows, columns, 2 * UNIT_K, 1, 1, 1
 
 
-def slowed(rows: Any, columns: Any) -> Any:
-    """Where boxes narrower than 64 elements take longer than the multiplications; also of arrays.
-
-    It was measured so (B as it is against its transpose): for boxes of 16 elements always, for
-    boxes of 32 where an iteration is short.
-    """
-    return (columns % 32 != 0) | ((columns % 64 != 0) & (rows + columns < SHORT))
-
-
-def sums(rows: int, columns: int) -> int:
+def sums(rows: int, columns: int, out_bytes: int) -> int:
     """Accumulators of a workitem; more than any limit where no division is possible."""
     swapped = rows % 64 != 0 or rows < 128 <= columns
     left, right = (columns, rows) if swapped else (rows, columns)
-    if left % 64 or right % 16:
-        return 1 << 30
-    whole = left % 128 == 0
-    two = whole or right % 32 == 0
-    share = right if whole or not two else right // 2
+    most = ALONE if out_bytes == 2 and not swapped else ALONE_LESS
+    consumers = 1 if rows * columns <= most * WARPGROUP else 2
+    share = right if left % 128 == 0 or consumers == 1 else right // 2
     pieces = -(-share // 256)
-    if share % pieces or share // pieces % 8:
+    if left % 64 or right % 16 or share % 16 or share % (16 * pieces):
         return 1 << 30
-    return left // 64 * share // 2 // (2 if whole else 1)
+    return rows * columns // consumers // WARPGROUP
+
+
+def slow(table: Table) -> Flag:
+    """Rows whose B, as it is, comes in boxes of 16 elements, which slow the copy engine.
+
+    It was measured so against B given as its transpose: a fifth to a half slower.
+    """
+    return (table.turned_b == 0) & (Shape(table).box_n < NARROWEST)
 
 
 def candidates(problem: Gemm, device: Constants) -> Table:
     """Plans for a problem whose sizes are given, as a table without those that make no sense."""
     m, n, k = sizes(problem)
     out_bytes = dtype(problem.out_dtype or problem.dtype).bytes
-    known = _columns(out_bytes, problem.transpose_b)
-    keep = (known[0] < 2 * max(m, 16)) & (known[1] < 2 * max(n, 64))
+    known = _columns(out_bytes)
+    # Where a tile has all rows, each column of B is read by one workgroup alone.
+    keep = (known[0] >= min(m, FEW_TILE)) & (known[0] < 2 * max(m, FEW_ROWS[0]))
+    keep &= known[1] < 2 * max(n, UNIT_K)
     tile_m, tile_n, tile_k, *cluster = (column[keep] for column in known[:6])
     workgroups = cluster[0] * cluster[1] * cluster[2]
     slots = device.slots(workgroups)
@@ -119,8 +115,12 @@ def candidates(problem: Gemm, device: Constants) -> Table:
     even, any_split = np.ones_like(most), np.minimum(most, MOST_SPLITS)
     for split in range(2, int(any_split.max(initial=1)) + 1):
         even = np.where((depth % split == 0) & (split <= most), split, even)
-    parts.append((STREAM_K, divide & (even > 1), tiles * even))
-    parts.append((STREAM_K, divide & (any_split > 1) & (any_split != even), tiles * any_split))
+    parts.append((STREAM_K, divide & (even > 1) & (tiles * even != slots), tiles * even))
+    uneven = divide & (any_split > 1) & (any_split != even) & (tiles * any_split != slots)
+    parts.append((STREAM_K, uneven, tiles * any_split))
+    many = any_split > TREE_PEERS
+    parts.append((TREE, divide & many & (even > 1) & (tiles * even != slots), tiles * even))
+    parts.append((TREE, divide & many & (tiles % slots != 0), slots))
     bands = [1, *(band for band in BANDS if band < m)]
     rows: list[tuple[Column, ...]] = []
     for kind, mask, grid in parts:
@@ -134,15 +134,17 @@ def candidates(problem: Gemm, device: Constants) -> Table:
     same = np.ones_like(joined[0])
     extents = (same * m, same * n, same * k)
     turned = (same * problem.transpose_a, same * problem.transpose_b)
-    return Table(*extents, *turned, same * out_bytes, *joined)
+    table = Table(*extents, *turned, same * out_bytes, *joined)
+    chosen = ~slow(table)
+    return table.where(chosen) if chosen.any() else table
 
 
 @cache
-def _columns(out_bytes: int, narrow_boxes: bool) -> tuple[Column, ...]:
+def _columns(out_bytes: int) -> tuple[Column, ...]:
     """The columns of `tilings`, and the accumulators of each."""
-    found = np.array(tilings(out_bytes, narrow_boxes), np.float64)
+    found = np.array(tilings(out_bytes), np.float64)
     part = found[:, :2] / found[:, 3:5]
-    held = [sums(int(rows), int(columns)) for rows, columns in part]
+    held = [sums(int(rows), int(columns), out_bytes) for rows, columns in part]
     return (*found.T, np.array(held, np.float64))
 
 

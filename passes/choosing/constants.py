@@ -35,6 +35,8 @@ class Constants:
         turn_seconds, copy_seconds: of the producer, for an iteration and for each box of it.
         ingest_rate: bytes a second into an SM's shared memory, and `ask_rate` those of them that it
             asks for itself, without what others of its cluster bring.
+        straddle: what asking for a box takes longer where its rows begin inside cache lines.
+        outside: what an iteration takes longer where narrow boxes lie wholly outside B.
         l2_rate, dram_rate: bytes a second of all.
         dram_seconds: until the first bytes come from memory.
         l2_bytes: of the cache, as far as it is of use.
@@ -43,6 +45,7 @@ class Constants:
         cluster_seconds: of one with clusters, besides.
         tile_seconds, store_rate: the end of a tile, and bytes of D a second of a workgroup.
         send_seconds, send_rate, receive_seconds, receive_rate: a partial sum, sent and added.
+        level_seconds: of a level of a tree of partial sums, besides what is received.
         sum_seconds, sum_rate: the sum over a cluster that divides k.
         power_flops, power_shared, power_l2, power_dram: operations and bytes a second that the
             power limit allowed if there were nothing else.
@@ -62,6 +65,8 @@ class Constants:
     copy_seconds: float = 35e-9
     ingest_rate: float = 110e9
     ask_rate: float = 100e9
+    straddle: float = 2.0
+    outside: float = 1.2
     l2_rate: float = 7.5e12
     dram_rate: float = 4.3e12
     dram_seconds: float = 0.5e-6
@@ -75,6 +80,7 @@ class Constants:
     send_rate: float = 30e9
     receive_seconds: float = 0.4e-6
     receive_rate: float = 70e9
+    level_seconds: float = 1e-6
     sum_seconds: float = 1.2e-6
     sum_rate: float = 80e9
     power_flops: float = 1000e12

@@ -102,8 +102,8 @@ def explain(problem: Gemm, device: Constants | None = None, count: int = 8) -> E
     device = device or constants_of()
     rivals: dict[str, Choice] = {}
     for choice in choices(problem, device):
-        schedule = choice.plan.pipeline.rpartition("},")[2].partition("{")[0]
-        rivals.setdefault(KINDS[schedule], choice)
+        words = next(words for name, words in KINDS.items() if name in choice.plan.pipeline)
+        rivals.setdefault(words, choice)
         if len(rivals) == len(KINDS):
             break
     listed = tuple(islice((c for c in rank(problem, device, count) if c.terms), count))

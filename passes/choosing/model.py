@@ -14,14 +14,18 @@ import numpy as np
 from passes.choosing.constants import Constants
 from passes.choosing.table import Column, Flag, Table
 
-__all__ = ["Cost", "Shape", "cost"]
+__all__ = ["ALONE", "ALONE_LESS", "TREE", "WARPGROUP", "Cost", "Shape", "cost"]
 
-STREAM_K, TWO_TILE = 2, 3
+STREAM_K, TWO_TILE, TREE = 2, 3, 4
 ELEMENT, ACCUMULATOR = 2, 4
 """Bytes of an element of A and B, and of a partial sum."""
 MMA_M, MMA_K, UNIT_K = 64, 16, 64
 """Rows and depth of an instruction; depth of a row of shared memory."""
-WIDEST_COLUMNS = 256
+WIDEST_COLUMNS, WARPGROUP, LINE = 256, 128, 128
+SHORT = 320
+"""Rows and columns of a workgroup's part, together, of a short iteration."""
+ALONE, ALONE_LESS = 144, 64
+"""Accumulators of a workitem up to which one warpgroup multiplies alone; see `LowerToHopper`."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,9 @@ class Shape:
         swapped = (self.rows % MMA_M != 0) | ((self.rows < 2 * MMA_M) & (self.columns >= 2 * MMA_M))
         left = np.where(swapped, self.columns, self.rows)
         right = np.where(swapped, self.rows, self.columns)
-        divided = (left % (2 * MMA_M) != 0) & (right % 32 == 0)
-        self.consumers = np.where((left % (2 * MMA_M) == 0) | divided, 2, 1)
+        most = np.where(swapped | (t.out_bytes > 2), ALONE_LESS, ALONE)
+        self.consumers = np.where(self.rows * self.columns <= most * WARPGROUP, 1, 2)
+        divided = (left % (2 * MMA_M) != 0) & (self.consumers == 2)
         share = np.where(divided, right / 2, right)
         self.pieces = np.ceil(share / WIDEST_COLUMNS)
         self.mma_columns = share / self.pieces
@@ -83,11 +88,24 @@ class Shape:
             (self.rows / t.cluster_n + self.columns / t.cluster_m) * UNIT_K * ELEMENT * self.units
         )
         """Of them those that the workgroup itself asks the L2 cache for."""
+        row_a, row_b = np.where(t.turned_a == 1, t.m, t.k), np.where(t.turned_b == 1, t.k, t.n)
+        straddling_a, straddling_b = (row * ELEMENT % LINE != 0 for row in (row_a, row_b))
+        rows_a, rows_b = self.rows / t.cluster_n, self.columns / t.cluster_m
+        self.straddling = (rows_a * straddling_a + rows_b * straddling_b) / (rows_a + rows_b)
+        """The share of them in rows that do not begin with a cache line."""
         self.partial_bytes = self.rows * self.columns * ACCUMULATOR
-        box_m, box_n = np.gcd(self.rows.astype(int), 64), np.gcd(self.columns.astype(int), 64)
+        narrow = np.gcd(self.mma_columns.astype(int), UNIT_K)
+        box_m = np.where(swapped, narrow, UNIT_K)
+        self.box_n = np.where(swapped, UNIT_K, narrow)
+        """Elements of a box of B along n, where that is the contiguous axis."""
+        beyond = np.ceil(t.n / self.columns) * self.columns - t.n
+        narrow_boxes = (self.box_n < UNIT_K) & (beyond >= self.box_n)
+        short = self.rows + self.columns < SHORT
+        self.outside = (t.turned_b == 0) & narrow_boxes & short
+        """Where narrow boxes lie wholly outside B, and iterations are short."""
         self.copies = self.units * (
             np.where(t.turned_a == 1, self.rows / box_m, 1)
-            + np.where(t.turned_b == 1, 1, self.columns / box_n)
+            + np.where(t.turned_b == 1, 1, self.columns / self.box_n)
         )
         """Boxes that the producer asks for in an iteration."""
 
@@ -111,7 +129,10 @@ def cost(t: Table, c: Constants) -> Cost:
     shared = peers > 0
     send = c.send_seconds + s.partial_bytes / c.send_rate
     receive = c.receive_seconds + s.partial_bytes / c.receive_rate
-    fixup = np.where(shared, send + peers * receive, 0)
+    # In a tree, pieces are added level by level; each level waits for a piece to be sent.
+    levels = np.ceil(np.log2(peers + 1))
+    added = np.where(t.schedule == TREE, levels * (receive + c.level_seconds), peers * receive)
+    fixup = np.where(shared, send + added, 0)
     sums = np.where(
         t.cluster_k > 1,
         ends * (c.sum_seconds + s.partial_bytes * (t.cluster_k - 1) / c.sum_rate),
@@ -144,14 +165,17 @@ def _step(s: Shape, c: Constants) -> tuple[Column, Column]:
     rows = (MMA_M + s.mma_columns) * MMA_K * ELEMENT
     clocks = np.maximum(s.mma_columns / 2, rows / c.shared_bytes)
     multiply = count * clocks / c.clock + c.step_seconds
-    bring = np.maximum(s.operand_bytes / c.ingest_rate, s.asked_bytes / c.ask_rate)
+    # Rows that begin inside a cache line have one line more in each box.
+    lines = 1 + (c.straddle - 1) * s.straddling
+    bring = np.maximum(s.operand_bytes / c.ingest_rate, s.asked_bytes * lines / c.ask_rate)
     ask = s.copies * c.copy_seconds + c.turn_seconds
-    return np.maximum(np.maximum(multiply, bring), ask), count * rows
+    step = np.maximum(np.maximum(multiply, bring), ask)
+    return step * np.where(s.outside, c.outside, 1), count * rows
 
 
 def _shares(t: Table, s: Shape, grid: Column) -> tuple[Column, Column, Flag]:
     """Whole tiles of the busiest workgroup, iterations that it streams besides, and if any are."""
-    streams, two = t.schedule == STREAM_K, t.schedule == TWO_TILE
+    streams, two = (t.schedule == STREAM_K) | (t.schedule == TREE), t.schedule == TWO_TILE
     fit = np.floor(s.tiles / grid)
     fewer = np.where(s.tiles % grid == 0, fit, np.maximum(fit - 1, 0))
     waves = np.where(streams, 0, np.where(two, fewer, np.ceil(s.tiles / grid)))

@@ -29,13 +29,15 @@ SCHEDULES = (
     "data-parallel{persistent=true}",
     "stream-k{owner=last}",
     "two-tile-stream-k{owner=last}",
+    "stream-k{owner=last,reduction=tree}",
 )
 """The schedules that are judged; `Table.schedule` is a place in here."""
-_KINDS: dict[tuple[type[Pass], bool], int] = {
-    (DataParallel, False): 0,
-    (DataParallel, True): 1,
-    (StreamK, False): 2,
-    (TwoTileStreamK, False): 3,
+_KINDS: dict[tuple[type[Pass], str], int] = {
+    (DataParallel, ""): 0,
+    (DataParallel, "persistent"): 1,
+    (StreamK, "peers"): 2,
+    (TwoTileStreamK, "peers"): 3,
+    (StreamK, "tree"): 4,
 }
 
 
@@ -91,7 +93,7 @@ class Table:
         tile = numbers("tile_m", "tile_n", "tile_k")
         cluster = numbers("cluster_m", "cluster_n", "cluster_k")
         schedule, grid, width = numbers("schedule", "workgroups", "width")
-        order = "" if width == 1 else f"rasterize{{width={width}}},"
+        order = "" if width == 1 else f"{Rasterize(width)},"
         return Plan(
             cast(tuple[int, int, int], tile),
             cast(tuple[int, int, int], cluster),
@@ -111,7 +113,8 @@ def sizes(problem: Gemm) -> tuple[int, int, int]:
 def _numbers(gemm: Gemm, plan: Plan) -> tuple[float, ...]:
     """A row. ValueError where the plan is of a kind that no model knows."""
     *orders, last = Pipeline.parse(plan.pipeline).passes
-    kind = _KINDS.get((type(last), getattr(last, "persistent", False)))
+    persistent = "persistent" if getattr(last, "persistent", False) else ""
+    kind = _KINDS.get((type(last), getattr(last, "reduction", persistent)))
     owner = getattr(last, "owner", "last")
     if kind is None or owner != "last" or not all(isinstance(o, Rasterize) for o in orders):
         raise ValueError(f"no model knows '{plan.pipeline}'")

@@ -1,0 +1,207 @@
+"""`codegen.matmul` on the CPU, and its choices on a GPU that only writes down what it is told."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import codegen
+from codegen import dispatch, tuning
+from codegen.nvptx import driver
+from coordgraph import CodegenError, Gemm, LaunchError, ParseError, PassError
+from passes.choosing import Plan, rank
+from tests.codegen.nvptx.fake_driver import CONTEXT, FakeDriver, install, matrix
+
+A, B, D = 1 << 30, 2 << 30, 3 << 30
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
+    dispatch.forget()
+    tuning.forget()
+    yield
+    dispatch.forget()
+    tuning.forget()
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    found = install(monkeypatch)
+    here = driver.Device(0, "NVIDIA H200", "sm_90a", 132, CONTEXT)
+    monkeypatch.setattr(driver, "device", lambda ordinal=0: here)
+    bindings = driver.bindings()
+    done = bindings.CUresult.CUDA_SUCCESS
+    monkeypatch.setattr(bindings, "cuDriverGetVersion", lambda: (done, 13000))
+    return found
+
+
+def operands(m: int, n: int, k: int, kind: type = np.float32) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng(m * n + k)
+    a, b = random.integers(-4, 5, (m, k)), random.integers(-4, 5, (k, n))
+    return a.astype(kind), b.astype(kind)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [(1, 1, 1), (3, 50, 7), (70, 33, 129)])
+def test_numpy_arrays_are_multiplied(size: tuple[int, int, int], kind: type):
+    a, b = operands(*size, kind)
+    for _ in range(2):
+        assert np.array_equal(codegen.matmul(a, b), a @ b)
+    out = np.full((size[0], size[1]), np.nan, kind)
+    assert codegen.matmul(a, b, out=out) is out
+    assert np.array_equal(out, a @ b)
+
+
+def test_transposes_are_read_where_they_lie():
+    a, b = operands(20, 30, 40)
+    stored_a, stored_b = np.ascontiguousarray(a.T), np.ascontiguousarray(b.T)
+    want = a @ b
+    assert np.array_equal(codegen.matmul(stored_a.T, stored_b.T), want)
+    assert np.array_equal(codegen.matmul(stored_a, b, transpose_a=True), want)
+    assert np.array_equal(codegen.matmul(a, stored_b, transpose_b=True), want)
+    # The transpose of a transpose is the array itself.
+    assert np.array_equal(codegen.matmul(a.T, b, transpose_a=True), want)
+
+
+def test_the_epilogue_has_its_scalars():
+    a, b = operands(20, 30, 40)
+    c = np.ones((20, 30), np.float32)
+    assert np.allclose(codegen.matmul(a, b, c, alpha=2.0, beta=-3.0), 2 * (a @ b) - 3)
+
+
+def test_a_plan_can_be_told():
+    a, b = operands(100, 100, 100)
+    plan = "32x32x16 stream-k{owner=last} on 5"
+    assert np.array_equal(codegen.matmul(a, b, plan=plan), a @ b)
+    assert np.array_equal(codegen.matmul(a, b, plan=Plan((64, 64, 64))), a @ b)
+
+
+@pytest.mark.parametrize(
+    ("plan", "error"), [("quick", PassError), ("8x8x8 qick", ParseError), ("8x8x8@c2x1 x", None)]
+)
+def test_a_plan_that_cannot_be_used_is_refused(plan: str, error: type[Exception] | None):
+    a, b = operands(4, 4, 4)
+    with pytest.raises(error or (ParseError, CodegenError)):
+        codegen.matmul(a, b, plan=plan)
+
+
+def test_clusters_are_refused_where_there_are_none():
+    a, b = operands(4, 4, 4)
+    with pytest.raises(CodegenError, match="no clusters on cpu"):
+        codegen.matmul(a, b, plan="64x64x64@c2x1 data-parallel")
+
+
+def test_operands_must_fit():
+    a, b = operands(4, 5, 6)
+    with pytest.raises(LaunchError, match="k would be 6 and 4"):
+        codegen.matmul(a, a)
+    with pytest.raises(LaunchError, match="not contiguous"):
+        codegen.matmul(a[:, ::2], b[:3])
+    with pytest.raises(LaunchError, match="a matrix is needed"):
+        codegen.matmul(a[0], b)
+
+
+def test_a_call_like_one_before_chooses_nothing(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch):
+    a, b, d = matrix(512, 1024, A), matrix(768, 1024, B), matrix(512, 768, D)
+    codegen.matmul(a, b, out=d, transpose_b=True)
+    monkeypatch.setattr(dispatch, "_prepare", None)
+    codegen.matmul(a, b, out=d, transpose_b=True)
+    assert len(fake.launches) == 2
+    assert fake.launches[0] == fake.launches[1]
+
+
+def test_the_best_plan_is_launched(fake: FakeDriver):
+    plan = rank(Gemm("bf16", m=512, n=768, k=1024, transpose_b=True))[0].plan
+    a, b, d = matrix(512, 1024, A), matrix(768, 1024, B), matrix(512, 768, D)
+    codegen.matmul(a, b, out=d, transpose_b=True)
+    workgroups = plan.workgroups or -(-512 // plan.tile[0]) * -(-768 // plan.tile[1])
+    ctas = plan.cluster[0] * plan.cluster[1] * plan.cluster[2]
+    assert fake.launches[-1].grid == (workgroups * ctas, 1, 1)
+
+
+def test_one_kernel_serves_every_size_of_a_plan(fake: FakeDriver):
+    for m in (512, 520, 528):
+        plan = "128x128x64 data-parallel"
+        codegen.matmul(matrix(m, 64, A), matrix(64, 768, B), out=matrix(m, 768, D), plan=plan)
+    assert len(fake.loaded) == 1
+
+
+def test_rows_of_odd_length_take_another_plan(fake: FakeDriver):
+    codegen.matmul(matrix(500, 333, A), matrix(333, 700, B), out=matrix(500, 700, D))
+    assert "wgmma" not in fake.loaded[-1]
+    assert "mma.sync" in fake.loaded[-1]
+
+
+def test_a_plan_that_spills_gives_way_to_the_next(fake: FakeDriver):
+    refused: list[str] = []
+
+    def spills(code: str) -> bool:
+        """All code with the multiplication of the first that comes."""
+        multiply = re.findall(r"wgmma\.mma_async\S+", code)[0]
+        if multiply in refused or not refused:
+            refused.append(multiply)
+            return True
+        return False
+
+    fake.spills = spills
+    a, b, d = matrix(512, 1024, A), matrix(1024, 768, B), matrix(512, 768, D)
+    codegen.matmul(a, b, out=d)
+    assert len(fake.launches) == 1
+    tries = len(refused)
+    dispatch._calls = type(dispatch._calls)(8)  # the kernels are still known
+    codegen.matmul(a, b, out=d)
+    assert len(refused) == tries
+    assert any(isinstance(known, CodegenError) for known in dispatch._kernels.values())
+
+
+def situation() -> dispatch.Situation:
+    gemm = Gemm("bf16", "bf16", 512, 768, 1024)
+    return dispatch.Situation(gemm, "sm_90a", "NVIDIA H200", 132, 0, True)
+
+
+def test_what_was_measured_is_used(fake: FakeDriver, tmp_path: Path):
+    best = Plan.parse("64x64x64 stream-k{owner=last} on 77")
+    tuning.remember(situation(), best, 1e-5)
+    tuning.forget()
+    codegen.matmul(matrix(512, 1024, A), matrix(1024, 768, B), out=matrix(512, 768, D))
+    assert fake.launches[-1].grid == (77, 1, 1)
+    (entry,) = json.loads((tmp_path / "tuned.json").read_text()).values()
+    assert entry["plan"] == str(best)
+    assert entry["problem"].startswith("512x768x1024 nn bf16 bf16")
+    codegen.matmul(matrix(512, 1024, A), matrix(1024, 776, B), out=matrix(512, 776, D))
+    assert fake.launches[-1].grid != (77, 1, 1)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"x": 1}', '{"x": {"plan": 5}}'])
+def test_a_damaged_file_is_done_without(fake: FakeDriver, tmp_path: Path, text: str):
+    (tmp_path / "tuned.json").write_text(text)
+    assert tuning.remembered(situation()) is None
+    tuning.remember(situation(), Plan((64, 64, 64)), 1.0)
+    tuning.forget()
+    assert tuning.remembered(situation()) == Plan((64, 64, 64))
+
+
+def test_without_a_cache_a_process_remembers_by_itself(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COORDGRAPH_CACHE", "off")
+    assert tuning.remembered(situation()) is None
+    tuning.remember(situation(), Plan((64, 64, 64)), 1.0)
+    assert tuning.remembered(situation()) == Plan((64, 64, 64))
+
+
+def test_there_is_nothing_to_tune_on_the_cpu():
+    a, b = operands(9, 9, 9)
+    assert np.array_equal(codegen.matmul(a, b, tune=True), a @ b)
+
+
+def test_explain_takes_sizes():
+    found = codegen.explain(2048, 2304, 8192, transpose_b=True, device="NVIDIA H200")
+    assert found.best.plan == rank(Gemm("bf16", None, 2048, 2304, 8192, False, True))[0].plan
+    assert "estimated" in str(codegen.explain(64, 64, 64, device="NVIDIA H100 SXM5"))

@@ -1,0 +1,71 @@
+"""Plans: text and back, graphs, lowerings."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordgraph import Gemm, ParseError, PassError
+from passes.choosing import Plan
+from passes.choosing.table import SCHEDULES, Table
+
+TEXTS = (
+    "128x256x64 data-parallel",
+    "256x256x64@c2x1 two-tile-stream-k{owner=last} on 66",
+    "16x64x128@c1x1x2 stream-k{owner=last} on 60",
+    "256x512x64@c1x2 rasterize{width=4},data-parallel{persistent=true} on 66",
+)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_text_is_read_back(text: str):
+    plan = Plan.parse(text)
+    assert str(plan) == text
+    assert Plan.parse(f"  {text} ") == plan
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_table_keeps_plans(text: str):
+    gemm = Gemm("bf16", m=300, n=400, k=500)
+    assert Table.of([(gemm, Plan.parse(text))]).plan(0) == Plan.parse(text)
+
+
+@pytest.mark.parametrize("text", ["", "data-parallel", "128x256 data-parallel", "128x128x64@c2 x"])
+def test_what_is_no_plan_is_refused(text: str):
+    with pytest.raises(PassError, match="is no plan"):
+        Plan.parse(text)
+
+
+def test_an_unknown_pass_is_refused():
+    with pytest.raises(ParseError):
+        Plan.parse("128x256x64 stream-q")
+
+
+def test_the_graph_is_scheduled_and_the_lowering_has_the_cluster():
+    plan = Plan.parse(TEXTS[1])
+    graph = plan.graph(Gemm("bf16", transpose_b=True))
+    assert (graph.level, graph.macro_tile) == ("scheduled", (256, 256, 64))
+    assert (plan.lowering.cluster_m, plan.lowering.cluster_n) == (2, 1)
+    assert plan.why_not(Gemm("bf16", m=64, n=64, k=64)) is None
+    assert Plan((250, 256, 64)).why_not(Gemm("bf16"))
+
+
+def test_plans_with_other_grids_share_a_kernel():
+    one, other = Plan.parse("128x128x64 stream-k on 5"), Plan.parse("128x128x64 stream-k on 6")
+    assert one != other
+    assert one.kernel == other.kernel
+
+
+def test_a_width_that_is_the_default_is_not_written():
+    text = "128x256x64 rasterize,data-parallel"
+    assert str(Plan.parse("128x256x64 rasterize{width=8},data-parallel")) == text
+
+
+@pytest.mark.parametrize("pipeline", ["stream-k", "reorder{swap=true},data-parallel"])
+def test_what_no_model_knows_is_refused(pipeline: str):
+    with pytest.raises(ValueError, match="no model knows"):
+        Table.of([(Gemm("bf16", m=1, n=1, k=1), Plan((64, 64, 64), pipeline=pipeline))])
+
+
+def test_schedules_are_written_as_passes_write_them():
+    for text in SCHEDULES:
+        assert Plan.parse(f"64x64x64 {text}").pipeline == text

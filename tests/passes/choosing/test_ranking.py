@@ -1,0 +1,115 @@
+"""Rankings: order, speed, reasons; devices."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from coordgraph import Gemm
+from passes.choosing import Plan, choices, constants_of, explain, rank
+from passes.choosing.constants import FOLDER, Constants, known_devices
+from passes.choosing.simple import host_plan, instructions_plan
+
+SIZES = [(4096, 4096, 4096), (16, 8192, 8192), (1, 1, 1), (512, 512, 65536), (100352, 64, 576)]
+
+
+def problem(m: int, n: int, k: int) -> Gemm:
+    return Gemm("bf16", m=m, n=n, k=k, transpose_b=True)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_best_comes_first(size: tuple[int, int, int]):
+    found = list(choices(problem(*size)))
+    seconds = [choice.seconds for choice in found]
+    assert seconds == sorted(seconds)
+    assert rank(problem(*size))[0] == found[0]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_short_list_ends_with_a_plan_without_clusters(size: tuple[int, int, int]):
+    found = [choice.plan for choice in rank(problem(*size), None, 5)]
+    assert len(set(found)) == len(found)
+    assert any(plan.cluster == (1, 1, 1) for plan in found)
+
+
+def test_a_size_must_be_given():
+    with pytest.raises(ValueError, match="give m, n and k"):
+        rank(Gemm("bf16"))
+
+
+def test_choosing_is_quick():
+    next(choices(problem(64, 64, 64)))
+    start = time.perf_counter()
+    for size in range(1000, 1010):
+        next(choices(problem(size, 4000, 4000)))
+    assert (time.perf_counter() - start) / 10 < 0.02
+
+
+def test_deep_problems_with_few_tiles_are_divided_in_k():
+    best = next(choices(problem(512, 512, 65536)))
+    tiles = -(-512 // best.plan.tile[0]) * -(-512 // best.plan.tile[1])
+    assert "stream-k" in best.plan.pipeline
+    assert best.plan.workgroups is not None
+    assert best.plan.workgroups > 2 * tiles
+
+
+def test_few_rows_are_bound_by_memory():
+    assert next(choices(problem(16, 16384, 16384))).bound == "dram"
+
+
+def test_few_rows_take_a_low_tile():
+    assert next(choices(problem(16, 16384, 16384))).plan.tile[0] == 16
+
+
+def test_the_explanation_tells_terms_and_reasons():
+    found = explain(problem(2048, 2304, 8192))
+    text = str(found)
+    assert text.splitlines()[0].split()[:3] == ["plan", "total", "launch"]
+    assert text.splitlines()[1].startswith(str(found.best.plan))
+    assert "What bounds it:" in text
+    assert "Figures of the device are measured" in text
+    assert len(found.rows()) == 9
+    assert found.as_data()["plans"][0]["seconds"] == found.best.seconds
+
+
+def test_every_file_of_a_device_can_be_read():
+    for path in FOLDER.glob("*.json"):
+        constants = Constants.from_json(path.read_text("utf-8"))
+        assert Constants.from_json(constants.to_json()) == constants
+        assert path.stem == constants.device.lower().replace(" ", "-")
+
+
+def test_an_unknown_device_is_scaled_and_says_so():
+    measured = known_devices()["NVIDIA H200"]
+    found = constants_of("NVIDIA H100 PCIe", 114)
+    assert found.estimated
+    assert not measured.estimated
+    assert found.pairs == 57
+    assert found.l2_rate == pytest.approx(measured.l2_rate * 114 / 132)
+    assert found.clock == measured.clock
+    assert constants_of("NVIDIA H200", 132) == measured
+
+
+def test_a_part_of_a_device_has_fewer_slots():
+    part = constants_of("NVIDIA H200", 60)
+    best = next(choices(problem(4096, 4096, 4096), part)).plan
+    assert best.workgroups is None or best.workgroups <= 60
+
+
+@pytest.mark.parametrize(("m", "tile"), [(5, 16), (40, 64), (5000, 256)])
+def test_tiles_for_processor_cores_fit_the_problem(m: int, tile: int):
+    assert host_plan(m, 9, 1000).tile == (tile, 16, 64)
+
+
+def test_plans_for_older_gpus_fill_the_processors():
+    assert instructions_plan(8192, 8192, 512, 108) == Plan((128, 128, 32))
+    assert instructions_plan(1024, 1024, 512, 108).tile == (64, 64, 32)
+    assert "stream-k" in instructions_plan(256, 256, 8192, 108).pipeline
+    assert instructions_plan(64, 64, 64, 108) == Plan((64, 64, 32))
+
+
+def test_figures_replace_one_another():
+    base = constants_of()
+    assert base.with_figures({"clock": 1e9}) == replace(base, clock=1e9)
