@@ -1,0 +1,133 @@
+"""`codegen.matmul` on a GPU: results in every layout, tuning, CUDA graphs, the cost of a call."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pytest
+
+import codegen
+from codegen import dispatch, tuning
+from coordgraph import LaunchError
+from tests.support.gpu import Gpu
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("gpu")
+
+TOLERANCE = 4e-3
+"""Relative, in the Frobenius norm: bf16 rounds the result to 2⁻⁹."""
+ON_TOP = 5e-6
+"""Seconds that choosing may add to the kernel's own call, on a busy host."""
+LAYOUTS = ("nn", "nt", "tn", "tt")
+
+
+def stored(m: int, n: int, k: int, layout: str) -> tuple[Any, Any]:
+    """A and B, or their transposes, row-major."""
+    shapes = (k, m) if layout[0] == "t" else (m, k), (n, k) if layout[1] == "t" else (k, n)
+    a, b = (torch.randn(*shape, device="cuda", dtype=torch.bfloat16) for shape in shapes)
+    return a, b
+
+
+def check(found: Any, want: Any) -> None:
+    error = ((found.double() - want).norm() / want.norm()).item()
+    assert error < TOLERANCE
+
+
+def sizes() -> list[tuple[int, int, int, str]]:
+    """Of every order of magnitude, most of them with rows that the copy engine takes."""
+    random, found = np.random.default_rng(0), []
+    for place in range(24):
+        size = np.exp(random.uniform(np.log(1), np.log(3000), 3)).astype(int)
+        m, n, k = (size if place % 6 == 0 else -(-size // 8) * 8).tolist()
+        found.append((m, n, k, LAYOUTS[place % 4]))
+    return found
+
+
+@pytest.mark.parametrize(("m", "n", "k", "layout"), sizes())
+def test_results_are_right_in_every_layout(m: int, n: int, k: int, layout: str):
+    a, b = stored(m, n, k, layout)
+    views = a.T if layout[0] == "t" else a, b.T if layout[1] == "t" else b
+    want = views[0].double() @ views[1].double()
+    out = torch.full((m, n), float("nan"), device="cuda", dtype=torch.bfloat16)
+    check(codegen.matmul(*views, out=out), want)
+    turned = {"transpose_a": layout[0] == "t", "transpose_b": layout[1] == "t"}
+    check(codegen.matmul(a, b, **turned), want)
+    c = torch.randn_like(out)
+    check(codegen.matmul(*views, c, out, 1.5, -0.5), 1.5 * want - 0.5 * c.double())
+
+
+def test_the_type_of_the_result_is_that_of_out():
+    a, b = stored(264, 392, 520, "nn")
+    out = torch.empty(264, 392, device="cuda", dtype=torch.float32)
+    check(codegen.matmul(a, b, out=out), a.double() @ b.double())
+
+
+def test_an_address_that_is_not_aligned_is_served():
+    a = torch.randn(300 * 256 + 1, device="cuda", dtype=torch.bfloat16)[1:].view(300, 256)
+    _, b = stored(8, 264, 256, "nn")
+    check(codegen.matmul(a, b), a.double() @ b.double())
+
+
+def test_tuning_is_remembered(gpu: Gpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
+    dispatch.forget()
+    tuning.forget()
+    a, b = stored(384, 512, 2048, "nt")
+    want = a.double() @ b.T.double()
+    check(codegen.matmul(a, b.T, tune=True), want)
+    (entry,) = json.loads((tmp_path / tuning.FILE).read_text()).values()
+    assert gpu.name in entry["problem"]
+    assert entry["seconds"] > 0
+    dispatch.forget()
+    tuning.forget()
+    monkeypatch.setattr(tuning, "_measured", None)
+    check(codegen.matmul(a, b.T, tune=True), want)
+    check(codegen.matmul(a, b.T), want)
+
+
+def test_a_capture_takes_calls_but_no_tuning():
+    a, b = stored(256, 256, 512, "nn")
+    out = torch.zeros(256, 256, device="cuda", dtype=torch.bfloat16)
+    codegen.matmul(a, b, out=out)
+    graph, refused = torch.cuda.CUDAGraph(), []
+    with torch.cuda.graph(graph):
+        codegen.matmul(a, b, out=out)
+        try:
+            codegen.matmul(a, b, out=out, tune=True)
+        except LaunchError as error:
+            refused.append(str(error))
+    assert "inside the capture" in refused[0]
+    out.zero_()
+    graph.replay()
+    check(out, a.double() @ b.double())
+
+
+def host_seconds(call: Callable[[], Any]) -> float:
+    """Of one call, by the best of many batches that the device is not behind with."""
+    for _ in range(20):
+        call()
+    samples: list[float] = []
+    for _ in range(15):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(200):
+            call()
+        samples.append((time.perf_counter() - start) / 200)
+    return median(sorted(samples)[:5])
+
+
+def test_a_call_like_one_before_is_a_look_up():
+    a, b = stored(256, 256, 256, "nn")
+    out = torch.empty(256, 256, device="cuda", dtype=torch.bfloat16)
+    dispatch.forget()
+    codegen.matmul(a, b, out=out)
+    ((kernel, workgroups, *_),) = dispatch._calls._young.values()
+    own = host_seconds(lambda: kernel(a, b, out=out, workgroups=workgroups))
+    whole = host_seconds(lambda: codegen.matmul(a, b, out=out))
+    assert whole - own < ON_TOP
