@@ -34,7 +34,7 @@ WIDTHS = {
     320: (96, 128),
 }
 """Of a workgroup's part of a tile, by its rows: those that were measured."""
-FEW_ROWS, FEW_TILE = (16, 32), 128
+FEW_ROWS, FEW_TILE, LEAST_ROWS = (16, 32), 128, 48
 MOST_SUMS = {2: 192, 4: 96}
 """Accumulators of a workitem, by the bytes of an element of C; see `LowerToHopper`."""
 MOST_SUMS_STREAMED = 144
@@ -95,8 +95,9 @@ def candidates(problem: Gemm, device: Constants) -> Table:
     m, n, k = sizes(problem)
     out_bytes = dtype(problem.out_dtype or problem.dtype).bytes
     known = _columns(out_bytes)
-    # Where a tile has all rows, each column of B is read by one workgroup alone.
-    keep = (known[0] >= min(m, FEW_TILE)) & (known[0] < 2 * max(m, FEW_ROWS[0]))
+    # Where a tile has all of few rows, each column of B is read by one workgroup alone.
+    least = m if m <= FEW_TILE else LEAST_ROWS
+    keep = (known[0] >= least) & (known[0] < 2 * max(m, FEW_ROWS[0]))
     keep &= known[1] < 2 * max(n, UNIT_K)
     tile_m, tile_n, tile_k, *cluster = (column[keep] for column in known[:6])
     workgroups = cluster[0] * cluster[1] * cluster[2]

@@ -43,7 +43,8 @@ class Constants:
         mixed_loss: the share of what others have read that streamed shares do not find there.
         launch_seconds: of a launch, where launches overlap.
         cluster_seconds: of one with clusters, besides.
-        tile_seconds, store_rate: the end of a tile, and bytes of D a second of a workgroup.
+        tile_seconds, box_seconds, store_rate: the end of a tile, of each box in which a warpgroup
+            stores it, and bytes of D a second of a workgroup.
         send_seconds, send_rate, receive_seconds, receive_rate: a partial sum, sent and added.
         level_seconds: of a level of a tree of partial sums, besides what is received.
         sum_seconds, sum_rate: the sum over a cluster that divides k.
@@ -75,6 +76,7 @@ class Constants:
     launch_seconds: float = 2e-6
     cluster_seconds: float = 0.3e-6
     tile_seconds: float = 0.8e-6
+    box_seconds: float = 0.1e-6
     store_rate: float = 60e9
     send_seconds: float = 1e-6
     send_rate: float = 30e9

@@ -82,6 +82,9 @@ class Shape:
         """Columns of an instruction."""
         self.blocks = left / MMA_M * np.where(divided, 2, 1)
         """Blocks of 64 rows, over all consumers, each with the columns of one."""
+        across = share / np.gcd(share.astype(int), UNIT_K)
+        self.stores = self.blocks / self.consumers * np.where(swapped, 1, across)
+        """Boxes in which a warpgroup stores a tile."""
         self.operand_bytes = (self.rows + self.columns) * UNIT_K * ELEMENT * self.units
         """That an iteration brings into a workgroup's shared memory."""
         self.asked_bytes = (
@@ -115,7 +118,8 @@ def cost(t: Table, c: Constants) -> Cost:
     s = Shape(t)
     slots = c.slots(s.workgroups)
     step, tensor_bytes = _step(s, c)
-    tile = c.tile_seconds + s.rows * s.columns * t.out_bytes / c.store_rate
+    stored_bytes = s.rows * s.columns * t.out_bytes
+    tile = c.tile_seconds + s.stores * c.box_seconds + stored_bytes / c.store_rate
     # Unlike the others, the plain data-parallel schedule has a workgroup for every tile.
     grid = np.where(t.schedule == 0, slots, t.workgroups)
     waves, share, streamed = _shares(t, s, grid)
