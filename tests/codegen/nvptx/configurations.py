@@ -16,7 +16,7 @@ from coordgraph import Gemm, KernelGraph
 from passes import DataParallel, Pass, Pipeline, Reorder, StreamK, TwoTileStreamK
 from passes.lowering import LowerToHopper
 
-__all__ = ["HOPPER_SHAPES", "Configuration", "boxed", "hopper", "sweep"]
+__all__ = ["HOPPER_SHAPES", "LARGE_SHAPES", "Configuration", "boxed", "hopper", "sweep"]
 
 Choice = TypeVar("Choice")
 
@@ -58,8 +58,6 @@ HOPPER_SHAPES = (
     ((256, 160, 64), (2, 1, 1)),
     ((128, 256, 64), ALONE),
     ((256, 128, 64), ALONE),
-    ((256, 192, 64), ALONE),
-    ((192, 256, 64), ALONE),
     ((192, 128, 64), ALONE),
     ((128, 192, 64), ALONE),
     ((128, 144, 64), ALONE),
@@ -81,6 +79,13 @@ HOPPER_SHAPES = (
     ((64, 64, 512), (1, 1, 8)),
 )
 """Macro tiles for Hopper, and the cluster that each is divided over in m, n and k."""
+LARGE_SHAPES = (
+    ((256, 192, 64), ALONE),
+    ((192, 192, 64), ALONE),
+    ((512, 160, 64), (2, 1, 1)),
+    ((128, 640, 64), (1, 2, 1)),
+)
+"""More than 144 sums of a workitem leave registers for nothing but boxes and one loop."""
 LAYOUTS = ("nn", "tn", "nt", "tt")
 """Of A and B: n as they are, t transposed."""
 TYPES = (("bf16", "bf16"), ("bf16", "f32"), ("f16", "f16"), ("f16", "f32"), ("bf16", "f16"))
@@ -179,6 +184,9 @@ def hopper(turn: int = 0) -> Iterator[Configuration]:
                 made = replace(base, types=_pick(TYPES, digest[0]), vectors=vectors)
                 wide = made.types[1] == "f32" and made.program.why_not()
                 yield replace(made, types=("f16", "f16")) if wide else made
+    for tile, cluster in LARGE_SHAPES:
+        for layout in LAYOUTS:
+            yield boxed(tile, cluster, layout, DataParallel(persistent=True))
 
 
 def _pick(choices: Sequence[Choice], number: int) -> Choice:

@@ -32,6 +32,7 @@ from passes import DataParallel, Pass, StreamK, TwoTileStreamK
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.configurations import (
     HOPPER_SHAPES,
+    LARGE_SHAPES,
     LAYOUTS,
     Configuration,
     boxed,
@@ -39,7 +40,7 @@ from tests.codegen.nvptx.configurations import (
 from tests.codegen.nvptx.hopper import lowered
 from tests.support.mermaid import render
 
-SHAPES = [boxed(tile, cluster, "nt") for tile, cluster in HOPPER_SHAPES]
+SHAPES = [boxed(*shape) for shape in (*HOPPER_SHAPES, *LARGE_SHAPES)]
 every_shape = pytest.mark.parametrize("configuration", SHAPES, ids=str)
 MULTICAST = boxed((256, 256, 64), (2, 1, 1), schedule=StreamK(owner="last"))
 SPLIT = boxed((64, 64, 512), (1, 1, 8), schedule=StreamK(owner="last"))
@@ -218,7 +219,7 @@ def test_what_it_refuses(reason: str):
     assert str(caught.value).startswith(f"{step} refuses: ")
 
 
-@pytest.mark.parametrize("shape", HOPPER_SHAPES, ids=str)
+@pytest.mark.parametrize("shape", [*HOPPER_SHAPES, *LARGE_SHAPES], ids=str)
 def test_it_refuses_nothing_else(shape: tuple[tuple[int, int, int], tuple[int, int, int]]):
     """Elements of 32 bits may ask for too many registers; nothing else is wrong with them."""
     for layout in LAYOUTS:
