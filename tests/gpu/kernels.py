@@ -9,10 +9,14 @@ from functools import cache
 from math import exp, log
 from typing import Any
 
+import numpy as np
+
 import codegen
 from codegen.nvptx import CudaKernel
-from coordgraph import Gemm
+from codegen.nvptx.driver import cuda
+from coordgraph import Gemm, KernelGraph
 from passes import DataParallel, Pass, Pipeline, StreamK, TwoTileStreamK
+from passes.lowering import LowerToHopper
 
 __all__ = [
     "CORNERS",
@@ -23,16 +27,29 @@ __all__ = [
     "WARPGROUPS",
     "Problem",
     "Spec",
+    "buffers",
     "check",
+    "compare",
+    "flags_are_down",
     "kernel",
+    "poison_partials",
     "poisoned",
     "shapes",
 ]
 
+NAN = 0x7FC00000
+
 
 @dataclass(frozen=True)
 class Spec:
-    """How a kernel is made."""
+    """How a kernel is made.
+
+    Args:
+        cluster: how workgroups of a cluster divide the tile on sm_90a; None leaves lowering to the
+            target.
+        watchdog: what waits for ever traps. Its counting costs registers, so that the largest
+            tiles spill.
+    """
 
     schedule: tuple[Pass, ...] = (DataParallel(),)
     tile: tuple[int, int, int] = (64, 64, 32)
@@ -40,16 +57,31 @@ class Spec:
     dtype: str = "bf16"
     out_dtype: str = ""
     target: str = "native"
+    cluster: tuple[int, int, int] | None = None
+    watchdog: bool = True
 
     @property
     def gemm(self) -> Gemm:
         a, b = (side == "t" for side in self.layout)
         return Gemm(self.dtype, self.out_dtype or None, transpose_a=a, transpose_b=b)
 
+    @property
+    def graph(self) -> KernelGraph:
+        """As scheduled."""
+        return Pipeline(self.schedule)(self.gemm.graph(self.tile))
+
+    @property
+    def lowering(self) -> LowerToHopper | None:
+        if self.cluster is None:
+            return None
+        m, n, k = self.cluster
+        return LowerToHopper(cluster_m=m, cluster_n=n, cluster_k=k)
+
     def __str__(self) -> str:
         schedule, tile = ",".join(map(str, self.schedule)), "x".join(map(str, self.tile))
         types = f"{self.dtype}-{self.out_dtype or self.dtype}"
-        return f"{schedule} {tile} {self.layout} {types} {self.target}"
+        cluster = "" if self.cluster is None else " cluster " + "x".join(map(str, self.cluster))
+        return f"{schedule} {tile} {self.layout} {types} {self.target}{cluster}"
 
 
 DATA_PARALLEL = Spec()
@@ -62,11 +94,41 @@ WARPGROUPS = Spec((StreamK(),), (128, 128, 64))
 
 @cache
 def kernel(spec: Spec) -> CudaKernel:
-    """The kernel, with the watchdog on: what waits for ever traps."""
-    graph = Pipeline(spec.schedule)(spec.gemm.graph(spec.tile))
-    made = codegen.compile(graph, spec.target, debug=True)
+    """The kernel, made once."""
+    made = codegen.compile(spec.graph, spec.target, debug=spec.watchdog, lowering=spec.lowering)
     assert isinstance(made, CudaKernel)
     return made
+
+
+def buffers(made: CudaKernel, name: str) -> list[Any]:
+    """The workspaces of a kernel: `partials` or `flags`."""
+    found = []
+    for workspaces in made._workspaces.values():
+        found += [b for (_, label), b in workspaces._buffers.items() if label == name]
+    return found
+
+
+def poison_partials(made: CudaKernel, stream: Any = None) -> None:
+    """What launches left in the workspaces becomes NaN, in the order of the current stream.
+
+    Where a stream is given: in its own workspace alone, in its order.
+    """
+    at = (stream or _torch().cuda.current_stream()).cuda_stream
+    for workspaces in made._workspaces.values():
+        for (owner, name), buffer in workspaces._buffers.items():
+            if name == "partials" and (stream is None or owner == at):
+                cuda("cuMemsetD32Async", buffer.pointer, NAN, buffer.size // 4, at)
+
+
+def flags_are_down(made: CudaKernel) -> bool:
+    """Every launch has ended and left all flags zero."""
+    _torch().cuda.synchronize()
+    for buffer in buffers(made, "flags"):
+        host = np.ones(buffer.size // 4, np.uint32)
+        cuda("cuMemcpyDtoH", host.ctypes.data, buffer.pointer, host.nbytes)
+        if host.any():
+            return False
+    return True
 
 
 def _torch() -> Any:
@@ -126,15 +188,22 @@ class Problem:
         kernel(self.spec)(self.a, self.b, out=out, **options)
         return out
 
-    def check(self, found: Any, *, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Every element is as near as rounding allows."""
+    @property
+    def operands(self) -> tuple[Any, Any, Any]:
+        """A as m x k, B as k x n, and C."""
         a = self.a.T if self.spec.layout[0] == "t" else self.a
         b = self.b.T if self.spec.layout[1] == "t" else self.b
-        check(found, a, b, self.c, alpha, beta)
+        return a, b, self.c
+
+    def check(self, found: Any, *, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """Every element is as near as rounding allows."""
+        check(found, *self.operands, alpha, beta)
 
 
-def check(found: Any, a: Any, b: Any, c: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
-    """Compare with double precision, element by element.
+def compare(
+    found: Any, a: Any, b: Any, c: Any, alpha: float = 1.0, beta: float = 0.0
+) -> tuple[Any, Any, Any]:
+    """Which elements are wrong, what is right, and the error allowed; nothing is waited for.
 
     Sums of k products in single precision (tensor cores cut off instead of rounding) may be wrong
     by k·2^-22 of the sum of the absolute products; rounding the result adds half a unit.
@@ -149,7 +218,12 @@ def check(found: Any, a: Any, b: Any, c: Any, alpha: float = 1.0, beta: float = 
     allowed = half_unit[found.dtype] * exact.abs() + (a.shape[1] + 4) * 2.0**-22 * size
     if found.dtype == torch.float16:
         allowed += 2.0**-25  # subnormal results
-    wrong = ~((found.double() - exact).abs() <= allowed)  # NaN is wrong too
+    return ~((found.double() - exact).abs() <= allowed), exact, allowed  # NaN is wrong too
+
+
+def check(found: Any, a: Any, b: Any, c: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
+    """Compare with double precision, element by element."""
+    wrong, exact, allowed = compare(found, a, b, c, alpha, beta)
     if wrong.any():
         row, column = (int(x) for x in wrong.nonzero()[0])
         raise AssertionError(

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 import codegen
 from codegen.nvptx import CudaKernel
-from codegen.nvptx.driver import cuda, device
+from codegen.nvptx.driver import device
 from coordgraph import Gemm, LaunchError
 from passes import DataParallel, StreamK, TwoTileStreamK
 from tests.gpu.kernels import (
@@ -21,7 +20,10 @@ from tests.gpu.kernels import (
     WARPGROUPS,
     Problem,
     Spec,
+    buffers,
+    flags_are_down,
     kernel,
+    poison_partials,
     poisoned,
 )
 
@@ -32,27 +34,8 @@ SHAPE = (520, 392, 2056)
 every_schedule = pytest.mark.parametrize(
     "spec", [DATA_PARALLEL, STREAM_K, STREAM_K_LAST, TWO_TILE, WARPGROUPS], ids=str
 )
-NAN = 0x7FC00000
 SLEEP = 600_000_000
 """Clock cycles: about a third of a second."""
-
-
-def buffers(made: CudaKernel, name: str) -> list[Any]:
-    """The workspaces of a kernel: `partials` or `flags`."""
-    found = []
-    for workspaces in made._workspaces.values():
-        found += [b for (_, label), b in workspaces._buffers.items() if label == name]
-    return found
-
-
-def flags_are_down(made: CudaKernel) -> bool:
-    torch.cuda.synchronize()
-    for buffer in buffers(made, "flags"):
-        host = np.ones(buffer.size // 4, np.uint32)
-        cuda("cuMemcpyDtoH", host.ctypes.data, buffer.pointer, host.nbytes)
-        if host.any():
-            return False
-    return True
 
 
 @every_schedule
@@ -180,11 +163,8 @@ def test_what_the_workspace_held_does_not_matter(spec: Spec):
     problem = Problem.make(spec, SHAPE)
     expected = problem.run()
     torch.cuda.synchronize()
-    partials = buffers(kernel(spec), "partials")
-    assert partials
-    for buffer in partials:
-        cuda("cuMemsetD32", buffer.pointer, NAN, buffer.size // 4)
-    torch.cuda.synchronize()
+    assert buffers(kernel(spec), "partials")
+    poison_partials(kernel(spec))
     assert torch.equal(problem.run(), expected)
     assert flags_are_down(kernel(spec))
 

@@ -1,0 +1,92 @@
+"""What tests/gpu launches on Hopper, seen without a GPU: it is legal, assembles, and is varied."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from codegen.nvptx.building import Builder
+from tests.gpu.hopper import (
+    DIFFERENT_D,
+    LAYOUTS,
+    RANDOM,
+    SCHEDULES,
+    SHAPES,
+    SWEEP,
+    Code,
+    boxes,
+    code_of,
+    code_of_d,
+    program,
+    random_cases,
+    sweep_cases,
+)
+from tests.gpu.kernels import Spec
+
+NEEDED = (*code_of(RANDOM, random_cases), *code_of_d(), *code_of(SWEEP, sweep_cases))
+WIDEST = tuple((spec, boxes(8)) for spec in (*RANDOM, *DIFFERENT_D))
+
+
+def name(code: Code) -> str:
+    spec, (vectors, by_boxes) = code
+    return f"{spec} {'x'.join(map(str, vectors))} {'boxes' if by_boxes else 'elements'}"
+
+
+@pytest.mark.parametrize("spec", [*RANDOM, *DIFFERENT_D, *SWEEP], ids=str)
+def test_no_kernel_is_refused(spec: Spec):
+    assert spec.lowering is not None
+    assert spec.lowering.why_not(spec.graph) is None
+    variants = [variant for other, variant in NEEDED if other == spec]
+    assert boxes(8) in variants
+    assert [program((spec, variant)).why_not() for variant in variants] == [None] * len(variants)
+
+
+def assembles(code: Code) -> None:
+    made, report = program(code).assembled()
+    assert report.spill_stores == 0, f"{made.bytes_in_flight} bytes in flight are too many"
+
+
+@pytest.mark.usefixtures("ptxas")
+@pytest.mark.parametrize("code", WIDEST, ids=name)
+def test_code_for_aligned_tensors_assembles(code: Code):
+    assembles(code)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ptxas")
+@pytest.mark.parametrize("code", [code for code in NEEDED if code not in WIDEST], ids=name)
+def test_all_other_code_assembles(code: Code):
+    assembles(code)
+
+
+@pytest.mark.parametrize("spec", [RANDOM[0], RANDOM[1]], ids=str)
+def test_programs_are_those_of_the_kernel(spec: Spec):
+    builder = Builder(spec.graph, spec.target, debug=spec.watchdog, lowering=spec.lowering)
+    for variant in (boxes(8), boxes(2)):
+        assert program((spec, variant)) == builder.program(variant)
+
+
+def test_a_thousand_problems_are_varied():
+    cases = [case for spec in RANDOM for case in random_cases(spec)]
+    assert len(set(cases)) == 1000
+    assert all(1 <= extent <= 3000 for case in cases for extent in case.shape)
+    for axis in range(3):
+        extents = [case.shape[axis] for case in cases]
+        assert min(extents) <= 8
+        assert max(extents) > 2500
+        assert sum(extent < 64 for extent in extents) > 200
+    served = Counter(case.variant.boxes for case in cases)
+    assert served[True] > 900
+    assert served[False] >= 25
+    assert {case.variant.vectors.d for case in cases if case.variant.boxes} == {1, 2, 8}
+    assert sum(case.workgroups is not None for case in cases) > 100
+    assert sum(case.beta != 0 for case in cases) > 500
+
+
+def test_the_sweep_is_a_latin_square():
+    made = {(spec.layout, ",".join(map(str, spec.schedule))) for spec in SWEEP}
+    tiles = {(spec.layout, spec.tile, spec.cluster) for spec in SWEEP}
+    assert len(made) == len(SCHEDULES) * len(LAYOUTS) == len(SWEEP)
+    assert tiles == {(layout, *shape) for layout in LAYOUTS for shape in SHAPES}
+    assert len({(spec.schedule, spec.tile, spec.cluster) for spec in SWEEP}) == len(SWEEP)

@@ -1,0 +1,251 @@
+"""What of Hopper's kernels is launched: schedules, tiles, clusters, layouts, and problems for them.
+
+Nothing here needs a GPU or an array library, so that without one it can be seen that every kernel
+is legal and assembles.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from math import exp, gcd, log
+from multiprocessing import get_context
+
+from codegen.cache import cache_directory
+from codegen.nvptx.building import Variant
+from codegen.nvptx.driver import device
+from codegen.nvptx.program import CudaProgram, Vectors
+from coordgraph import CoordGraphError
+from coordgraph.tensors import dtype
+from passes import Pipeline
+from tests.gpu.kernels import Spec, kernel
+
+__all__ = [
+    "DIFFERENT_D",
+    "LAYOUTS",
+    "RANDOM",
+    "SCALES",
+    "SCHEDULES",
+    "SHAPES",
+    "SHARING",
+    "SWEEP",
+    "WAYS_OF_D",
+    "Case",
+    "Code",
+    "boxes",
+    "code_of",
+    "code_of_d",
+    "has_open_grid",
+    "hopper",
+    "program",
+    "random_cases",
+    "sweep_cases",
+    "warm",
+]
+
+Shape = tuple[int, int, int]
+Code = tuple[Spec, Variant]
+"""One piece of machine code."""
+ALONE = (1, 1, 1)
+LAYOUTS = ("nn", "nt", "tn", "tt")
+SCALES = ((1.0, 0.0), (0.5, 2.0), (-1.5, 1.0), (0.0, 1.0), (2.0, -0.25))
+"""Of the epilogue: alpha and beta."""
+EVERY_ODD = 16
+"""One in so many random problems has rows that the copy engine does not take."""
+PROBLEMS, LONGEST, MOST_WORKGROUPS = 1000, 3000, 60
+
+
+def hopper(
+    schedule: str,
+    tile: Shape,
+    cluster: Shape = ALONE,
+    layout: str = "nt",
+    types: tuple[str, str] = ("bf16", "bf16"),
+) -> Spec:
+    """A kernel as it is shipped: no watchdog, which would make the largest tiles spill."""
+    steps = Pipeline.parse(schedule).passes
+    return Spec(steps, tile, layout, *types, "sm_90a", cluster, watchdog=False)
+
+
+RANDOM = (
+    hopper("data-parallel", (128, 256, 64), layout="nt"),
+    hopper(
+        "rasterize{width=4},data-parallel{persistent=true}", (256, 256, 64), (2, 1, 1), layout="nn"
+    ),
+    hopper("data-parallel", (64, 64, 64), layout="tn"),
+    hopper("stream-k{owner=last}", (16, 128, 64), layout="nn"),
+    hopper("stream-k", (192, 192, 64), layout="tn"),
+    hopper("two-tile-stream-k", (128, 512, 64), (1, 2, 1), layout="nt"),
+    hopper("stream-k{owner=last}", (64, 64, 128), (1, 1, 2), layout="tt"),
+    hopper("stream-k{owner=last,reduction=tree}", (128, 128, 64), layout="tt"),
+)
+SHARING = RANDOM[3:]
+"""Those in which workgroups share tiles."""
+
+SCHEDULES = (
+    "data-parallel",
+    "data-parallel{persistent=true}",
+    "rasterize{width=4},data-parallel{persistent=true}",
+    "stream-k",
+    "stream-k{owner=last}",
+    "stream-k{owner=last,reduction=tree}",
+    "two-tile-stream-k",
+    "two-tile-stream-k{owner=last,waves=contiguous}",
+    "rasterize{width=3,snake=true},two-tile-stream-k{owner=last,first=dp}",
+    "two-tile-stream-k{first=dp,waves=contiguous}",
+)
+SHAPES = (
+    ((128, 256, 64), ALONE),
+    ((256, 256, 64), (2, 1, 1)),
+    ((64, 512, 64), (1, 4, 1)),
+    ((128, 512, 64), (1, 2, 1)),
+    ((512, 256, 64), (4, 1, 1)),
+    ((64, 64, 512), (1, 1, 8)),
+    ((128, 128, 64), ALONE),
+    ((192, 192, 64), ALONE),
+    ((48, 128, 128), ALONE),
+    ((64, 64, 64), ALONE),
+)
+SWEEP = tuple(
+    hopper(schedule, *SHAPES[(number + 3 * turn) % len(SHAPES)], layout)
+    for number, schedule in enumerate(SCHEDULES)
+    for turn, layout in enumerate(LAYOUTS)
+)
+"""A Latin square: every schedule and every shape in every layout, each time another pair."""
+
+DIFFERENT_D = (
+    hopper("stream-k{owner=last}", (128, 128, 64)),
+    hopper("data-parallel{persistent=true}", (16, 128, 64), types=("f16", "f16")),
+    hopper("data-parallel", (128, 192, 64), types=("f16", "f32")),
+    hopper("two-tile-stream-k{owner=last}", (256, 128, 64), (2, 1, 1), types=("bf16", "f16")),
+)
+WAYS_OF_D = (
+    (264, 0, 0, 8),
+    (262, 0, 0, 2),
+    (261, 0, 0, 1),
+    (264, 2, 0, 2),
+    (264, 1, 0, 1),
+    (264, 0, 2, 8),
+    (264, 0, 1, 1),
+    (262, 0, 1, 1),
+)
+"""Columns of D, elements between an aligned address and D's and C's, and what is moved at once."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One launch: all that its result depends on."""
+
+    spec: Spec
+    shape: Shape
+    seed: int
+    alpha: float = 1.0
+    beta: float = 0.0
+    workgroups: int | None = None
+
+    @property
+    def variant(self) -> Variant:
+        """The code that serves aligned arrays of this shape."""
+        m, n, k = self.shape
+        a, b = m if self.spec.layout[0] == "t" else k, k if self.spec.layout[1] == "t" else n
+        whole = 16 // dtype(self.spec.out_dtype or self.spec.dtype).bytes
+        d = gcd(n, 2) if n % whole else 8
+        if a % 8 or b % 8:
+            return Variant(Vectors(gcd(a, 8), gcd(b, 8), min(d, 2)), boxes=False)
+        return boxes(d)
+
+
+def boxes(d: int) -> Variant:
+    """The code for the copy engine that moves `d` elements of D at once."""
+    return Variant(Vectors(8, 8, d), boxes=True)
+
+
+def has_open_grid(spec: Spec) -> bool:
+    """Whether a launch says how many workgroups there are."""
+    return any(p.name == "workgroups" for p in spec.graph.parameters.given)
+
+
+@cache
+def random_cases(spec: Spec) -> tuple[Case, ...]:
+    """Extents from 1 to 3000, log-uniform; those of contiguous axes are multiples of 8."""
+    seed = 1000 * RANDOM.index(spec)
+    chance = random.Random(seed)
+    narrow = CudaProgram(spec.graph, spec.target, Vectors(1, 1, 1)).why_not() is None
+    grids = has_open_grid(spec)
+    cases: list[Case] = []
+    for number in range(PROBLEMS // len(RANDOM)):
+        m, n, k = (round(exp(chance.uniform(0, log(LONGEST)))) for _ in range(3))
+        alpha, beta = chance.choice(SCALES)
+        workgroups = chance.randint(1, MOST_WORKGROUPS) if chance.random() < 0.25 else None
+        if narrow and number % EVERY_ODD == EVERY_ODD - 1:
+            shape = (m | 1, n | 1, k | 1)
+        else:
+            shape = _served((m, n, k), spec.layout)
+        workgroups = workgroups if grids else None
+        cases.append(Case(spec, shape, seed + number, alpha, beta, workgroups))
+    return tuple(cases)
+
+
+def sweep_cases(spec: Spec) -> tuple[Case, ...]:
+    """Whole tiles on the whole device; ragged ones, C and all, there and on three workgroups."""
+    ragged = _served((997, 1218, 777), spec.layout)
+    whole = (
+        Case(spec, (1536, 1536, 1024), 1),
+        Case(spec, ragged, 2, 0.5, -2.0),
+    )
+    few = Case(spec, ragged, 3, -1.5, 0.25, workgroups=3)
+    return (*whole, few) if has_open_grid(spec) else whole
+
+
+def _served(shape: Shape, layout: str) -> Shape:
+    """The next extents that the copy engine takes: 16 bytes of whatever is contiguous."""
+    m, n, k = shape
+    a_turned, b_turned = (side == "t" for side in layout)
+
+    def up(extent: int, contiguous: bool) -> int:
+        return -(-extent // 8) * 8 if contiguous else extent
+
+    return up(m, a_turned), up(n, not b_turned), up(k, b_turned or not a_turned)
+
+
+def code_of(specs: Iterable[Spec], cases: Callable[[Spec], Iterable[Case]]) -> tuple[Code, ...]:
+    """The machine code that problems need, each once."""
+    return tuple(dict.fromkeys((spec, case.variant) for spec in specs for case in cases(spec)))
+
+
+def code_of_d() -> tuple[Code, ...]:
+    """The machine code for every way of D."""
+    widths = sorted({width for *_, width in WAYS_OF_D})
+    return tuple((spec, boxes(width)) for spec in DIFFERENT_D for width in widths)
+
+
+def program(code: Code) -> CudaProgram:
+    """What the kernel of a `Spec` makes of a variant."""
+    spec, (vectors, by_boxes) = code
+    return CudaProgram(
+        spec.graph,
+        spec.target,
+        vectors,
+        by_boxes,
+        watchdog=spec.watchdog,
+        lowering=spec.lowering,
+    )
+
+
+def warm(codes: Iterable[Code]) -> None:
+    """Let other processes fill the cache on disk: generating code keeps one core busy."""
+    if cache_directory() is None:
+        return
+    with ProcessPoolExecutor(min(16, os.cpu_count() or 1), get_context("spawn")) as pool:
+        list(pool.map(_load, codes))
+
+
+def _load(code: Code) -> None:
+    spec, variant = code
+    with suppress(CoordGraphError):  # the test that needs it will say so
+        kernel(spec)._load(device(0), variant)

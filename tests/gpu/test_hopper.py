@@ -1,0 +1,281 @@
+"""Kernels of Hopper's copy engine and warpgroups: results, D's ways out, the same bits under load.
+
+They are made as shipped, without a watchdog: run with `--timeout-method=thread`, which ends also
+what waits on the GPU for ever.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from codegen.nvptx import CudaKernel
+from codegen.nvptx.driver import device
+from tests.gpu import hopper
+from tests.gpu.hopper import DIFFERENT_D, RANDOM, SCALES, SHARING, SWEEP, WAYS_OF_D, Case
+from tests.gpu.kernels import Problem, Spec, compare, flags_are_down, kernel, poison_partials
+from tests.support.gpu import require_gpu
+
+torch: Any = pytest.importorskip("torch")
+
+FRAME = 1024
+"""Elements around an output that nobody may write; whole lines of memory."""
+SLEEP = 10_000_000
+"""Clock cycles, about 6 ms, in which launches pile up."""
+SHAPE, OTHER_SHAPE = (520, 776, 2056), (264, 1032, 3080)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _on_hopper() -> None:
+    require_gpu()
+    if device(0).architecture != "sm_90a":
+        pytest.skip(f"these kernels are for sm_90a, this is {device(0).architecture}")
+
+
+@pytest.fixture(scope="module")
+def _code(_on_hopper: None) -> None:
+    hopper.warm((*hopper.code_of(RANDOM, hopper.random_cases), *hopper.code_of_d()))
+
+
+@pytest.fixture(scope="module")
+def _code_of_the_sweep(_on_hopper: None) -> None:
+    hopper.warm(hopper.code_of(SWEEP, hopper.sweep_cases))
+
+
+every_sharing_kernel = pytest.mark.parametrize("spec", SHARING, ids=str)
+
+
+def framed(rows: int, columns: int, kind: Any, offset: int = 0) -> tuple[Any, Any]:
+    """Memory full of NaN, and a matrix in it, `offset` elements past an aligned place."""
+    size, start = rows * columns, FRAME + offset
+    memory = torch.full((size + 2 * FRAME + 16,), float("nan"), dtype=kind, device="cuda")
+    return memory, memory[start : start + size].view(rows, columns)
+
+
+def written_outside(memory: Any, out: Any) -> Any:
+    """How many elements of a frame were written."""
+    start = out.storage_offset()
+    around = (memory[:start], memory[start + out.numel() :])
+    return sum((~part.isnan()).sum() for part in around)
+
+
+class Launched:
+    """A problem, launched; `wrong` counts on the GPU, which nobody waits for."""
+
+    def __init__(self, case: Case) -> None:
+        self.case, self.problem = case, Problem.make(case.spec, case.shape, case.seed)
+        m, n, _ = case.shape
+        if not case.beta:  # C is not to be read
+            self.problem.c.fill_(float("nan"))
+        self.memory, self.out = framed(m, n, self.problem.c.dtype)
+        made, p = kernel(case.spec), self.problem
+        poison_partials(made)
+        made(
+            p.a,
+            p.b,
+            p.c,
+            out=self.out,
+            alpha=case.alpha,
+            beta=case.beta,
+            workgroups=case.workgroups,
+        )
+        wrong, *_ = compare(self.out, *p.operands, case.alpha, case.beta)
+        self.wrong = wrong.sum() + written_outside(self.memory, self.out)
+
+
+def all_right(launches: list[Launched]) -> None:
+    """Wait for all of them; a failure names the seed and all else of the first wrong one."""
+    bad = torch.stack([launch.wrong for launch in launches]).nonzero().flatten().tolist()
+    if not bad:
+        return
+    first = launches[bad[0]]
+    try:
+        first.problem.check(first.out, alpha=first.case.alpha, beta=first.case.beta)
+    except AssertionError as error:
+        pytest.fail(f"{len(bad)} of {len(launches)} are wrong; the first is {first.case}: {error}")
+    pytest.fail(f"{len(bad)} of {len(launches)} write outside of D; the first is {first.case}")
+
+
+@pytest.mark.usefixtures("_code")
+@pytest.mark.parametrize("spec", RANDOM, ids=str)
+def test_thousand_random_shapes(spec: Spec):
+    """125 of them for each of eight kernels; workspaces and outputs hold NaN before."""
+    cases = hopper.random_cases(spec)
+    all_right([Launched(case) for case in cases])
+    loaded = {variant for _, variant in kernel(spec)._functions}
+    assert loaded == {case.variant for case in cases}
+    assert flags_are_down(kernel(spec))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_code_of_the_sweep")
+@pytest.mark.parametrize("spec", SWEEP, ids=str)
+def test_every_schedule_tile_layout(spec: Spec):
+    cases = hopper.sweep_cases(spec)
+    first, again = ([Launched(case) for case in cases] for _ in range(2))
+    all_right(first)
+    for one, two in zip(first, again, strict=True):
+        assert torch.equal(one.out, two.out), f"{one.case}: another result the second time"
+    assert flags_are_down(kernel(spec))
+
+
+def serves(made: CudaKernel, problem: Problem, out: Any, c: Any) -> int:
+    """Elements of D that the code for such a call moves at once."""
+    used = made._checked(problem.a, problem.b, c, out, 1.0, None).function
+    ((_, variant),) = (key for key, it in made._functions.items() if it.function is used)
+    assert variant.boxes
+    return variant.vectors.d
+
+
+@pytest.mark.usefixtures("_code")
+@pytest.mark.parametrize(("columns", "d_offset", "c_offset", "width"), WAYS_OF_D)
+@pytest.mark.parametrize("spec", DIFFERENT_D, ids=str)
+def test_every_way_of_d(spec: Spec, columns: int, d_offset: int, c_offset: int, width: int):
+    """Boxes, pairs and single elements, as D and C are aligned; nothing around D is written."""
+    made, problem = kernel(spec), Problem.make(spec, (333, columns, 520))
+    _, c = framed(*problem.c.shape, problem.c.dtype, c_offset)
+    c.copy_(problem.c)
+    for alpha, beta in SCALES:
+        memory, out = framed(*c.shape, c.dtype, d_offset)
+        assert serves(made, problem, out, c) == width
+        assert made(problem.a, problem.b, c, out=out, alpha=alpha, beta=beta) is out
+        problem.check(out, alpha=alpha, beta=beta)
+        assert int(written_outside(memory, out)) == 0
+    # C may be the output.
+    memory, out = framed(*c.shape, c.dtype, d_offset)
+    out.copy_(c)
+    made(problem.a, problem.b, out, out=out, alpha=0.5, beta=-2.0)
+    problem.check(out, alpha=0.5, beta=-2.0)
+    assert int(written_outside(memory, out)) == 0
+
+
+class Lane:
+    """A stream with a problem of its own, and a count of the elements that were not as before."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.stream = problem, torch.cuda.Stream()
+        self.expected = problem.run()
+        problem.check(self.expected)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(self.stream):
+            # Once, so that nothing is allocated or loaded later.
+            self.out, self.wrong = problem.run(), torch.zeros((), dtype=torch.int64, device="cuda")
+        torch.cuda.synchronize()
+
+    def launch(self) -> None:
+        """Enqueue, for the GPU to compare."""
+        made = kernel(self.problem.spec)
+        with torch.cuda.stream(self.stream):
+            poison_partials(made, self.stream)
+            self.out.fill_(float("nan"))
+            made(self.problem.a, self.problem.b, out=self.out)
+            self.wrong += (self.out != self.expected).sum()
+
+
+def race(lanes: list[Lane], rounds: int) -> None:
+    """All at once, round after round."""
+    for lane in lanes:
+        with torch.cuda.stream(lane.stream):
+            torch.cuda._sleep(SLEEP)
+    for _ in range(rounds):
+        for lane in lanes:
+            lane.launch()
+    torch.cuda.synchronize()
+    assert [int(lane.wrong) for lane in lanes] == [0] * len(lanes)
+    for lane in lanes:
+        assert flags_are_down(kernel(lane.problem.spec))
+
+
+@pytest.mark.usefixtures("_code")
+@every_sharing_kernel
+def test_the_same_bits_on_two_streams_at_once(spec: Spec):
+    """Five launches each, of one kernel on different problems."""
+    race([Lane(Problem.make(spec, SHAPE)), Lane(Problem.make(spec, OTHER_SHAPE, seed=1))], 5)
+
+
+@pytest.mark.usefixtures("_code")
+@every_sharing_kernel
+def test_two_kernels_on_streams_of_their_own(spec: Spec):
+    other = SHARING[(SHARING.index(spec) + 1) % len(SHARING)]
+    race([Lane(Problem.make(spec, SHAPE)), Lane(Problem.make(other, OTHER_SHAPE, seed=1))], 20)
+
+
+@pytest.mark.usefixtures("_code")
+@every_sharing_kernel
+def test_fifty_replays(spec: Spec):
+    """Of a CUDA graph: every launch leaves the flags as the next one needs them."""
+    problem = Problem.make(spec, SHAPE)
+    expected, out = problem.run(), problem.out()
+    problem.check(expected)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernel(spec)(problem.a, problem.b, out=out)
+    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+    for _ in range(50):
+        poison_partials(kernel(spec))
+        out.fill_(float("nan"))
+        graph.replay()
+        wrong += (out != expected).sum()
+    assert int(wrong) == 0
+    assert flags_are_down(kernel(spec))
+
+
+class Chain:
+    """Twenty products, each of the result before; small and large tiles and PyTorch's own kernels.
+
+    Two buffers take turns, so that a launch that began too early would read what is not there yet,
+    or write what is still being read.
+    """
+
+    def __init__(self, size: int) -> None:
+        chance = random.Random(size)
+        self.specs = [spec for _ in range(3) for spec in chance.sample(RANDOM, len(RANDOM))][:20]
+        self.size = size
+
+        def normal(scale: float) -> Any:
+            generator = torch.Generator("cuda").manual_seed(size)
+            made = torch.randn(size, size, device="cuda", generator=generator)
+            return (made * scale).to(torch.bfloat16)
+
+        self.first, self.b = normal(1.0), normal(size**-0.5)
+        self.buffers = (torch.empty_like(self.first), torch.empty_like(self.first))
+
+    def run(self, *, wait: bool) -> Any:
+        """The last result, in one of the buffers; `wait` checks every product as well."""
+        x, y = self.buffers
+        x.copy_(self.first)
+        y.fill_(float("nan"))
+        for step, spec in enumerate(self.specs):
+            kernel(spec)(x, self.b, x, out=y, beta=0.5)
+            if wait:
+                torch.cuda.synchronize()
+                Problem(spec, (self.size,) * 3, x, self.b, x).check(y, beta=0.5)
+            if step % 6 == 3:
+                torch.tanh(y, out=y)
+            elif step % 6 == 5:
+                y.sub_(x, alpha=0.25)
+                x.fill_(float("nan"))
+            if wait:
+                torch.cuda.synchronize()
+            x, y = y, x
+        return x
+
+
+@pytest.mark.usefixtures("_code")
+@pytest.mark.parametrize("size", [264, 520, 1544])
+def test_a_chain_of_overlapping_launches(size: int):
+    chain = Chain(size)
+    right = chain.run(wait=True).clone()
+    assert right.isfinite().all()
+    for _ in range(5):
+        torch.cuda._sleep(SLEEP)  # the host runs ahead: launches follow each other closely
+        assert torch.equal(chain.run(wait=False), right)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = chain.run(wait=False)
+    for _ in range(5):
+        captured.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(captured, right)
