@@ -1,4 +1,4 @@
-"""Speed measures: `python -m benchmarks [gemm|waves|calls|plot|graph|cpu] …`; gemm by default."""
+"""Speed measures: `python -m benchmarks NAME …`; gemm where none is named."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ MEASURES = {
     "waves": ("benchmarks.waves", "what schedules make of a last wave that is not full, on a GPU"),
     "calls": ("benchmarks.calls", "what a call costs on the host, and compiling, on a GPU"),
     "plot": ("benchmarks.plots", "pictures of what gemm and waves wrote; needs no GPU"),
+    "chosen": ("benchmarks.chosen", "what the model chooses among plans that were measured"),
     "graph": ("benchmarks.graph_scaling", "how graphs of many edges scale"),
     "cpu": ("benchmarks.cpu_vs_numpy", "the CPU target against numpy"),
 }

@@ -31,7 +31,7 @@ from passes.choosing.model import cost
 from passes.choosing.plan import Plan
 from passes.choosing.table import Column, Flag, Table
 
-__all__ = ["Measurements", "Quality", "fit", "main", "quality"]
+__all__ = ["Measurements", "Quality", "fit", "main", "plan_of", "problem_of", "quality"]
 
 NEAR, FAR_WEIGHT = 0.15, 0.05
 """How fast the weight of slower plans falls, and what is left of it."""
@@ -63,7 +63,7 @@ class Measurements:
         """Raises OSError, ValueError or KeyError where a file holds something else."""
         rows = [row for path in paths for row in json.loads(path.read_text("utf-8"))]
         found = [
-            (_problem(row), _plan(row["plan"]), row["t"]) for row in rows if "/" in row["plan"]
+            (problem_of(row), plan_of(row["plan"]), row["t"]) for row in rows if "/" in row["plan"]
         ]
         table = Table.of((gemm, plan) for gemm, plan, _ in found)
         numbers: dict[Gemm, int] = {}
@@ -200,13 +200,15 @@ def _loss(data: Measurements, first: Constants) -> Callable[[Constants], float]:
     return loss
 
 
-def _problem(row: dict[str, Any]) -> Gemm:
+def problem_of(row: dict[str, Any]) -> Gemm:
+    """The problem of a measured row."""
     turned_a, turned_b = (side == "t" for side in row["layout"])
     m, n, k = (int(row[axis]) for axis in "mnk")
     return Gemm(row.get("dtype", "bf16"), m=m, n=n, k=k, transpose_a=turned_a, transpose_b=turned_b)
 
 
-def _plan(text: str) -> Plan:
+def plan_of(text: str) -> Plan:
+    """The plan of a measured row: `TILE/CLUSTER/PIPELINE@WORKGROUPS`."""
     how, _, grid = text.rpartition("@")
     tile, cluster, pipeline = how.split("/")
     return replace(
