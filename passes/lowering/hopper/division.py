@@ -100,9 +100,13 @@ class Division:
 
     @property
     def consumers(self) -> int:
-        """Warpgroups that multiply: one where its registers hold the product, else two."""
+        """Warpgroups that multiply: one where its registers hold the product, else two.
+
+        One also where neither rows nor columns can be halved.
+        """
         product = self.extent(M) * self.extent(N)
-        return 1 if product <= self.alone * WARPGROUP else 2
+        odd = self.extent(self.left) % (2 * MMA_M) and self.extent(self.right) % (2 * MMA_COLUMNS)
+        return 1 if odd or product <= self.alone * WARPGROUP else 2
 
     @property
     def _columns_divided(self) -> bool:

@@ -216,8 +216,8 @@ def _no_division(gemm: Gemm, division: Division) -> str | None:
     parts = f"a workgroup's part {division.extent(M)}x{division.extent(N)}"
     if left % MMA_M:
         return f"{parts} must be a multiple of {MMA_M} in m or in n"
-    if right % MMA_COLUMNS or division.share(division.right) % MMA_COLUMNS:
-        return f"{parts} must be a multiple of {MMA_COLUMNS} in m and in n, for each warpgroup"
+    if right % MMA_COLUMNS:
+        return f"{parts} must be a multiple of {MMA_COLUMNS} in m and in n"
     across_k = gemm.transpose_a if division.right == M else not gemm.transpose_b
     if across_k and division.columns % MMA_COLUMNS:
         return f"{parts} needs instructions of {division.columns} columns: no multiple of 16"

@@ -164,7 +164,7 @@ REFUSED: dict[str, tuple[LowerToHopper, dict[str, object], tuple[int, int, int]]
         {},
         (40, 128, 64),
     ),
-    "part 192x144 must be a multiple of 16 in m and in n, for each warpgroup": (
+    "part 192x144 of bf16 does not fit the registers of its warpgroups": (
         LowerToHopper(),
         {"transpose_b": True},
         (192, 144, 64),
