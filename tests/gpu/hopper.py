@@ -98,6 +98,7 @@ SCHEDULES = (
     "two-tile-stream-k{owner=last,waves=contiguous}",
     "rasterize{width=3,snake=true},two-tile-stream-k{owner=last,first=dp}",
     "two-tile-stream-k{first=dp,waves=contiguous}",
+    "hybrid-stream-k{owner=last}",
 )
 SHAPES = (
     ((128, 256, 64), ALONE),

@@ -7,7 +7,16 @@ from functools import cache
 from hypothesis import strategies as st
 
 from coordgraph import Gemm, KernelGraph
-from passes import DataParallel, Pass, Pipeline, Rasterize, Reorder, StreamK, TwoTileStreamK
+from passes import (
+    DataParallel,
+    HybridStreamK,
+    Pass,
+    Pipeline,
+    Rasterize,
+    Reorder,
+    StreamK,
+    TwoTileStreamK,
+)
 
 TILE = (4, 4, 4)
 
@@ -30,6 +39,9 @@ SCHEDULES: dict[str, Pass] = {
         TwoTileStreamK(waves="contiguous"),
         TwoTileStreamK(owner="last", first="dp", waves="contiguous", least=6),
         TwoTileStreamK(owner="last", reduction="tree"),
+        HybridStreamK(),
+        HybridStreamK(owner="last", first="dp", reduction="tree"),
+        HybridStreamK(owner="last", waves="contiguous", least=3),
     )
 }
 ORDERS = {

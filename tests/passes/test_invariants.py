@@ -115,6 +115,20 @@ def test_two_tile_stream_k_puts_at_most_two_on_a_tile(name: str, problem: Proble
     assert max(found.iterations) - min(found.iterations) <= max(2 * found.tiles[2], least)
 
 
+@pytest.mark.parametrize("name", [name for name in SCHEDULES if name.startswith("hybrid")])
+@given(problems())
+@settings(max_examples=25)
+def test_hybrid_stream_k_streams_the_ragged_wave_alone(name: str, problem: Problem):
+    graph = symbolic(name)
+    found = trace(graph, parameters(graph, problem))
+    tiles, depth, workgroups = found.tiles[0] * found.tiles[1], found.tiles[2], problem[3]
+    waves, ragged = divmod(tiles, workgroups)
+    least = 3 if "least=3" in name else 1
+    share = max(least, -(-ragged * depth // workgroups))
+    assert all(waves * depth <= count <= waves * depth + share for count in found.iterations)
+    assert len({s.tile for s in found.segments if s.role != "whole"}) <= ragged
+
+
 @every_schedule
 def test_the_direction_of_waits_is_derived(name: str):
     expected = "none" if name.startswith("data") else "lower" if "owner=last" in name else "higher"

@@ -6,7 +6,7 @@ import pytest
 
 from codegen.nvptx.program import Vectors
 from coordgraph.control.asynchronous import SetRegisters
-from passes import DataParallel, Reorder, StreamK, TwoTileStreamK
+from passes import DataParallel, HybridStreamK, Reorder, StreamK, TwoTileStreamK
 from tests.codegen.nvptx.configurations import Configuration, boxed, hopper, sweep
 from tests.support.ptxas import assert_clean
 
@@ -26,6 +26,8 @@ QUICK = (
     ),
     Configuration((96, 96, 48), vectors=Vectors(1, 1, 1), architecture="sm_89"),
     Configuration((16, 16, 16), (StreamK(workgroups=7),), architecture="sm_120"),
+    Configuration((128, 128, 32), (HybridStreamK(owner="last"),), "nt"),
+    boxed((128, 256, 64), schedule=HybridStreamK(owner="last")),
     boxed((256, 256, 64), (2, 1, 1), "nn", DataParallel(persistent=True)),
     boxed((256, 256, 64), (1, 2, 1), "tt", StreamK(), vector=2),
     boxed((128, 256, 64), layout="nt", schedule=TwoTileStreamK()),
