@@ -108,6 +108,13 @@ class Walker:
         found = node.place(dim)
         return self.wide(found.values[0], node), self.condition(found.guard, node)
 
+    def raised(self, node: Node, turn: str) -> ir.Value:
+        """What a flag is when it is up, in 32 bits: 1, or 1 more than the index along `turn`."""
+        if not turn:
+            return ir.Constant(ir.IntType(32), 1)
+        value = node.scope.resolve(node.place(turn).values[0] + 1)
+        return self.expressions.widen(self.number(value, node), 32, value, node.scope.ranges)
+
     def register(self, node: Node, dims: tuple[str, ...], width: int) -> int:
         """Number of the first of `width` registers: row-major over the register dimensions."""
         number = 0

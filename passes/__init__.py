@@ -6,6 +6,7 @@ from passes.hybrid_stream_k import HybridStreamK
 from passes.pipeline import Pipeline
 from passes.rasterize import Rasterize
 from passes.reorder import Reorder
+from passes.split_k import SplitK
 from passes.stream_k import StreamK
 from passes.two_tile_stream_k import TwoTileStreamK
 
@@ -17,6 +18,7 @@ __all__ = [
     "Pipeline",
     "Rasterize",
     "Reorder",
+    "SplitK",
     "StreamK",
     "TwoTileStreamK",
 ]

@@ -210,17 +210,18 @@ class HostWalker(Walker):
 
     def emit_SignalFlag(self, node: Node, op: ops.SignalFlag) -> None:
         """Raise a flag: what was stored before is seen by whoever sees it up."""
-        self._set_flag(node, op.flag, 1)
+        self._set_flag(node, op.flag, self.raised(node, op.turn))
 
     def emit_WaitFlag(self, node: Node, op: ops.WaitFlag) -> None:
         """Look at a flag until it is up."""
         address, b = self._address(node, op.flag)[0], self.builder
+        raised = self.raised(node, op.turn)
         again, up = b.append_basic_block("flag.wait"), b.append_basic_block("flag.up")
         pause = b.append_basic_block("flag.pause")
         b.branch(again)
         b.position_at_end(again)
         flag = b.load_atomic(address, "acquire", 4, typ=I32)
-        b.cbranch(b.icmp_unsigned("!=", flag, ir.Constant(I32, 0)), up, pause)
+        b.cbranch(b.icmp_unsigned("==", flag, raised), up, pause)
         b.position_at_end(pause)
         machine = self.triple.partition("-")[0]
         if machine in _PAUSE:
@@ -231,12 +232,12 @@ class HostWalker(Walker):
 
     def emit_ClearFlag(self, node: Node, op: ops.ClearFlag) -> None:
         """Lower a flag."""
-        self._set_flag(node, op.flag, 0)
+        self._set_flag(node, op.flag, ir.Constant(I32, 0))
 
-    def _set_flag(self, node: Node, dim: str, value: int) -> None:
+    def _set_flag(self, node: Node, dim: str, value: ir.Value) -> None:
         # An exchange, because llvmlite's atomic store takes no untyped pointer.
         address, _ = self._address(node, dim)
-        self.builder.atomic_rmw("xchg", address, ir.Constant(I32, value), "release")
+        self.builder.atomic_rmw("xchg", address, value, "release")
 
     # Registers
 

@@ -274,10 +274,11 @@ class CudaWalker(Walker):
             self.ptx.barrier()
 
     def emit_SignalFlag(self, node: Node, op: ops.SignalFlag) -> None:
-        self.ptx.signal(self._address(node, op.flag)[0])
+        self.ptx.signal(self._address(node, op.flag)[0], self.raised(node, op.turn))
 
     def emit_WaitFlag(self, node: Node, op: ops.WaitFlag) -> None:
-        self.ptx.wait(self._address(node, op.flag)[0], watchdog=self.watchdog)
+        flag, value = self._address(node, op.flag)[0], self.raised(node, op.turn)
+        self.ptx.wait(flag, value, watchdog=self.watchdog)
 
     def emit_ClearFlag(self, node: Node, op: ops.ClearFlag) -> None:
         self.ptx.clear(self._address(node, op.flag)[0])

@@ -176,20 +176,28 @@ class MultiplyFragments(Operation):
 
 @dataclass(frozen=True)
 class SignalFlag(Operation):
-    """Publish what the workgroup wrote, then raise the flag (release, device scope)."""
+    """Publish what the workgroup wrote, then raise the flag (release, device scope).
+
+    It becomes 1, or 1 more than the index along `turn`, where there is one.
+    """
 
     flag: str
+    turn: str = ""
 
-    ROLES = ("flag",)
+    ROLES = ("flag", "turn")
 
 
 @dataclass(frozen=True)
 class WaitFlag(Operation):
-    """Wait until the flag is up; then what was written before it may be read (acquire)."""
+    """Wait until the flag is up; then what was written before it may be read (acquire).
+
+    With a `turn`: until it is what the `SignalFlag` of that turn makes it.
+    """
 
     flag: str
+    turn: str = ""
 
-    ROLES = ("flag",)
+    ROLES = ("flag", "turn")
 
 
 @dataclass(frozen=True)

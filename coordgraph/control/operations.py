@@ -213,22 +213,30 @@ class MultiplyAccumulate(Operation):
 
 @dataclass(frozen=True)
 class SendPartial(Operation):
-    """Leave the accumulator in the workspace slot `slot`, then raise its flag."""
+    """Leave the accumulator in the workspace slot `slot`, then raise its flag.
+
+    Where a slot is sent more than once, `turn` counts its senders: the flag becomes 1 + turn.
+    """
 
     slot: str
     accumulator: str = "acc"
+    turn: str = ""
 
-    ROLES = ("slot",)
+    ROLES = ("slot", "turn")
 
 
 @dataclass(frozen=True)
 class ReceivePartial(Operation):
-    """Wait for the flag of `slot`, add its partial to the accumulator, then lower the flag."""
+    """Wait for the flag of `slot`, add its partial to the accumulator, then lower the flag.
+
+    With a `turn`: wait for what the sender of that number left, which makes the flag 1 + turn.
+    """
 
     slot: str
     accumulator: str = "acc"
+    turn: str = ""
 
-    ROLES = ("slot",)
+    ROLES = ("slot", "turn")
 
 
 @dataclass(frozen=True)

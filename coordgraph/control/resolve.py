@@ -49,7 +49,7 @@ class Node:
     def index_expressions(self) -> Iterator[tuple[str, Expr, Boolean]]:
         """(coordinate, index, guard) of every coordinate that this operation addresses."""
         for role, names in self.op.bindings.items():
-            if role in ("registers", "a_registers", "b_registers", "dim", "phase"):
+            if role in ("registers", "a_registers", "b_registers", "dim", "phase", "turn"):
                 continue
             for name in names:
                 if not isinstance(self.scope.coordinates[name], Register | Unroll):

@@ -78,9 +78,9 @@ class Memory:
             raise EvaluationError(f"flag {offset} is outside {tensor}")
         return tensor, offset
 
-    def is_up(self, flag: tuple[str, int]) -> bool:
-        """Whether a flag is raised."""
-        return bool(self.flat[flag[0]][flag[1]])
+    def value(self, flag: tuple[str, int]) -> int:
+        """What a flag says; 0 where it is down."""
+        return int(self.flat[flag[0]][flag[1]])
 
     def finish(self) -> Array:
         """The output, every element written once and every flag down, else EvaluationError."""
@@ -166,33 +166,35 @@ class Machine:
 
     def _send(self, work: Work, op: SendPartial, env: Environment) -> Iterator[Event]:
         user, slot, flag = self._slot(work, env)
-        yield Event(Point.SEND, slot, flag)
-        if self.memory.is_up(flag):
+        (raised,) = work.raised(env)
+        yield Event(Point.SEND, slot, flag, raised)
+        if self.memory.value(flag):
             raise EvaluationError(
                 f"workgroup {self.workgroup} sends to slot {slot} before what workgroup "
                 f"{self.memory.raised_by[flag]} sent there is received"
             )
         value = self._accumulator(op.accumulator)
         self.memory.write(user.tensor, work.elements(user), env, value)
-        yield Event(Point.RAISE, slot, flag)
-        if self.memory.is_up(flag):
+        yield Event(Point.RAISE, slot, flag, raised)
+        if self.memory.value(flag):
             raise EvaluationError(f"workgroup {self.workgroup} raises slot {slot}, which is up")
-        self.memory.flat[flag[0]][flag[1]] = 1
+        self.memory.flat[flag[0]][flag[1]] = raised
         self.memory.raised_by[flag] = self.workgroup
 
     def _receive(self, work: Work, op: ReceivePartial, env: Environment) -> Iterator[Event]:
         user, slot, flag = self._slot(work, env)
-        yield Event(Point.WAIT, slot, flag)
-        if not self.memory.is_up(flag):
+        (raised,) = work.raised(env)
+        yield Event(Point.WAIT, slot, flag, raised)
+        if self.memory.value(flag) != raised:
             raise EvaluationError(
                 f"workgroup {self.workgroup} waited for slot {slot}, but another one received it"
             )
         elements = work.elements(user)
         partial = self.memory.read(user.tensor, elements, env)
         self.accumulators[op.accumulator] = self._accumulator(op.accumulator) + partial
-        yield Event(Point.CLEAR, slot, flag)
+        yield Event(Point.CLEAR, slot, flag, raised)
         self.memory.flat[flag[0]][flag[1]] = 0
-        yield Event(Point.CLEARED, slot, flag)
+        yield Event(Point.CLEARED, slot, flag, raised)
 
     def _slot(self, work: Work, env: Environment) -> tuple[User, int, tuple[str, int]]:
         """The tensor of partials, the slot's number and its flag."""

@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from typing import Protocol, cast
 
 import networkx as nx
-from sympy import Expr, Symbol
+from sympy import Expr, Integer, Symbol
 from sympy.core.relational import Eq, Ne, Relational
 from sympy.logic.boolalg import And, Boolean
 
@@ -186,6 +186,12 @@ class Work:
     def slot(self) -> Formula:
         """The number of the slot that is sent or received."""
         return Formula(self._place("slot").values, self.program.slots)
+
+    @cached_property
+    def raised(self) -> Formula:
+        """What the slot's flag is when it is sent."""
+        turn = self._place("turn").values if "turn" in self.node.op.bindings else (Integer(0),)
+        return Formula([turn[0] + 1], self.program.slots)
 
     def workspace(self, role: Role) -> User:
         """The tensor of this role in which the slot lies."""

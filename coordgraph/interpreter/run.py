@@ -106,16 +106,23 @@ class _Run:
             event = self.ready.pop(chosen)
             self._advance(chosen)
             if event.point is Point.RAISE:
-                self.ready.update(self.blocked.pop(event.flag, {}))
+                self._wake(event.flag)
 
     def _advance(self, workgroup: int) -> None:
         event = next(self.live[workgroup], None)
         if event is None:
             del self.live[workgroup]
-        elif event.point is Point.WAIT and not self.memory.is_up(event.flag):
+        elif event.point is Point.WAIT and self.memory.value(event.flag) != event.value:
             self.blocked.setdefault(event.flag, {})[workgroup] = event
         else:
             self.ready[workgroup] = event
+
+    def _wake(self, flag: tuple[str, int]) -> None:
+        """Who waits for what the flag says now can go on."""
+        waiting, now = self.blocked.pop(flag, {}), self.memory.value(flag)
+        self.ready.update({w: e for w, e in waiting.items() if e.value == now})
+        if left := {w: e for w, e in waiting.items() if e.value != now}:
+            self.blocked[flag] = left
 
     def _deadlock(self) -> Deadlock:
         waiting = {w: e.slot for group in self.blocked.values() for w, e in group.items()}

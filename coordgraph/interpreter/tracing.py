@@ -68,20 +68,22 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A partial of `tile` goes to `slot`."""
+    """A partial of `tile` goes to `slot`, in its `turn` where a slot is sent several times."""
 
     workgroup: int
     slot: int
     tile: OutputTile
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """The partial in `slot` is waited for and added to `tile`."""
+    """The partial in `slot` is waited for and added to `tile`; that of the sender `turn`."""
 
     workgroup: int
     slot: int
     tile: OutputTile
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +173,13 @@ class Trace:
 
     def wait_edges(self) -> frozenset[tuple[int, int]]:
         """(who waits, who signals) pairs."""
-        senders: dict[int, set[int]] = defaultdict(set)
+        senders: dict[tuple[int, int], set[int]] = defaultdict(set)
         for send in self.sends:
-            senders[send.slot].add(send.workgroup)
+            senders[send.slot, send.turn].add(send.workgroup)
         return frozenset(
             (receive.workgroup, sender)
             for receive in self.receives
-            for sender in senders[receive.slot]
+            for sender in senders[receive.slot, receive.turn]
         )
 
     def problems(self) -> tuple[str, ...]:
@@ -223,16 +225,17 @@ class Trace:
 
     def _signals(self) -> Iterator[str]:
         """Every wait has exactly one signal, for the same tile, in a slot that exists."""
-        sent: dict[int, list[OutputTile]] = defaultdict(list)
-        got: dict[int, list[OutputTile]] = defaultdict(list)
+        sent: dict[tuple[int, int], list[OutputTile]] = defaultdict(list)
+        got: dict[tuple[int, int], list[OutputTile]] = defaultdict(list)
         for events, place in ((self.sends, sent), (self.receives, got)):
             for event in events:
-                place[event.slot].append(event.tile)
+                place[event.slot, event.turn].append(event.tile)
                 if not 0 <= event.slot < self.slots:
                     yield f"slot {event.slot} is outside 0..{self.slots - 1}"
-        for slot in sorted(sent.keys() | got.keys()):
-            if sorted(sent[slot]) != sorted(got[slot]):
-                yield f"slot {slot} is sent {sent[slot]} and received {got[slot]}"
+        for at in sorted(sent.keys() | got.keys()):
+            if sorted(sent[at]) != sorted(got[at]):
+                turn = f" in turn {at[1]}" if at[1] else ""
+                yield f"slot {at[0]} is sent {sent[at]} and received {got[at]}{turn}"
 
 
 def trace(graph: KernelGraph, parameters: Mapping[str, int] | None = None) -> Trace:
@@ -303,9 +306,9 @@ class _Recorder:
                 self.flush(op.accumulator)
             case SendPartial() | ReceivePartial():
                 self.flush(op.accumulator)
-                (slot,) = work.slot(env)
+                (slot,), (raised,) = work.slot(env), work.raised(env)
                 kind = Send if isinstance(op, SendPartial) else Receive
-                self.events.append(kind(self.workgroup, slot, self.tile))
+                self.events.append(kind(self.workgroup, slot, self.tile, raised - 1))
             case Epilogue() | StoreTile():
                 self.flush(op.accumulator)
                 m, n, exists = work.tile(env)

@@ -188,10 +188,11 @@ class _Writer:
             case SendPartial():
                 slot = _index(scope, op.slot)
                 yield f"// store partial tile to workspace slot {slot}"
-                yield f"flags[{slot}] = 1;"
+                yield f"flags[{slot}] = {_raised(scope, op.turn)};"
             case ReceivePartial():
                 slot = _index(scope, op.slot)
-                yield f"while (flags[{slot}] == 0);"
+                down = f"!= {_raised(scope, op.turn)}" if op.turn else "== 0"
+                yield f"while (flags[{slot}] {down});"
                 yield f"// load partial tile from workspace slot {slot}, add it to {op.accumulator}"
                 yield f"flags[{slot}] = 0;"
             case _:
@@ -279,6 +280,16 @@ def _index(scope: Scoped, name: str) -> str:
         return to_c(scope.reverse(name).values[0])
     except EvaluationError:
         return f"<{name}>"
+
+
+def _raised(scope: Scoped, turn: str) -> str:
+    """What a flag becomes: 1, or 1 more than the index along its turn."""
+    if not turn:
+        return "1"
+    try:
+        return to_c(scope.resolve(scope.reverse(turn).values[0] + 1))
+    except EvaluationError:
+        return f"<{turn}> + 1"
 
 
 def _indexed(scope: Scoped, name: str) -> str:

@@ -132,10 +132,11 @@ class Buffers:
                 return (self._each(f"store {op.tensor}", op.tensor, copy),)
             case SendPartial():
                 copy = CopyElements(ACCUMULATOR, "partials")
-                return (self._each("send", "D", copy), _Piece((), SignalFlag("flags")))
+                return (self._each("send", "D", copy), _Piece((), SignalFlag("flags", op.turn)))
             case ReceivePartial():
                 add = self._update("receive", "D", AccumulateFragment(ELEMENT, "partials", ()))
-                return (_Piece((), WaitFlag("flags")), add, _Piece((), ClearFlag("flags")))
+                wait = _Piece((), WaitFlag("flags", op.turn))
+                return (wait, add, _Piece((), ClearFlag("flags")))
             case _:
                 return (_Piece((), op),)
 

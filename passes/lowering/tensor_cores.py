@@ -118,9 +118,9 @@ class LowerToTensorCores(Pass):
                     case For() if accumulates(op):
                         return pipelined(c, op, copies, multiply)
                     case SendPartial():
-                        return accumulator.send()
+                        return accumulator.send(op.turn)
                     case ReceivePartial():
-                        return accumulator.receive()
+                        return accumulator.receive(op.turn)
                     case Epilogue():
                         return accumulator.epilogue(op.tensor, self.vector_d)
                     case StoreTile():

@@ -14,6 +14,7 @@ from passes import (
     Pipeline,
     Rasterize,
     Reorder,
+    SplitK,
     StreamK,
     TwoTileStreamK,
 )
@@ -42,6 +43,12 @@ SCHEDULES: dict[str, Pass] = {
         HybridStreamK(),
         HybridStreamK(owner="last", first="dp", reduction="tree"),
         HybridStreamK(owner="last", waves="contiguous", least=3),
+        *(StreamK(owner=owner, reduction="turnstile") for owner in ("first", "last")),
+        TwoTileStreamK(first="dp", reduction="turnstile"),
+        HybridStreamK(owner="last", reduction="turnstile"),
+        *(SplitK(splits=3, owner=owner) for owner in ("first", "last")),
+        SplitK(splits=4, reduction="peers"),
+        SplitK(splits=7, owner="first", reduction="tree"),
     )
 }
 ORDERS = {
@@ -58,7 +65,7 @@ def schedule(name: str, workgroups: int | None = None) -> Pass:
     """A schedule by name, with its grid as a number where one is given."""
     found = SCHEDULES[name] if name in SCHEDULES else Pipeline.parse(name).passes[0]
     options = dict(found.options)
-    if workgroups is not None and name != "data-parallel":
+    if workgroups is not None and "workgroups" in symbolic(name).parameters:
         options["workgroups"] = workgroups
     return type(found)(**options)
 

@@ -6,7 +6,17 @@ import pytest
 
 from coordgraph import Gemm, PassError
 from coordgraph.interpreter import trace
-from passes import DataParallel, Pass, Pipeline, Rasterize, Reorder, StreamK, TwoTileStreamK
+from passes import (
+    DataParallel,
+    HybridStreamK,
+    Pass,
+    Pipeline,
+    Rasterize,
+    Reorder,
+    SplitK,
+    StreamK,
+    TwoTileStreamK,
+)
 from tests.passes.schedules import ORDERS, SCHEDULES, symbolic
 
 
@@ -23,8 +33,16 @@ from tests.passes.schedules import ORDERS, SCHEDULES, symbolic
         (TwoTileStreamK(waves="both"), "waves=both is unknown; there are strided, contiguous"),
         (TwoTileStreamK(least=0), "least=0 is outside 1..2147483647"),
         (StreamK(least=2**31), "least=2147483648 is outside 1..2147483647"),
-        (StreamK(reduction="none"), "reduction=none is unknown; there are peers, tree"),
-        (TwoTileStreamK(reduction=""), "reduction= is unknown; there are peers, tree"),
+        (StreamK(reduction="none"), "reduction=none is unknown; there are peers, tree, turnstile"),
+        (TwoTileStreamK(reduction=""), "reduction= is unknown; there are peers, tree, turnstile"),
+        (HybridStreamK(first="both"), "first=both is unknown; there are sk, dp"),
+        (HybridStreamK(waves=""), "waves= is unknown; there are strided, contiguous"),
+        (HybridStreamK(owner="none"), "owner=none is unknown; there are first, last"),
+        (SplitK(splits=1), "splits=1 is outside 2..65535; data-parallel has whole tiles"),
+        (SplitK(splits=70000), "splits=70000 is outside 2..65535"),
+        (SplitK(owner="middle"), "owner=middle is unknown; there are first, last"),
+        (SplitK(reduction="atomic"), "sums in the order of arrival have other bits in every run"),
+        (StreamK(reduction="atomic"), "reduction=turnstile moves as little memory"),
         (Reorder(group=0), "must be at least 1"),
         (Rasterize(width=0), "width=0 is outside 1..2147483647"),
         (Rasterize(along="k"), "along=k is unknown; there are m, n"),

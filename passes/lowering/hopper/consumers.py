@@ -117,10 +117,10 @@ class Consumer:
                 return ()  # the first multiplication of a tile overwrites
             case For() if accumulates(op):
                 return self._accumulate(op)
-            case For(body=(ReceivePartial(),)) if self.fixup:
-                return self._of_sum(self.fixup.receive(op))
+            case For(body=(ReceivePartial(turn=turn),)) if self.fixup:
+                return self._of_sum(self.fixup.receive(op, turn))
             case SendPartial() if self.fixup:
-                return self._of_sum(self.fixup.send())
+                return self._of_sum(self.fixup.send(op.turn))
             case Epilogue():
                 return self._of_sum(self.accumulator.epilogue(op.tensor, self.width))
             case StoreTile() if self.store:

@@ -121,18 +121,18 @@ class Fixup(_Pieces):
         c.connect(Tile("flags", slot))
         c.add(Linear(FIRST, note="first of the slots that are waited for side by side"))
 
-    def send(self) -> Body:
+    def send(self, turn: str = "") -> Body:
         """Store, then let one workitem publish; a barrier orders all stores before its release."""
-        return (self.store("partials"), self.barrier, leader(SignalFlag("flags")))
+        return (self.store("partials"), self.barrier, leader(SignalFlag("flags", turn)))
 
-    def receive(self, slots: For) -> Body:
+    def receive(self, slots: For, turn: str = "") -> Body:
         """Add the partials of a range of slots.
 
-        The flags are waited for side by side, one by each workitem, and lowered at once: a slot is
-        sent once in a launch, and received once.
+        The flags are waited for side by side, one by each workitem, and lowered at once: nobody
+        sends to a slot again before its receiver does.
         """
         first, workitem = index_symbol(FIRST), index_symbol("workitem")
-        mine = SetCoordinate(SLOT, first + workitem, (WaitFlag("flags"), ClearFlag("flags")))
+        mine = SetCoordinate(SLOT, first + workitem, (WaitFlag("flags", turn), ClearFlag("flags")))
         wait = For(
             FIRST,
             slots.start,

@@ -13,7 +13,16 @@ from typing import TypeVar
 
 from codegen.nvptx.program import WIDEST, CudaProgram, Vectors
 from coordgraph import Gemm, KernelGraph
-from passes import DataParallel, HybridStreamK, Pass, Pipeline, Reorder, StreamK, TwoTileStreamK
+from passes import (
+    DataParallel,
+    HybridStreamK,
+    Pass,
+    Pipeline,
+    Reorder,
+    SplitK,
+    StreamK,
+    TwoTileStreamK,
+)
 from passes.lowering import LowerToHopper
 
 __all__ = ["HOPPER_SHAPES", "LARGE_SHAPES", "Configuration", "boxed", "hopper", "sweep"]
@@ -30,6 +39,9 @@ SCHEDULES: tuple[tuple[Pass, ...], ...] = (
     (TwoTileStreamK(first="dp"),),
     (TwoTileStreamK(owner="last", first="dp"),),
     (HybridStreamK(owner="last"),),
+    (StreamK(owner="last", reduction="turnstile"),),
+    (SplitK(splits=4),),
+    (SplitK(splits=3, reduction="peers"),),
     (Reorder(swap=True), DataParallel()),
     (Reorder(group=4), StreamK(workgroups=132)),
     (Reorder(swap=True, group=3), TwoTileStreamK(owner="last")),
