@@ -2,6 +2,7 @@
 
 from passes.base import PASSES, Pass
 from passes.data_parallel import DataParallel
+from passes.grouped import Grouped
 from passes.hybrid_stream_k import HybridStreamK
 from passes.pipeline import Pipeline
 from passes.rasterize import Rasterize
@@ -13,6 +14,7 @@ from passes.two_tile_stream_k import TwoTileStreamK
 __all__ = [
     "PASSES",
     "DataParallel",
+    "Grouped",
     "HybridStreamK",
     "Pass",
     "Pipeline",

@@ -105,6 +105,9 @@ SCHEDULES = (
     "stream-k{reduction=turnstile}",
     "split-k{splits=4}",
     "split-k{splits=3,reduction=peers}",
+    "rasterize{order=hilbert},stream-k{owner=last}",
+    "rasterize{width=4,along=n,order=morton},data-parallel{persistent=true}",
+    "grouped{groups=4},two-tile-stream-k{owner=last}",
 )
 SHAPES = (
     ((128, 256, 64), ALONE),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from coordgraph import Gemm, KernelGraph
 from passes import (
     DataParallel,
+    Grouped,
     HybridStreamK,
     Pass,
     Pipeline,
@@ -58,6 +59,10 @@ ORDERS = {
     "swap-group": (Reorder(swap=True, group=2),),
     "bands": (Rasterize(width=2, snake=True),),
     "bands-n": (Rasterize(width=3, along="n"),),
+    "hilbert": (Rasterize(width=4, snake=True, order="hilbert"),),
+    "morton": (Rasterize(width=2, along="n", order="morton"),),
+    "grouped": (Grouped(groups=3),),
+    "bands-grouped": (Rasterize(width=2), Grouped(groups=2)),
 }
 
 

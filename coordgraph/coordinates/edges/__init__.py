@@ -2,6 +2,8 @@
 
 from coordgraph.coordinates.edges.bands import Bands
 from coordgraph.coordinates.edges.base import EDGES, Edge, Law, Sizes
+from coordgraph.coordinates.edges.curve import Curve
+from coordgraph.coordinates.edges.deal import Deal
 from coordgraph.coordinates.edges.flatten import Flatten
 from coordgraph.coordinates.edges.join import Join
 from coordgraph.coordinates.edges.passthrough import PassThrough
@@ -13,6 +15,8 @@ from coordgraph.coordinates.edges.tile import Tile
 __all__ = [
     "EDGES",
     "Bands",
+    "Curve",
+    "Deal",
     "Edge",
     "Flatten",
     "Join",

@@ -13,6 +13,8 @@ from coordgraph import CoordinateGraph
 from coordgraph.coordinates.dimensions import Linear
 from coordgraph.coordinates.edges import (
     Bands,
+    Curve,
+    Deal,
     Edge,
     Flatten,
     Join,
@@ -61,6 +63,20 @@ def bands(draw: st.DrawFn) -> Case:
     rows, columns = draw(st.integers(1, 12)), draw(extents)
     edge = Bands(names("u", 2), "d0", width=draw(extents), snake=draw(st.booleans()))
     return edge, (rows, columns), (rows * columns,)
+
+
+@strategy(Curve)
+def curve(draw: st.DrawFn) -> Case:
+    sizes = draw(st.integers(1, 20)), draw(st.integers(1, 20))
+    function = draw(st.sampled_from(Curve.FUNCTIONS))
+    edge = Curve(names("u", 2), names("d", 2), function=function, side=2 ** draw(st.integers(1, 4)))
+    return edge, sizes, sizes
+
+
+@strategy(Deal)
+def deal(draw: st.DrawFn) -> Case:
+    size = draw(st.integers(1, 40))
+    return Deal("u0", "d0", groups=draw(st.integers(1, 9))), (size,), (size,)
 
 
 @strategy(Tile)
