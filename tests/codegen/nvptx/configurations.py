@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TypeVar
 
 from codegen.nvptx.program import WIDEST, CudaProgram, Vectors
@@ -51,6 +52,7 @@ SCHEDULES: tuple[tuple[Pass, ...], ...] = (
     (Reorder(group=4), StreamK(workgroups=132)),
     (Reorder(swap=True, group=3), TwoTileStreamK(owner="last")),
 )
+PLAIN = SCHEDULES[0]
 TILES = (
     (128, 256, 64),
     (256, 128, 64),
@@ -191,6 +193,12 @@ def boxed(
     return Configuration(tile, (schedule,), layout, types, vectors, "sm_90a", True, cluster)
 
 
+@cache
+def is_refused(configuration: Configuration) -> bool:
+    """Whether there is no such kernel; what fits a workgroup does not depend on the schedule."""
+    return configuration.program.why_not() is not None
+
+
 def hopper(turn: int = 0) -> Iterator[Configuration]:
     """Every schedule with every shape and layout for Hopper, the rest chosen as above."""
     for schedule in SCHEDULES:
@@ -200,7 +208,7 @@ def hopper(turn: int = 0) -> Iterator[Configuration]:
                 digest = hashlib.sha256(f"{turn} {base}".encode()).digest()
                 vectors = Vectors(d=_pick((8, 2, 1), digest[1]))
                 made = replace(base, types=_pick(TYPES, digest[0]), vectors=vectors)
-                wide = made.types[1] == "f32" and made.program.why_not()
+                wide = made.types[1] == "f32" and is_refused(replace(made, schedule=PLAIN))
                 yield replace(made, types=("f16", "f16")) if wide else made
     for tile, cluster in LARGE_SHAPES:
         for layout in LAYOUTS:
