@@ -120,14 +120,15 @@ def _from_curve(function: str, low: Bits, high: Bits) -> tuple[Bits, Bits]:
     """Row and column, by the lower and the higher bit of each digit of the number on the curve."""
     if function == "morton":
         return low, high
-    rows, columns = [Integer(0)] * len(low), [Integer(0)] * len(low)
+    rows: Bits = []
+    columns: Bits = []
     swapped: Expr = Integer(0)
     turned: Expr = Integer(0)
-    for k in reversed(range(len(low))):
-        a, b = high[k], low[k]
-        columns[k] = _xor(a, _and(swapped, b), turned)
-        rows[k] = _xor(columns[k], b)
-        swapped, turned = _xor(swapped, a, b, Integer(1)), _xor(turned, _and(a, b))
+    for a, b in zip(reversed(high), reversed(low), strict=True):
+        column = _xor(a, _and(swapped, b), turned)
+        rows.insert(0, _xor(column, b))
+        columns.insert(0, column)
+        swapped, turned = _below(a, b, swapped, turned)
     return rows, columns
 
 
@@ -135,12 +136,19 @@ def _to_curve(function: str, rows: Bits, columns: Bits) -> tuple[Bits, Bits]:
     """The lower and the higher bit of each digit of the number on the curve."""
     if function == "morton":
         return rows, columns
-    low, high = [Integer(0)] * len(rows), [Integer(0)] * len(rows)
+    low: Bits = []
+    high: Bits = []
     swapped: Expr = Integer(0)
     turned: Expr = Integer(0)
-    for k in reversed(range(len(rows))):
-        b = _xor(rows[k], columns[k])
-        a = _xor(columns[k], _and(swapped, b), turned)
-        low[k], high[k] = b, a
-        swapped, turned = _xor(swapped, a, b, Integer(1)), _xor(turned, _and(a, b))
+    for row, column in zip(reversed(rows), reversed(columns), strict=True):
+        b = _xor(row, column)
+        a = _xor(column, _and(swapped, b), turned)
+        low.insert(0, b)
+        high.insert(0, a)
+        swapped, turned = _below(a, b, swapped, turned)
     return low, high
+
+
+def _below(a: Expr, b: Expr, swapped: Expr, turned: Expr) -> tuple[Expr, Expr]:
+    """How the curve lies in the quarter that a digit chooses."""
+    return _xor(swapped, a, b, Integer(1)), _xor(turned, _and(a, b))
