@@ -19,8 +19,14 @@ class HybridStreamK(PartlyStreamed):
     With T output tiles of TK iterations and W workgroups, `T div W` waves are data-parallel and
     `(T mod W)·TK` iterations are streamed. More tiles are whole than with `TwoTileStreamK`; those
     that are not have two contributors or more: about `W / (T mod W)` where that is large (the
-    paper's "data-parallel + one-tile Stream-K", arXiv:2301.03598). Graphs and options are those
-    of `PartlyStreamed`.
+    paper's "data-parallel + one-tile Stream-K", arXiv:2301.03598). Before: dangling m and n, a
+    loop over k tiles. After, with `dp.tiles` all the full waves::
+
+        m, n, k_tile --Flatten--> global --Sunder--> sk.tiles, dp.tiles, selector
+        sk.tiles --Tile--> workgroup, sk.local --Split{1, 1}--> ForTile, ForK
+        dp.tiles --Tile--> dp.wave, workgroup, dp.local --PassThrough--> ForK
+
+    Options are those of `PartlyStreamed`.
     """
 
     name = "hybrid-stream-k"

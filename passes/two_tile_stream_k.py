@@ -18,7 +18,13 @@ class TwoTileStreamK(PartlyStreamed):
 
     With T output tiles of TK iterations and W workgroups, `T div W - 1` waves are data-parallel,
     all of them where W divides T, none where T < W; `((T mod W) + W)·TK` iterations are streamed.
-    So a tile has two contributors at most. Graphs and options are those of `PartlyStreamed`.
+    So a tile has two contributors at most. Before: dangling m and n, a loop over k tiles. After::
+
+        m, n, k_tile --Flatten--> global --Sunder--> sk.tiles, dp.tiles, selector
+        sk.tiles --Tile--> workgroup, sk.local --Split{1, 1}--> ForTile, ForK
+        dp.tiles --Tile--> dp.wave, workgroup, dp.local --PassThrough--> ForK
+
+    Options are those of `PartlyStreamed`.
     """
 
     name = "two-tile-stream-k"
