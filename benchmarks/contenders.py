@@ -56,7 +56,7 @@ class Ours:
     ours = True
 
     def __init__(self, plan: Plan, kernel: Any) -> None:
-        self.name, self.kernel = str(plan), kernel
+        self.plan, self.name, self.kernel = plan, str(plan), kernel
         self.details: dict[str, Any] = {}
         if not isinstance(kernel, CoordGraphError):
             self.details = {"registers": kernel.registers, "resident": kernel.resident}
@@ -64,7 +64,8 @@ class Ours:
     def prepare(self, problem: Problem) -> Run:
         if isinstance(self.kernel, CoordGraphError):
             raise self.kernel
-        return lambda a, b, out: self.kernel(a, b, out=out)
+        grid = self.plan.workgroups
+        return lambda a, b, out: self.kernel(a, b, out=out, workgroups=grid)
 
 
 class Library:

@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--quick", action="store_true", help="one shape of each group, 5 rounds")
     who = made.add_argument_group("contenders")
     who.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
-    who.add_argument("--plans", type=parse_plan, nargs="+", help="of ours: 'TILE[@cMxN] PIPELINE'")
+    who.add_argument("--plans", type=parse_plan, nargs="+", help="TILE[@cMxN] PIPELINE [on GRID]")
     who.add_argument("--schedules", nargs="+", help="pipelines of ours, with every one of --tiles")
     who.add_argument("--tiles", type=triple, nargs="+", help="of --schedules, as 128x256x64")
     who.add_argument(

@@ -14,7 +14,7 @@ import numpy as np
 from passes.choosing.constants import Constants
 from passes.choosing.table import Column, Flag, Table
 
-__all__ = ["ALONE", "ALONE_LESS", "TREE", "WARPGROUP", "Cost", "Shape", "cost"]
+__all__ = ["ALONE", "TREE", "WARPGROUP", "Cost", "Shape", "cost"]
 
 STREAM_K, TWO_TILE, TREE = 2, 3, 4
 ELEMENT, ACCUMULATOR = 2, 4
@@ -24,7 +24,7 @@ MMA_M, MMA_K, UNIT_K = 64, 16, 64
 WIDEST_COLUMNS, WARPGROUP, LINE = 256, 128, 128
 SHORT = 320
 """Rows and columns of a workgroup's part, together, of a short iteration."""
-ALONE, ALONE_LESS = 144, 64
+ALONE = 144
 """Accumulators of a workitem up to which one warpgroup multiplies alone; see `LowerToHopper`."""
 
 
@@ -73,8 +73,7 @@ class Shape:
         swapped = (self.rows % MMA_M != 0) | ((self.rows < 2 * MMA_M) & (self.columns >= 2 * MMA_M))
         left = np.where(swapped, self.columns, self.rows)
         right = np.where(swapped, self.rows, self.columns)
-        most = np.where(swapped | (t.out_bytes > 2), ALONE_LESS, ALONE)
-        self.consumers = np.where(self.rows * self.columns <= most * WARPGROUP, 1, 2)
+        self.consumers = np.where(self.rows * self.columns <= ALONE * WARPGROUP, 1, 2)
         divided = (left % (2 * MMA_M) != 0) & (self.consumers == 2)
         share = np.where(divided, right / 2, right)
         self.pieces = np.ceil(share / WIDEST_COLUMNS)
