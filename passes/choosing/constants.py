@@ -38,6 +38,7 @@ class Constants:
         straddle: what asking for a box takes longer where its rows begin inside cache lines.
         outside: what an iteration takes longer where narrow boxes lie wholly outside B.
         l2_rate, dram_rate: bytes a second of all.
+        pull_rate: those of one workgroup that come from memory.
         dram_seconds: until the first bytes come from memory.
         l2_bytes: of the cache, as far as it is of use.
         mixed_loss: the share of what others have read that streamed shares do not find there.
@@ -70,6 +71,7 @@ class Constants:
     outside: float = 1.2
     l2_rate: float = 7.5e12
     dram_rate: float = 4.3e12
+    pull_rate: float = 35e9
     dram_seconds: float = 0.5e-6
     l2_bytes: float = 40e6
     mixed_loss: float = 0.2

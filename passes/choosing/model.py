@@ -147,7 +147,10 @@ def cost(t: Table, c: Constants) -> Cost:
     traffic = _traffic(t, s, grid, asked, c, mixed=streamed & ~aligned, streams=share * grid)
     stored = t.m * t.n * t.out_bytes
     partial = np.where(shared, grid * s.workgroups * s.partial_bytes, 0)
-    dram = (traffic + stored) / c.dram_rate + c.dram_seconds
+    # One workgroup alone does not have enough bytes under way to use all of the memory's rate.
+    busy = np.where(streamed, grid, np.minimum(grid, s.tiles)) * s.workgroups
+    rate = np.minimum(c.dram_rate, busy * c.pull_rate)
+    dram = (traffic + stored) / rate + c.dram_seconds
     l2 = (asked + stored + 2 * partial) / c.l2_rate
     flops = 2 * s.tiles * t.tile_m * t.tile_n * s.depth * t.tile_k
     inside = s.tiles * s.depth * s.workgroups * tensor_bytes
