@@ -20,7 +20,16 @@ import codegen
 from coordgraph import CoordGraphError, Gemm, KernelGraph
 from passes.choosing import Plan
 
-__all__ = ["Plan", "build", "compile_plans", "loaded", "parse_plan", "problem", "products"]
+__all__ = [
+    "Plan",
+    "build",
+    "compile_plans",
+    "loaded",
+    "parse_plan",
+    "problem",
+    "products",
+    "side_by_side",
+]
 
 WORKERS = 16
 ALONE = (1, 1, 1)
@@ -73,6 +82,19 @@ def _fill_cache(plan: Plan, gemm: Gemm, target: str) -> None:
         build(plan, gemm, target)
 
 
+def side_by_side(work: Callable[..., None], jobs: Sequence[tuple[Any, ...]]) -> None:
+    """Do jobs in processes; each fills the cache on disk. What fails is met again later."""
+    if len(jobs) < 3:
+        return
+    start = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    workers = min(WORKERS, os.cpu_count() or 1, len(jobs))
+    with ProcessPoolExecutor(workers, mp_context=start) as pool:
+        waiting = [pool.submit(work, *job) for job in jobs]
+        with suppress(BrokenExecutor):
+            for job in as_completed(waiting):
+                job.result()
+
+
 def compile_plans(
     plans: Sequence[Plan], dtype: str, layout: str, target: str, step: Callable[[], None]
 ) -> Iterator[tuple[Plan, Any]]:
@@ -83,14 +105,7 @@ def compile_plans(
     """
     gemm, found = problem(dtype, layout), dict[str, Any]()
     first = {plan.kernel: plan for plan in reversed(plans)}
-    if len(first) > 2:
-        start = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-        workers = min(WORKERS, os.cpu_count() or 1, len(first))
-        with ProcessPoolExecutor(workers, mp_context=start) as pool:
-            jobs = [pool.submit(_fill_cache, plan, gemm, target) for plan in first.values()]
-            with suppress(BrokenExecutor):  # what breaks here is met again below
-                for job in as_completed(jobs):
-                    job.result()
+    side_by_side(_fill_cache, [(plan, gemm, target) for plan in first.values()])
     for plan in plans:
         if plan.kernel not in found:
             try:

@@ -37,11 +37,13 @@ __all__ = ["Measurements", "Quality", "fit", "is_plan", "main", "problem_of", "q
 NEAR, FAR_WEIGHT = 0.15, 0.05
 """How fast the weight of slower plans falls, and what is left of it."""
 LARGEST_ERROR = 0.5
-SOFTNESS = 0.02
+SOFTNESS = 0.01
 """Predictions that differ by as much, relatively, are nearly a tie."""
 PULL = 3e-4
 ROUNDS, FIRST_STEP, LARGEST_STEP, SMALLEST_STEP = 40, 0.3, 0.7, 0.002
-STARTS, SPREAD = 4, 0.4
+STARTS, SPREAD = 16, 0.4
+WORST = 0.1
+"""What the worst choice counts beside the mean."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ def fit(
     starts: int = STARTS,
     seed: int = 0,
 ) -> Constants:
-    """The constants with which the loss is least, of several descents."""
+    """Of several descents, each to where the loss is least, the one that chooses best."""
     loss = _loss(measured.where(measured.usable), first)
     random = np.random.default_rng(seed)
     found: list[tuple[float, int, Constants]] = []
@@ -155,7 +157,12 @@ def fit(
         scales = dict(zip(FITTED, np.exp(spread), strict=True))
         begin = first.with_figures({n: float(getattr(first, n) * s) for n, s in scales.items()})
         found.append(_descend(loss, begin, rounds, random, start))
-    return min(found)[2]
+
+    def chooses(constants: Constants) -> float:
+        seen = quality(measured, constants)
+        return seen.loss + WORST * seen.largest
+
+    return min((chooses(constants), loss, start, constants) for loss, start, constants in found)[3]
 
 
 def _descend(
