@@ -1,16 +1,15 @@
 """What the model chooses among plans that were measured, and what the best of them is. No GPU.
 
-    python -m benchmarks chosen benchmarks/results/plans-h200-nt-2026-11-21.json
+    python -m benchmarks chosen benchmarks/results/sweep-*.json
 
-A file is what `passes.choosing.calibrate` takes: rows of a problem, a plan and seconds, with rows
-of the plan `cublas` among them. Ratios are times of cuBLAS over ours. Plans that are no candidates
+A file is what `benchmarks sweep` writes: rows of a problem, a plan and seconds, with rows of the
+plan `cublas` among them. Ratios are times of cuBLAS over ours. Plans that are no candidates
 may be the best, but are not chosen.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,11 @@ from rich.console import Console
 from rich.table import Table as Lines
 
 from benchmarks.contenders import CUBLAS
+from benchmarks.record import load
 from benchmarks.report import geometric_mean
 from benchmarks.shapes import title
-from passes.choosing import constants_of
-from passes.choosing.calibrate import plan_of, problem_of
+from passes.choosing import Plan, constants_of
+from passes.choosing.calibrate import is_plan, problem_of
 from passes.choosing.candidates import slow
 from passes.choosing.model import cost
 from passes.choosing.table import Table
@@ -57,10 +57,10 @@ def judge(rows: list[dict[str, Any]], device: str) -> list[Judged]:
     constants, found = constants_of(device), list[Judged]()
     for (m, n, k, layout), measured in problems.items():
         cublas = [row["t"] for row in measured if row["plan"] == CUBLAS.lower()]
-        ours = [row for row in measured if "/" in row["plan"]]
+        ours = [row for row in measured if is_plan(row)]
         if not cublas or not ours:
             continue
-        table = Table.of((problem_of(row), plan_of(row["plan"])) for row in ours)
+        table = Table.of((problem_of(row), Plan.parse(row["plan"])) for row in ours)
         predicted = np.where(slow(table), np.inf, cost(table, constants).total)
         preferred = ours[int(np.argmin(predicted))]
         best = min(ours, key=lambda row: row["t"])
@@ -87,7 +87,7 @@ def main() -> None:
     options = parser.parse_args()
     console = Console(soft_wrap=True)
     for path in options.files:
-        found = judge(json.loads(path.read_text("utf-8")), options.device)
+        found = judge(load(path)["rows"], options.device)
         heads = ("group", "problems", "best plan", "least", "chosen plan", "least")
         lines = Lines(*heads, title=path.name)
         for group in [*sorted({one.group for one in found}), ""]:

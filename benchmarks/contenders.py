@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import codegen
 from benchmarks.plans import Plan
-from benchmarks.problem import Problem, Run
+from benchmarks.problem import DTYPES, Problem, Run
 from benchmarks.roofline import Roof
 from benchmarks.timing import REGIMES, Sampler, Spread, take_turns
 from coordgraph import CoordGraphError
@@ -24,6 +25,7 @@ __all__ = [
     "Ours",
     "Unavailable",
     "compete",
+    "fill_cache",
 ]
 
 CUBLAS, COORDGRAPH = "cuBLAS", "coordgraph"
@@ -56,7 +58,7 @@ class Ours:
     ours = True
 
     def __init__(self, plan: Plan, kernel: Any) -> None:
-        self.name, self.kernel = str(plan), kernel
+        self.plan, self.name, self.kernel = plan, str(plan), kernel
         self.details: dict[str, Any] = {}
         if not isinstance(kernel, CoordGraphError):
             self.details = {"registers": kernel.registers, "resident": kernel.resident}
@@ -64,7 +66,8 @@ class Ours:
     def prepare(self, problem: Problem) -> Run:
         if isinstance(self.kernel, CoordGraphError):
             raise self.kernel
-        return lambda a, b, out: self.kernel(a, b, out=out)
+        grid = self.plan.workgroups
+        return lambda a, b, out: self.kernel(a, b, out=out, workgroups=grid)
 
 
 class Library:
@@ -93,6 +96,18 @@ class Library:
         self.details = {"first_call_seconds": time.perf_counter() - start, "tuned": self.tune}
         # What the first call found by measuring is remembered for this shape.
         return lambda a, b, out: matmul(a, b, out=out, **turned)
+
+
+def fill_cache(shape: tuple[int, int, int], layout: str, dtype: str) -> None:
+    """Let `codegen.matmul` choose for a problem and build what it chose (in a process apart)."""
+    import torch
+
+    (m, n, k), kind = shape, getattr(torch, DTYPES[dtype][0])
+    a_turned, b_turned = (side == "t" for side in layout)
+    a = torch.empty((k, m) if a_turned else (m, k), dtype=kind, device="cuda")
+    b = torch.empty((n, k) if b_turned else (k, n), dtype=kind, device="cuda")
+    with suppress(CoordGraphError):  # who measures it meets it again
+        codegen.matmul(a, b, transpose_a=a_turned, transpose_b=b_turned)
 
 
 @dataclass

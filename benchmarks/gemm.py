@@ -31,10 +31,19 @@ from typing import Any
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from benchmarks.contenders import COORDGRAPH, FAILED, Contender, Library, Ours, Unavailable, compete
+from benchmarks.contenders import (
+    COORDGRAPH,
+    FAILED,
+    Contender,
+    Library,
+    Ours,
+    Unavailable,
+    compete,
+    fill_cache,
+)
 from benchmarks.monitor import Monitor
 from benchmarks.peers import PEERS, peers
-from benchmarks.plans import Plan, compile_plans, parse_plan, products
+from benchmarks.plans import Plan, compile_plans, parse_plan, products, side_by_side
 from benchmarks.problem import DTYPES, Problem
 from benchmarks.record import RESULTS, environment, result_path, write
 from benchmarks.report import console_here, report
@@ -66,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--quick", action="store_true", help="one shape of each group, 5 rounds")
     who = made.add_argument_group("contenders")
     who.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
-    who.add_argument("--plans", type=parse_plan, nargs="+", help="of ours: 'TILE[@cMxN] PIPELINE'")
+    who.add_argument("--plans", type=parse_plan, nargs="+", help="TILE[@cMxN] PIPELINE [on GRID]")
     who.add_argument("--schedules", nargs="+", help="pipelines of ours, with every one of --tiles")
     who.add_argument("--tiles", type=triple, nargs="+", help="of --schedules, as 128x256x64")
     who.add_argument(
@@ -168,6 +177,9 @@ def measure(options: argparse.Namespace, record: dict[str, Any], console: Consol
             compiled = compile_plans(plans, options.dtype, layout, options.target, step)
             ours = [Ours(plan, kernel) for plan, kernel in compiled]
             progress.remove_task(compiling)
+            if any(isinstance(one, Library) for one in everyone) and not options.tune:
+                sizes = [(found.m, found.n, found.k) for _, found in options.problems]
+                side_by_side(fill_cache, [(size, layout, options.dtype) for size in sizes])
             for group, found in options.problems:
                 progress.update(task, description=f"{group} {found.name} {layout}")
                 deadline = allowance.deadline()

@@ -1,65 +1,38 @@
-"""Our kernels as text: a tile, perhaps a cluster, and a pipeline of passes.
+"""Our kernels as text, compiled side by side.
 
-    256x256x64@c2x1 two-tile-stream-k{owner=last}
+    256x256x64@c2x1 two-tile-stream-k{owner=last} on 66
 
-is a macro tile of 256 x 256 x 64, clusters of 2 x 1 workgroups, and the schedule.
+is a plan of `passes.choosing`: a macro tile of 256 x 256 x 64, clusters of 2 x 1 workgroups, the
+schedule, and perhaps the grid.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
-import re
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import codegen
-from benchmarks.shapes import triple
 from coordgraph import CoordGraphError, Gemm, KernelGraph
-from passes import Pipeline
+from passes.choosing import Plan
 
-__all__ = ["Plan", "compile_plans", "parse_plan", "products"]
+__all__ = [
+    "Plan",
+    "build",
+    "compile_plans",
+    "loaded",
+    "parse_plan",
+    "problem",
+    "products",
+    "side_by_side",
+]
 
-WORKERS = 8
-_PLAN = re.compile(r"\s*(?P<tile>[0-9xX]+)(?:@c(?P<m>\d+)x(?P<n>\d+))?\s+(?P<pipeline>\S.*?)\s*")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How to multiply, whatever the shape."""
-
-    tile: tuple[int, int, int]
-    pipeline: str
-    cluster: tuple[int, int] = (1, 1)
-
-    def __str__(self) -> str:
-        cluster = "" if self.cluster == (1, 1) else "@c{}x{}".format(*self.cluster)
-        return f"{'x'.join(map(str, self.tile))}{cluster} {self.pipeline}"
-
-    def graph(self, dtype: str, layout: str) -> KernelGraph:
-        """The scheduled graph."""
-        a_turned, b_turned = (side == "t" for side in layout)
-        gemm = Gemm(dtype, transpose_a=a_turned, transpose_b=b_turned)
-        return Pipeline.parse(self.pipeline)(gemm.graph(self.tile))
-
-    def compile(self, dtype: str, layout: str, target: str) -> Any:
-        """A kernel; CoordGraphError where the plan cannot be had."""
-        return self.build(self.graph(dtype, layout), target)
-
-    def build(self, graph: KernelGraph, target: str) -> Any:
-        """The kernel of a scheduled graph."""
-        if self.cluster == (1, 1):
-            return codegen.compile(graph, target)
-        from codegen.api import native_target
-        from passes.lowering import LowerToHopper
-
-        target = native_target(graph) if target == "native" else target
-        options: dict[str, Any] = dict(zip(("cluster_m", "cluster_n"), self.cluster, strict=True))
-        compile_with: Callable[..., Any] = codegen.compile
-        return compile_with(graph, target, lowering=LowerToHopper(target, **options))
+WORKERS = 16
+ALONE = (1, 1, 1)
 
 
 def parse_plan(text: str) -> Plan:
@@ -68,19 +41,10 @@ def parse_plan(text: str) -> Plan:
     Raises:
         argparse.ArgumentTypeError: it is malformed, or the pipeline is.
     """
-    found = _PLAN.fullmatch(text)
-    if not found:
-        raise argparse.ArgumentTypeError(
-            f"'{text}' is not like '128x256x64 data-parallel' or '256x256x64@c2x1 stream-k'"
-        )
     try:
-        pipeline = str(Pipeline.parse(found["pipeline"]))
+        return Plan.parse(text)
     except CoordGraphError as error:
-        raise argparse.ArgumentTypeError(f"'{text}': {error}") from None
-    cluster = (int(found["m"] or 1), int(found["n"] or 1))
-    if min(cluster) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}': a cluster has at least one workgroup")
-    return Plan(triple(found["tile"]), pipeline, cluster)
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def products(schedules: Iterable[str], tiles: Iterable[tuple[int, int, int]]) -> list[Plan]:
@@ -89,9 +53,46 @@ def products(schedules: Iterable[str], tiles: Iterable[tuple[int, int, int]]) ->
     return [parse_plan(f"{'x'.join(map(str, t))} {s}") for s in schedules for t in tiles]
 
 
-def _fill_cache(plan: Plan, dtype: str, layout: str, target: str) -> None:
+def problem(dtype: str, layout: str) -> Gemm:
+    """Products of every size in a layout."""
+    a_turned, b_turned = (side == "t" for side in layout)
+    return Gemm(dtype, transpose_a=a_turned, transpose_b=b_turned)
+
+
+def build(plan: Plan, gemm: Gemm, target: str) -> Any:
+    """The loaded kernel of a plan; CoordGraphError where it cannot be had."""
+    return loaded(plan, plan.graph(gemm), target)
+
+
+def loaded(plan: Plan, graph: KernelGraph, target: str) -> Any:
+    """The loaded kernel of a plan's graph."""
+    lowering = None
+    if plan.cluster != ALONE:
+        from codegen.api import native_target
+
+        target = native_target(graph) if target == "native" else target
+        lowering = plan.lowering
+    kernel: Any = codegen.compile(graph, target, lowering=lowering)
+    kernel.resident  # noqa: B018 - loads the code
+    return kernel
+
+
+def _fill_cache(plan: Plan, gemm: Gemm, target: str) -> None:
     with suppress(CoordGraphError):  # the main process meets it again and reports it
-        plan.compile(dtype, layout, target).resident  # noqa: B018 - loads the code
+        build(plan, gemm, target)
+
+
+def side_by_side(work: Callable[..., None], jobs: Sequence[tuple[Any, ...]]) -> None:
+    """Do jobs in processes; each fills the cache on disk. What fails is met again later."""
+    if len(jobs) < 3:
+        return
+    start = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    workers = min(WORKERS, os.cpu_count() or 1, len(jobs))
+    with ProcessPoolExecutor(workers, mp_context=start) as pool:
+        waiting = [pool.submit(work, *job) for job in jobs]
+        with suppress(BrokenExecutor):
+            for job in as_completed(waiting):
+                job.result()
 
 
 def compile_plans(
@@ -99,21 +100,17 @@ def compile_plans(
 ) -> Iterator[tuple[Plan, Any]]:
     """Each plan with its loaded kernel, or with the error; `step` is called after each.
 
-    Where kernels are kept on disk, processes side by side fill that cache first.
+    Processes side by side fill the cache on disk first. Plans that differ in their grid alone have
+    one kernel.
     """
-    if len(plans) > 2 and hasattr(codegen, "cache_directory"):
-        start = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-        with ProcessPoolExecutor(min(WORKERS, len(plans)), mp_context=start) as pool:
-            jobs = [pool.submit(_fill_cache, plan, dtype, layout, target) for plan in plans]
-            with suppress(BrokenExecutor):  # what breaks here is met again below
-                for job in as_completed(jobs):
-                    job.result()
+    gemm, found = problem(dtype, layout), dict[str, Any]()
+    first = {plan.kernel: plan for plan in reversed(plans)}
+    side_by_side(_fill_cache, [(plan, gemm, target) for plan in first.values()])
     for plan in plans:
-        try:
-            kernel = plan.compile(dtype, layout, target)
-            kernel.resident  # noqa: B018 - loads the code
-        except CoordGraphError as error:
-            yield plan, error
-        else:
-            yield plan, kernel
+        if plan.kernel not in found:
+            try:
+                found[plan.kernel] = build(plan, gemm, target)
+            except CoordGraphError as error:
+                found[plan.kernel] = error
+        yield plan, found[plan.kernel]
         step()

@@ -50,6 +50,7 @@ class Situation:
         device: the GPU's name, and `processors` its SMs; '' and 0 for the CPU.
         ordinal: the GPU's number.
         boxes: the copy engine takes A and B.
+        reads_c: C is added.
     """
 
     gemm: Gemm
@@ -58,6 +59,7 @@ class Situation:
     processors: int = 0
     ordinal: int = 0
     boxes: bool = True
+    reads_c: bool = False
 
     @property
     def any_size(self) -> Gemm:
@@ -71,13 +73,14 @@ class Situation:
             yield host_plan(m, n, k)
             return
         if self.target == "sm_90a" and self.boxes:
-            for choice in rank(self.gemm, constants_of(self.device, self.processors)):
+            device = constants_of(self.device, self.processors)
+            for choice in rank(self.gemm, device, reads_c=self.reads_c):
                 yield choice.plan
         yield instructions_plan(m, n, k, self.processors)
 
 
 _calls = Recent[Hashable, Prepared](MOST_CALLS)
-_kernels: dict[tuple[str, Gemm, str, bool], Kernel | CoordGraphError] = {}
+_kernels: dict[tuple[str, Gemm, str, bool, bool], Kernel | CoordGraphError] = {}
 _lock = threading.RLock()
 
 
@@ -128,12 +131,14 @@ def matmul(
             a.device,
             None if out is None else out.dtype,
             (a.data_ptr() | b.data_ptr()) & ALIGNED,
+            beta == 0,
             transpose_a,
             transpose_b,
             plan,
         )
     except (AttributeError, RuntimeError):
-        key = (*_glance(a, "a"), *_glance(b, "b"), _kind(out), transpose_a, transpose_b, plan)
+        turns = transpose_a, transpose_b
+        key = (*_glance(a, "a"), *_glance(b, "b"), _kind(out), beta == 0, *turns, plan)
     found = None if tune else _calls.get(key)
     if found is None:
         found = _prepare(a, b, c, out, beta, transpose_a, transpose_b, stream, tune, plan)
@@ -230,14 +235,20 @@ def _situation(
     sizes = problem_parameters(gemm.graph(), views, beta=beta)
     problem = replace(gemm, m=sizes["m"], n=sizes["n"], k=sizes["k"])
     if a.device is None:
-        return Situation(problem, "cpu")
+        return Situation(problem, "cpu", reads_c=beta != 0)
     from codegen.nvptx.driver import device
     from codegen.nvptx.tensormaps import copy_engine_takes
 
     where = device(int(a.device))
     boxes = all(copy_engine_takes(views[name]) for name in "AB")
     return Situation(
-        problem, where.architecture, where.name, where.processors, where.ordinal, boxes
+        problem,
+        where.architecture,
+        where.name,
+        where.processors,
+        where.ordinal,
+        boxes,
+        reads_c=beta != 0,
     )
 
 
@@ -261,7 +272,7 @@ def _built(situation: Situation) -> Iterator[tuple[Plan, Kernel]]:
 
 def _kernel(plan: Plan, situation: Situation) -> Kernel:
     """The kernel of a plan. One that was refused once is refused again at once."""
-    key = (plan.kernel, situation.any_size, situation.target, situation.boxes)
+    key = plan.kernel, situation.any_size, situation.target, situation.boxes, situation.reads_c
     with _lock:
         if key not in _kernels:
             try:
@@ -275,9 +286,11 @@ def _kernel(plan: Plan, situation: Situation) -> Kernel:
 
 
 def _compiled(plan: Plan, situation: Situation) -> Kernel:
-    graph = plan.graph(situation.any_size)
-    by_boxes = situation.target == "sm_90a" and situation.boxes
-    lowering = plan.lowering if by_boxes and plan.lowering.why_not(graph) is None else None
+    graph, lowering = plan.graph(situation.any_size), None
+    if situation.target == "sm_90a" and situation.boxes and plan.lowering.why_not(graph) is None:
+        lowering = replace(plan.lowering, reads_c=situation.reads_c)
+        if reason := lowering.why_not(graph):
+            raise CodegenError(f"'{plan}' where C is added: {reason}")
     if lowering is None and plan.cluster != (1, 1, 1):
         raise CodegenError(f"'{plan}': no clusters on {situation.target} for these tensors")
     return compile(graph, situation.target, lowering=lowering)

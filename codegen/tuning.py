@@ -127,6 +127,7 @@ def _text(situation: Situation) -> str:
     g = situation.gemm
     layout = "".join("t" if turned else "n" for turned in (g.transpose_a, g.transpose_b))
     kinds = f"{g.dtype} {g.out_dtype} {'boxes' if situation.boxes else 'elements'}"
+    kinds += " C" if situation.reads_c else ""
     where = f"{situation.device} {situation.processors} {situation.target}"
     return f"{g.m}x{g.n}x{g.k} {layout} {kinds} {where}"
 

@@ -120,6 +120,12 @@ class HopperWalker(CudaWalker):
         receivers = self._ranks(node, op.receivers) if op.receivers else None
         self.ptx.copy_box(target, self._map(op.tensor), at, barrier, receivers)
 
+    def emit_CopyRun(self, node: Node, op: ops.CopyRun) -> None:
+        source, _ = self._address(node, op.source)
+        target, barrier = self._shared(node, op.destination), self._shared(node, op.barrier)
+        size = op.count * self._element(op.source).bytes
+        self.ptx.copy_run(target, self.builder.ptrtoint(source, I64), size, barrier)
+
     def _ranks(self, node: Node, along: tuple[str, ...]) -> ir.Value:
         """A bit for every rank of the cluster that this one becomes as it moves along `along`."""
         coordinates = self.graph.coordinates
@@ -143,6 +149,9 @@ class HopperWalker(CudaWalker):
 
     def emit_WaitStores(self, node: Node, op: ops.WaitStores) -> None:
         self.ptx.wait_stores(op.pending)
+
+    def emit_FenceMemory(self, node: Node, op: ops.FenceMemory) -> None:
+        self.ptx.fence_memory()
 
     def emit_FenceShared(self, node: Node, op: ops.FenceShared) -> None:
         self.ptx.fence_shared()

@@ -27,10 +27,11 @@ FACTS, CODE = "facts.json", "kernel.ptx"
 
 
 class Variant(NamedTuple):
-    """Which code of a kernel: how far tensors are aligned decides."""
+    """Which code of a kernel: how far tensors are aligned decides, and whether C is read."""
 
     vectors: Vectors
     boxes: bool
+    reads_c: bool = True
 
 
 class Builder:
@@ -65,13 +66,15 @@ class Builder:
 
     @property
     def widest(self) -> Variant:
-        """The variant for well-aligned tensors."""
-        return self.variant(WIDEST, aligned=True)
+        """The variant for well-aligned tensors and no C."""
+        return self.variant(WIDEST, aligned=True, reads_c=False)
 
-    def variant(self, vectors: Vectors, *, aligned: bool) -> Variant:
+    def variant(self, vectors: Vectors, *, aligned: bool, reads_c: bool) -> Variant:
         """The fastest variant for tensors that may be moved so; `aligned`: A and B by boxes."""
         if self.boxes and aligned:
-            return Variant(Vectors(WIDEST.a, WIDEST.b, vectors.d), boxes=True)
+            by_boxes = Variant(Vectors(WIDEST.a, WIDEST.b, vectors.d), boxes=True, reads_c=reads_c)
+            if not reads_c or self._program(by_boxes).why_not() is None:
+                return by_boxes
         return Variant(vectors._replace(d=min(vectors.d, WIDEST_STORE)), boxes=False)
 
     def program(self, variant: Variant) -> CudaProgram:
@@ -96,7 +99,7 @@ class Builder:
             return "only a LowerToHopper lowers for the copy engine"
         if lowering is not None and lowering.architecture != self.architecture:
             return f"it is for {lowering.architecture}"
-        return self._program(Variant(WIDEST, boxes=True)).why_not()
+        return self._program(Variant(WIDEST, boxes=True, reads_c=False)).why_not()
 
     def load(self, where: Device, variant: Variant) -> Loaded:
         """The variant's code on a device.

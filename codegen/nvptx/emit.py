@@ -61,10 +61,12 @@ class CudaWalker(Walker):
         self.offsets: dict[str, int] = {}
         self.shared_bytes = 0
         memory = graph.coordinates.of_kind(Shared)
-        for shared in sorted(memory, key=lambda shared: not shared.barriers):
+        own = [shared for shared in memory if not shared.within]
+        for shared in sorted(own, key=lambda shared: not shared.barriers):
             align = BARRIER_BYTES if shared.barriers else SHARED_ALIGN
             self.offsets[shared.id] = -(-self.shared_bytes // align) * align
             self.shared_bytes = self.offsets[shared.id] + shared.fixed_size * self._bytes(shared.id)
+        self.offsets |= {x.id: self.offsets[x.within] for x in memory if x.within}
         self.loaded = 0
         copies = graph.control.of_kind(ops.CopyElements)
         self.narrow = any(c.width * self._bytes(c.source) < WIDEST_COPY for c in copies)

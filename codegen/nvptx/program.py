@@ -42,6 +42,7 @@ class CudaProgram:
         graph: a scheduled graph.
         boxes: bring A and B by the copy engine and multiply by warpgroups (sm_90a); else by
             cp.async and mma.sync.
+        reads_c: launches may ask for C; only code with boxes gains where they do not.
         watchdog: let a kernel that waits too long trap instead of hanging.
         lowering: how to lower with boxes, where not by default.
     """
@@ -50,6 +51,7 @@ class CudaProgram:
     architecture: str
     vectors: Vectors = WIDEST
     boxes: bool = False
+    reads_c: bool = True
     watchdog: bool = False
     bytes_in_flight: int = MOST_BYTES_IN_FLIGHT
     lowering: LowerToHopper | None = None
@@ -67,7 +69,7 @@ class CudaProgram:
         """The pass that lowers."""
         if self.boxes:
             base = self.lowering or LowerToHopper(self.architecture)
-            return replace(base, vector=self.vectors.d)
+            return replace(base, vector=self.vectors.d, reads_c=self.reads_c)
         narrow = min(self.vectors.d, WIDEST_STORE)
         return LowerToTensorCores(self.architecture, self.vectors.a, self.vectors.b, narrow)
 

@@ -168,7 +168,8 @@ class CudaKernel(Kernel):
         shape = tuple(getattr(gemm, axis) or given[axis] for axis in "mn")
         made = TensorView(0, shape, (shape[1], 1), gemm.out_dtype or gemm.dtype)
         aligned = all(copy_engine_takes(views[name]) for name in "AB")
-        return self._builder.variant(_vectors({"D": made, **views}), aligned=aligned)
+        vectors, reads_c = _vectors({"D": made, **views}), bool(given["read_c"])
+        return self._builder.variant(vectors, aligned=aligned, reads_c=reads_c)
 
     def _load(self, where: Device, variant: Variant | None = None) -> Loaded:
         variant = variant or self._builder.widest

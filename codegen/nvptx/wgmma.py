@@ -121,6 +121,12 @@ class HopperInstructions(Instructions):
         args = [target, tensor_map, *at, barrier, *masks]
         self.asm(_once(text), f"r,l,r,r,r{more}", args, VOID, pure=False)
 
+    def copy_run(self, target: ir.Value, source: ir.Value, size: int, barrier: ir.Value) -> None:
+        """cp.async.bulk of consecutive bytes, counted by a barrier, once for the warp."""
+        name = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+        text = f"{name} [$0], [$1], {size}, [$2];"
+        self.asm(_once(text), "r,l,r", [target, source, barrier], VOID, pure=False)
+
     def store_box(self, source: ir.Value, tensor_map: ir.Value, at: Sequence[ir.Value]) -> None:
         """cp.async.bulk.tensor of a two-dimensional box to memory."""
         text = "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [$1, {$2, $3}], [$0];"
@@ -133,6 +139,10 @@ class HopperInstructions(Instructions):
     def wait_stores(self, pending: int) -> None:
         """Wait until of at most `pending` groups shared memory is still read."""
         self.asm(f"cp.async.bulk.wait_group.read {pending};", "", [], VOID, pure=False)
+
+    def fence_memory(self) -> None:
+        """What this thread has come to see in global memory the copy engine sees too."""
+        self.asm("fence.proxy.async.global;", "", [], VOID, pure=False)
 
     def fence_shared(self) -> None:
         """Writes of this thread to shared memory come before what the copy engine reads."""

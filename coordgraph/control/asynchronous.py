@@ -3,7 +3,7 @@
 Barriers are dimensions of shared memory like any other: which barrier, and which phase of it, is a
 path through the coordinate graph from the running number of the step (PTX ISA, "mbarrier",
 "cp.async.bulk.tensor", "wgmma.mma_async"). What a whole warp executes, one lane of it issues:
-`ExpectBytes` and `CopyBox`.
+`ExpectBytes`, `CopyBox` and `CopyRun`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ __all__ = [
     "CommitMultiplies",
     "CommitStores",
     "CopyBox",
+    "CopyRun",
     "Counter",
     "ExpectBytes",
+    "FenceMemory",
     "FenceMultiplies",
     "FenceShared",
     "InitBarrier",
@@ -170,6 +172,23 @@ class CopyBox(Operation):
     receivers: tuple[str, ...] = ()
 
     ROLES = ("source", "destination", "barrier", "receivers")
+
+
+@dataclass(frozen=True)
+class CopyRun(Operation):
+    """Copy `count` consecutive elements of a tensor to shared memory, counted by a barrier."""
+
+    source: str
+    destination: str
+    barrier: str
+    count: int
+
+    ROLES = ("source", "destination", "barrier")
+
+
+@dataclass(frozen=True)
+class FenceMemory(Operation):
+    """What this workitem may read of tensors the copy engine may read too."""
 
 
 @dataclass(frozen=True)

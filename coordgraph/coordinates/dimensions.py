@@ -205,10 +205,12 @@ class Register(Dimension):
 class Shared(_OfTensor):
     """A workgroup's on-chip memory: a tensor's tiles, in its elements; else values of `element`.
 
-    What has neither holds barriers.
+    What has neither holds barriers. `within` names another such memory whose place it shares: the
+    two are never in use at the same time.
     """
 
     element: str = ""
+    within: str = ""
 
     @property
     def barriers(self) -> bool:

@@ -1,8 +1,9 @@
 """Fit a device's figures to measured times: `python -m passes.choosing.calibrate FILE…`.
 
-A file is a JSON list of rows like `{"m": 4096, "n": 4096, "k": 4096, "layout": "nt", "plan":
-"256x256x64/2x1x1/stream-k{owner=last}@66", "t": 0.000221}`: a problem, a plan as tile, cluster,
-pipeline and grid, and seconds. Rows of other contenders (`"plan": "cublas"`) are left out.
+A file is what `python -m benchmarks sweep` writes: a JSON object with `rows` like `{"m": 4096, "n":
+4096, "k": 4096, "layout": "nt", "plan": "256x256x64@c2x1 stream-k{owner=last} on 66", "t":
+0.000221}`, a problem, a plan and seconds. Rows of other contenders (`"plan": "cublas"`) are left
+out.
 
 What matters is that the plan with the best prediction is a good one, less that predictions are
 exact. So the loss has, besides the error of the predicted times (where plans near the best count
@@ -31,16 +32,18 @@ from passes.choosing.model import cost
 from passes.choosing.plan import Plan
 from passes.choosing.table import Column, Flag, Table
 
-__all__ = ["Measurements", "Quality", "fit", "main", "plan_of", "problem_of", "quality"]
+__all__ = ["Measurements", "Quality", "fit", "is_plan", "main", "problem_of", "quality"]
 
 NEAR, FAR_WEIGHT = 0.15, 0.05
 """How fast the weight of slower plans falls, and what is left of it."""
 LARGEST_ERROR = 0.5
-SOFTNESS = 0.02
+SOFTNESS = 0.01
 """Predictions that differ by as much, relatively, are nearly a tie."""
 PULL = 3e-4
 ROUNDS, FIRST_STEP, LARGEST_STEP, SMALLEST_STEP = 40, 0.3, 0.7, 0.002
-STARTS, SPREAD = 4, 0.4
+STARTS, SPREAD = 16, 0.4
+WORST = 0.1
+"""What the worst choice counts beside the mean."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,9 @@ class Measurements:
     @classmethod
     def read(cls, paths: Iterable[Path]) -> Measurements:
         """Raises OSError, ValueError or KeyError where a file holds something else."""
-        rows = [row for path in paths for row in json.loads(path.read_text("utf-8"))]
+        rows = [row for path in paths for row in json.loads(path.read_text("utf-8"))["rows"]]
         found = [
-            (problem_of(row), plan_of(row["plan"]), row["t"]) for row in rows if "/" in row["plan"]
+            (problem_of(row), Plan.parse(row["plan"]), row["t"]) for row in rows if is_plan(row)
         ]
         table = Table.of((gemm, plan) for gemm, plan, _ in found)
         numbers: dict[Gemm, int] = {}
@@ -145,7 +148,7 @@ def fit(
     starts: int = STARTS,
     seed: int = 0,
 ) -> Constants:
-    """The constants with which the loss is least, of several descents."""
+    """Of several descents, each to where the loss is least, the one that chooses best."""
     loss = _loss(measured.where(measured.usable), first)
     random = np.random.default_rng(seed)
     found: list[tuple[float, int, Constants]] = []
@@ -154,7 +157,12 @@ def fit(
         scales = dict(zip(FITTED, np.exp(spread), strict=True))
         begin = first.with_figures({n: float(getattr(first, n) * s) for n, s in scales.items()})
         found.append(_descend(loss, begin, rounds, random, start))
-    return min(found)[2]
+
+    def chooses(constants: Constants) -> float:
+        seen = quality(measured, constants)
+        return seen.loss + WORST * seen.largest
+
+    return min((chooses(constants), loss, start, constants) for loss, start, constants in found)[3]
 
 
 def _descend(
@@ -207,14 +215,9 @@ def problem_of(row: dict[str, Any]) -> Gemm:
     return Gemm(row.get("dtype", "bf16"), m=m, n=n, k=k, transpose_a=turned_a, transpose_b=turned_b)
 
 
-def plan_of(text: str) -> Plan:
-    """The plan of a measured row: `TILE/CLUSTER/PIPELINE@WORKGROUPS`."""
-    how, _, grid = text.rpartition("@")
-    tile, cluster, pipeline = how.split("/")
-    return replace(
-        Plan.parse(f"{tile}@c{cluster} {pipeline.replace('} ', '},').replace(',,', ',')}"),
-        workgroups=int(grid),
-    )
+def is_plan(row: dict[str, Any]) -> bool:
+    """Whether a row is of a plan of ours, not of another contender."""
+    return " " in row["plan"]
 
 
 def _report(measured: Measurements, constants: Constants, first: Constants) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from coordgraph import Gemm
 from coordgraph.tensors import dtype
 from passes.choosing.constants import Constants
-from passes.choosing.model import ALONE, ALONE_LESS, TREE, WARPGROUP, Shape
+from passes.choosing.model import ALONE, TREE, WARPGROUP, Shape
 from passes.choosing.plan import Plan
 from passes.choosing.table import Column, Flag, Table, sizes
 
@@ -23,11 +23,14 @@ UNIT_K = 64
 WIDTHS = {
     16: (64, 128, 192, 256),
     32: (64, 128, 256),
-    48: (128,),
+    48: (128, 256),
     64: (64, 80, 96, 112, 128, 192, 256),
-    80: (128,),
+    80: (128, 256),
     96: (128, 256),
-    112: (128,),
+    112: (128, 256),
+    144: (128, 256),
+    160: (128, 256),
+    176: (256,),
     128: (48, *range(64, 257, 16), 288, 320),
     192: (64, 96, 128, 160, 192),
     256: (64, 96, 112, 128, 144, 160, 192),
@@ -35,10 +38,10 @@ WIDTHS = {
 }
 """Of a workgroup's part of a tile, by its rows: those that were measured."""
 FEW_ROWS, FEW_TILE, LEAST_ROWS = (16, 32), 128, 48
-MOST_SUMS = {2: 192, 4: 96}
-"""Accumulators of a workitem, by the bytes of an element of C; see `LowerToHopper`."""
-MOST_SUMS_STREAMED = 144
-"""Of plans that send and receive partial sums."""
+MOST_SUMS, MOST_SUMS_STREAMED = 192, 144
+"""Accumulators of a workitem, and those of plans that send and receive partial sums."""
+MOST_SUMS_BESIDE_C = {(2, False): 192, (4, False): 96, (2, True): 96, (4, True): 64}
+"""Where C is read: by the bytes of its elements, and whether B is the left operand."""
 BANDS = (4, 8, 16)
 LEAST_DEPTH = 4
 """Iterations of a tile that are worth being divided."""
@@ -49,15 +52,17 @@ PLAIN, PERSISTENT, STREAM_K, TWO_TILE = range(4)
 
 
 @cache
-def tilings(out_bytes: int) -> tuple[Tiling, ...]:
-    """Tiles and clusters that can be lowered, where an element of C and D has so many bytes."""
-    return tuple(dict.fromkeys(_tilings(out_bytes)))
+def tilings(c_bytes: int = 0) -> tuple[Tiling, ...]:
+    """Tiles and clusters that can be lowered; where C is read, its elements have so many bytes."""
+    return tuple(dict.fromkeys(_tilings(c_bytes)))
 
 
-def _tilings(out_bytes: int) -> Iterator[Tiling]:
+def _tilings(c_bytes: int) -> Iterator[Tiling]:
     for rows, widths in WIDTHS.items():
         for columns in widths:
-            if sums(rows, columns, out_bytes) > MOST_SUMS[out_bytes]:
+            swapped = _swapped(rows, columns)
+            most = MOST_SUMS_BESIDE_C[c_bytes, swapped] if c_bytes else MOST_SUMS
+            if sums(rows, columns) > most:
                 continue
             yield rows, columns, UNIT_K, 1, 1, 1
             if rows >= 64:
@@ -69,12 +74,15 @@ def _tilings(out_bytes: int) -> Iterator[Tiling]:
                 yield rows, columns, 2 * UNIT_K, 1, 1, 1
 
 
-def sums(rows: int, columns: int, out_bytes: int) -> int:
+def _swapped(rows: int, columns: int) -> bool:
+    """Whether B is the left operand of a workgroup's part."""
+    return rows % 64 != 0 or rows < 128 <= columns
+
+
+def sums(rows: int, columns: int) -> int:
     """Accumulators of a workitem; more than any limit where no division is possible."""
-    swapped = rows % 64 != 0 or rows < 128 <= columns
-    left, right = (columns, rows) if swapped else (rows, columns)
-    most = ALONE if out_bytes == 2 and not swapped else ALONE_LESS
-    consumers = 1 if rows * columns <= most * WARPGROUP else 2
+    left, right = (columns, rows) if _swapped(rows, columns) else (rows, columns)
+    consumers = 1 if rows * columns <= ALONE * WARPGROUP else 2
     share = right if left % 128 == 0 or consumers == 1 else right // 2
     pieces = -(-share // 256)
     if left % 64 or right % 16 or share % 16 or share % (16 * pieces):
@@ -90,11 +98,11 @@ def slow(table: Table) -> Flag:
     return (table.turned_b == 0) & (Shape(table).box_n < NARROWEST)
 
 
-def candidates(problem: Gemm, device: Constants) -> Table:
+def candidates(problem: Gemm, device: Constants, *, reads_c: bool = False) -> Table:
     """Plans for a problem whose sizes are given, as a table without those that make no sense."""
     m, n, k = sizes(problem)
     out_bytes = dtype(problem.out_dtype or problem.dtype).bytes
-    known = _columns(out_bytes)
+    known = _columns(out_bytes if reads_c else 0)
     # Where a tile has all of few rows, each column of B is read by one workgroup alone.
     least = m if m <= FEW_TILE else LEAST_ROWS
     keep = (known[0] >= least) & (known[0] < 2 * max(m, FEW_ROWS[0]))
@@ -141,11 +149,11 @@ def candidates(problem: Gemm, device: Constants) -> Table:
 
 
 @cache
-def _columns(out_bytes: int) -> tuple[Column, ...]:
+def _columns(c_bytes: int) -> tuple[Column, ...]:
     """The columns of `tilings`, and the accumulators of each."""
-    found = np.array(tilings(out_bytes), np.float64)
+    found = np.array(tilings(c_bytes), np.float64)
     part = found[:, :2] / found[:, 3:5]
-    held = [sums(int(rows), int(columns), out_bytes) for rows, columns in part]
+    held = [sums(int(rows), int(columns)) for rows, columns in part]
     return (*found.T, np.array(held, np.float64))
 
 

@@ -31,6 +31,7 @@ class Constants:
         source: where the figures are from.
         clock: cycles a second while multiplying.
         shared_bytes: bytes a cycle that the tensor cores of an SM read from shared memory.
+        twins: what multiplications take longer where two warpgroups have B as the left operand.
         step_seconds: of an iteration besides its multiplications.
         turn_seconds, copy_seconds: of the producer, for an iteration and for each box of it.
         ingest_rate: bytes a second into an SM's shared memory, and `ask_rate` those of them that it
@@ -38,6 +39,8 @@ class Constants:
         straddle: what asking for a box takes longer where its rows begin inside cache lines.
         outside: what an iteration takes longer where narrow boxes lie wholly outside B.
         l2_rate, dram_rate: bytes a second of all.
+        pull_rate: those of one workgroup that come from memory.
+        lockstep: what reading takes longer where workgroups are all at the same depth.
         dram_seconds: until the first bytes come from memory.
         l2_bytes: of the cache, as far as it is of use.
         mixed_loss: the share of what others have read that streamed shares do not find there.
@@ -61,6 +64,7 @@ class Constants:
     source: str
     clock: float = 1.755e9
     shared_bytes: float = 128.0
+    twins: float = 1.03
     step_seconds: float = 20e-9
     turn_seconds: float = 40e-9
     copy_seconds: float = 35e-9
@@ -70,6 +74,8 @@ class Constants:
     outside: float = 1.2
     l2_rate: float = 7.5e12
     dram_rate: float = 4.3e12
+    pull_rate: float = 50e9
+    lockstep: float = 1.08
     dram_seconds: float = 0.5e-6
     l2_bytes: float = 40e6
     mixed_loss: float = 0.2

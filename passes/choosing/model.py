@@ -14,7 +14,7 @@ import numpy as np
 from passes.choosing.constants import Constants
 from passes.choosing.table import Column, Flag, Table
 
-__all__ = ["ALONE", "ALONE_LESS", "TREE", "WARPGROUP", "Cost", "Shape", "cost"]
+__all__ = ["ALONE", "TREE", "WARPGROUP", "Cost", "Shape", "cost"]
 
 STREAM_K, TWO_TILE, TREE = 2, 3, 4
 ELEMENT, ACCUMULATOR = 2, 4
@@ -24,7 +24,7 @@ MMA_M, MMA_K, UNIT_K = 64, 16, 64
 WIDEST_COLUMNS, WARPGROUP, LINE = 256, 128, 128
 SHORT = 320
 """Rows and columns of a workgroup's part, together, of a short iteration."""
-ALONE, ALONE_LESS = 144, 64
+ALONE = 144
 """Accumulators of a workitem up to which one warpgroup multiplies alone; see `LowerToHopper`."""
 
 
@@ -73,10 +73,11 @@ class Shape:
         swapped = (self.rows % MMA_M != 0) | ((self.rows < 2 * MMA_M) & (self.columns >= 2 * MMA_M))
         left = np.where(swapped, self.columns, self.rows)
         right = np.where(swapped, self.rows, self.columns)
-        most = np.where(swapped | (t.out_bytes > 2), ALONE_LESS, ALONE)
-        self.consumers = np.where(self.rows * self.columns <= most * WARPGROUP, 1, 2)
+        self.consumers = np.where(self.rows * self.columns <= ALONE * WARPGROUP, 1, 2)
         divided = (left % (2 * MMA_M) != 0) & (self.consumers == 2)
         share = np.where(divided, right / 2, right)
+        self.twins = swapped & (self.consumers == 2)
+        """Where two warpgroups multiply parts of B by A, which was measured to be slower."""
         self.pieces = np.ceil(share / WIDEST_COLUMNS)
         self.mma_columns = share / self.pieces
         """Columns of an instruction."""
@@ -148,7 +149,12 @@ def cost(t: Table, c: Constants) -> Cost:
     traffic = _traffic(t, s, grid, asked, c, mixed=streamed & ~aligned, streams=share * grid)
     stored = t.m * t.n * t.out_bytes
     partial = np.where(shared, grid * s.workgroups * s.partial_bytes, 0)
-    dram = (traffic + stored) / c.dram_rate + c.dram_seconds
+    # What one workgroup has under way does not keep the memory busy: the busiest takes its time.
+    busiest = iterations / (s.tiles * s.depth * s.workgroups) * traffic / c.pull_rate
+    # Workgroups that are all at the same depth meet in the same channels of the memory.
+    staggered = streamed & ~aligned
+    meet = np.where(staggered, 1, c.lockstep)
+    dram = meet * np.maximum((traffic + stored) / c.dram_rate, busiest) + c.dram_seconds
     l2 = (asked + stored + 2 * partial) / c.l2_rate
     flops = 2 * s.tiles * t.tile_m * t.tile_n * s.depth * t.tile_k
     inside = s.tiles * s.depth * s.workgroups * tensor_bytes
@@ -168,6 +174,7 @@ def _step(s: Shape, c: Constants) -> tuple[Column, Column]:
     count = s.blocks * s.pieces * s.units * (UNIT_K / MMA_K)
     rows = (MMA_M + s.mma_columns) * MMA_K * ELEMENT
     clocks = np.maximum(s.mma_columns / 2, rows / c.shared_bytes)
+    clocks = clocks * np.where(s.twins, c.twins, 1)
     multiply = count * clocks / c.clock + c.step_seconds
     # Rows that begin inside a cache line have one line more in each box.
     lines = 1 + (c.straddle - 1) * s.straddling

@@ -68,10 +68,9 @@ class Plan:
 
     @property
     def lowering(self) -> LowerToHopper:
-        """The lowering for the copy engine that the cluster asks for."""
-        return LowerToHopper(
-            cluster_m=self.cluster[0], cluster_n=self.cluster[1], cluster_k=self.cluster[2]
-        )
+        """The lowering for the copy engine that the cluster asks for, of kernels that add no C."""
+        m, n, k = self.cluster
+        return LowerToHopper(cluster_m=m, cluster_n=n, cluster_k=k, reads_c=False)
 
     def graph(self, gemm: Gemm) -> KernelGraph:
         """The scheduled graph; sizes that `gemm` fixes are fixed in the kernel.

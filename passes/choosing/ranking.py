@@ -61,13 +61,15 @@ class Choice:
         return {**LIMITS, **PARTS}[self.bound]
 
 
-def choices(problem: Gemm, device: Constants | None = None) -> Iterator[Choice]:
+def choices(
+    problem: Gemm, device: Constants | None = None, *, reads_c: bool = False
+) -> Iterator[Choice]:
     """Every candidate, the best first.
 
     Raises:
         ValueError: the problem leaves a size open.
     """
-    table = candidates(problem, device or constants_of())
+    table = candidates(problem, device or constants_of(), reads_c=reads_c)
     found = cost(table, device or constants_of())
     for row in np.argsort(found.total, kind="stable"):
         terms = found.row(int(row))
@@ -75,17 +77,20 @@ def choices(problem: Gemm, device: Constants | None = None) -> Iterator[Choice]:
 
 
 @lru_cache(maxsize=256)
-def rank(problem: Gemm, device: Constants | None = None, count: int = 16) -> tuple[Choice, ...]:
+def rank(
+    problem: Gemm, device: Constants | None = None, count: int = 16, *, reads_c: bool = False
+) -> tuple[Choice, ...]:
     """The best plans of a problem, the best first, and no more than a few of each tile and cluster.
 
     Args:
         problem: with m, n and k.
         device: see `constants_of`.
         count: how many at most.
+        reads_c: C is added, for which large tiles have no registers.
     """
     found: list[Choice] = []
     alike: dict[object, int] = {}
-    for choice in choices(problem, device):
+    for choice in choices(problem, device, reads_c=reads_c):
         key = choice.plan.tile, choice.plan.cluster
         alike[key] = alike.get(key, 0) + 1
         if alike[key] > SIMILAR:

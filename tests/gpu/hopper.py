@@ -167,12 +167,12 @@ class Case:
         d = gcd(n, 2) if n % whole else 8
         if a % 8 or b % 8:
             return Variant(Vectors(gcd(a, 8), gcd(b, 8), min(d, 2)), boxes=False)
-        return boxes(d)
+        return boxes(d, reads_c=self.beta != 0)
 
 
-def boxes(d: int) -> Variant:
+def boxes(d: int, *, reads_c: bool) -> Variant:
     """The code for the copy engine that moves `d` elements of D at once."""
-    return Variant(Vectors(8, 8, d), boxes=True)
+    return Variant(Vectors(8, 8, d), boxes=True, reads_c=reads_c)
 
 
 def has_open_grid(spec: Spec) -> bool:
@@ -231,17 +231,17 @@ def code_of(specs: Iterable[Spec], cases: Callable[[Spec], Iterable[Case]]) -> t
 def code_of_d() -> tuple[Code, ...]:
     """The machine code for every way of D."""
     widths = sorted({width for *_, width in WAYS_OF_D})
-    return tuple((spec, boxes(width)) for spec in DIFFERENT_D for width in widths)
+    kinds = tuple(boxes(width, reads_c=c) for width in widths for c in (False, True))
+    return tuple((spec, kind) for spec in DIFFERENT_D for kind in kinds)
 
 
 def program(code: Code) -> CudaProgram:
     """What the kernel of a `Spec` makes of a variant."""
-    spec, (vectors, by_boxes) = code
+    spec, variant = code
     return CudaProgram(
         spec.graph,
         spec.target,
-        vectors,
-        by_boxes,
+        *variant,
         watchdog=spec.watchdog,
         lowering=spec.lowering,
     )

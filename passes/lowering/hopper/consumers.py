@@ -36,9 +36,10 @@ from coordgraph.integers import equal, index_symbol
 from passes.lowering.control import at, unrolled
 from passes.lowering.hopper.boxes import BoxedOperand
 from passes.lowering.hopper.division import Division
+from passes.lowering.hopper.partials import Fixup
 from passes.lowering.hopper.ring import EMPTY, FULL, PHASE, STEP
 from passes.lowering.hopper.stores import BoxedStore
-from passes.lowering.hopper.warpgroups import ClusterSum, Fixup, add_accumulator
+from passes.lowering.hopper.warpgroups import ClusterSum, add_accumulator
 
 __all__ = ["Consumer"]
 
@@ -57,6 +58,7 @@ class Consumer:
         stages: of the ring.
         store: D's way through shared memory, or None to store it from registers.
         vector: elements of C and D that may be moved at once.
+        reads_c: the epilogue adds C where a launch gives it.
     """
 
     def __init__(
@@ -68,12 +70,14 @@ class Consumer:
         stages: int,
         store: BoxedStore | None,
         vector: int,
+        reads_c: bool,
     ) -> None:
         self.c, self.division, self.stages, self.store = c, division, stages, store
+        self.reads_c = reads_c
         self.accumulator = add_accumulator(c, division)
         self.sum = ClusterSum(c, division) if division.split > 1 else None
         partials = any(t.name == "partials" for t in graph.tensors)
-        self.fixup = Fixup(c, division) if partials else None
+        self.fixup = Fixup(c, division, operands, stages) if partials else None
         # A pair of accumulators lies along D's rows only where A is the left operand.
         self.width = 1 if division.swapped else min(vector, PAIR)
         left, right = reversed(operands) if division.swapped else operands
@@ -101,6 +105,11 @@ class Consumer:
         lowered = tuple(new for op in body for new in rewrite(op, self._lower))
         return (self.sum.counted(lowered),) if self.sum else lowered
 
+    def receive(self, slots: For) -> Body:
+        """The producer's share of receiving partials."""
+        assert self.fixup is not None
+        return self._of_sum(self.fixup.load(slots))
+
     def initial(self) -> Body:
         """What one workitem does before all others begin."""
         return self.sum.initial() if self.sum else ()
@@ -117,10 +126,12 @@ class Consumer:
                 return ()  # the first multiplication of a tile overwrites
             case For() if accumulates(op):
                 return self._accumulate(op)
-            case For(body=(ReceivePartial(turn=turn),)) if self.fixup:
-                return self._of_sum(self.fixup.receive(op, turn))
+            case For(body=(ReceivePartial(),)) if self.fixup:
+                return self._of_sum(self.fixup.add_up(op, self._free))
             case SendPartial() if self.fixup:
                 return self._of_sum(self.fixup.send(op.turn))
+            case Epilogue() if not self.reads_c:
+                return self._of_sum((self.accumulator.scale("alpha"),))
             case Epilogue():
                 return self._of_sum(self.accumulator.epilogue(op.tensor, self.width))
             case StoreTile() if self.store:

@@ -56,10 +56,12 @@ from passes.lowering.staging import CHUNK, OUTPUTS
 __all__ = ["LowerToHopper"]
 
 LEAST_STAGES, ENOUGH_STAGES, MOST_STAGES = 2, 4, 12
-MOST_ACCUMULATORS = {2: 192, 4: 96}
-"""Registers of a thread, by the bytes of an element of C: its loads need some of their own."""
-MOST_ALONE, MOST_ALONE_BY_ELEMENTS = {2: 144, 4: 64}, 64
-"""The same where one warpgroup is to do without a second, and where it moves single elements."""
+MOST_ACCUMULATORS, MOST_ALONE = 192, 144
+"""Registers of a thread, and those with which one warpgroup is to do without a second."""
+MOST_BESIDE_C, MOST_ALONE_BESIDE_C, MOST_ALONE_BY_ELEMENTS = {2: 192, 4: 96}, {2: 144, 4: 64}, 64
+"""The same where C is read, by the bytes of its elements, and where they come one by one."""
+MOST_BESIDE_PARTIALS = 160
+"""The same where partial sums come and go."""
 CLUSTERS = (1, 2, 4, 8)
 PAIR = 2
 """Accumulators next to each other along the right operand's columns."""
@@ -82,6 +84,7 @@ class LowerToHopper(Pass):
         cluster_m, cluster_n, cluster_k: workgroups that divide a macro tile in m, n or k.
         vector: elements of C and D that may be moved at once: 8 sends D through shared memory and
             the copy engine, 2 and 1 store it from registers.
+        reads_c: the kernel can add C; without, larger tiles find registers.
     """
 
     architecture: str = "sm_90a"
@@ -90,6 +93,7 @@ class LowerToHopper(Pass):
     cluster_n: int = 1
     cluster_k: int = 1
     vector: int = CHUNK
+    reads_c: bool = True
 
     name = "lower-to-hopper"
     requires = ("scheduled",)
@@ -110,7 +114,7 @@ class LowerToHopper(Pass):
         if any(extent % count for extent, count in zip(tile, cluster, strict=True)):
             return f"the tile {_by(tile)} cannot be divided by a cluster of {_by(cluster)}"
         division = self._division(graph)
-        if why := _no_division(gemm, division):
+        if why := _no_division(gemm, division) or self._no_registers(graph, division):
             return f"tile {_by(tile)}: {why}"
         if (stages := self._stages(graph, division)) < LEAST_STAGES:
             return f"{stages} stages are too few: a ring needs {LEAST_STAGES}"
@@ -120,10 +124,27 @@ class LowerToHopper(Pass):
         """B is the left operand where a workgroup's part has too few rows of A."""
         rows, columns = (graph.macro_tile[axis] // self._cluster[axis] for axis in (M, N))
         swapped = rows % MMA_M != 0 or rows < 2 * MMA_M <= columns
-        kind = dtype(graph.gemm.out_dtype or graph.gemm.dtype)
-        easy = self.vector == CHUNK and not swapped
-        alone = MOST_ALONE[kind.bytes] if easy else MOST_ALONE_BY_ELEMENTS
+        alone = MOST_ALONE
+        if self.reads_c:
+            kind = dtype(graph.gemm.out_dtype or graph.gemm.dtype)
+            by_pairs = self.vector == CHUNK and not swapped
+            alone = MOST_ALONE_BESIDE_C[kind.bytes] if by_pairs else MOST_ALONE_BY_ELEMENTS
         return Division(graph.macro_tile, self._cluster, swapped, alone)
+
+    def _no_registers(self, graph: KernelGraph, division: Division) -> str | None:
+        """Why the sums of a tile have no room in the registers of warpgroups, or None."""
+        kind, most = graph.gemm.out_dtype or graph.gemm.dtype, MOST_ACCUMULATORS
+        if self.reads_c:
+            most = MOST_BESIDE_C[dtype(kind).bytes]
+        if any(t.name == "partials" for t in graph.tensors):
+            most = min(most, MOST_BESIDE_PARTIALS)
+        if division.accumulators <= most and division.columns <= MOST_COLUMNS:
+            return None
+        part = f"{division.extent(M)}x{division.extent(N)} of {kind}"
+        return (
+            f"a workgroup's part {part} does not fit the registers of its warpgroups; "
+            "make it smaller"
+        )
 
     @property
     def _cluster(self) -> tuple[int, int, int]:
@@ -174,9 +195,9 @@ class LowerToHopper(Pass):
             tile_bytes = (a.elements(c) + b.elements(c)) * dtype(gemm.dtype).bytes
             if any(t.name == "partials" for t in graph.tensors):
                 e.tensors = tuple(_per_piece(t, division) for t in e.tensors)
-            work = Consumer(c, graph, division, (a, b), stages, store, self.vector)
+            work = Consumer(c, graph, division, (a, b), stages, store, self.vector, self.reads_c)
             body = graph.control.root.body
-            produce = part(body, lambda loop: (_load(loop, copies, tile_bytes),))
+            produce = part(body, lambda loop: (_load(loop, copies, tile_bytes),), work.receive)
             consume = work.all(body)
             together = (ClusterBarrier(),) if division.workgroups > 1 else (Barrier(),)
             e.kernel(
@@ -231,12 +252,6 @@ def _no_division(gemm: Gemm, division: Division) -> str | None:
                 f"{parts} must be a multiple of {GROUP_ROWS * count} in {'mnk'[across]}, for each "
                 f"of {count} workgroups to bring a share of it"
             )
-    most = MOST_ACCUMULATORS[dtype(gemm.out_dtype or gemm.dtype).bytes]
-    if division.accumulators > most or division.columns > MOST_COLUMNS:
-        return (
-            f"{parts} of {gemm.out_dtype} does not fit the registers of its warpgroups; "
-            "make it smaller"
-        )
     return None
 
 

@@ -29,18 +29,22 @@ CONSUMED = (
     InitAccumulator,
     MultiplyAccumulate,
     SendPartial,
-    ReceivePartial,
     Epilogue,
     StoreTile,
 )
 
 
-def part(body: Body, loads: Callable[[For], Body]) -> Body:
-    """The producer's share of a body: `loads` makes the accumulation loop of it."""
+def part(body: Body, load: Callable[[For], Body], receive: Callable[[For], Body]) -> Body:
+    """The producer's share of a body.
+
+    `load` and `receive` say what it is of a loop over k tiles and of one over partials.
+    """
 
     def keep(op: Operation) -> Operation | Body:
         if isinstance(op, For) and any(isinstance(x, LoadTile) for x in op.body):
-            return loads(op)
+            return load(op)
+        if isinstance(op, For) and any(isinstance(x, ReceivePartial) for x in op.body):
+            return receive(op)
         if isinstance(op, CONSUMED):
             return ()
         if op.BODIES and not any(_works(child) for child in op.walk() if child is not op):

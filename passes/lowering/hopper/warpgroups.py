@@ -6,9 +6,6 @@ Layouts" of wgmma, says: warp w has rows 16w to 16w + 15, in each lane pairs of 
 
 from __future__ import annotations
 
-from dataclasses import replace
-from math import prod
-
 from sympy import Expr, Gt, Integer, Lt
 
 from coordgraph.control.asynchronous import (
@@ -21,30 +18,33 @@ from coordgraph.control.asynchronous import (
 from coordgraph.control.lowered import (
     AccumulateFragment,
     Barrier,
-    ClearFlag,
-    SignalFlag,
     StoreFragment,
-    WaitFlag,
 )
 from coordgraph.control.operations import Body, For, If, Operation, SetCoordinate
 from coordgraph.coordinates.dimensions import Lane, Linear, Register, Shared
 from coordgraph.coordinates.edges import Flatten, PassThrough, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
-from coordgraph.integers import equal, index_symbol
-from passes.fixup import SLOT
+from coordgraph.integers import equal, floor_div, index_symbol
 from passes.lowering.control import Accumulator, at, leader, unrolled
-from passes.lowering.hopper.division import RANK, WARP, Division
+from passes.lowering.hopper.division import RANK, WARP, WARPGROUP, Division
 
-__all__ = ["ClusterSum", "Fixup", "add_accumulator"]
+__all__ = ["VECTOR", "ClusterSum", "Pieces", "add_accumulator", "warpgroup_barrier"]
 
 VECTOR = 4
 """Registers that one access of a partial moves: 16 bytes."""
-FIRST = "fixup.first"
+CONSUMERS, FIRST_WARPGROUP = 1, 2
+"""Barriers; 0 is the whole workgroup's, and every warpgroup has one of its own."""
 
 
 def consumer_barrier(division: Division) -> Barrier:
     """Among all consumers."""
-    return Barrier(Integer(1), division.workitems)
+    return Barrier(Integer(CONSUMERS), division.workitems)
+
+
+def warpgroup_barrier() -> Barrier:
+    """Among the workitems of this warpgroup."""
+    number = floor_div(index_symbol("workitem"), WARPGROUP)
+    return Barrier(number + FIRST_WARPGROUP, WARPGROUP)
 
 
 def add_accumulator(c: CoordinateEditor, division: Division) -> Accumulator:
@@ -68,7 +68,7 @@ def add_accumulator(c: CoordinateEditor, division: Division) -> Accumulator:
     return Accumulator(c, registers, "acc.pair", consumer_barrier(division))
 
 
-class _Pieces:
+class Pieces:
     """An accumulator as it lies in workitems' registers, in accesses of 16 bytes.
 
     Nobody but the workitem that has the same place in another workgroup reads what is stored so:
@@ -101,49 +101,7 @@ class _Pieces:
         )
 
 
-class Fixup(_Pieces):
-    """Partials in memory, for the workgroup that finishes the tile.
-
-    partials --Tile--> slot, rank, vector, workitem, element.
-    """
-
-    def __init__(self, c: CoordinateEditor, division: Division) -> None:
-        super().__init__(c, division)
-        before = c.finish()
-        for edge in (*before.edges_below("partials"), *before.edges_below("flags")):
-            c.disconnect(edge)
-        slot = (SLOT, *division.different)
-        slots = c[SLOT].size
-        assert slots is not None
-        flags = slots * prod(c[name].fixed_size for name in division.different)
-        c.replace(replace(c["flags"], size=flags))
-        c.connect(Tile("partials", (*slot, *self.PLACE)))
-        c.connect(Tile("flags", slot))
-        c.add(Linear(FIRST, note="first of the slots that are waited for side by side"))
-
-    def send(self, turn: str = "") -> Body:
-        """Store, then let one workitem publish; a barrier orders all stores before its release."""
-        return (self.store("partials"), self.barrier, leader(SignalFlag("flags", turn)))
-
-    def receive(self, slots: For, turn: str = "") -> Body:
-        """Add the partials of a range of slots.
-
-        The flags are waited for side by side, one by each workitem, and lowered at once: nobody
-        sends to a slot again before its receiver does.
-        """
-        first, workitem = index_symbol(FIRST), index_symbol("workitem")
-        mine = SetCoordinate(SLOT, first + workitem, (WaitFlag("flags", turn), ClearFlag("flags")))
-        wait = For(
-            FIRST,
-            slots.start,
-            slots.stop,
-            Integer(self.division.workitems),
-            (If(Lt(workitem, slots.stop - first), (mine,)),),
-        )
-        return (wait, self.barrier, slots.with_body(self.add("partials")))
-
-
-class ClusterSum(_Pieces):
+class ClusterSum(Pieces):
     """Products of a cluster that divides k, added up by its first workgroup, in order of rank.
 
     The others store theirs in its shared memory: sums --Tile--> sender, vector, workitem, element.

@@ -137,6 +137,7 @@ class Configuration:
     architecture: str = "sm_80"
     boxes: bool = False
     cluster: tuple[int, int, int] = ALONE
+    reads_c: bool = True
 
     @property
     def gemm(self) -> Gemm:
@@ -152,14 +153,19 @@ class Configuration:
         m, n, k = self.cluster
         lowering = LowerToHopper(cluster_m=m, cluster_n=n, cluster_k=k) if self.boxes else None
         return CudaProgram(
-            self.graph, self.architecture, self.vectors, self.boxes, lowering=lowering
+            self.graph,
+            self.architecture,
+            self.vectors,
+            self.boxes,
+            self.reads_c,
+            lowering=lowering,
         )
 
     def __str__(self) -> str:
         parts = (self.tile, self.vectors, self.cluster)
         tile, vectors, cluster = ("x".join(map(str, part)) for part in parts)
         types, schedule = "-".join(self.types), ",".join(map(str, self.schedule))
-        boxes = f" boxes {cluster}" if self.boxes else ""
+        boxes = f" boxes {cluster}{' C' if self.reads_c else ''}" if self.boxes else ""
         return f"{tile} {schedule} {self.layout} {types} {vectors} {self.architecture}{boxes}"
 
 

@@ -25,12 +25,15 @@ from tests.gpu.hopper import (
 from tests.gpu.kernels import Spec
 
 NEEDED = (*code_of(RANDOM, random_cases), *code_of_d(), *code_of(SWEEP, sweep_cases))
-WIDEST = tuple((spec, boxes(8)) for spec in (*RANDOM, *DIFFERENT_D))
+WIDEST = tuple(
+    (spec, boxes(8, reads_c=c)) for spec in (*RANDOM, *DIFFERENT_D) for c in (False, True)
+)
 
 
 def name(code: Code) -> str:
-    spec, (vectors, by_boxes) = code
-    return f"{spec} {'x'.join(map(str, vectors))} {'boxes' if by_boxes else 'elements'}"
+    spec, (vectors, by_boxes, reads_c) = code
+    kind = f"{'boxes' if by_boxes else 'elements'}{' C' if reads_c else ''}"
+    return f"{spec} {'x'.join(map(str, vectors))} {kind}"
 
 
 @pytest.mark.parametrize("spec", [*RANDOM, *DIFFERENT_D, *SWEEP], ids=str)
@@ -38,7 +41,7 @@ def test_no_kernel_is_refused(spec: Spec):
     assert spec.lowering is not None
     assert spec.lowering.why_not(spec.graph) is None
     variants = [variant for other, variant in NEEDED if other == spec]
-    assert boxes(8) in variants
+    assert {boxes(8, reads_c=False), boxes(8, reads_c=True)} & {*variants}
     assert [program((spec, variant)).why_not() for variant in variants] == [None] * len(variants)
 
 
@@ -63,7 +66,7 @@ def test_all_other_code_assembles(code: Code):
 @pytest.mark.parametrize("spec", [RANDOM[0], RANDOM[1]], ids=str)
 def test_programs_are_those_of_the_kernel(spec: Spec):
     builder = Builder(spec.graph, spec.target, debug=spec.watchdog, lowering=spec.lowering)
-    for variant in (boxes(8), boxes(2)):
+    for variant in (boxes(8, reads_c=True), boxes(2, reads_c=False)):
         assert program((spec, variant)) == builder.program(variant)
 
 

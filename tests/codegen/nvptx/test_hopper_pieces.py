@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 from sympy import Basic, Integer
 
-from coordgraph.control.asynchronous import ArriveBarrier, InitBarrier, StoreBox, WaitBarrier
+from coordgraph.control.asynchronous import (
+    Advance,
+    ArriveBarrier,
+    CopyRun,
+    Counter,
+    InitBarrier,
+    StoreBox,
+    WaitBarrier,
+)
 from coordgraph.control.lowered import (
     AccumulateFragment,
     Barrier,
@@ -17,9 +25,10 @@ from coordgraph.control.lowered import (
     StoreFragment,
     WaitFlag,
 )
-from coordgraph.control.operations import If, SetCoordinate
+from coordgraph.control.operations import Body, For, If, SetCoordinate
 from coordgraph.control.resolve import Node
-from passes import DataParallel, Pass, StreamK, TwoTileStreamK
+from coordgraph.coordinates.dimensions import Shared
+from passes import DataParallel, HybridStreamK, Pass, SplitK, StreamK, TwoTileStreamK
 from tests.codegen.nvptx.configurations import ALONE, Configuration, boxed
 from tests.codegen.nvptx.hopper import Lowered, lowered, mesh, with_warp
 from tests.codegen.nvptx.isa import Array
@@ -38,6 +47,12 @@ SUMS = (
     boxed((16, 128, 128), (1, 1, 2)),
     boxed((64, 128, 256), (1, 1, 4), schedule=STREAM),
     boxed((64, 64, 512), (1, 1, 8), schedule=DataParallel(persistent=True)),
+)
+TURNS = (
+    boxed((256, 256, 64), (2, 1, 1), schedule=StreamK(reduction="turnstile")),
+    boxed((128, 256, 64), schedule=HybridStreamK(owner="last", reduction="turnstile")),
+    boxed((256, 128, 64), (1, 2, 1), "nn", SplitK(splits=3, owner="first")),
+    boxed((64, 128, 128), (1, 1, 2), schedule=SplitK(splits=4)),
 )
 every_piece = pytest.mark.parametrize("configuration", PIECES, ids=str)
 every_sum = pytest.mark.parametrize("configuration", SUMS, ids=str)
@@ -67,6 +82,36 @@ def owners(this: Lowered) -> int:
     return 1 if this.configuration.cluster[2] > 1 else this.ranks
 
 
+def received(this: Lowered, copy: Node, read: Node, slot: int) -> Array:
+    """Which element of the partials comes to every register: by rank, workitem and register.
+
+    The copy engine brings a run of them to a stage; there the consumers find theirs.
+    """
+    ops = copy.op, read.op
+    assert isinstance(ops[0], CopyRun)
+    assert isinstance(ops[1], AccumulateFragment)
+    assert (ops[1].registers, ops[1].width) == (("fixup.step", "fixup.place"), 4)
+    steps, vectors = this.size("fixup.step"), this.size("fixup.place")
+    assert steps * vectors * 4 == this.registers
+    assert ops[0].count == vectors * 128 * this.consumers * 4
+    ranks, found = owners(this), list[Array]()
+    for step in range(steps):
+        at = {"partial.slot": np.array(slot), "fixup.step": np.array(step)}
+        at["ring.step"] = np.array(5 + step)
+        ranked = at | mesh(cluster_rank=ranks, workitem=1, fixup_place=1, element=1)
+        source = this.place(copy, "partials", ranked)
+        begin = this.place(copy, "fixup.shared", at)
+        everyone = at | mesh(
+            cluster_rank=ranks, workitem=128 * this.consumers, fixup_place=vectors, element=4
+        )
+        inside = this.place(read, "fixup.shared", everyone) + everyone["element"] - begin
+        assert inside.min() == 0
+        assert inside.max() == ops[0].count - 1
+        shape = (ranks, 128 * this.consumers, vectors, 4)
+        found.append(np.broadcast_to(source + inside, shape).reshape(*shape[:2], -1))
+    return np.concatenate(found, axis=2)
+
+
 @every_piece
 def test_a_partial_is_all_registers_once(configuration: Configuration):
     """(vector, workitem, element) is a bijection onto a slot; a receiver reads what was sent."""
@@ -75,16 +120,60 @@ def test_a_partial_is_all_registers_once(configuration: Configuration):
     size = rows * columns
     assert this.size("piece.vector") * 4 == this.registers
     sends = this.nodes(StoreFragment, destination="partials")
-    receives = this.nodes(AccumulateFragment, source="partials")
+    copies = this.nodes(CopyRun, source="partials")
+    reads = this.nodes(AccumulateFragment, source="fixup.shared")
     assert sends
-    assert receives
+    assert copies
+    assert reads
     for slot in (0, 3):
         for node in sends:
             sent = places(this, node, "partials", owners(this), workgroup=slot)
             assert np.array_equal(np.sort(sent.ravel()), np.arange(size) + slot * size)
-            for other in receives:
-                received = places(this, other, "partials", owners(this), partial_slot=slot)
-                assert (received == sent).all()
+            for copy in copies:
+                for read in reads:
+                    assert (received(this, copy, read, slot) == sent).all()
+
+
+@pytest.mark.parametrize("configuration", [*PIECES, *TURNS], ids=str)
+def test_runs_of_partials_fit_in_their_stages(configuration: Configuration):
+    """The memory of one operand, stage by stage; runs begin where the copy engine can begin."""
+    this = lowered(configuration)
+    coordinates = this.graph.coordinates
+    shared = coordinates["fixup.shared"]
+    assert isinstance(shared, Shared)
+    stages, home = this.size("stage"), coordinates[shared.within]
+    stage_bytes = home.fixed_size * 2 // stages
+    for node in this.nodes(CopyRun):
+        assert isinstance(node.op, CopyRun)
+        assert node.op.count * 4 <= stage_bytes
+        for step in range(2 * stages):
+            first = this.place(node, shared.id, {"ring.step": np.array(step)})
+            assert first * 4 == step % stages * stage_bytes
+            assert first % 4 == 0
+
+
+@pytest.mark.parametrize("configuration", [*PIECES, *TURNS, *SUMS], ids=str)
+def test_roles_take_the_same_steps(configuration: Configuration):
+    """Without what differs, the roles are one and the same walk through the ring's steps."""
+    this = lowered(configuration)
+    made, used = (skeleton(op.body) for op in this.operations(Counter) if op.dim == "ring.step")
+    assert made == used
+    assert "Advance" in str(made)
+
+
+def skeleton(body: Body) -> tuple[object, ...]:
+    """Loops and branches in which the ring moves on."""
+    found: list[object] = []
+    for op in body:
+        if isinstance(op, Advance) and op.dim == "ring.step":
+            found.append(("Advance", op.by))
+        inner, other = (skeleton(getattr(op, name, ())) for name in ("body", "orelse"))
+        if not (inner or other):
+            continue
+        details = op.details if isinstance(op, For | If | SetCoordinate) else {}
+        here = (type(op).__name__, str(details), inner, other)
+        found += [here] if details else inner + other
+    return tuple(found)
 
 
 @every_piece
@@ -123,7 +212,7 @@ def test_all_consumers_meet_between_the_data_and_what_says_it_is_there(
     configuration: Configuration,
 ):
     this = lowered(configuration)
-    kinds = (StoreFragment, AccumulateFragment, SignalFlag, WaitFlag, ArriveBarrier)
+    kinds = (StoreFragment, AccumulateFragment, SignalFlag, ArriveBarrier)
     found: set[tuple[type, type]] = set()
     for node in this.everything:
         for siblings in (node.body, node.orelse):
@@ -134,7 +223,7 @@ def test_all_consumers_meet_between_the_data_and_what_says_it_is_there(
                     found.add((one, other))
     expected: set[tuple[type, type]] = set()
     if not isinstance(configuration.schedule[0], DataParallel):
-        expected |= {(StoreFragment, SignalFlag), (WaitFlag, AccumulateFragment)}
+        expected |= {(StoreFragment, SignalFlag)}
     if configuration.cluster[2] > 1:
         expected |= {(StoreFragment, ArriveBarrier), (AccumulateFragment, ArriveBarrier)}
     assert found == expected
@@ -190,7 +279,8 @@ def test_what_follows_a_sum_is_for_the_first_workgroup(configuration: Configurat
         *this.nodes(StoreBox),
         *this.nodes(AccumulateFragment, source="C"),
         *this.nodes(StoreFragment, destination="partials"),
-        *this.nodes(AccumulateFragment, source="partials"),
+        *this.nodes(AccumulateFragment, source="fixup.shared"),
+        *this.nodes(CopyRun),
         *this.nodes(SignalFlag),
         *this.nodes(WaitFlag),
     ]

@@ -1,0 +1,154 @@
+"""Partials: pieces of a product in memory, for the workgroup that finishes the tile.
+
+A workgroup stores its piece as it lies in registers, 16 bytes at a time. It comes back through the
+ring of stages, like tiles of A and B: the producer waits for flags and lets the copy engine bring
+the piece in runs as long as a stage is, while consumers add up what has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+
+from sympy import Integer, Lt
+
+from coordgraph.control.asynchronous import (
+    Advance,
+    CopyRun,
+    ExpectBytes,
+    FenceMemory,
+    WaitBarrier,
+)
+from coordgraph.control.lowered import (
+    AccumulateFragment,
+    Barrier,
+    ClearFlag,
+    SignalFlag,
+    WaitFlag,
+)
+from coordgraph.control.operations import (
+    Body,
+    For,
+    If,
+    Operation,
+    ReceivePartial,
+    SetCoordinate,
+)
+from coordgraph.coordinates.dimensions import Linear, Register, Shared, Unroll
+from coordgraph.coordinates.edges import PassThrough, Split, Tile
+from coordgraph.coordinates.graph import CoordinateEditor
+from coordgraph.integers import floor_mod, index_symbol
+from passes.fixup import SLOT
+from passes.lowering.control import at, leader, unrolled
+from passes.lowering.hopper.boxes import ELEMENT_BYTES, BoxedOperand
+from passes.lowering.hopper.division import LANES, Division
+from passes.lowering.hopper.ring import EMPTY, FULL, PHASE, STEP
+from passes.lowering.hopper.warpgroups import VECTOR, Pieces, warpgroup_barrier
+
+__all__ = ["Fixup"]
+
+FIRST, SHARED = "fixup.first", "fixup.shared"
+F32_BYTES = 4
+REGISTERS_OF_A_READ = 16
+"""What ptxas keeps for each access of 16 bytes of a step: the next step's come beside the sums."""
+
+
+class Fixup(Pieces):
+    """How partials go to memory and come back.
+
+    partials --Tile--> slot, rank, vector, workitem, element; vector --Tile--> step, place; in
+    shared memory step becomes the ring's stage.
+
+    Args:
+        c: the coordinates being built.
+        division: of a macro tile.
+        operands: A and B, whose stages the ring has.
+        stages: of the ring.
+    """
+
+    def __init__(
+        self,
+        c: CoordinateEditor,
+        division: Division,
+        operands: tuple[BoxedOperand, BoxedOperand],
+        stages: int,
+    ) -> None:
+        super().__init__(c, division)
+        self._tie_memory()
+        home = max(operands, key=lambda operand: operand.elements(c))
+        room = home.elements(c) * ELEMENT_BYTES // F32_BYTES
+        vectors, vector = c["piece.vector"].fixed_size, division.workitems * VECTOR
+        spare = (division.registers - division.accumulators) // REGISTERS_OF_A_READ
+        fitting = range(min(room // vector, spare), 0, -1)
+        self.run = next(n for n in fitting if vectors % n == 0) * vector
+        """Elements of a partial in one stage."""
+        c.add(Unroll("fixup.step", Integer(vectors * vector // self.run)))
+        c.add(Register("fixup.place", Integer(self.run // vector)))
+        c.connect(Tile("piece.vector", ("fixup.step", "fixup.place")))
+        # The stages of the larger operand: what of each is not needed is left free.
+        size = Integer((stages - 1) * room + self.run)
+        c.add(Shared(SHARED, size, element="f32", within=home.shared))
+        c.add(Linear("fixup.inside", Integer(self.run), note="in a stage"))
+        c.connect(Split(SHARED, ("stage", "fixup.inside"), (Integer(room), Integer(1))))
+        c.connect(Tile("fixup.inside", ("fixup.place", "piece.workitem", "piece.element")))
+
+    def _tie_memory(self) -> None:
+        """Partials and flags as they lie in memory, in place of rows and columns of a tile."""
+        c, different = self.c, self.division.different
+        before = c.finish()
+        for edge in (*before.edges_below("partials"), *before.edges_below("flags")):
+            c.disconnect(edge)
+        slot, slots = (SLOT, *different), c[SLOT].size
+        assert slots is not None
+        c.replace(replace(c["flags"], size=slots * prod(c[name].fixed_size for name in different)))
+        c.connect(Tile("partials", (*slot, *self.PLACE)))
+        c.connect(Tile("flags", slot) if different else PassThrough("flags", SLOT))
+        c.add(Linear(FIRST, note="first of the slots that are waited for side by side"))
+
+    def send(self, turn: str) -> Body:
+        """Store, then let one workitem publish; a barrier orders all stores before its release."""
+        return (self.store("partials"), self.barrier, leader(SignalFlag("flags", turn)))
+
+    def load(self, slots: For) -> Body:
+        """The producer's share of receiving a range of slots.
+
+        The flags are waited for side by side, one by each lane, and lowered at once: nobody sends
+        to a slot again before its receiver does, whose consumers by then have all of the piece.
+        """
+        (receive,) = slots.body
+        assert isinstance(receive, ReceivePartial)
+        wait = WaitFlag("flags", receive.turn)
+        first, lane = index_symbol(FIRST), floor_mod(index_symbol("workitem"), LANES)
+        mine = SetCoordinate(SLOT, first + lane, (wait, ClearFlag("flags")))
+        some = If(Lt(lane, slots.stop - first), (mine,))
+        warp = Barrier(warpgroup_barrier().identifier, LANES)
+        place = {"fixup.place": 0, "piece.workitem": 0, "piece.element": 0}
+        step = (
+            WaitBarrier(EMPTY, PHASE, before=True),
+            ExpectBytes(FULL, self.run * F32_BYTES),
+            at(place, CopyRun("partials", SHARED, FULL, self.run)),
+            Advance(STEP),
+        )
+        return (
+            For(FIRST, slots.start, slots.stop, Integer(LANES), (some,)),
+            warp,  # what one lane has acquired, the lane that copies must see
+            FenceMemory(),
+            slots.with_body(unrolled(self.c, ("fixup.step",), *step)),
+        )
+
+    def add_up(self, slots: For, free: Callable[[], Operation]) -> Body:
+        """The consumers' share: add as stages fill; `free` gives back the stage of the last step.
+
+        A stage is free when the whole warpgroup has read it.
+        """
+        registers = ("fixup.step", "fixup.place")
+        read = AccumulateFragment("acc", SHARED, registers, VECTOR)
+        step = (
+            WaitBarrier(FULL, PHASE),
+            unrolled(self.c, ("fixup.place",), at({"piece.element": 0}, read)),
+            warpgroup_barrier(),
+            Advance(STEP),
+            free(),
+        )
+        return (slots.with_body(unrolled(self.c, ("fixup.step",), *step)),)
