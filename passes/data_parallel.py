@@ -38,6 +38,10 @@ class DataParallel(Pass):
     establishes = ("scheduled",)
 
     def why_not(self, graph: KernelGraph) -> str | None:
+        if not self.persistent and not graph.parameters.known_to_host(number_of(graph.dangling)):
+            return (
+                "how many tiles there are is data; say persistent=true, and workgroups share them"
+            )
         if self.workgroups is None:
             return None
         if not self.persistent:
@@ -57,7 +61,10 @@ class DataParallel(Pass):
                 e.kernel(*work.whole(), workgroup="workgroup")
             else:
                 count = workgroup_count(e, self.workgroups)
-                waves = e.parameter("waves", ceil_div(tiles, count), note="tiles per workgroup")
+                least = 1 if tiles.is_positive else 0  # groups may be empty, all of them
+                waves = e.parameter(
+                    "waves", ceil_div(tiles, count), minimum=least, note="tiles per workgroup"
+                )
                 e.assume(waves * count)
                 tile = e.coordinates.add(Linear("tile", tiles, note="output tiles"))
                 flatten_into(e, numbers, tile.id)

@@ -47,14 +47,14 @@ class Rasterize(Pass):
             return f"width={self.width} is outside 1..{LARGEST_INDEX}"
         if self.along not in AXES:
             return f"along={self.along} is unknown; there are {', '.join(AXES)}"
-        if len(graph.dangling) != 2:
+        if len(graph.plane) != 2:
             return "it needs a row and a column; put it before passes that flatten them"
         return None
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         if (self.width, self.snake, self.along) == (1, False, "m"):
             return graph  # row by row, as every schedule does by itself
-        numbers = graph.dangling
+        numbers = graph.plane
         across, walked = numbers if self.along == "m" else reversed(numbers)
         loop = accumulation_loop(graph).dim
         tiles, columns = number_of(numbers), number_of((walked, graph.coordinates[loop]))

@@ -13,7 +13,15 @@ from sympy import Expr
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.control.asynchronous import Counter
-from coordgraph.control.operations import Assign, Body, For, If, Operation, SetCoordinate
+from coordgraph.control.operations import (
+    Assign,
+    Body,
+    For,
+    If,
+    Locate,
+    Operation,
+    SetCoordinate,
+)
 from coordgraph.control.scope import Loop, Scoped
 from coordgraph.coordinates.dimensions import Register, Unroll
 from coordgraph.coordinates.traverse import Solution
@@ -32,6 +40,7 @@ class Node:
     loop: Loop | None = None
     condition: Boolean | None = None
     value: Expr | None = None
+    values: tuple[Expr, ...] = ()
     _places: dict[str, Solution] = field(default_factory=dict[str, Solution])
 
     def place(self, dim: str) -> Solution:
@@ -49,7 +58,7 @@ class Node:
     def index_expressions(self) -> Iterator[tuple[str, Expr, Boolean]]:
         """(coordinate, index, guard) of every coordinate that this operation addresses."""
         for role, names in self.op.bindings.items():
-            if role in ("registers", "a_registers", "b_registers", "dim", "phase"):
+            if role in ("registers", "a_registers", "b_registers", "dim", "dims", "phase"):
                 continue
             for name in names:
                 if not isinstance(self.scope.coordinates[name], Register | Unroll):
@@ -73,6 +82,9 @@ def resolve(body: Body, scope: Scoped) -> tuple[Node, ...]:
             case SetCoordinate():
                 value, inside = scope.enter_set(op)
                 nodes.append(Node(op, scope, resolve(op.body, inside), value=value))
+            case Locate():
+                values, inside = scope.enter_locate(op)
+                nodes.append(Node(op, scope, resolve(op.body, inside), values=values))
             case Counter():
                 nodes.append(Node(op, scope, resolve(op.body, scope.enter_counter(op))))
             case Assign():
