@@ -17,7 +17,7 @@ from sympy.logic.boolalg import Boolean
 from codegen.arguments import Arguments
 from codegen.expressions import Bounds, Expressions, Number
 from coordgraph import CodegenError, KernelGraph
-from coordgraph.control.operations import Assign, For, If, SetCoordinate
+from coordgraph.control.operations import Assign, For, If, Locate, SetCoordinate
 from coordgraph.control.resolve import Node, resolve
 
 __all__ = ["Fragments", "Walker"]
@@ -76,6 +76,8 @@ class Walker:
                     symbol = self.graph.coordinates.symbol(node.op.dim)
                     self.values[symbol] = self.number(node.value, node)
                 self.run(node.body)
+            case Locate():
+                self._locate(node, node.op)
             case _:
                 handler = getattr(self, f"emit_{node.op.kind}", None)
                 if handler is not None:
@@ -174,6 +176,15 @@ class Walker:
 
     def enter_unrolled(self, node: Node) -> None:
         """Hook: called before each turn of the outermost of a nest of written-out loops."""
+
+    def _locate(self, node: Node, op: Locate) -> None:
+        for dim, value in zip(op.dims, node.values, strict=True):
+            self.values[self.graph.coordinates.symbol(dim)] = self.number(value, node)
+        if node.body:
+            inside = node.body[0].scope
+            for read in op.reads:  # what was printed here is at hand inside
+                self.expressions.number(inside.resolve(read), inside.ranges)
+        self.run(node.body)
 
     def _if(self, node: Node) -> None:
         assert node.condition is not None

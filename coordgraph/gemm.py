@@ -34,7 +34,7 @@ from coordgraph.tensors import Role, Tensor, dtype
 if TYPE_CHECKING:
     from coordgraph.kernel import KernelEditor, KernelGraph
 
-__all__ = ["MOST_GROUPS", "OFFSETS", "Gemm"]
+__all__ = ["MOST_GROUPS", "OFFSETS", "Gemm", "stride_of"]
 
 MOST_GROUPS = 1023
 """What a GPU's shared memory has room for beside the tiles: tables have one entry more."""

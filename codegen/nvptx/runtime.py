@@ -109,6 +109,7 @@ class CudaKernel(Kernel):
         stream: Any = None,
         *,
         workgroups: int | None = None,
+        offsets: Any = None,
     ) -> Any:
         """Compute D on the stream; see `Kernel`. A new `out` comes from the library of `a`."""
         require_gpu()

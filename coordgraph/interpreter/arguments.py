@@ -47,6 +47,36 @@ def bind(
     Raises:
         LaunchError: an argument does not fit the graph.
     """
+    arrays = _arrays(graph, inputs, c, beta, tables)
+    given = {name: int(value) for name, value in parameters.items()}
+    for tensor in graph.tensors:
+        if tensor.name in arrays:
+            _read_sizes(tensor, arrays[tensor.name], given)
+    if "read_c" in graph.parameters:
+        given["read_c"] = int(c is not None and beta != 0)
+    for tensor in graph.tensors:
+        _read_stride(tensor, arrays.get(tensor.name), given)
+    entries = {t.name: [int(entry) for entry in arrays[t.name]] for t in _tables(graph)}
+    values = graph.parameters.launch(given, entries)
+    for name, array in arrays.items():
+        shape = tuple(int(evaluate(extent, values)) for extent in graph.tensor(name).shape)
+        if array.shape != shape:
+            raise LaunchError(f"{name} is {array.shape}, not {shape}")
+    return arrays, values
+
+
+def _tables(graph: KernelGraph) -> list[Tensor]:
+    return [t for t in graph.tensors if t.role is Role.TABLE]
+
+
+def _arrays(
+    graph: KernelGraph,
+    inputs: tuple[Array, ...],
+    c: Array | None,
+    beta: float,
+    tables: Mapping[str, Array],
+) -> dict[str, Array]:
+    """The arrays by tensor name; their types and numbers of axes fit."""
     wanted = [t for t in graph.tensors if t.role is Role.INPUT]
     if len(wanted) != len(inputs):
         raise LaunchError(f"the graph has {len(wanted)} inputs, {len(inputs)} are given")
@@ -58,25 +88,11 @@ def bind(
         if not optional:
             raise LaunchError("C is given, but the graph reads no C")
         arrays[optional[0].name] = _typed(optional[0], c)
-    for tensor in graph.tensors:
-        if tensor.role is Role.TABLE and tensor.name in tables:
-            arrays[tensor.name] = _typed(tensor, np.asarray(tables[tensor.name]))
-    given = {name: int(value) for name, value in parameters.items()}
-    for tensor in graph.tensors:
-        if tensor.name in arrays:
-            _read_sizes(tensor, arrays[tensor.name], given)
-    if "read_c" in graph.parameters:
-        given["read_c"] = int(c is not None and beta != 0)
-    for tensor in graph.tensors:
-        _read_stride(tensor, arrays.get(tensor.name), given)
-    entries = {name: [int(entry) for entry in table] for name, table in tables.items()}
-    values = graph.parameters.launch(given, entries)
-    for tensor in graph.tensors:
-        if tensor.name in arrays:
-            shape = tuple(int(evaluate(extent, values)) for extent in tensor.shape)
-            if arrays[tensor.name].shape != shape:
-                raise LaunchError(f"{tensor.name} is {arrays[tensor.name].shape}, not {shape}")
-    return arrays, values
+    known = {t.name: t for t in _tables(graph)}
+    if wrong := sorted(tables.keys() ^ known.keys()):
+        what = "no table of this graph" if wrong[0] in tables else "missing; pass it in tables"
+        raise LaunchError(f"{wrong[0]} is {what}")
+    return arrays | {name: _typed(t, tables[name]) for name, t in known.items()}
 
 
 def _typed(tensor: Tensor, value: object) -> Array:

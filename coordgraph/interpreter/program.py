@@ -143,17 +143,9 @@ class Program:
                 yield from self._compile(node.body)
             case SetCoordinate():
                 assert node.value is not None
-                symbol = self.graph.coordinates.symbol(node.op.dim)
-                value = Formula([node.value], self.slots)
-                yield Let(self.slots.add(symbol), value, self._compile(node.body))
+                yield from self._let((node.op.dim,), (node.value,), node)
             case Locate():
-                symbols = (self.graph.coordinates.symbol(dim) for dim in node.op.dims)
-                places = tuple(self.slots.add(symbol) for symbol in symbols)
-                values = tuple(Formula([value], self.slots) for value in node.values)
-                body = self._compile(node.body)
-                for place, value in reversed(tuple(zip(places, values, strict=True))):
-                    body = (Let(place, value, body),)
-                yield from body
+                yield from self._let(node.op.dims, node.values, node)
             case LoadTile(tensor=tensor):
                 self._loads[tensor] = node.op
                 yield Work(self, node)
@@ -169,6 +161,17 @@ class Program:
                     f"{op.kind} has no meaning here: interpret the scheduled graph, not what "
                     "lowering made of it"
                 )
+
+    def _let(self, dims: tuple[str, ...], values: tuple[Expr, ...], node: Node) -> tuple[Step, ...]:
+        """The body, after each dimension's symbol has its value."""
+        named = [
+            (self.slots.add(self.graph.coordinates.symbol(dim)), Formula([value], self.slots))
+            for dim, value in zip(dims, values, strict=True)
+        ]
+        body = self._compile(node.body)
+        for place, value in reversed(named):
+            body = (Let(place, value, body),)
+        return body
 
 
 @lru_cache(maxsize=64)
