@@ -42,13 +42,16 @@ class Walker:
     """Emits one function for a lowered graph."""
 
     widest = False
+    derives = True
+    """The code itself works out what is read from tables; else whoever launches it does."""
 
     def __init__(self, graph: KernelGraph) -> None:
         self.graph = graph
         scope = graph.scope()
         self.ranges = scope.ranges
         self.nodes = resolve(graph.control.root.body, scope)
-        self.arguments = Arguments(graph, self.ranges)
+        deferred = graph.parameters.deferred if self.derives else frozenset[str]()
+        self.arguments = Arguments(graph, self.ranges, deferred)
         self.values: dict[Symbol, Number] = {}
         self.bounds = Bounds()
         self.unrolling = 0

@@ -44,6 +44,7 @@ class HostWalker(Walker):
     """
 
     widest = True
+    derives = False
 
     def __init__(self, graph: KernelGraph, triple: str = "") -> None:
         if graph.coordinates.of_kind(Workitem):
