@@ -153,16 +153,16 @@ def _build(gemm: Gemm, e: KernelEditor, tile: tuple[int, int, int]) -> None:
         for axis in "mnk"
     }
     tiles = dict(zip("mnk", tile, strict=True))
-    counts: dict[str, Expr] = {}
-    if gemm.grouped:
-        counts["m"] = _tile_rows(e, extents["m"], tiles["m"])
-    for axis in "mnk":
-        if axis not in counts:
-            counts[axis] = e.parameter(
-                f"tiles_{axis}",
-                ceil_div(extents[axis], Integer(tiles[axis])),
-                note=f"macro tiles in {axis}",
-            )
+    counts = {
+        axis: _tile_rows(e, extents[axis], tiles[axis])
+        if gemm.grouped and axis == "m"
+        else e.parameter(
+            f"tiles_{axis}",
+            ceil_div(extents[axis], Integer(tiles[axis])),
+            note=f"macro tiles in {axis}",
+        )
+        for axis in "mnk"
+    }
     total = counts["m"] * counts["n"] * counts["k"]
     if gemm.batched:
         batches = e.parameters["batches"].symbol
@@ -190,6 +190,11 @@ def _build(gemm: Gemm, e: KernelEditor, tile: tuple[int, int, int]) -> None:
             e.coordinates.add(MacroTileNumber(number, count, tensor=name, axis=i))
             e.coordinates.add(MacroTileIndex(inside, Integer(tiles[axis]), tensor=name, axis=i))
             e.coordinates.connect(Tile((whole,), (number, inside)))
+    e.tensors += tuple(
+        Tensor(table.name, "i32", (table.length,), Role.TABLE)
+        for table in e.parameters.tables
+        if not table.derived
+    )
     e.coordinates.add(ForLoop("k_tile", counts["k"], name="K"))
     e.coordinates.connect(PassThrough(("A.tile.1",), ("k_tile",)))
     e.coordinates.connect(PassThrough(("B.tile.0",), ("k_tile",)))
@@ -205,7 +210,6 @@ def _build(gemm: Gemm, e: KernelEditor, tile: tuple[int, int, int]) -> None:
 def _tile_rows(e: KernelEditor, rows: Expr, tile: int) -> Expr:
     """Tables of groups, and the number of their tiles in m."""
     groups = e.parameters["groups"].symbol
-    e.tensors += (Tensor(OFFSETS, "i32", (groups + 1,), Role.TABLE),)
     e.table(Table(OFFSETS, groups + 1, rows, note="first row of each group, and the end"))
     offsets, at = index_symbol(OFFSETS), place_of(TILE_STARTS)
     size = maximum(load(offsets, at + 1) - load(offsets, at), 0)

@@ -25,7 +25,7 @@ def starting_order(
     waits: WaitDirection,
     count: int,
     given: Mapping[str, int],
-    tables: Mapping[str, Sequence[int]],
+    tables: Mapping[str, Sequence[int]] | None = None,
 ) -> Array | None:
     """Workgroup numbers in the order to start them, or None where they just count up.
 
@@ -49,7 +49,10 @@ def starting_order(
 
 
 def _topological(
-    graph: KernelGraph, count: int, given: Mapping[str, int], tables: Mapping[str, Sequence[int]]
+    graph: KernelGraph,
+    count: int,
+    given: Mapping[str, int],
+    tables: Mapping[str, Sequence[int]] | None,
 ) -> Array:
     """Every workgroup after those that it waits for."""
     before: dict[int, list[int]] = {workgroup: [] for workgroup in range(count)}
