@@ -169,7 +169,6 @@ def _build(gemm: Gemm, e: KernelEditor, tile: tuple[int, int, int]) -> None:
         total *= batches
         e.coordinates.add(MacroTileNumber("batch", batches, note="which product"))
     if gemm.grouped:
-        e.assume(counts["n"] * counts["k"])  # there may be no rows
         e.coordinates.add(Linear("group", e.parameters["groups"].symbol, note="which product"))
     e.assume(total)
     for name, axes, role, transposed in (
@@ -223,9 +222,9 @@ def _tile_rows(e: KernelEditor, rows: Expr, tile: int) -> Expr:
             note="tiles of rows in the groups before",
         )
     )
-    return e.parameter(
-        "tiles_m", load(index_symbol(TILE_STARTS), groups), minimum=0, note="macro tiles in m"
-    )
+    # Where no group has a row there is one tile of padding: so that sizes are never 0.
+    tiles = maximum(load(index_symbol(TILE_STARTS), groups), 1)
+    return e.parameter("tiles_m", tiles, note="macro tiles in m")
 
 
 def _tensor(

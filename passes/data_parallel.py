@@ -61,10 +61,7 @@ class DataParallel(Pass):
                 e.kernel(*work.whole(), workgroup="workgroup")
             else:
                 count = workgroup_count(e, self.workgroups)
-                least = 1 if tiles.is_positive else 0  # groups may be empty, all of them
-                waves = e.parameter(
-                    "waves", ceil_div(tiles, count), minimum=least, note="tiles per workgroup"
-                )
+                waves = e.parameter("waves", ceil_div(tiles, count), note="tiles per workgroup")
                 e.assume(waves * count)
                 tile = e.coordinates.add(Linear("tile", tiles, note="output tiles"))
                 flatten_into(e, numbers, tile.id)

@@ -136,7 +136,7 @@ class Scoped:
             # What is known of the value is known of the whole expression, before names stand in it.
             ranges = scope.ranges.with_value(symbol, self._expand(value), self.fixed)
             scope = replace(scope, ranges=ranges).binding(dim, symbol)
-            values.append(value.xreplace(named))
+            values.append(cast(Expr, value.xreplace(named)))
             named[value] = symbol
         return tuple(values), scope
 

@@ -131,6 +131,8 @@ class Prover(NumericBounds):
                 floor = 1 if used or lowers or uppers else 0
             else:
                 used, floor = set[Basic](symbols_of(target)), 1
+                if isinstance(target, Load):  # goes before what its maximum is made of
+                    used |= {a for p in self._most_loaded(target) for m in p for a in m}
             levels = (self.level(cast(Expr, a)) for a in used if a != target)
             self._levels[target] = max(floor, 1 + max(levels, default=-1))
         return self._levels[target]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sympy import Expr
+from sympy import Expr, Ge
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.errors import NotInvertible
-from coordgraph.integers import Ranges, equal, index_symbol, load, search
+from coordgraph.integers import Ranges, index_symbol, load, search
 
 __all__ = ["Concatenate"]
 
@@ -22,7 +22,8 @@ class Concatenate(Edge):
     Then `i = o - t[g]`.
 
     The table t has n_g + 1 rising entries from 0: where each segment begins. Segment g has
-    `t[g + 1] - t[g]` indices, perhaps none. Size: the table's last entry.
+    `t[g + 1] - t[g]` indices, perhaps none. Size: the table's last entry at least; what is behind
+    that belongs to no segment, and reverse puts it behind the end of the last one.
     """
 
     table: str = ""
@@ -34,7 +35,7 @@ class Concatenate(Edge):
         (count, _), (whole,) = sizes.upstream, sizes.downstream
         if count is None or whole is None:
             return ()
-        return (equal(whole, load(index_symbol(self.table), count)),)
+        return (Ge(whole, load(index_symbol(self.table), count)),)
 
     def reverse(
         self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges
