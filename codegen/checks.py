@@ -165,7 +165,7 @@ def check_call(graph: KernelGraph, views: Mapping[str, TensorView], *, beta: flo
         where = ", ".join(f"{LABELS[n]} on {v.device}" for n, v in views.items())
         raise LaunchError(f"the tensors lie on different devices: {where}")
     out = views.get("D")
-    for name in ("A", "B", "C"):
+    for name in ("A", "B", "C", OFFSETS):
         other = views.get(name)
         if out is None or other is None or not _overlap(out, other):
             continue
