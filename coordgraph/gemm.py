@@ -84,14 +84,16 @@ class Gemm:
             if getattr(self, name) == "i32":
                 raise VerifyError(f"Gemm: {name} must be a floating-point type")
         for name in ("m", "n", "k"):
-            extent = getattr(self, name)
-            if extent is not None and not (isinstance(extent, int) and 1 <= extent <= LARGEST_SIZE):
-                raise VerifyError(f"Gemm: {name} = {extent!r} must be in 1..{LARGEST_SIZE}")
-
+            extent, most = getattr(self, name), self._largest(name)
+            if extent is not None and not (isinstance(extent, int) and 1 <= extent <= most):
+                raise VerifyError(f"Gemm: {name} = {extent!r} must be in 1..{most}")
         if self.batched and self.grouped:
             raise VerifyError("Gemm: products are batched or grouped, not both")
         if self.grouped and self.transpose_a:
             raise VerifyError("Gemm: groups are rows of A, so A cannot be given as its transpose")
+
+    def _largest(self, axis: str) -> int:
+        return MOST_ROWS if self.grouped and axis == "m" else LARGEST_SIZE
 
     @property
     def leading(self) -> str:
@@ -119,12 +121,7 @@ class Gemm:
         if len(tile) != 3 or any(not isinstance(t, int) or t < 1 for t in tile):
             raise VerifyError(f"Gemm: tile {tile!r} must be three positive numbers (m, n, k)")
         given = [
-            Parameter(
-                name,
-                1,
-                MOST_ROWS if self.grouped and name == "m" else LARGEST_SIZE,
-                note=f"extent of the problem in {name}",
-            )
+            Parameter(name, 1, self._largest(name), note=f"extent of the problem in {name}")
             for name in ("m", "n", "k")
             if getattr(self, name) is None
         ]

@@ -248,6 +248,8 @@ def test_refusals():
         DataParallel()(problem)
     with pytest.raises(VerifyError, match="batched or grouped, not both"):
         Gemm(batched=True, grouped=True)
+    with pytest.raises(VerifyError, match=r"m = 1073741825 must be in 1\.\.1073741824"):
+        Gemm(grouped=True, m=2**30 + 1)
     with pytest.raises(VerifyError, match="groups are rows of A"):
         Gemm(grouped=True, transpose_a=True)
     ordered = Reorder(group=2)(Gemm("f32", batched=True).graph(TILE))
