@@ -45,7 +45,7 @@ SHAPES = ("8192x4096x7168", "8192x7168x2048", "1024x4096x7168", "65536x2048x2048
 COUNTS = (8, 16, 32, 64)
 PLANS = (
     "128x256x64 data-parallel{persistent=true}",
-    "128x256x64 rasterize{width=8},data-parallel{persistent=true}",
+    "128x256x64 rasterize,data-parallel{persistent=true}",
     "128x128x64 data-parallel{persistent=true}",
     "64x128x64 data-parallel{persistent=true}",
     "128x256x64 two-tile-stream-k{owner=last}",
