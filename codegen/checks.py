@@ -39,7 +39,7 @@ class TensorView:
         return dtype(self.dtype).bytes * (last + 1)
 
     @property
-    def stride(self) -> int:
+    def matrix_stride(self) -> int:
         """Elements from one matrix of a batch to the next; of a single one, what it has."""
         return self.strides[0] if self.shape[0] != 1 else prod(self.shape[1:])
 
@@ -142,7 +142,7 @@ def problem_parameters(
         matrix = {"A": m * k, "B": k * n, "C": m * n, "D": m * n}
         for name in gemm.batched_tensors:
             view = views.get(name)
-            given[stride_of(name)] = matrix[name] if view is None else view.stride
+            given[stride_of(name)] = matrix[name] if view is None else view.matrix_stride
     given["read_c"] = int("C" in views and beta != 0)
     return given
 
@@ -206,9 +206,9 @@ def _check_tensor(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) ->
 def _check_layout(tensor: Tensor, view: TensorView) -> None:
     label = LABELS[tensor.name]
     matrices = tensor.strides is not None
-    if matrices and tensor.role is Role.OUTPUT and view.stride < prod(view.shape[1:]):
+    if matrices and tensor.role is Role.OUTPUT and view.matrix_stride < prod(view.shape[1:]):
         raise LaunchError(f"the matrices of {label} overlap (strides {view.strides})")
-    if not (view.first.contiguous and view.stride >= 0 if matrices else view.contiguous):
+    if not (view.first.contiguous and view.matrix_stride >= 0 if matrices else view.contiguous):
         raise LaunchError(
             f"{label} is not contiguous row-major (strides {view.strides}); pass a contiguous "
             "copy, or for a transposed operand use Gemm(transpose_a=…, transpose_b=…)"

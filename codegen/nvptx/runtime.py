@@ -234,7 +234,7 @@ def _vectors(views: Mapping[str, TensorView]) -> Vectors:
         found = views.get(name)
         if found is None:
             return most
-        vector = gcd(most, found.shape[-1], found.stride if len(found.shape) == 3 else 0)
+        vector = gcd(most, found.shape[-1], found.matrix_stride if len(found.shape) == 3 else 0)
         while found.pointer % (vector * dtype(found.dtype).bytes):
             vector //= 2
         return vector

@@ -25,7 +25,7 @@ def copy_engine_takes(view: TensorView) -> bool:
     size = dtype(view.dtype).bytes
     steps = [view.shape[-1]]
     if len(view.shape) == 3:
-        steps.append(view.stride)
+        steps.append(view.matrix_stride)
     return view.pointer % ALIGNMENT == 0 and all(
         step > 0 and step * size % ALIGNMENT == 0 for step in steps
     )
