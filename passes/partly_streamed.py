@@ -121,7 +121,7 @@ class PartlyStreamed(Pass):
             walk = tie(e, dp.id, waves, count, depth)
             control = {
                 sk.id: Scope("stream-k", stream.control(e, work, share)),
-                dp.id: Scope("data-parallel", (walk(_whole_tile(depth, work)),)),
+                dp.id: Scope("data-parallel", (walk(work.part(ACCUMULATE, depth, work.after)),)),
             }
             e.kernel(
                 *(SetCoordinate(selector.id, place[p.id], (control[p.id],)) for p in parts),
@@ -151,12 +151,3 @@ def _tie_contiguous(e: KernelEditor, space: str, waves: Expr, count: Expr, depth
     c.connect(PassThrough("dp.workgroup", "workgroup"))
     c.connect(Split("dp.local", (TILE, ACCUMULATE), (Integer(1), Integer(1))))
     return lambda tile: For(TILE, Integer(0), local, depth, tile)
-
-
-def _whole_tile(depth: Expr, work: TileWork) -> Body:
-    """One output tile from beginning to end."""
-    return (
-        *work.before,
-        work.accumulate(ACCUMULATE, depth),
-        SetCoordinate(ACCUMULATE, Integer(0), work.after),
-    )

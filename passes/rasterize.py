@@ -62,7 +62,7 @@ class Rasterize(Pass):
             return f"order={self.order} is unknown; there are {', '.join(ORDERS)}"
         if self.curved and (self.width & (self.width - 1) or not 2 <= self.width <= Curve.MOST):
             return f"width={self.width}: a curve needs a power of two, 2 to {Curve.MOST}"
-        if len(graph.dangling) != 2:
+        if len(graph.plane) != 2:
             return "it needs a row and a column; put it before passes that flatten them"
         return None
 
@@ -74,7 +74,7 @@ class Rasterize(Pass):
     def apply(self, graph: KernelGraph) -> KernelGraph:
         if (self.width, self.snake, self.along) == (1, False, "m"):
             return graph  # row by row, as every schedule does by itself
-        numbers = graph.dangling
+        numbers = graph.plane
         across, walked = numbers if self.along == "m" else reversed(numbers)
         loop = accumulation_loop(graph).dim
         tiles, columns = number_of(numbers), number_of((walked, graph.coordinates[loop]))

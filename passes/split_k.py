@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sympy import Expr, Integer, Lt
 
 from coordgraph import KernelGraph
-from coordgraph.control.operations import Assign, Body, If, SetCoordinate
+from coordgraph.control.operations import Assign, Body, If
 from coordgraph.coordinates.dimensions import ForLoop, Linear, Workgroup
 from coordgraph.coordinates.edges import Flatten, PassThrough, Tile
 from coordgraph.integers import ceil_div, minimum
@@ -56,6 +56,8 @@ class SplitK(Pass):
         if not 2 <= self.splits <= MOST_WORKGROUPS:
             whole = "; data-parallel has whole tiles" if self.splits == 1 else ""
             return f"splits={self.splits} is outside 2..{MOST_WORKGROUPS}{whole}"
+        if not graph.parameters.known_to_host(number_of(graph.dangling)):
+            return "how many tiles there are is data, the grid is not; stream-k shares them"
         return unknown_option(self.owner, self.reduction)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
@@ -108,10 +110,5 @@ class SplitK(Pass):
         low, high = holder(Integer(0)), holder(depth - 1)
         pieces = Pieces(low, high, first.symbol, count.symbol, depth, slot=tile)
         finish = pieces.finish(e, self.owner, self.reduction, work.after)
-        piece = (
-            count,
-            *work.before,
-            work.accumulate(ACCUMULATE, count.symbol),
-            SetCoordinate(ACCUMULATE, Integer(0), finish),
-        )
+        piece = (count, *work.part(ACCUMULATE, count.symbol, finish))
         return (first, If(Lt(first.symbol, depth), piece))

@@ -110,9 +110,7 @@ class Stream:
         segment = (
             first,
             count,
-            *work.before,
-            work.accumulate(ACCUMULATE, count.symbol),
-            SetCoordinate(ACCUMULATE, Integer(0), finish),
+            *work.part(ACCUMULATE, count.symbol, finish),
         )
         if self.owner == "first":
             step = minimum(self.depth - k_first, mine.symbol - tile)

@@ -7,6 +7,7 @@ and calls `gemm` for the workgroup there, until none is left.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -43,6 +44,7 @@ class HostWalker(Walker):
     """
 
     widest = True
+    derives = False
 
     def __init__(self, graph: KernelGraph, triple: str = "") -> None:
         if graph.coordinates.of_kind(Workitem):
@@ -62,11 +64,21 @@ class HostWalker(Walker):
         """The integer arguments, in order."""
         return [scalar.name for scalar in self.arguments.scalars.values()]
 
+    @property
+    def tables(self) -> list[str]:
+        """The derived tables, which the caller works out."""
+        return [t.name for t in self.graph.parameters.tables if t.derived]
+
+    def _entry(self, table: str, place: ir.Value) -> ir.Value:
+        address = self.builder.gep(self.given[table], [place], source_etype=I32)
+        return self.builder.load(address, typ=I32, align=4)
+
     def build(self) -> ir.Module:
         """The module."""
         module = ir.Module(KERNEL_NAME)
         module.triple = self.triple
         tensors, floats = [t.name for t in self.graph.tensors], self.arguments.floats
+        tensors += self.tables
         types: list[Any] = [POINTER] * (len(tensors) + 1)
         types += [float_type(self.accumulator)] * len(floats)
         types += [I64] * (len(self.parameters) + 1)
@@ -79,8 +91,8 @@ class HostWalker(Walker):
             argument.name = name
             self.given[name] = argument
         # C may be D, and other threads write the workspace.
-        alone = [t.name for t in self.graph.tensors if t.role is Role.INPUT]
-        for name in (*alone, "buffers"):
+        alone = [t.name for t in self.graph.tensors if t.role in (Role.INPUT, Role.TABLE)]
+        for name in (*alone, *self.tables, "buffers"):
             self.given[name].add_attribute("noalias")
         self._body(function)
         self._run(module, function)
@@ -93,7 +105,13 @@ class HostWalker(Walker):
         self.elements = Elements(self.builder, self.accumulator)
         self.values.clear()
         self.expressions = Expressions(
-            self.builder, self.values, lambda _: None, self.given, self.bounds, widest=True
+            self.builder,
+            self.values,
+            lambda _: None,
+            self.given,
+            self.bounds,
+            widest=True,
+            tables={t.name: partial(self._entry, t.name) for t in self.graph.parameters.tables},
         )
         for p in self.graph.parameters.items:
             self.values[p.symbol] = self.given[p.name]

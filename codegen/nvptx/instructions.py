@@ -85,6 +85,22 @@ class Instructions:
         lanes = [ir.Constant(I32, -1), value, ir.Constant(I32, 0), ir.Constant(I32, 31)]
         return self.call("llvm.nvvm.shfl.sync.idx.i32", I32, lanes)
 
+    def of_lane(self, value: ir.Value, lane: int) -> ir.Value:
+        """What a lane of the warp has, in all of them."""
+        numbers = [ir.Constant(I32, n) for n in (-1, lane, 31)]
+        args = [numbers[0], value, *numbers[1:]]
+        return self.call("llvm.nvvm.shfl.sync.idx.i32", I32, args)
+
+    def prefix_sum(self, value: ir.Value, lane: ir.Value) -> ir.Value:
+        """The sum over the warp's lanes up to and with this one."""
+        for distance in (1, 2, 4, 8, 16):
+            numbers = [ir.Constant(I32, n) for n in (-1, distance, 0)]
+            args = [numbers[0], value, *numbers[1:]]
+            below = self.call("llvm.nvvm.shfl.sync.up.i32", I32, args)
+            far = self.builder.icmp_unsigned(">=", lane, numbers[1])
+            value = self.builder.add(value, self.builder.select(far, below, ir.Constant(I32, 0)))
+        return value
+
     def barrier(self) -> None:
         """All workitems of the workgroup."""
         self.call("llvm.nvvm.barrier0", VOID, [])

@@ -20,6 +20,7 @@ __all__ = [
     "ClearFlag",
     "CommitCopies",
     "CopyElements",
+    "DeriveParameters",
     "FillElements",
     "LoadFragment",
     "MultiplyFragments",
@@ -27,6 +28,7 @@ __all__ = [
     "ScaleFragment",
     "SignalFlag",
     "StoreFragment",
+    "Tabulate",
     "WaitCopies",
     "WaitFlag",
     "ZeroFragment",
@@ -83,6 +85,21 @@ class Barrier(Operation):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "identifier", sympify(self.identifier))
+
+
+@dataclass(frozen=True)
+class Tabulate(Operation):
+    """Work out a derived table in shared memory, once all tables before it are there.
+
+    Whoever reads it waits at a barrier.
+    """
+
+    table: str
+
+
+@dataclass(frozen=True)
+class DeriveParameters(Operation):
+    """From here on the parameters that are read from tables have values."""
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ __all__ = [
     "InitAccumulator",
     "Kernel",
     "LoadTile",
+    "Locate",
     "MultiplyAccumulate",
     "Operation",
     "ReceivePartial",
@@ -167,6 +168,22 @@ class SetCoordinate(Operation):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "value", sympify(self.value))
+
+
+@dataclass(frozen=True)
+class Locate(Operation):
+    """Inside the body the indices along `dims` are what the coordinate graph gives here.
+
+    They are worked out once and keep the dimensions' symbols, however far the way to them. `reads`
+    are what the body reads of tables: values to work out once, too.
+    """
+
+    dims: tuple[str, ...]
+    reads: tuple[Expr, ...] = ()
+    body: Body = ()
+
+    BODIES = ("body",)
+    ROLES = ("dims",)
 
 
 @dataclass(frozen=True)

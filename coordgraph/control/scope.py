@@ -15,7 +15,7 @@ from sympy.core.basic import Basic
 from sympy.logic.boolalg import And, Boolean
 
 from coordgraph.control.asynchronous import Counter
-from coordgraph.control.operations import Assign, For, SetCoordinate
+from coordgraph.control.operations import Assign, For, Locate, SetCoordinate
 from coordgraph.coordinates.graph import CoordinateGraph
 from coordgraph.coordinates.rules import simplify_condition
 from coordgraph.coordinates.traverse import Direction, Solution, solve
@@ -125,6 +125,20 @@ class Scoped:
             return None, self.binding(op.dim, value)
         ranges = self.ranges.with_value(symbol, self.expand(value), self.fixed)
         return value, replace(self, ranges=ranges).binding(op.dim, symbol)
+
+    def enter_locate(self, op: Locate) -> tuple[tuple[Expr, ...], Scoped]:
+        """The values that the dimensions' symbols take, one after another, and the body's scope."""
+        values: list[Expr] = []
+        named: dict[Expr, Expr] = {}
+        scope = self
+        for dim in op.dims:
+            value, symbol = self.reverse(dim).values[0], self.coordinates.symbol(dim)
+            # What is known of the value is known of the whole expression, before names stand in it.
+            ranges = scope.ranges.with_value(symbol, self.expand(value), self.fixed)
+            scope = replace(scope, ranges=ranges).binding(dim, symbol)
+            values.append(cast(Expr, value.xreplace(named)))
+            named[value] = symbol
+        return tuple(values), scope
 
     def assign(self, op: Assign) -> tuple[Expr, Scoped]:
         """The value of an `Assign` and the scope of what follows it."""

@@ -38,6 +38,7 @@ def interpret(
     alpha: float = 1.0,
     beta: float = 0.0,
     parameters: Mapping[str, int] | None = None,
+    tables: Mapping[str, Array] | None = None,
     schedule: Scheduler | None = None,
     resident: int | None = None,
     trace: bool = False,
@@ -49,6 +50,7 @@ def interpret(
         a, b, c: as the graph's tensors; C is read only where beta is not zero.
         alpha, beta: rounded to the accumulator's type.
         parameters: launch arguments that the arrays do not give, such as `workgroups`.
+        tables: the tables that the graph reads, as `offsets` of groups.
         schedule: who runs next at every event; by default the lowest number that can.
         resident: how many workgroups fit the machine; the next one starts when one has ended.
         trace: record segments and communication as well.
@@ -61,7 +63,7 @@ def interpret(
             once, or an index left its tensor.
     """
     code = program(graph)
-    arrays, values = bind(graph, (a, b), c, beta, parameters or {})
+    arrays, values = bind(graph, (a, b), c, beta, parameters or {}, tables or {})
     if resident is not None and resident < 1:
         raise LaunchError(f"resident = {resident} must be at least 1")
     memory = Memory(graph, arrays, values)
