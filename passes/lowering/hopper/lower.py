@@ -61,6 +61,8 @@ MOST_ACCUMULATORS = {2: 192, 4: 96}
 MOST_ALONE, MOST_ALONE_BY_ELEMENTS = {2: 144, 4: 64}, 64
 """The same where one warpgroup is to do without a second, and where it moves single elements."""
 CLUSTERS = (1, 2, 4, 8)
+CONSUMERS = {"cooperative": 1, "pingpong": 2}
+"""Warpgroups that take turns."""
 PAIR = 2
 """Accumulators next to each other along the right operand's columns."""
 BARRIER_BYTES = 1024
@@ -82,6 +84,8 @@ class LowerToHopper(Pass):
         cluster_m, cluster_n, cluster_k: workgroups that divide a macro tile in m, n or k.
         vector: elements of C and D that may be moved at once: 8 sends D through shared memory and
             the copy engine, 2 and 1 store it from registers.
+        consumers: `cooperative` warpgroups divide a workgroup's part of a tile; `pingpong` ones
+            take turns with whole parts, so that one multiplies while the other stores.
     """
 
     architecture: str = "sm_90a"
@@ -90,6 +94,7 @@ class LowerToHopper(Pass):
     cluster_n: int = 1
     cluster_k: int = 1
     vector: int = CHUNK
+    consumers: str = "cooperative"
 
     name = "lower-to-hopper"
     requires = ("scheduled",)
@@ -106,6 +111,13 @@ class LowerToHopper(Pass):
         if sorted(cluster)[1] > 1 or prod(cluster) not in CLUSTERS:
             sizes = ", ".join(map(str, CLUSTERS))
             return f"cluster {_by(cluster)}: all but one of them must be 1, that one of {sizes}"
+        if self.consumers not in CONSUMERS:
+            return f"consumers={self.consumers} is unknown; there are {', '.join(CONSUMERS)}"
+        if CONSUMERS[self.consumers] > 1 and self.cluster_k > 1:
+            return (
+                f"cluster {_by(cluster)}: consumers={self.consumers} cannot add up the products of "
+                "a cluster that divides k; divide m or n"
+            )
         tile = graph.macro_tile
         if any(extent % count for extent, count in zip(tile, cluster, strict=True)):
             return f"the tile {_by(tile)} cannot be divided by a cluster of {_by(cluster)}"
@@ -117,13 +129,17 @@ class LowerToHopper(Pass):
         return None
 
     def _division(self, graph: KernelGraph) -> Division:
-        """B is the left operand where a workgroup's part has too few rows of A."""
+        """B is the left operand where a workgroup's part has too few rows of A.
+
+        Two warpgroups need two blocks of rows. One alone has the wider instructions unswapped.
+        """
+        turns = CONSUMERS[self.consumers]
         rows, columns = (graph.macro_tile[axis] // self._cluster[axis] for axis in (M, N))
-        swapped = rows % MMA_M != 0 or rows < 2 * MMA_M <= columns
+        swapped = rows % MMA_M != 0 or (turns == 1 and rows < 2 * MMA_M <= columns)
         kind = dtype(graph.gemm.out_dtype or graph.gemm.dtype)
         easy = self.vector == CHUNK and not swapped
         alone = MOST_ALONE[kind.bytes] if easy else MOST_ALONE_BY_ELEMENTS
-        return Division(graph.macro_tile, self._cluster, swapped, alone)
+        return Division(graph.macro_tile, self._cluster, swapped, alone, turns)
 
     @property
     def _cluster(self) -> tuple[int, int, int]:
@@ -253,7 +269,7 @@ def _barriers(stages: int, division: Division) -> Body:
     return tuple(
         SetCoordinate("stage", Integer(stage), (InitBarrier(name, count),))
         for stage in range(stages)
-        for name, count in ((FULL, 1), (EMPTY, division.consumers * sharers))
+        for name, count in ((FULL, 1), (EMPTY, division.team * sharers))
     )
 
 

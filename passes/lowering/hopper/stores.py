@@ -16,15 +16,15 @@ from math import gcd
 from sympy import Integer
 
 from coordgraph.control.asynchronous import CommitStores, FenceShared, StoreBox, WaitStores
-from coordgraph.control.lowered import Barrier, StoreFragment
+from coordgraph.control.lowered import StoreFragment
 from coordgraph.control.operations import Body, If
 from coordgraph.coordinates.dimensions import Lane, Linear, Register, Shared
 from coordgraph.coordinates.edges import Flatten, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
-from coordgraph.integers import equal, floor_div, index_symbol
+from coordgraph.integers import equal
 from passes.lowering.control import at, unrolled
 from passes.lowering.hopper.boxes import WIDEST_BOX, swizzle
-from passes.lowering.hopper.division import MMA_M, WARPGROUP, Division
+from passes.lowering.hopper.division import MMA_M, Division
 from passes.lowering.staging import CHUNK
 
 __all__ = ["BoxedStore"]
@@ -33,8 +33,6 @@ SHARED = "D.shared"
 MATRICES = 16
 """Rows and columns of an accumulator that one stmatrix.x4 takes."""
 MOST_SLOTS = 4
-FIRST_BARRIER = 2
-"""Barriers of single warpgroups; those before are the workgroup's and the consumers'."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +128,7 @@ class BoxedStore:
 
     def store(self, c: CoordinateEditor) -> Body:
         """Every box: wait for its slot, fill it, hand it to the copy engine."""
-        number = floor_div(index_symbol("workitem"), WARPGROUP)
-        barrier = Barrier(number + FIRST_BARRIER, WARPGROUP)
+        barrier = self.division.own_barrier
         one = equal(self.division.thread, 0)
         form = "stmatrix.x4" + (".trans" if self.division.swapped else "")
         registers = ("store.m", "store.box", "store.n")

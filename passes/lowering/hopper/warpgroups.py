@@ -20,7 +20,6 @@ from coordgraph.control.asynchronous import (
 )
 from coordgraph.control.lowered import (
     AccumulateFragment,
-    Barrier,
     ClearFlag,
     SignalFlag,
     StoreFragment,
@@ -32,19 +31,14 @@ from coordgraph.coordinates.edges import Flatten, PassThrough, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.integers import equal, index_symbol
 from passes.fixup import SLOT
-from passes.lowering.control import Accumulator, at, leader, unrolled
-from passes.lowering.hopper.division import RANK, WARP, Division
+from passes.lowering.control import Accumulator, at, unrolled
+from passes.lowering.hopper.division import RANK, Division
 
 __all__ = ["ClusterSum", "Fixup", "add_accumulator"]
 
 VECTOR = 4
 """Registers that one access of a partial moves: 16 bytes."""
 FIRST = "fixup.first"
-
-
-def consumer_barrier(division: Division) -> Barrier:
-    """Among all consumers."""
-    return Barrier(Integer(1), division.workitems)
 
 
 def add_accumulator(c: CoordinateEditor, division: Division) -> Accumulator:
@@ -65,7 +59,7 @@ def add_accumulator(c: CoordinateEditor, division: Division) -> Accumulator:
     c.connect(PassThrough("C.index.0", "D.index.0"))
     c.connect(PassThrough("C.index.1", "D.index.1"))
     registers = ("acc.m", "acc.p", "acc.n", "acc.half")
-    return Accumulator(c, registers, "acc.pair", consumer_barrier(division))
+    return Accumulator(c, registers, "acc.pair", division.barrier)
 
 
 class _Pieces:
@@ -77,18 +71,22 @@ class _Pieces:
 
     def __init__(self, c: CoordinateEditor, division: Division) -> None:
         self.c, self.division = c, division
-        self.barrier = consumer_barrier(division)
+        self.barrier = division.barrier
         if "piece.vector" not in c:
             c.add(Register("piece.vector", Integer(division.accumulators // VECTOR)))
             c.add(Linear("piece.workitem", Integer(division.workitems)))
             c.add(Register("piece.element", Integer(VECTOR)))
-            c.connect(Tile("piece.workitem", (WARP, "lane")))
+            c.connect(Tile("piece.workitem", (division.warp_of_team, "lane")))
 
     PLACE = ("piece.vector", "piece.workitem", "piece.element")
 
     def each(self, op: Operation) -> Operation:
         """`op` on every access."""
         return unrolled(self.c, ("piece.vector",), at({"piece.element": 0}, op))
+
+    def leader(self, op: Operation) -> Operation:
+        """What one of the workitems does for all that hold the accumulator."""
+        return If(equal(self.division.member, 0), (op,))
 
     def add(self, source: str) -> Operation:
         """Add what another workgroup has stored."""
@@ -123,7 +121,7 @@ class Fixup(_Pieces):
 
     def send(self) -> Body:
         """Store, then let one workitem publish; a barrier orders all stores before its release."""
-        return (self.store("partials"), self.barrier, leader(SignalFlag("flags")))
+        return (self.store("partials"), self.barrier, self.leader(SignalFlag("flags")))
 
     def receive(self, slots: For) -> Body:
         """Add the partials of a range of slots.
@@ -131,7 +129,7 @@ class Fixup(_Pieces):
         The flags are waited for side by side, one by each workitem, and lowered at once: a slot is
         sent once in a launch, and received once.
         """
-        first, workitem = index_symbol(FIRST), index_symbol("workitem")
+        first, workitem = index_symbol(FIRST), self.division.member
         mine = SetCoordinate(SLOT, first + workitem, (WaitFlag("flags"), ClearFlag("flags")))
         wait = For(
             FIRST,
@@ -188,14 +186,14 @@ class ClusterSum(_Pieces):
     def add_up(self) -> Body:
         """The first workgroup has the sum; the others have passed theirs on."""
         rank, first = index_symbol(RANK), Integer(0)
-        thread = index_symbol("workitem")
+        thread = self.division.member
         stored, read = f"{self.STORED}.first", f"{self.READ}.first"
         arrive = ArriveBarrier(self.STORED, first, publish=True)
         send = (
             at({read: 0}, WaitBarrier(self.READ, self.PHASE, before=True)),
             SetCoordinate(self.SENDER, rank - 1, (self.store(self.SUMS, first),)),
             self.barrier,
-            at({stored: 0}, leader(arrive)),
+            at({stored: 0}, self.leader(arrive)),
         )
         every = For(self.SENDER, Integer(0), Integer(self.senders), body=(self.add(self.SUMS),))
         free = ArriveBarrier(self.READ, thread + 1)
