@@ -2,7 +2,8 @@
 
     256x256x64@c2x1 two-tile-stream-k{owner=last}
 
-is a macro tile of 256 x 256 x 64, clusters of 2 x 1 workgroups, and the schedule.
+is a macro tile of 256 x 256 x 64, clusters of 2 x 1 workgroups, and the schedule. With `@pingpong`
+behind tile and cluster, warpgroups take turns with whole tiles.
 """
 
 from __future__ import annotations
@@ -20,11 +21,16 @@ import codegen
 from benchmarks.shapes import triple
 from coordgraph import CoordGraphError, Gemm, KernelGraph
 from passes import Pipeline
+from passes.lowering import CONSUMERS, LowerToHopper
 
 __all__ = ["Plan", "compile_plans", "parse_plan", "products"]
 
 WORKERS = 8
-_PLAN = re.compile(r"\s*(?P<tile>[0-9xX]+)(?:@c(?P<m>\d+)x(?P<n>\d+))?\s+(?P<pipeline>\S.*?)\s*")
+_PLAN = re.compile(
+    r"\s*(?P<tile>[0-9xX]+)(?:@c(?P<m>\d+)x(?P<n>\d+))?"
+    rf"(?:@(?P<consumers>{'|'.join(CONSUMERS)}))?\s+(?P<pipeline>\S.*?)\s*"
+)
+COOPERATIVE = LowerToHopper.consumers
 
 
 @dataclass(frozen=True)
@@ -34,10 +40,12 @@ class Plan:
     tile: tuple[int, int, int]
     pipeline: str
     cluster: tuple[int, int] = (1, 1)
+    consumers: str = COOPERATIVE
 
     def __str__(self) -> str:
         cluster = "" if self.cluster == (1, 1) else "@c{}x{}".format(*self.cluster)
-        return f"{'x'.join(map(str, self.tile))}{cluster} {self.pipeline}"
+        consumers = "" if self.consumers == COOPERATIVE else f"@{self.consumers}"
+        return f"{'x'.join(map(str, self.tile))}{cluster}{consumers} {self.pipeline}"
 
     def graph(self, dtype: str, layout: str) -> KernelGraph:
         """The scheduled graph."""
@@ -51,15 +59,15 @@ class Plan:
 
     def build(self, graph: KernelGraph, target: str) -> Any:
         """The kernel of a scheduled graph."""
-        if self.cluster == (1, 1):
+        if self.cluster == (1, 1) and self.consumers == COOPERATIVE:
             return codegen.compile(graph, target)
         from codegen.api import native_target
-        from passes.lowering import LowerToHopper
 
         target = native_target(graph) if target == "native" else target
-        options: dict[str, Any] = dict(zip(("cluster_m", "cluster_n"), self.cluster, strict=True))
+        m, n = self.cluster
+        lowering = LowerToHopper(target, cluster_m=m, cluster_n=n, consumers=self.consumers)
         compile_with: Callable[..., Any] = codegen.compile
-        return compile_with(graph, target, lowering=LowerToHopper(target, **options))
+        return compile_with(graph, target, lowering=lowering)
 
 
 def parse_plan(text: str) -> Plan:
@@ -80,7 +88,7 @@ def parse_plan(text: str) -> Plan:
     cluster = (int(found["m"] or 1), int(found["n"] or 1))
     if min(cluster) < 1:
         raise argparse.ArgumentTypeError(f"'{text}': a cluster has at least one workgroup")
-    return Plan(triple(found["tile"]), pipeline, cluster)
+    return Plan(triple(found["tile"]), pipeline, cluster, found["consumers"] or COOPERATIVE)
 
 
 def products(schedules: Iterable[str], tiles: Iterable[tuple[int, int, int]]) -> list[Plan]:

@@ -278,8 +278,9 @@ def _compiled(plan: Plan, situation: Situation) -> Kernel:
     graph = plan.graph(situation.any_size)
     by_boxes = situation.target == "sm_90a" and situation.boxes
     lowering = plan.lowering if by_boxes and plan.lowering.why_not(graph) is None else None
-    if lowering is None and plan.cluster != (1, 1, 1):
-        raise CodegenError(f"'{plan}': no clusters on {situation.target} for these tensors")
+    if lowering is None and plan.lowering.options:
+        asked = "clusters" if plan.cluster != (1, 1, 1) else f"{plan.consumers} consumers"
+        raise CodegenError(f"'{plan}': no {asked} on {situation.target} for these tensors")
     return compile(graph, situation.target, lowering=lowering)
 
 

@@ -53,7 +53,7 @@ from passes.lowering.hopper.warpgroups import ClusterSum
 from passes.lowering.machine import cuda_machine
 from passes.lowering.staging import CHUNK, OUTPUTS
 
-__all__ = ["LowerToHopper"]
+__all__ = ["CONSUMERS", "LowerToHopper"]
 
 LEAST_STAGES, ENOUGH_STAGES, MOST_STAGES = 2, 4, 12
 MOST_ACCUMULATORS = {2: 192, 4: 96}

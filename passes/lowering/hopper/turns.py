@@ -7,8 +7,10 @@ round, warpgroup --Flatten--> item; turn, phase --Flatten--> round. So while one
 its product to memory, the other has the tensor cores (CUTLASS: `KernelTmaWarpSpecializedPingpong`).
 
 Every warpgroup walks all work items. Of those that are not its own it only counts the steps of the
-ring, which one producer fills for all of them in order. Main loops take turns, too: side by side
-they would both end late, and both epilogues would be left for the end.
+ring, which one producer fills for all of them in order. Main loops take turns, too. Side by side
+they would both end late, and both epilogues would be left for the end. And a warpgroup that waited
+for a stage more than once round the ring ahead would take an old phase for its own, as it has the
+same parity. When the main loop before has been issued, every step before its own first was full.
 
 Nothing waits for ever that would not do so if warpgroups divided the tiles. Call the main loop of
 work item i M(i), and what follows it E(i): fix-up, epilogue, store. M(i) waits for M(i - 1), by the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from coordgraph.control.lowered import (
 )
 from coordgraph.control.operations import If, SetCoordinate
 from coordgraph.control.resolve import Node
+from coordgraph.integers import floor_div, index_symbol
 from passes import DataParallel, Pass, StreamK, TwoTileStreamK
 from tests.codegen.nvptx.configurations import ALONE, Configuration, boxed
 from tests.codegen.nvptx.hopper import Lowered, lowered, mesh, with_warp
@@ -33,6 +35,8 @@ PIECES = (
     boxed((64, 64, 64), schedule=LAST),
     boxed((16, 128, 64), schedule=STREAM),
     boxed((64, 64, 512), (1, 1, 8), schedule=LAST),
+    boxed((64, 256, 64), schedule=LAST, consumers="pingpong"),
+    boxed((256, 128, 64), (2, 1, 1), schedule=STREAM, consumers="pingpong"),
 )
 SUMS = (
     boxed((16, 128, 128), (1, 1, 2)),
@@ -44,21 +48,27 @@ every_sum = pytest.mark.parametrize("configuration", SUMS, ids=str)
 SLOTS = "partial.slot"
 
 
-def places(this: Lowered, node: Node, dim: str, ranks: int, **more: Array | int) -> Array:
-    """Where every element of every access lies: by rank, workitem and number of the register."""
+def places(
+    this: Lowered, node: Node, dim: str, ranks: int, turn: int = 0, **more: Array | int
+) -> Array:
+    """Where every element of every access lies: by rank, workitem and number of the register.
+
+    `turn` says which of the warpgroups that take turns.
+    """
     op = node.op
     assert isinstance(op, StoreFragment | AccumulateFragment)
     assert (op.fragment, op.registers, op.width) == ("acc", ("piece.vector",), 4)
     assert node.place(dim).guard == True  # noqa: E712 - of SymPy
     at = mesh(
         cluster_rank=ranks,
-        workitem=128 * this.consumers,
+        workitem=128 * this.team,
         piece_vector=this.size("piece.vector"),
         element=4,
     )
+    at["workitem"] = at["workitem"] + 128 * this.team * turn
     at |= {name.replace("_", "."): np.asarray(value) for name, value in more.items()}
     found = this.place(node, dim, at) + at["element"]
-    shape = (ranks, 128 * this.consumers, this.size("piece.vector") * 4)
+    shape = (ranks, 128 * this.team, this.size("piece.vector") * 4)
     return np.broadcast_to(found, (*shape[:2], shape[2] // 4, 4)).reshape(shape)
 
 
@@ -78,13 +88,13 @@ def test_a_partial_is_all_registers_once(configuration: Configuration):
     receives = this.nodes(AccumulateFragment, source="partials")
     assert sends
     assert receives
-    for slot in (0, 3):
-        for node in sends:
-            sent = places(this, node, "partials", owners(this), workgroup=slot)
-            assert np.array_equal(np.sort(sent.ravel()), np.arange(size) + slot * size)
-            for other in receives:
-                received = places(this, other, "partials", owners(this), partial_slot=slot)
-                assert (received == sent).all()
+    turns = range(this.turns)
+    for slot, node, turn in product((0, 3), sends, turns):
+        sent = places(this, node, "partials", owners(this), turn, workgroup=slot)
+        assert np.array_equal(np.sort(sent.ravel()), np.arange(size) + slot * size)
+        for other, its in product(receives, turns):
+            received = places(this, other, "partials", owners(this), its, partial_slot=slot)
+            assert (received == sent).all()
 
 
 @every_piece
@@ -119,19 +129,21 @@ def test_there_is_a_flag_for_every_slot_and_rank(configuration: Configuration):
 
 
 @pytest.mark.parametrize("configuration", [*PIECES, *SUMS], ids=str)
-def test_all_consumers_meet_between_the_data_and_what_says_it_is_there(
+def test_all_who_hold_a_product_meet_between_the_data_and_what_says_it_is_there(
     configuration: Configuration,
 ):
     this = lowered(configuration)
+    single = floor_div(index_symbol("workitem"), 128) + 2
+    meet = Barrier(Integer(1) if this.turns == 1 else single, 128 * this.team)
     kinds = (StoreFragment, AccumulateFragment, SignalFlag, WaitFlag, ArriveBarrier)
     found: set[tuple[type, type]] = set()
     for node in this.everything:
         for siblings in (node.body, node.orelse):
             for before, here, after in zip(siblings, siblings[1:], siblings[2:], strict=False):
-                if here.op == Barrier(Integer(1), 128 * this.consumers):
-                    (one,) = {type(n.op) for n in before.walk() if isinstance(n.op, kinds)}
-                    (other,) = {type(n.op) for n in after.walk() if isinstance(n.op, kinds)}
-                    found.add((one, other))
+                if here.op == meet:
+                    ones = {type(n.op) for n in before.walk() if isinstance(n.op, kinds)}
+                    others = {type(n.op) for n in after.walk() if isinstance(n.op, kinds)}
+                    found |= {*product(ones, others)}
     expected: set[tuple[type, type]] = set()
     if not isinstance(configuration.schedule[0], DataParallel):
         expected |= {(StoreFragment, SignalFlag), (WaitFlag, AccumulateFragment)}
