@@ -55,7 +55,9 @@ from passes.lowering.staging import CHUNK, OUTPUTS
 
 __all__ = ["CONSUMERS", "LowerToHopper"]
 
-LEAST_STAGES, ENOUGH_STAGES, MOST_STAGES = 2, 4, 12
+LEAST_STAGES, MOST_STAGES = 2, 12
+ENOUGH_STAGES = {"cooperative": 4, "pingpong": 6}
+"""More are not worth a slot for D. Those who take turns have shorter steps, and time to store."""
 MOST_ACCUMULATORS = {2: 192, 4: 96}
 """Registers of a thread, by the bytes of an element of C: its loads need some of their own."""
 MOST_ALONE, MOST_ALONE_BY_ELEMENTS = {2: 144, 4: 64}, 64
@@ -80,7 +82,7 @@ class LowerToHopper(Pass):
 
     Args:
         architecture: `sm_90a`.
-        stages: tiles in flight; 0 takes as many as fit.
+        stages: tiles in flight; 0 takes as many as fit beside D's slots.
         cluster_m, cluster_n, cluster_k: workgroups that divide a macro tile in m, n or k.
         vector: elements of C and D that may be moved at once: 8 sends D through shared memory and
             the copy engine, 2 and 1 store it from registers.
@@ -153,7 +155,7 @@ class LowerToHopper(Pass):
 
         def score(store: BoxedStore) -> tuple[int, int]:
             stages = self._stages_beside(graph, division, store)
-            return min(stages, ENOUGH_STAGES), store.slots
+            return min(stages, self.stages or ENOUGH_STAGES[self.consumers]), store.slots
 
         return max(BoxedStore.all(division), key=score)
 
