@@ -8,6 +8,7 @@ from codegen.nvptx.program import Vectors
 from coordgraph.control.asynchronous import SetRegisters
 from passes import DataParallel, Reorder, StreamK, TwoTileStreamK
 from tests.codegen.nvptx.configurations import (
+    ALONE,
     Configuration,
     boxed,
     hopper,
@@ -46,7 +47,7 @@ QUICK = (
     boxed((64, 64, 512), (1, 1, 8), "nt", TwoTileStreamK(owner="last")),
     boxed((64, 256, 64), layout="nt", schedule=StreamK(owner="last"), consumers="pingpong"),
     boxed((256, 128, 64), (2, 1, 1), "nn", DataParallel(persistent=True), consumers="pingpong"),
-    boxed((128, 192, 64), layout="tt", schedule=DataParallel(), consumers="pingpong"),
+    boxed((128, 192, 64), ALONE, "tt", DataParallel(persistent=True), consumers="pingpong"),
     boxed(
         (64, 128, 64),
         layout="tn",
