@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TypeVar
 
 from codegen.nvptx.program import WIDEST, CudaProgram, Vectors
@@ -224,8 +225,7 @@ def taking_turns(turn: int = 0) -> Iterator[Configuration]:
                 digest = hashlib.sha256(f"{turn} {base}".encode()).digest()
                 vectors = Vectors(d=_pick((8, 2, 1), digest[1]))
                 chosen = replace(base, types=_pick(TYPES, digest[0]), vectors=vectors)
-                wide = chosen.types[1] == "f32" and chosen.program.why_not()
-                yield replace(chosen, types=("f16", "f16")) if wide else chosen
+                yield _fitting(chosen)
     for tile, cluster in LARGE_TURN_SHAPES:
         for layout in LAYOUTS:
             schedule = DataParallel(persistent=True)
@@ -241,11 +241,23 @@ def hopper(turn: int = 0) -> Iterator[Configuration]:
                 digest = hashlib.sha256(f"{turn} {base}".encode()).digest()
                 vectors = Vectors(d=_pick((8, 2, 1), digest[1]))
                 made = replace(base, types=_pick(TYPES, digest[0]), vectors=vectors)
-                wide = made.types[1] == "f32" and made.program.why_not()
-                yield replace(made, types=("f16", "f16")) if wide else made
+                yield _fitting(made)
     for tile, cluster in LARGE_SHAPES:
         for layout in LAYOUTS:
             yield boxed(tile, cluster, layout, DataParallel(persistent=True))
+
+
+def _fitting(made: Configuration) -> Configuration:
+    """With narrower elements of D where the registers do not suffice for those of 32 bits."""
+    if made.types[1] != "f32" or not _too_wide(replace(made, schedule=())):
+        return made
+    return replace(made, types=("f16", "f16"))
+
+
+@cache
+def _too_wide(made: Configuration) -> bool:
+    """What is refused of a tile is the same under every schedule, so none is applied."""
+    return made.program.why_not() is not None
 
 
 def _pick(choices: Sequence[Choice], number: int) -> Choice:
