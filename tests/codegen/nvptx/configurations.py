@@ -100,7 +100,6 @@ LARGE_SHAPES = (
 TURN_SHAPES = (
     ((64, 256, 64), ALONE),
     ((128, 128, 64), ALONE),
-    ((128, 144, 64), ALONE),
     ((64, 128, 64), ALONE),
     ((192, 64, 64), ALONE),
     ((64, 80, 128), ALONE),
@@ -112,7 +111,13 @@ TURN_SHAPES = (
     ((64, 1024, 64), (1, 4, 1)),
 )
 """The same where warpgroups take turns: each holds all of a workgroup's part."""
-LARGE_TURN_SHAPES = (((128, 192, 64), ALONE), ((192, 128, 64), ALONE), ((128, 384, 64), (1, 2, 1)))
+LARGE_TURN_SHAPES = (
+    ((128, 144, 64), ALONE),
+    ((128, 192, 64), ALONE),
+    ((192, 128, 64), ALONE),
+    ((128, 384, 64), (1, 2, 1)),
+)
+"""More than 128 sums leave those who take turns registers for nothing but boxes and one loop."""
 LAYOUTS = ("nn", "tn", "nt", "tt")
 """Of A and B: n as they are, t transposed."""
 TYPES = (("bf16", "bf16"), ("bf16", "f32"), ("f16", "f16"), ("f16", "f32"), ("bf16", "f16"))
