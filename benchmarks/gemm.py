@@ -8,7 +8,7 @@
 
 Contenders: cuBLAS (torch.matmul), the best of cuBLASLt's proposals, a tuned Triton kernel, and
 ours: `codegen.matmul` (coordgraph), and the plans that are named. A plan is a tile, perhaps @cMxN
-for clusters of M x N workgroups, and a pipeline of passes.
+for clusters of M x N workgroups, perhaps @pingpong, and a pipeline of passes.
 
 Operands are normal numbers, in buffers that take turns and together exceed thrice the L2 cache.
 In every round each contender has one sample of CUDA-graph replays, in an order that rotates;
@@ -56,6 +56,7 @@ SCHEDULES = ("data-parallel", "stream-k", "two-tile-stream-k", "two-tile-stream-
 TILES = ("128x256x64", "128x128x64")
 LAYOUTS = ("nn", "nt", "tn", "tt")
 TIME_LIMIT = 8.0
+PLAN = "of ours: 'TILE[@cMxN][@pingpong] PIPELINE [on GRID]'"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -75,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--quick", action="store_true", help="one shape of each group, 5 rounds")
     who = made.add_argument_group("contenders")
     who.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
-    who.add_argument("--plans", type=parse_plan, nargs="+", help="TILE[@cMxN] PIPELINE [on GRID]")
+    who.add_argument("--plans", type=parse_plan, nargs="+", help=PLAN)
     who.add_argument("--schedules", nargs="+", help="pipelines of ours, with every one of --tiles")
     who.add_argument("--tiles", type=triple, nargs="+", help="of --schedules, as 128x256x64")
     who.add_argument(

@@ -3,7 +3,8 @@
     256x256x64@c2x1 two-tile-stream-k{owner=last} on 66
 
 is a plan of `passes.choosing`: a macro tile of 256 x 256 x 64, clusters of 2 x 1 workgroups, the
-schedule, and perhaps the grid.
+schedule, and perhaps the grid. With `@pingpong` behind tile and cluster, warpgroups take turns with
+whole tiles.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ __all__ = [
 ]
 
 WORKERS = 16
-ALONE = (1, 1, 1)
 
 
 def parse_plan(text: str) -> Plan:
@@ -67,7 +67,7 @@ def build(plan: Plan, gemm: Gemm, target: str) -> Any:
 def loaded(plan: Plan, graph: KernelGraph, target: str) -> Any:
     """The loaded kernel of a plan's graph."""
     lowering = None
-    if plan.cluster != ALONE:
+    if plan.asks_for:
         from codegen.api import native_target
 
         target = native_target(graph) if target == "native" else target

@@ -291,8 +291,8 @@ def _compiled(plan: Plan, situation: Situation) -> Kernel:
         lowering = replace(plan.lowering, reads_c=situation.reads_c)
         if reason := lowering.why_not(graph):
             raise CodegenError(f"'{plan}' where C is added: {reason}")
-    if lowering is None and plan.cluster != (1, 1, 1):
-        raise CodegenError(f"'{plan}': no clusters on {situation.target} for these tensors")
+    if lowering is None and plan.asks_for:
+        raise CodegenError(f"'{plan}': no {plan.asks_for} on {situation.target} for these tensors")
     return compile(graph, situation.target, lowering=lowering)
 
 

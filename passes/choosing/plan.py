@@ -6,14 +6,16 @@ import re
 from dataclasses import dataclass, replace
 
 from coordgraph import Gemm, KernelGraph, PassError
-from passes.lowering import LowerToHopper
+from passes.lowering import CONSUMERS, LowerToHopper
 from passes.pipeline import Pipeline
 
 __all__ = ["Plan"]
 
 NO_CLUSTER = (1, 1, 1)
+COOPERATIVE = LowerToHopper.consumers
 _TEXT = re.compile(
-    r"\s*(?P<tile>\d+x\d+x\d+)(?:@c(?P<cluster>\d+x\d+(?:x\d+)?))?\s+"
+    r"\s*(?P<tile>\d+x\d+x\d+)(?:@c(?P<cluster>\d+x\d+(?:x\d+)?))?"
+    rf"(?:@(?P<consumers>{'|'.join(CONSUMERS)}))?\s+"
     r"(?P<pipeline>\S.*?)(?:\s+on\s+(?P<workgroups>\d+))?\s*"
 )
 
@@ -22,6 +24,8 @@ _TEXT = re.compile(
 class Plan:
     """How to multiply matrices; written `256x256x64@c2x1 stream-k{owner=last} on 66`.
 
+    Consumers that are not cooperative come behind the cluster: `256x128x64@c2x1@pingpong stream-k`.
+
     Plans that differ in `workgroups` alone are served by one kernel, of every size of problem.
 
     Args:
@@ -29,12 +33,14 @@ class Plan:
         cluster: workgroups of CUDA that divide it in m, n and k.
         pipeline: the passes that schedule it, separated by commas.
         workgroups: the grid, counted in clusters; None where the schedule has no such choice.
+        consumers: how warpgroups share the work; see `LowerToHopper`.
     """
 
     tile: tuple[int, int, int]
     cluster: tuple[int, int, int] = NO_CLUSTER
     pipeline: str = "data-parallel"
     workgroups: int | None = None
+    consumers: str = COOPERATIVE
 
     @classmethod
     def parse(cls, text: str) -> Plan:
@@ -53,7 +59,10 @@ class Plan:
         cluster = _triple(found["cluster"] or "1x1")
         grid = found["workgroups"]
         pipeline = str(Pipeline.parse(found["pipeline"]))
-        return cls(_triple(found["tile"]), cluster, pipeline, int(grid) if grid else None)
+        consumers = found["consumers"] or COOPERATIVE
+        return cls(
+            _triple(found["tile"]), cluster, pipeline, int(grid) if grid else None, consumers
+        )
 
     def __str__(self) -> str:
         grid = "" if self.workgroups is None else f" on {self.workgroups}"
@@ -64,13 +73,23 @@ class Plan:
         """The text of all but the grid: plans with the same one share a kernel."""
         divided = self.cluster[:2] if self.cluster[2] == 1 else self.cluster
         cluster = "" if self.cluster == NO_CLUSTER else f"@c{_by(divided)}"
-        return f"{_by(self.tile)}{cluster} {self.pipeline}"
+        consumers = "" if self.consumers == COOPERATIVE else f"@{self.consumers}"
+        return f"{_by(self.tile)}{cluster}{consumers} {self.pipeline}"
 
     @property
     def lowering(self) -> LowerToHopper:
-        """The lowering for the copy engine that the cluster asks for, of kernels that add no C."""
+        """The lowering for the copy engine that cluster and consumers ask for, without C."""
         m, n, k = self.cluster
-        return LowerToHopper(cluster_m=m, cluster_n=n, cluster_k=k, reads_c=False)
+        return LowerToHopper(
+            cluster_m=m, cluster_n=n, cluster_k=k, consumers=self.consumers, reads_c=False
+        )
+
+    @property
+    def asks_for(self) -> str:
+        """What of the plan nothing but the lowering for the copy engine has, in words."""
+        if self.cluster != NO_CLUSTER:
+            return "clusters"
+        return "" if self.consumers == COOPERATIVE else f"{self.consumers} consumers"
 
     def graph(self, gemm: Gemm) -> KernelGraph:
         """The scheduled graph; sizes that `gemm` fixes are fixed in the kernel.

@@ -112,6 +112,8 @@ def sizes(problem: Gemm) -> tuple[int, int, int]:
 
 def _numbers(gemm: Gemm, plan: Plan) -> tuple[float, ...]:
     """A row. ValueError where the plan is of a kind that no model knows."""
+    if plan.consumers != Plan.consumers:
+        raise ValueError(f"no model knows '{plan.consumers}' consumers")
     *orders, last = Pipeline.parse(plan.pipeline).passes
     persistent = "persistent" if getattr(last, "persistent", False) else ""
     kind = _KINDS.get((type(last), getattr(last, "reduction", persistent)))

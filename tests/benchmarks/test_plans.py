@@ -6,8 +6,10 @@ import argparse
 
 import pytest
 
+import codegen
 from benchmarks.plans import Plan, compile_plans, parse_plan, products
-from coordgraph import CodegenError
+from coordgraph import CodegenError, KernelGraph
+from passes.lowering import LowerToHopper
 
 
 @pytest.mark.parametrize(
@@ -16,6 +18,8 @@ from coordgraph import CodegenError
         "128x256x64 data-parallel",
         "256x256x64@c2x1 two-tile-stream-k{owner=last}",
         "64x64x64@c1x2 reorder{group=8},stream-k{workgroups=132}",
+        "256x128x64@c2x1@pingpong data-parallel{persistent=true}",
+        "64x256x64@pingpong stream-k",
     ],
 )
 def test_text_round_trips(text: str):
@@ -26,6 +30,9 @@ def test_parts():
     plan = parse_plan(" 256x128x64@c2x1   stream-k ")
     assert plan == Plan((256, 128, 64), "stream-k", (2, 1))
     assert parse_plan("256x128x64@c1x1 stream-k") == parse_plan("256x128x64 stream-k")
+    turns = parse_plan("64x256x64@pingpong stream-k")
+    assert turns == Plan((64, 256, 64), "stream-k", consumers="pingpong")
+    assert parse_plan("64x64x64@cooperative stream-k") == parse_plan("64x64x64 stream-k")
 
 
 @pytest.mark.parametrize(
@@ -36,6 +43,8 @@ def test_parts():
         ("128x256 stream-k", "is not like 4096"),
         ("128x256x64@2x1 stream-k", "is not like"),
         ("128x256x64@c0x1 stream-k", "at least one"),
+        ("128x256x64@tennis stream-k", "is not like"),
+        ("128x256x64@pingpong@c2x1 stream-k", "is not like"),
         ("128x256x64 steam-k", "stream-k"),
         ("128x256x64 stream-k{owner=}", "stream-k"),
     ],
@@ -62,6 +71,19 @@ def test_the_graph_has_the_layout(layout: str, a: bool, b: bool):
     graph = parse_plan("64x64x64 stream-k").graph("bf16", layout)
     assert (graph.gemm.transpose_a, graph.gemm.transpose_b) == (a, b)
     assert graph.level == "scheduled"
+
+
+def test_the_lowering_is_the_plans(monkeypatch: pytest.MonkeyPatch):
+    """What a plan asks for reaches the compiler; without a wish the default is left alone."""
+    asked: dict[str, object] = {}
+
+    def compile(graph: KernelGraph, target: str, lowering: object = None) -> None:
+        asked[target] = lowering
+
+    monkeypatch.setattr(codegen, "compile", compile)
+    for text, target in (("64x64x64 stream-k", "sm_80"), ("64x256x64@pingpong stream-k", "sm_90a")):
+        parse_plan(text).compile("bf16", "nt", target)
+    assert asked == {"sm_80": None, "sm_90a": LowerToHopper(consumers="pingpong")}
 
 
 def test_errors_come_with_their_plan(monkeypatch: pytest.MonkeyPatch):

@@ -95,6 +95,8 @@ def test_clusters_are_refused_where_there_are_none():
     a, b = operands(4, 4, 4)
     with pytest.raises(CodegenError, match="no clusters on cpu"):
         codegen.matmul(a, b, plan="64x64x64@c2x1 data-parallel")
+    with pytest.raises(CodegenError, match="no pingpong consumers on cpu"):
+        codegen.matmul(a, b, plan="64x128x64@pingpong data-parallel")
 
 
 def test_operands_must_fit():

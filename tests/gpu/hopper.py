@@ -34,6 +34,8 @@ __all__ = [
     "SHAPES",
     "SHARING",
     "SWEEP",
+    "TURNS",
+    "TURN_SHAPES",
     "WAYS_OF_D",
     "Case",
     "Code",
@@ -66,10 +68,22 @@ def hopper(
     cluster: Shape = ALONE,
     layout: str = "nt",
     types: tuple[str, str] = ("bf16", "bf16"),
+    consumers: str = "cooperative",
 ) -> Spec:
     """A kernel as it is shipped: no watchdog, which would make the largest tiles spill."""
     steps = Pipeline.parse(schedule).passes
-    return Spec(steps, tile, layout, *types, "sm_90a", cluster, watchdog=False)
+    return Spec(steps, tile, layout, *types, "sm_90a", cluster, watchdog=False, consumers=consumers)
+
+
+def pingpong(
+    schedule: str,
+    tile: Shape,
+    cluster: Shape = ALONE,
+    layout: str = "nt",
+    types: tuple[str, str] = ("bf16", "bf16"),
+) -> Spec:
+    """The same where warpgroups take turns."""
+    return hopper(schedule, tile, cluster, layout, types, "pingpong")
 
 
 RANDOM = (
@@ -85,6 +99,9 @@ RANDOM = (
     hopper("stream-k{owner=last,reduction=tree}", (128, 128, 64), layout="tt"),
     hopper("stream-k{owner=last,reduction=turnstile}", (128, 128, 64), layout="nn"),
     hopper("split-k{splits=5}", (128, 256, 64), layout="nt"),
+    pingpong("stream-k{owner=last}", (64, 256, 64), layout="nt"),
+    pingpong("two-tile-stream-k", (256, 128, 64), (2, 1, 1), layout="nn"),
+    pingpong("stream-k{owner=last,reduction=turnstile}", (64, 256, 64), layout="nt"),
 )
 SHARING = RANDOM[3:]
 """Those in which workgroups share tiles."""
@@ -128,11 +145,35 @@ SWEEP = tuple(
 )
 """A Latin square: every schedule and every shape in every layout, each time another pair."""
 
+TURN_SHAPES = (
+    ((64, 256, 64), ALONE),
+    ((256, 128, 64), (2, 1, 1)),
+    ((128, 128, 64), ALONE),
+    ((128, 256, 64), (1, 2, 1)),
+    ((48, 128, 64), ALONE),
+)
+TURNS = (
+    *(
+        pingpong(
+            schedule,
+            *TURN_SHAPES[(number + 3 * turn) % len(TURN_SHAPES)],
+            LAYOUTS[(number // 5 + 2 * turn + number) % len(LAYOUTS)],
+        )
+        for number, schedule in enumerate(SCHEDULES)
+        for turn in range(2)
+    ),
+    pingpong("data-parallel{persistent=true}", (128, 192, 64)),
+    pingpong("rasterize{width=4},data-parallel{persistent=true}", (256, 192, 64), (2, 1, 1)),
+)
+"""Warpgroups that take turns, under every schedule, with every shape and in every layout."""
+
 DIFFERENT_D = (
     hopper("stream-k{owner=last}", (128, 128, 64)),
     hopper("data-parallel{persistent=true}", (16, 128, 64), types=("f16", "f16")),
     hopper("data-parallel", (128, 192, 64), types=("f16", "f32")),
     hopper("two-tile-stream-k{owner=last}", (256, 128, 64), (2, 1, 1), types=("bf16", "f16")),
+    pingpong("data-parallel{persistent=true}", (128, 128, 64)),
+    pingpong("stream-k{owner=last}", (64, 128, 64), types=("f16", "f32")),
 )
 WAYS_OF_D = (
     (264, 0, 0, 8),

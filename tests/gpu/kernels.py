@@ -47,6 +47,7 @@ class Spec:
     Args:
         cluster: how workgroups of a cluster divide the tile on sm_90a; None leaves lowering to the
             target.
+        consumers: how warpgroups share the work there.
         watchdog: what waits for ever traps. Its counting costs registers, so that the largest
             tiles spill.
     """
@@ -59,6 +60,7 @@ class Spec:
     target: str = "native"
     cluster: tuple[int, int, int] | None = None
     watchdog: bool = True
+    consumers: str = "cooperative"
 
     @property
     def gemm(self) -> Gemm:
@@ -75,13 +77,14 @@ class Spec:
         if self.cluster is None:
             return None
         m, n, k = self.cluster
-        return LowerToHopper(cluster_m=m, cluster_n=n, cluster_k=k)
+        return LowerToHopper(cluster_m=m, cluster_n=n, cluster_k=k, consumers=self.consumers)
 
     def __str__(self) -> str:
         schedule, tile = ",".join(map(str, self.schedule)), "x".join(map(str, self.tile))
         types = f"{self.dtype}-{self.out_dtype or self.dtype}"
         cluster = "" if self.cluster is None else " cluster " + "x".join(map(str, self.cluster))
-        return f"{schedule} {tile} {self.layout} {types} {self.target}{cluster}"
+        consumers = "" if self.consumers == "cooperative" else f" {self.consumers}"
+        return f"{schedule} {tile} {self.layout} {types} {self.target}{cluster}{consumers}"
 
 
 DATA_PARALLEL = Spec()

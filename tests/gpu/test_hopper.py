@@ -14,7 +14,7 @@ import pytest
 from codegen.nvptx import CudaKernel
 from codegen.nvptx.driver import device
 from tests.gpu import hopper
-from tests.gpu.hopper import DIFFERENT_D, RANDOM, SCALES, SHARING, SWEEP, WAYS_OF_D, Case
+from tests.gpu.hopper import DIFFERENT_D, RANDOM, SCALES, SHARING, SWEEP, TURNS, WAYS_OF_D, Case
 from tests.gpu.kernels import Problem, Spec, compare, flags_are_down, kernel, poison_partials
 from tests.support.gpu import require_gpu
 
@@ -41,7 +41,7 @@ def _code(_on_hopper: None) -> None:
 
 @pytest.fixture(scope="module")
 def _code_of_the_sweep(_on_hopper: None) -> None:
-    hopper.warm(hopper.code_of(SWEEP, hopper.sweep_cases))
+    hopper.warm(hopper.code_of((*SWEEP, *TURNS), hopper.sweep_cases))
 
 
 every_sharing_kernel = pytest.mark.parametrize("spec", SHARING, ids=str)
@@ -101,7 +101,7 @@ def all_right(launches: list[Launched]) -> None:
 @pytest.mark.usefixtures("_code")
 @pytest.mark.parametrize("spec", RANDOM, ids=str)
 def test_thousand_random_shapes(spec: Spec):
-    """125 of them for each of eight kernels; workspaces and outputs hold NaN before."""
+    """A hundred of them for each of ten kernels; workspaces and outputs hold NaN before."""
     cases = hopper.random_cases(spec)
     all_right([Launched(case) for case in cases])
     loaded = {variant for _, variant in kernel(spec)._functions}
@@ -111,7 +111,7 @@ def test_thousand_random_shapes(spec: Spec):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_code_of_the_sweep")
-@pytest.mark.parametrize("spec", SWEEP, ids=str)
+@pytest.mark.parametrize("spec", [*SWEEP, *TURNS], ids=str)
 def test_every_schedule_tile_layout(spec: Spec):
     cases = hopper.sweep_cases(spec)
     first, again = ([Launched(case) for case in cases] for _ in range(2))

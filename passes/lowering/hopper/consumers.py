@@ -39,6 +39,7 @@ from passes.lowering.hopper.division import Division
 from passes.lowering.hopper.partials import Fixup
 from passes.lowering.hopper.ring import EMPTY, FULL, PHASE, STEP
 from passes.lowering.hopper.stores import BoxedStore
+from passes.lowering.hopper.turns import Turns
 from passes.lowering.hopper.warpgroups import ClusterSum, add_accumulator
 
 __all__ = ["Consumer"]
@@ -78,6 +79,7 @@ class Consumer:
         self.sum = ClusterSum(c, division) if division.split > 1 else None
         partials = any(t.name == "partials" for t in graph.tensors)
         self.fixup = Fixup(c, division, operands, stages) if partials else None
+        self.turns = Turns(c, division) if division.turns > 1 else None
         # A pair of accumulators lies along D's rows only where A is the left operand.
         self.width = 1 if division.swapped else min(vector, PAIR)
         left, right = reversed(operands) if division.swapped else operands
@@ -103,7 +105,11 @@ class Consumer:
     def all(self, body: Body) -> Body:
         """The consumers' share of a whole body."""
         lowered = tuple(new for op in body for new in rewrite(op, self._lower))
-        return (self.sum.counted(lowered),) if self.sum else lowered
+        if self.turns:
+            lowered = self.turns.share_out(lowered)
+        for counting in filter(None, (self.turns, self.sum)):
+            lowered = (counting.counted(lowered),)
+        return lowered
 
     def receive(self, slots: For) -> Body:
         """The producer's share of receiving partials."""
@@ -112,7 +118,7 @@ class Consumer:
 
     def initial(self) -> Body:
         """What one workitem does before all others begin."""
-        return self.sum.initial() if self.sum else ()
+        return tuple(op for part in (self.turns, self.sum) if part for op in part.initial())
 
     def end(self) -> Body:
         """Shared memory is let go only when the copy engine has read it."""
@@ -159,7 +165,7 @@ class Consumer:
             Advance(STEP),
         )
         end = (WaitMultiplies(0), self._free())
-        return (loop.with_body(*body), *end, *(self.sum.add_up() if self.sum else ()))
+        return (replace(loop, body=body), *end, *(self.sum.add_up() if self.sum else ()))
 
     def _free(self) -> Operation:
         """Each warpgroup gives back the stage of the step before, to everybody who fills it."""

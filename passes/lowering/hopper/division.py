@@ -3,7 +3,8 @@
 A warpgroup's matrix instruction multiplies 64 rows of a *left* operand by up to 256 columns of a
 *right* one. Left is A, right is B, and the product a piece of D; where m is small it is the other
 way round, and the product is a piece of D's transpose (`D^T = B^T·A^T`). A cluster divides the tile
-in m or n, and then shares an operand; or in k, and then adds up products.
+in m or n, and then shares an operand; or in k, and then adds up products. Consumer warpgroups
+divide a workgroup's part (cooperative), or take turns with whole ones (ping-pong).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from math import prod
 from sympy import Expr, Integer, Lt
 from sympy.logic.boolalg import Boolean
 
+from coordgraph.control.lowered import Barrier
 from coordgraph.coordinates.dimensions import (
     Cluster,
     Lane,
@@ -25,7 +27,7 @@ from coordgraph.coordinates.dimensions import (
 )
 from coordgraph.coordinates.edges import Flatten, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
-from coordgraph.integers import equal, floor_mod, index_symbol
+from coordgraph.integers import equal, floor_div, floor_mod, index_symbol
 
 __all__ = [
     "MMA_COLUMNS",
@@ -50,11 +52,14 @@ MMA_M = 64
 MMA_COLUMNS, MOST_COLUMNS = 16, 256
 """Columns of the right operand: what D's stores take at once, and what an instruction takes."""
 WARPGROUP, LANES = 128, 32
+WARPS = WARPGROUP // LANES
 WARP = "warp.number"
 REGISTERS = 65536
 PRODUCER_REGISTERS = 40
 MOST_REGISTERS = 240
 """What setmaxnreg gives at most, together with a producer."""
+TEAM_BARRIER, FIRST_BARRIER = Integer(1), 2
+"""Barriers of warpgroups that divide a product, and of the first single one; 0 is everybody's."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +72,15 @@ class Division:
         swapped: B is the left operand.
         alone: accumulators of a workitem up to which one warpgroup multiplies alone; then nobody
             waits for a twin.
+        turns: warpgroups that take turns, each with a whole part of a tile of its own; 1 where
+            they divide it.
     """
 
     tile: tuple[int, int, int]
     cluster: tuple[int, int, int] = (1, 1, 1)
     swapped: bool = False
     alone: int = 0
+    turns: int = 1
 
     @property
     def left(self) -> int:
@@ -99,14 +107,19 @@ class Division:
         return self.tile[axis] // self.cluster[axis]
 
     @property
-    def consumers(self) -> int:
-        """Warpgroups that multiply: one where its registers hold the product, else two.
+    def team(self) -> int:
+        """Warpgroups that divide a product: one where its registers hold it, else two.
 
-        One also where neither rows nor columns can be halved.
+        One also where neither rows nor columns can be halved, and where warpgroups take turns.
         """
         product = self.extent(M) * self.extent(N)
         odd = self.extent(self.left) % (2 * MMA_M) and self.extent(self.right) % (2 * MMA_COLUMNS)
-        return 1 if odd or product <= self.alone * WARPGROUP else 2
+        return 1 if self.turns > 1 or odd or product <= self.alone * WARPGROUP else 2
+
+    @property
+    def consumers(self) -> int:
+        """Warpgroups that multiply."""
+        return self.team * self.turns
 
     @property
     def _columns_divided(self) -> bool:
@@ -116,11 +129,11 @@ class Division:
     def warpgroups(self, axis: int) -> tuple[str, ...]:
         """The coordinate that says which part along an axis of D a warpgroup has, if any."""
         divided = self.right if self._columns_divided else self.left
-        return ("warpgroup",) if axis == divided and self.consumers > 1 else ()
+        return ("warpgroup",) if axis == divided and self.team > 1 else ()
 
     def share(self, axis: int) -> int:
         """Elements of a warpgroup's own part along an axis of D."""
-        return self.extent(axis) // (self.consumers if self.warpgroups(axis) else 1)
+        return self.extent(axis) // (self.team if self.warpgroups(axis) else 1)
 
     @property
     def blocks(self) -> int:
@@ -146,19 +159,19 @@ class Division:
 
     @property
     def workitems(self) -> int:
-        """Threads of the consumers."""
-        return self.consumers * WARPGROUP
+        """Threads that hold one product."""
+        return self.team * WARPGROUP
 
     @property
     def threads(self) -> int:
         """Threads of the workgroup: the producer is one more warpgroup."""
-        return self.workitems + WARPGROUP
+        return (self.consumers + 1) * WARPGROUP
 
     @property
     def registers(self) -> int:
         """What the producer leaves each consumer, a multiple of 8 as setmaxnreg wants it."""
         left = REGISTERS - PRODUCER_REGISTERS * WARPGROUP
-        return min(left // self.workitems // 8 * 8, MOST_REGISTERS)
+        return min(left // (self.consumers * WARPGROUP) // 8 * 8, MOST_REGISTERS)
 
     def add(self, c: CoordinateEditor) -> None:
         """The cluster's rank in m, n and k; the workitem as warpgroup, warp and lane.
@@ -167,7 +180,7 @@ class Division:
         and a position in that workgroup's own part.
         """
         c.add(Warpgroup("warpgroup", Integer(self.consumers + 1)))
-        c.add(Warp("warp", Integer(WARPGROUP // LANES)))
+        c.add(Warp("warp", Integer(WARPS)))
         c.add(Lane("lane", Integer(LANES)))
         c.add(Workitem("workitem", Integer(self.threads)))
         c.add(WarpNumber(WARP, Integer(self.threads // LANES)))
@@ -195,14 +208,35 @@ class Division:
     @property
     def consuming(self) -> Boolean:
         """This warp multiplies."""
-        return Lt(index_symbol(WARP), self.workitems // LANES)
+        return Lt(index_symbol(WARP), self.consumers * WARPS)
 
     @property
     def producing(self) -> Boolean:
         """This warp, the first of the others, feeds the ring."""
-        return equal(index_symbol(WARP), self.workitems // LANES)
+        return equal(index_symbol(WARP), self.consumers * WARPS)
 
     @property
     def thread(self) -> Expr:
         """The workitem's number in its warpgroup."""
         return floor_mod(index_symbol("workitem"), WARPGROUP)
+
+    @property
+    def member(self) -> Expr:
+        """The workitem's number among those that hold one product."""
+        return index_symbol("workitem") if self.turns == 1 else self.thread
+
+    @property
+    def warp_of_team(self) -> str:
+        """The same of its warp, a coordinate."""
+        return WARP if self.turns == 1 else "warp"
+
+    @property
+    def own_barrier(self) -> Barrier:
+        """Among the workitems of a warpgroup."""
+        warpgroup = floor_div(index_symbol("workitem"), WARPGROUP)
+        return Barrier(warpgroup + FIRST_BARRIER, WARPGROUP)
+
+    @property
+    def barrier(self) -> Barrier:
+        """Among the workitems that hold one product."""
+        return Barrier(TEAM_BARRIER, self.workitems) if self.turns == 1 else self.own_barrier

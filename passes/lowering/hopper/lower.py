@@ -54,9 +54,11 @@ from passes.lowering.machine import cuda_machine
 from passes.lowering.staging import CHUNK, OUTPUTS
 from passes.lowering.tables import add_tables, table_bytes
 
-__all__ = ["LowerToHopper"]
+__all__ = ["CONSUMERS", "LowerToHopper"]
 
-LEAST_STAGES, ENOUGH_STAGES, MOST_STAGES = 2, 4, 12
+LEAST_STAGES, MOST_STAGES = 2, 12
+ENOUGH_STAGES = {"cooperative": 4, "pingpong": 6}
+"""More are not worth a slot for D. Those who take turns have shorter steps, and time to store."""
 MOST_ACCUMULATORS, MOST_ALONE = 192, 144
 """Registers of a thread, and those with which one warpgroup is to do without a second."""
 MOST_BESIDE_C, MOST_ALONE_BESIDE_C, MOST_ALONE_BY_ELEMENTS = {2: 192, 4: 96}, {2: 144, 4: 64}, 64
@@ -64,6 +66,8 @@ MOST_BESIDE_C, MOST_ALONE_BESIDE_C, MOST_ALONE_BY_ELEMENTS = {2: 192, 4: 96}, {2
 MOST_BESIDE_PARTIALS = 160
 """The same where partial sums come and go."""
 CLUSTERS = (1, 2, 4, 8)
+CONSUMERS = {"cooperative": 1, "pingpong": 2}
+"""Warpgroups that take turns."""
 PAIR = 2
 """Accumulators next to each other along the right operand's columns."""
 BARRIER_BYTES = 1024
@@ -81,11 +85,13 @@ class LowerToHopper(Pass):
 
     Args:
         architecture: `sm_90a`.
-        stages: tiles in flight; 0 takes as many as fit.
+        stages: tiles in flight; 0 takes as many as fit beside D's slots.
         cluster_m, cluster_n, cluster_k: workgroups that divide a macro tile in m, n or k.
         vector: elements of C and D that may be moved at once: 8 sends D through shared memory and
             the copy engine, 2 and 1 store it from registers.
         reads_c: the kernel can add C; without, larger tiles find registers.
+        consumers: `cooperative` warpgroups divide a workgroup's part of a tile; `pingpong` ones
+            take turns with whole parts, so that one multiplies while the other stores.
     """
 
     architecture: str = "sm_90a"
@@ -95,6 +101,7 @@ class LowerToHopper(Pass):
     cluster_k: int = 1
     vector: int = CHUNK
     reads_c: bool = True
+    consumers: str = "cooperative"
 
     name = "lower-to-hopper"
     requires = ("scheduled",)
@@ -111,6 +118,13 @@ class LowerToHopper(Pass):
         if sorted(cluster)[1] > 1 or prod(cluster) not in CLUSTERS:
             sizes = ", ".join(map(str, CLUSTERS))
             return f"cluster {_by(cluster)}: all but one of them must be 1, that one of {sizes}"
+        if self.consumers not in CONSUMERS:
+            return f"consumers={self.consumers} is unknown; there are {', '.join(CONSUMERS)}"
+        if CONSUMERS[self.consumers] > 1 and self.cluster_k > 1:
+            return (
+                f"cluster {_by(cluster)}: consumers={self.consumers} cannot add up the products of "
+                "a cluster that divides k; divide m or n"
+            )
         tile = graph.macro_tile
         if any(extent % count for extent, count in zip(tile, cluster, strict=True)):
             return f"the tile {_by(tile)} cannot be divided by a cluster of {_by(cluster)}"
@@ -122,15 +136,19 @@ class LowerToHopper(Pass):
         return None
 
     def _division(self, graph: KernelGraph) -> Division:
-        """B is the left operand where a workgroup's part has too few rows of A."""
+        """B is the left operand where a workgroup's part has too few rows of A.
+
+        Two warpgroups need two blocks of rows. One alone has the wider instructions unswapped.
+        """
+        turns = CONSUMERS[self.consumers]
         rows, columns = (graph.macro_tile[axis] // self._cluster[axis] for axis in (M, N))
-        swapped = rows % MMA_M != 0 or rows < 2 * MMA_M <= columns
+        swapped = rows % MMA_M != 0 or (turns == 1 and rows < 2 * MMA_M <= columns)
         alone = MOST_ALONE
         if self.reads_c:
             kind = dtype(graph.gemm.out_dtype or graph.gemm.dtype)
             by_pairs = self._by_boxes(graph) and not swapped
             alone = MOST_ALONE_BESIDE_C[kind.bytes] if by_pairs else MOST_ALONE_BY_ELEMENTS
-        return Division(graph.macro_tile, self._cluster, swapped, alone)
+        return Division(graph.macro_tile, self._cluster, swapped, alone, turns)
 
     def _no_registers(self, graph: KernelGraph, division: Division) -> str | None:
         """Why the sums of a tile have no room in the registers of warpgroups, or None."""
@@ -163,7 +181,7 @@ class LowerToHopper(Pass):
 
         def score(store: BoxedStore) -> tuple[int, int]:
             stages = self._stages_beside(graph, division, store)
-            return min(stages, ENOUGH_STAGES), store.slots
+            return min(stages, self.stages or ENOUGH_STAGES[self.consumers]), store.slots
 
         return max(BoxedStore.all(division, _matrix(graph.gemm, "D")), key=score)
 
@@ -281,7 +299,7 @@ def _barriers(stages: int, division: Division) -> Body:
     return tuple(
         SetCoordinate("stage", Integer(stage), (InitBarrier(name, count),))
         for stage in range(stages)
-        for name, count in ((FULL, 1), (EMPTY, division.consumers * sharers))
+        for name, count in ((FULL, 1), (EMPTY, division.team * sharers))
     )
 
 

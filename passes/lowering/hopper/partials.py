@@ -40,11 +40,11 @@ from coordgraph.coordinates.edges import PassThrough, Split, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.integers import floor_mod, index_symbol
 from passes.fixup import SLOT
-from passes.lowering.control import at, leader, unrolled
+from passes.lowering.control import at, unrolled
 from passes.lowering.hopper.boxes import ELEMENT_BYTES, BoxedOperand
 from passes.lowering.hopper.division import LANES, Division
 from passes.lowering.hopper.ring import EMPTY, FULL, PHASE, STEP
-from passes.lowering.hopper.warpgroups import VECTOR, Pieces, warpgroup_barrier
+from passes.lowering.hopper.warpgroups import VECTOR, Pieces
 
 __all__ = ["Fixup"]
 
@@ -108,7 +108,7 @@ class Fixup(Pieces):
 
     def send(self, turn: str) -> Body:
         """Store, then let one workitem publish; a barrier orders all stores before its release."""
-        return (self.store("partials"), self.barrier, leader(SignalFlag("flags", turn)))
+        return (self.store("partials"), self.barrier, self.leader(SignalFlag("flags", turn)))
 
     def load(self, slots: For) -> Body:
         """The producer's share of receiving a range of slots.
@@ -122,7 +122,7 @@ class Fixup(Pieces):
         first, lane = index_symbol(FIRST), floor_mod(index_symbol("workitem"), LANES)
         mine = SetCoordinate(SLOT, first + lane, (wait, ClearFlag("flags")))
         some = If(Lt(lane, slots.stop - first), (mine,))
-        warp = Barrier(warpgroup_barrier().identifier, LANES)
+        warp = Barrier(self.division.own_barrier.identifier, LANES)
         place = {"fixup.place": 0, "piece.workitem": 0, "piece.element": 0}
         step = (
             WaitBarrier(EMPTY, PHASE, before=True),
@@ -147,7 +147,7 @@ class Fixup(Pieces):
         step = (
             WaitBarrier(FULL, PHASE),
             unrolled(self.c, ("fixup.place",), at({"piece.element": 0}, read)),
-            warpgroup_barrier(),
+            self.division.own_barrier,
             Advance(STEP),
             free(),
         )

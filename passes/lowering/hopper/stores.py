@@ -25,7 +25,6 @@ from coordgraph.integers import equal
 from passes.lowering.control import at, unrolled
 from passes.lowering.hopper.boxes import WIDEST_BOX, swizzle
 from passes.lowering.hopper.division import MMA_M, Division
-from passes.lowering.hopper.warpgroups import warpgroup_barrier
 from passes.lowering.staging import CHUNK
 
 __all__ = ["BoxedStore"]
@@ -133,7 +132,7 @@ class BoxedStore:
 
     def store(self, c: CoordinateEditor) -> Body:
         """Every box: wait for its slot, fill it, hand it to the copy engine."""
-        barrier = warpgroup_barrier()
+        barrier = self.division.own_barrier
         one = equal(self.division.thread, 0)
         form = "stmatrix.x4" + (".trans" if self.division.swapped else "")
         registers = ("store.m", "store.box", "store.n")

@@ -17,34 +17,20 @@ from coordgraph.control.asynchronous import (
 )
 from coordgraph.control.lowered import (
     AccumulateFragment,
-    Barrier,
     StoreFragment,
 )
 from coordgraph.control.operations import Body, For, If, Operation, SetCoordinate
 from coordgraph.coordinates.dimensions import Lane, Linear, Register, Shared
 from coordgraph.coordinates.edges import Flatten, PassThrough, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
-from coordgraph.integers import equal, floor_div, index_symbol
-from passes.lowering.control import Accumulator, at, leader, unrolled
-from passes.lowering.hopper.division import RANK, WARP, WARPGROUP, Division
+from coordgraph.integers import equal, index_symbol
+from passes.lowering.control import Accumulator, at, unrolled
+from passes.lowering.hopper.division import RANK, Division
 
-__all__ = ["VECTOR", "ClusterSum", "Pieces", "add_accumulator", "warpgroup_barrier"]
+__all__ = ["VECTOR", "ClusterSum", "Pieces", "add_accumulator"]
 
 VECTOR = 4
 """Registers that one access of a partial moves: 16 bytes."""
-CONSUMERS, FIRST_WARPGROUP = 1, 2
-"""Barriers; 0 is the whole workgroup's, and every warpgroup has one of its own."""
-
-
-def consumer_barrier(division: Division) -> Barrier:
-    """Among all consumers."""
-    return Barrier(Integer(CONSUMERS), division.workitems)
-
-
-def warpgroup_barrier() -> Barrier:
-    """Among the workitems of this warpgroup."""
-    number = floor_div(index_symbol("workitem"), WARPGROUP)
-    return Barrier(number + FIRST_WARPGROUP, WARPGROUP)
 
 
 def add_accumulator(c: CoordinateEditor, division: Division) -> Accumulator:
@@ -65,7 +51,7 @@ def add_accumulator(c: CoordinateEditor, division: Division) -> Accumulator:
     c.connect(PassThrough("C.index.0", "D.index.0"))
     c.connect(PassThrough("C.index.1", "D.index.1"))
     registers = ("acc.m", "acc.p", "acc.n", "acc.half")
-    return Accumulator(c, registers, "acc.pair", consumer_barrier(division))
+    return Accumulator(c, registers, "acc.pair", division.barrier)
 
 
 class Pieces:
@@ -77,18 +63,22 @@ class Pieces:
 
     def __init__(self, c: CoordinateEditor, division: Division) -> None:
         self.c, self.division = c, division
-        self.barrier = consumer_barrier(division)
+        self.barrier = division.barrier
         if "piece.vector" not in c:
             c.add(Register("piece.vector", Integer(division.accumulators // VECTOR)))
             c.add(Linear("piece.workitem", Integer(division.workitems)))
             c.add(Register("piece.element", Integer(VECTOR)))
-            c.connect(Tile("piece.workitem", (WARP, "lane")))
+            c.connect(Tile("piece.workitem", (division.warp_of_team, "lane")))
 
     PLACE = ("piece.vector", "piece.workitem", "piece.element")
 
     def each(self, op: Operation) -> Operation:
         """`op` on every access."""
         return unrolled(self.c, ("piece.vector",), at({"piece.element": 0}, op))
+
+    def leader(self, op: Operation) -> Operation:
+        """What one of the workitems does for all that hold the accumulator."""
+        return If(equal(self.division.member, 0), (op,))
 
     def add(self, source: str) -> Operation:
         """Add what another workgroup has stored."""
@@ -146,14 +136,14 @@ class ClusterSum(Pieces):
     def add_up(self) -> Body:
         """The first workgroup has the sum; the others have passed theirs on."""
         rank, first = index_symbol(RANK), Integer(0)
-        thread = index_symbol("workitem")
+        thread = self.division.member
         stored, read = f"{self.STORED}.first", f"{self.READ}.first"
         arrive = ArriveBarrier(self.STORED, first, publish=True)
         send = (
             at({read: 0}, WaitBarrier(self.READ, self.PHASE, before=True)),
             SetCoordinate(self.SENDER, rank - 1, (self.store(self.SUMS, first),)),
             self.barrier,
-            at({stored: 0}, leader(arrive)),
+            at({stored: 0}, self.leader(arrive)),
         )
         every = For(self.SENDER, Integer(0), Integer(self.senders), body=(self.add(self.SUMS),))
         free = ArriveBarrier(self.READ, thread + 1)

@@ -28,7 +28,17 @@ from passes import (
 )
 from passes.lowering import LowerToHopper
 
-__all__ = ["HOPPER_SHAPES", "LARGE_SHAPES", "Configuration", "boxed", "hopper", "sweep"]
+__all__ = [
+    "HOPPER_SHAPES",
+    "LARGE_SHAPES",
+    "LARGE_TURN_SHAPES",
+    "TURN_SHAPES",
+    "Configuration",
+    "boxed",
+    "hopper",
+    "sweep",
+    "taking_turns",
+]
 
 Choice = TypeVar("Choice")
 
@@ -52,7 +62,6 @@ SCHEDULES: tuple[tuple[Pass, ...], ...] = (
     (Reorder(group=4), StreamK(workgroups=132)),
     (Reorder(swap=True, group=3), TwoTileStreamK(owner="last")),
 )
-PLAIN = SCHEDULES[0]
 TILES = (
     (128, 256, 64),
     (256, 128, 64),
@@ -106,6 +115,27 @@ LARGE_SHAPES = (
     ((128, 640, 64), (1, 2, 1)),
 )
 """More than 144 sums of a workitem leave registers for nothing but boxes and one loop."""
+TURN_SHAPES = (
+    ((64, 256, 64), ALONE),
+    ((128, 128, 64), ALONE),
+    ((64, 128, 64), ALONE),
+    ((192, 64, 64), ALONE),
+    ((64, 80, 128), ALONE),
+    ((48, 128, 64), ALONE),
+    ((16, 256, 64), ALONE),
+    ((256, 128, 64), (2, 1, 1)),
+    ((128, 256, 64), (2, 1, 1)),
+    ((128, 256, 64), (1, 2, 1)),
+    ((64, 1024, 64), (1, 4, 1)),
+)
+"""The same where warpgroups take turns: each holds all of a workgroup's part."""
+LARGE_TURN_SHAPES = (
+    ((128, 144, 64), ALONE),
+    ((128, 192, 64), ALONE),
+    ((192, 128, 64), ALONE),
+    ((128, 384, 64), (1, 2, 1)),
+)
+"""More than 128 sums leave those who take turns registers for nothing but boxes and one loop."""
 LAYOUTS = ("nn", "tn", "nt", "tt")
 """Of A and B: n as they are, t transposed."""
 TYPES = (("bf16", "bf16"), ("bf16", "f32"), ("f16", "f16"), ("f16", "f32"), ("bf16", "f16"))
@@ -138,6 +168,7 @@ class Configuration:
     boxes: bool = False
     cluster: tuple[int, int, int] = ALONE
     reads_c: bool = True
+    consumers: str = "cooperative"
 
     @property
     def gemm(self) -> Gemm:
@@ -151,21 +182,22 @@ class Configuration:
     @property
     def program(self) -> CudaProgram:
         m, n, k = self.cluster
-        lowering = LowerToHopper(cluster_m=m, cluster_n=n, cluster_k=k) if self.boxes else None
+        lowering = LowerToHopper(cluster_m=m, cluster_n=n, cluster_k=k, consumers=self.consumers)
         return CudaProgram(
             self.graph,
             self.architecture,
             self.vectors,
             self.boxes,
             self.reads_c,
-            lowering=lowering,
+            lowering=lowering if self.boxes else None,
         )
 
     def __str__(self) -> str:
         parts = (self.tile, self.vectors, self.cluster)
         tile, vectors, cluster = ("x".join(map(str, part)) for part in parts)
         types, schedule = "-".join(self.types), ",".join(map(str, self.schedule))
-        boxes = f" boxes {cluster}{' C' if self.reads_c else ''}" if self.boxes else ""
+        kind = f"{self.consumers}{' C' if self.reads_c else ''}"
+        boxes = f" boxes {cluster} {kind}" if self.boxes else ""
         return f"{tile} {schedule} {self.layout} {types} {vectors} {self.architecture}{boxes}"
 
 
@@ -193,16 +225,37 @@ def boxed(
     schedule: Pass = DataParallel(),  # noqa: B008 - frozen
     types: tuple[str, str] = ("bf16", "bf16"),
     vector: int = 8,
+    consumers: str = "cooperative",
 ) -> Configuration:
     """A kernel for Hopper's copy engine and warpgroups; `vector` is that of C and D."""
-    vectors = Vectors(d=vector)
-    return Configuration(tile, (schedule,), layout, types, vectors, "sm_90a", True, cluster)
+    return Configuration(
+        tile,
+        (schedule,),
+        layout,
+        types,
+        Vectors(d=vector),
+        "sm_90a",
+        True,
+        cluster,
+        consumers=consumers,
+    )
 
 
-@cache
-def is_refused(configuration: Configuration) -> bool:
-    """Whether there is no such kernel; what fits a workgroup does not depend on the schedule."""
-    return configuration.program.why_not() is not None
+def taking_turns(turn: int = 0) -> Iterator[Configuration]:
+    """Ping-pong: every schedule with every shape and layout, the rest chosen as above."""
+    for schedule in SCHEDULES:
+        for tile, cluster in TURN_SHAPES:
+            for layout in LAYOUTS:
+                made = boxed(tile, cluster, layout, consumers="pingpong")
+                base = replace(made, schedule=schedule)
+                digest = hashlib.sha256(f"{turn} {base}".encode()).digest()
+                vectors = Vectors(d=_pick((8, 2, 1), digest[1]))
+                chosen = replace(base, types=_pick(TYPES, digest[0]), vectors=vectors)
+                yield _fitting(chosen)
+    for tile, cluster in LARGE_TURN_SHAPES:
+        for layout in LAYOUTS:
+            schedule = DataParallel(persistent=True)
+            yield boxed(tile, cluster, layout, schedule, consumers="pingpong")
 
 
 def hopper(turn: int = 0) -> Iterator[Configuration]:
@@ -214,11 +267,23 @@ def hopper(turn: int = 0) -> Iterator[Configuration]:
                 digest = hashlib.sha256(f"{turn} {base}".encode()).digest()
                 vectors = Vectors(d=_pick((8, 2, 1), digest[1]))
                 made = replace(base, types=_pick(TYPES, digest[0]), vectors=vectors)
-                wide = made.types[1] == "f32" and is_refused(replace(made, schedule=PLAIN))
-                yield replace(made, types=("f16", "f16")) if wide else made
+                yield _fitting(made)
     for tile, cluster in LARGE_SHAPES:
         for layout in LAYOUTS:
             yield boxed(tile, cluster, layout, DataParallel(persistent=True))
+
+
+def _fitting(made: Configuration) -> Configuration:
+    """With narrower elements of D where the registers do not suffice for those of 32 bits."""
+    if made.types[1] != "f32" or not _too_wide(replace(made, schedule=())):
+        return made
+    return replace(made, types=("f16", "f16"))
+
+
+@cache
+def _too_wide(made: Configuration) -> bool:
+    """What is refused of a tile is the same under every schedule, so none is applied."""
+    return made.program.why_not() is not None
 
 
 def _pick(choices: Sequence[Choice], number: int) -> Choice:

@@ -97,7 +97,7 @@ class Lowered:
     def swapped(self) -> bool:
         """B's columns are the rows of the instruction."""
         m, n, _ = self.part
-        return m % 64 != 0 or m < 128 <= n
+        return m % 64 != 0 or (self.turns == 1 and m < 128 <= n)
 
     @property
     def left(self) -> int:
@@ -108,6 +108,16 @@ class Lowered:
     def consumers(self) -> int:
         """Warpgroups that multiply: all but the producer's."""
         return self.size("workitem") // 128 - 1
+
+    @property
+    def turns(self) -> int:
+        """Tiles that they multiply at a time."""
+        return 2 if self.configuration.consumers == "pingpong" else 1
+
+    @property
+    def team(self) -> int:
+        """Warpgroups that multiply one of them."""
+        return self.consumers // self.turns
 
     @property
     def blocks(self) -> int:
@@ -135,11 +145,12 @@ class Lowered:
     def corner(self, warpgroup: Array) -> tuple[Array, Array]:
         """Where a warpgroup's share of the product begins: they divide its rows or its columns."""
         rows, columns = self.part[self.left], self.part[1 - self.left]
-        if self.blocks * 64 * self.consumers == rows:
+        warpgroup = warpgroup % self.team
+        if self.blocks * 64 * self.team == rows:
             assert self.beside * self.wide == columns
             return warpgroup * self.blocks * 64, warpgroup * 0
         assert self.blocks * 64 == rows
-        assert self.beside * self.wide * self.consumers == columns
+        assert self.beside * self.wide * self.team == columns
         return warpgroup * 0, warpgroup * self.beside * self.wide
 
     def element(self, row: Array, column: Array) -> Array:

@@ -9,7 +9,14 @@ import pytest
 from codegen.nvptx.program import Vectors
 from coordgraph.control.asynchronous import SetRegisters
 from passes import DataParallel, Grouped, HybridStreamK, Rasterize, Reorder, StreamK, TwoTileStreamK
-from tests.codegen.nvptx.configurations import Configuration, boxed, hopper, sweep
+from tests.codegen.nvptx.configurations import (
+    ALONE,
+    Configuration,
+    boxed,
+    hopper,
+    sweep,
+    taking_turns,
+)
 from tests.support.ptxas import assert_clean
 
 QUICK = (
@@ -47,6 +54,25 @@ QUICK = (
     boxed((32, 128, 64), layout="nt", schedule=DataParallel(), types=("bf16", "f32")),
     boxed((64, 128, 128), (1, 1, 2), "tn", StreamK()),
     boxed((64, 64, 512), (1, 1, 8), "nt", TwoTileStreamK(owner="last")),
+    boxed((64, 256, 64), layout="nt", schedule=StreamK(owner="last"), consumers="pingpong"),
+    boxed((256, 128, 64), (2, 1, 1), "nn", DataParallel(persistent=True), consumers="pingpong"),
+    boxed((128, 192, 64), ALONE, "tt", DataParallel(persistent=True), consumers="pingpong"),
+    boxed(
+        (64, 128, 64),
+        layout="tn",
+        schedule=TwoTileStreamK(first="dp"),
+        types=("f16", "f32"),
+        consumers="pingpong",
+    ),
+    boxed(
+        (128, 256, 64),
+        (1, 2, 1),
+        schedule=StreamK(reduction="tree"),
+        types=("bf16", "f16"),
+        vector=2,
+        consumers="pingpong",
+    ),
+    boxed((16, 256, 64), layout="nn", schedule=TwoTileStreamK(), vector=1, consumers="pingpong"),
 )
 TURNS = 2
 
@@ -79,7 +105,7 @@ def test_a_representative_is_assembled(configuration: Configuration):
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize(
     "configuration",
-    [c for turn in range(TURNS) for c in (*sweep(turn), *hopper(turn))],
+    [c for turn in range(TURNS) for c in (*sweep(turn), *hopper(turn), *taking_turns(turn))],
     ids=str,
 )
 def test_every_configuration_is_assembled(configuration: Configuration):

@@ -71,6 +71,7 @@ HOPPER = (
     ((64, 64, 256), LowerToHopper(cluster_k=4)),
     ((64, 128, 64), LowerToHopper()),
     ((16, 128, 64), LowerToHopper()),
+    ((64, 256, 64), LowerToHopper(consumers="pingpong")),
 )
 
 

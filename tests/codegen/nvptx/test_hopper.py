@@ -33,14 +33,19 @@ from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.configurations import (
     HOPPER_SHAPES,
     LARGE_SHAPES,
+    LARGE_TURN_SHAPES,
     LAYOUTS,
+    TURN_SHAPES,
     Configuration,
     boxed,
 )
 from tests.codegen.nvptx.hopper import lowered
 from tests.support.mermaid import render
 
-SHAPES = [boxed(*shape) for shape in (*HOPPER_SHAPES, *LARGE_SHAPES)]
+SHAPES = [
+    *(boxed(*shape) for shape in (*HOPPER_SHAPES, *LARGE_SHAPES)),
+    *(boxed(*shape, consumers="pingpong") for shape in (*TURN_SHAPES, *LARGE_TURN_SHAPES)),
+]
 every_shape = pytest.mark.parametrize("configuration", SHAPES, ids=str)
 MULTICAST = boxed((256, 256, 64), (2, 1, 1), schedule=StreamK(owner="last"))
 SPLIT = boxed((64, 64, 512), (1, 1, 8), schedule=StreamK(owner="last"))
@@ -205,6 +210,21 @@ REFUSED: dict[str, tuple[LowerToHopper, dict[str, object], tuple[int, int, int]]
         {"out_dtype": "f32"},
         (128, 256, 64),
     ),
+    "consumers=tabletennis is unknown; there are cooperative, pingpong": (
+        LowerToHopper(consumers="tabletennis"),
+        {},
+        (128, 128, 64),
+    ),
+    "cluster 1x1x2: consumers=pingpong cannot add up the products of a cluster that divides k": (
+        LowerToHopper(cluster_k=2, consumers="pingpong"),
+        {},
+        (64, 64, 128),
+    ),
+    "part 128x256 of bf16 does not fit the registers of its warpgroups": (
+        LowerToHopper(consumers="pingpong"),
+        {},
+        (128, 256, 64),
+    ),
     "1 stages are too few: a ring needs 2": (LowerToHopper(stages=1), {}, (128, 128, 64)),
     "0 stages are too few: a ring needs 2": (LowerToHopper(), {}, (128, 256, 512)),
 }
@@ -242,7 +262,14 @@ def test_swapping_makes_narrow_tiles_fit():
         assert this.operations(MultiplyShared)[0].a == "A.shared"
 
 
-WRITTEN = (MULTICAST, SPLIT, SWAPPED, replace(MULTICAST, types=("f16", "f32"), tile=(256, 64, 64)))
+TURNS = boxed((128, 128, 64), schedule=StreamK(owner="last"), consumers="pingpong")
+WRITTEN = (
+    MULTICAST,
+    SPLIT,
+    SWAPPED,
+    TURNS,
+    replace(MULTICAST, types=("f16", "f32"), tile=(256, 64, 64)),
+)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from tests.gpu.hopper import (
     SCHEDULES,
     SHAPES,
     SWEEP,
+    TURN_SHAPES,
+    TURNS,
     Code,
     boxes,
     code_of,
@@ -24,7 +26,8 @@ from tests.gpu.hopper import (
 )
 from tests.gpu.kernels import Spec
 
-NEEDED = (*code_of(RANDOM, random_cases), *code_of_d(), *code_of(SWEEP, sweep_cases))
+SWEPT = (*SWEEP, *TURNS)
+NEEDED = (*code_of(RANDOM, random_cases), *code_of_d(), *code_of(SWEPT, sweep_cases))
 WIDEST = tuple(
     (spec, boxes(8, reads_c=c)) for spec in (*RANDOM, *DIFFERENT_D) for c in (False, True)
 )
@@ -36,7 +39,7 @@ def name(code: Code) -> str:
     return f"{spec} {'x'.join(map(str, vectors))} {kind}"
 
 
-@pytest.mark.parametrize("spec", [*RANDOM, *DIFFERENT_D, *SWEEP], ids=str)
+@pytest.mark.parametrize("spec", [*RANDOM, *DIFFERENT_D, *SWEPT], ids=str)
 def test_no_kernel_is_refused(spec: Spec):
     assert spec.lowering is not None
     assert spec.lowering.why_not(spec.graph) is None
@@ -93,3 +96,12 @@ def test_the_sweep_is_a_latin_square():
     assert len(made) == len(SCHEDULES) * len(LAYOUTS) == len(SWEEP)
     assert tiles == {(layout, *shape) for layout in LAYOUTS for shape in SHAPES}
     assert len({(spec.schedule, spec.tile, spec.cluster) for spec in SWEEP}) == len(SWEEP)
+
+
+def test_turns_are_taken_under_every_schedule_and_in_every_layout():
+    assert all(spec.consumers == "pingpong" for spec in TURNS)
+    schedules = [",".join(map(str, spec.schedule)) for spec in TURNS]
+    assert {*schedules} == {*SCHEDULES}
+    assert {(spec.tile, spec.cluster) for spec in TURNS} > {*TURN_SHAPES}
+    assert {spec.layout for spec in TURNS} == {*LAYOUTS}
+    assert len(set(TURNS)) == len(TURNS)

@@ -51,6 +51,9 @@ CONFIGURATIONS = (
     boxed((32, 512, 64), (1, 2, 1), "nn"),
     boxed((16, 128, 128), (1, 1, 2), "nn"),
     boxed((64, 64, 512), (1, 1, 8), "tn"),
+    boxed((64, 256, 64), layout="nt", consumers="pingpong"),
+    boxed((256, 128, 64), (2, 1, 1), "nn", consumers="pingpong"),
+    boxed((64, 320, 64), layout="tn", consumers="pingpong"),
 )
 every_configuration = pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=str)
 AXES = {"A": (0, 2), "B": (2, 1)}
@@ -216,7 +219,7 @@ def test_descriptors_point_at_the_operands(configuration: Configuration):
 @every_configuration
 def test_a_stage_waits_for_all_bytes_and_all_readers(configuration: Configuration):
     this = lowered(configuration)
-    stages, workitems = this.size("stage"), np.arange(128 * this.consumers)
+    stages, workitems = this.size("stage"), np.arange(128 * this.team)
     made = {
         n: i for n in ("full", "empty") for i in this.nodes(InitBarrier, barrier=f"barrier.{n}")
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from coordgraph.control.lowered import (
 from coordgraph.control.operations import Body, For, If, SetCoordinate
 from coordgraph.control.resolve import Node
 from coordgraph.coordinates.dimensions import Shared
+from coordgraph.integers import floor_div, index_symbol
 from passes import DataParallel, HybridStreamK, Pass, SplitK, StreamK, TwoTileStreamK
 from tests.codegen.nvptx.configurations import ALONE, Configuration, boxed
 from tests.codegen.nvptx.hopper import Lowered, lowered, mesh, with_warp
@@ -42,6 +44,8 @@ PIECES = (
     boxed((64, 64, 64), schedule=LAST),
     boxed((16, 128, 64), schedule=STREAM),
     boxed((64, 64, 512), (1, 1, 8), schedule=LAST),
+    boxed((64, 256, 64), schedule=LAST, consumers="pingpong"),
+    boxed((256, 128, 64), (2, 1, 1), schedule=STREAM, consumers="pingpong"),
 )
 SUMS = (
     boxed((16, 128, 128), (1, 1, 2)),
@@ -59,21 +63,27 @@ every_sum = pytest.mark.parametrize("configuration", SUMS, ids=str)
 SLOTS = "partial.slot"
 
 
-def places(this: Lowered, node: Node, dim: str, ranks: int, **more: Array | int) -> Array:
-    """Where every element of every access lies: by rank, workitem and number of the register."""
+def places(
+    this: Lowered, node: Node, dim: str, ranks: int, turn: int = 0, **more: Array | int
+) -> Array:
+    """Where every element of every access lies: by rank, workitem and number of the register.
+
+    `turn` says which of the warpgroups that take turns.
+    """
     op = node.op
     assert isinstance(op, StoreFragment | AccumulateFragment)
     assert (op.fragment, op.registers, op.width) == ("acc", ("piece.vector",), 4)
     assert node.place(dim).guard == True  # noqa: E712 - of SymPy
     at = mesh(
         cluster_rank=ranks,
-        workitem=128 * this.consumers,
+        workitem=128 * this.team,
         piece_vector=this.size("piece.vector"),
         element=4,
     )
+    at["workitem"] = at["workitem"] + 128 * this.team * turn
     at |= {name.replace("_", "."): np.asarray(value) for name, value in more.items()}
     found = this.place(node, dim, at) + at["element"]
-    shape = (ranks, 128 * this.consumers, this.size("piece.vector") * 4)
+    shape = (ranks, 128 * this.team, this.size("piece.vector") * 4)
     return np.broadcast_to(found, (*shape[:2], shape[2] // 4, 4)).reshape(shape)
 
 
@@ -82,7 +92,7 @@ def owners(this: Lowered) -> int:
     return 1 if this.configuration.cluster[2] > 1 else this.ranks
 
 
-def received(this: Lowered, copy: Node, read: Node, slot: int) -> Array:
+def received(this: Lowered, copy: Node, read: Node, turn: int, slot: int) -> Array:
     """Which element of the partials comes to every register: by rank, workitem and register.
 
     The copy engine brings a run of them to a stage; there the consumers find theirs.
@@ -93,7 +103,7 @@ def received(this: Lowered, copy: Node, read: Node, slot: int) -> Array:
     assert (ops[1].registers, ops[1].width) == (("fixup.step", "fixup.place"), 4)
     steps, vectors = this.size("fixup.step"), this.size("fixup.place")
     assert steps * vectors * 4 == this.registers
-    assert ops[0].count == vectors * 128 * this.consumers * 4
+    assert ops[0].count == vectors * 128 * this.team * 4
     ranks, found = owners(this), list[Array]()
     for step in range(steps):
         at = {"partial.slot": np.array(slot), "fixup.step": np.array(step)}
@@ -102,12 +112,13 @@ def received(this: Lowered, copy: Node, read: Node, slot: int) -> Array:
         source = this.place(copy, "partials", ranked)
         begin = this.place(copy, "fixup.shared", at)
         everyone = at | mesh(
-            cluster_rank=ranks, workitem=128 * this.consumers, fixup_place=vectors, element=4
+            cluster_rank=ranks, workitem=128 * this.team, fixup_place=vectors, element=4
         )
+        everyone["workitem"] = everyone["workitem"] + 128 * this.team * turn
         inside = this.place(read, "fixup.shared", everyone) + everyone["element"] - begin
         assert inside.min() == 0
         assert inside.max() == ops[0].count - 1
-        shape = (ranks, 128 * this.consumers, vectors, 4)
+        shape = (ranks, 128 * this.team, vectors, 4)
         found.append(np.broadcast_to(source + inside, shape).reshape(*shape[:2], -1))
     return np.concatenate(found, axis=2)
 
@@ -125,13 +136,12 @@ def test_a_partial_is_all_registers_once(configuration: Configuration):
     assert sends
     assert copies
     assert reads
-    for slot in (0, 3):
-        for node in sends:
-            sent = places(this, node, "partials", owners(this), workgroup=slot)
-            assert np.array_equal(np.sort(sent.ravel()), np.arange(size) + slot * size)
-            for copy in copies:
-                for read in reads:
-                    assert (received(this, copy, read, slot) == sent).all()
+    turns = range(this.turns)
+    for slot, node, turn in product((0, 3), sends, turns):
+        sent = places(this, node, "partials", owners(this), turn, workgroup=slot)
+        assert np.array_equal(np.sort(sent.ravel()), np.arange(size) + slot * size)
+        for copy, read, its in product(copies, reads, turns):
+            assert (received(this, copy, read, its, slot) == sent).all()
 
 
 @pytest.mark.parametrize("configuration", [*PIECES, *TURNS], ids=str)
@@ -152,9 +162,14 @@ def test_runs_of_partials_fit_in_their_stages(configuration: Configuration):
             assert first % 4 == 0
 
 
-@pytest.mark.parametrize("configuration", [*PIECES, *TURNS, *SUMS], ids=str)
+@pytest.mark.parametrize(
+    "configuration", [c for c in (*PIECES, *TURNS, *SUMS) if c.consumers == "cooperative"], ids=str
+)
 def test_roles_take_the_same_steps(configuration: Configuration):
-    """Without what differs, the roles are one and the same walk through the ring's steps."""
+    """Without what differs, the roles are one and the same walk through the ring's steps.
+
+    Those who take turns are played by a machine instead: what they count is an expression.
+    """
     this = lowered(configuration)
     made, used = (skeleton(op.body) for op in this.operations(Counter) if op.dim == "ring.step")
     assert made == used
@@ -208,19 +223,23 @@ def test_there_is_a_flag_for_every_slot_and_rank(configuration: Configuration):
 
 
 @pytest.mark.parametrize("configuration", [*PIECES, *SUMS], ids=str)
-def test_all_consumers_meet_between_the_data_and_what_says_it_is_there(
+def test_all_who_hold_a_product_meet_between_the_data_and_what_says_it_is_there(
     configuration: Configuration,
 ):
     this = lowered(configuration)
-    kinds = (StoreFragment, AccumulateFragment, SignalFlag, ArriveBarrier)
+    single = floor_div(index_symbol("workitem"), 128) + 2
+    meet = Barrier(Integer(1) if this.turns == 1 else single, 128 * this.team)
+    kinds = (StoreFragment, SignalFlag, ArriveBarrier)
+    if configuration.cluster[2] > 1:
+        kinds = (*kinds, AccumulateFragment)
     found: set[tuple[type, type]] = set()
     for node in this.everything:
         for siblings in (node.body, node.orelse):
             for before, here, after in zip(siblings, siblings[1:], siblings[2:], strict=False):
-                if here.op == Barrier(Integer(1), 128 * this.consumers):
-                    (one,) = {type(n.op) for n in before.walk() if isinstance(n.op, kinds)}
-                    (other,) = {type(n.op) for n in after.walk() if isinstance(n.op, kinds)}
-                    found.add((one, other))
+                if here.op == meet:
+                    ones = {type(n.op) for n in before.walk() if isinstance(n.op, kinds)}
+                    others = {type(n.op) for n in after.walk() if isinstance(n.op, kinds)}
+                    found |= {*product(ones, others)}
     expected: set[tuple[type, type]] = set()
     if not isinstance(configuration.schedule[0], DataParallel):
         expected |= {(StoreFragment, SignalFlag)}

@@ -25,6 +25,8 @@ KERNELS = (
     boxed((256, 256, 64), (1, 2, 1), "nn", SplitK(splits=3, owner="first")),
     boxed((16, 256, 64), layout="nn", schedule=SplitK(splits=16)),
     boxed((64, 128, 128), (1, 1, 2), "nt", TwoTileStreamK(owner="last", reduction="turnstile")),
+    boxed((64, 256, 64), schedule=LAST, consumers="pingpong"),
+    boxed((256, 128, 64), (2, 1, 1), "nn", SPLIT, consumers="pingpong"),
 )
 PEERS = (
     Configuration((128, 128, 32), (SplitK(splits=4, reduction="peers"),), architecture="sm_80"),

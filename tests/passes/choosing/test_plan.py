@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from coordgraph import Gemm, ParseError, PassError
 from passes.choosing import Plan
 from passes.choosing.table import SCHEDULES, Table
+from passes.lowering import LowerToHopper
 
 TEXTS = (
     "128x256x64 data-parallel",
@@ -16,7 +19,10 @@ TEXTS = (
 )
 
 
-@pytest.mark.parametrize("text", TEXTS)
+TURNS = "256x128x64@c2x1@pingpong data-parallel{persistent=true} on 66"
+
+
+@pytest.mark.parametrize("text", [*TEXTS, TURNS, "64x256x64@pingpong stream-k"])
 def test_text_is_read_back(text: str):
     plan = Plan.parse(text)
     assert str(plan) == text
@@ -29,7 +35,9 @@ def test_a_table_keeps_plans(text: str):
     assert Table.of([(gemm, Plan.parse(text))]).plan(0) == Plan.parse(text)
 
 
-@pytest.mark.parametrize("text", ["", "data-parallel", "128x256 data-parallel", "128x128x64@c2 x"])
+@pytest.mark.parametrize(
+    "text", ["", "data-parallel", "128x256 data-parallel", "128x128x64@c2 x", "64x64x64@tennis x"]
+)
 def test_what_is_no_plan_is_refused(text: str):
     with pytest.raises(PassError, match="is no plan"):
         Plan.parse(text)
@@ -49,6 +57,16 @@ def test_the_graph_is_scheduled_and_the_lowering_has_the_cluster():
     assert Plan((250, 256, 64)).why_not(Gemm("bf16"))
 
 
+def test_the_lowering_has_the_consumers():
+    plan = Plan.parse(TURNS)
+    assert plan.lowering == LowerToHopper(cluster_m=2, consumers="pingpong")
+    assert plan.why_not(Gemm("bf16")) is None
+    assert plan.kernel != replace(plan, consumers="cooperative").kernel
+    assert "pingpong cannot add up" in (
+        Plan.parse("64x64x128@c1x1x2@pingpong stream-k").why_not(Gemm("bf16")) or ""
+    )
+
+
 def test_plans_with_other_grids_share_a_kernel():
     one, other = Plan.parse("128x128x64 stream-k on 5"), Plan.parse("128x128x64 stream-k on 6")
     assert one != other
@@ -58,6 +76,11 @@ def test_plans_with_other_grids_share_a_kernel():
 def test_a_width_that_is_the_default_is_not_written():
     text = "128x256x64 rasterize,data-parallel"
     assert str(Plan.parse("128x256x64 rasterize{width=8},data-parallel")) == text
+
+
+def test_no_model_knows_turns_yet():
+    with pytest.raises(ValueError, match="no model knows 'pingpong' consumers"):
+        Table.of([(Gemm("bf16", m=1, n=1, k=1), Plan.parse("64x256x64@pingpong data-parallel"))])
 
 
 @pytest.mark.parametrize("pipeline", ["stream-k", "reorder{swap=true},data-parallel"])
