@@ -9,6 +9,7 @@ MEASURES = {
     "gemm": ("benchmarks.gemm", "our kernels against cuBLAS, cuBLASLt and Triton, on a GPU"),
     "waves": ("benchmarks.waves", "what schedules make of a last wave that is not full, on a GPU"),
     "sweep": ("benchmarks.sweep", "many of our plans on many problems, for the model, on a GPU"),
+    "groups": ("benchmarks.groups", "groups of rows against a cuBLAS call for each, on a GPU"),
     "calls": ("benchmarks.calls", "what a call costs on the host, and compiling, on a GPU"),
     "plot": ("benchmarks.plots", "pictures of what gemm and waves wrote; needs no GPU"),
     "chosen": ("benchmarks.chosen", "what the model chooses among plans that were measured"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from codegen.kernel import Kernel
 from coordgraph import CodegenError, KernelGraph
+from coordgraph.integers import to_text
 from passes.lowering import LowerToHopper
 
 __all__ = ["TARGETS", "compile", "native_target"]
@@ -44,6 +45,9 @@ def compile(
     graph.workgroup  # noqa: B018 - says what to do where no schedule was applied
     if graph.level != "scheduled":
         raise CodegenError("compile takes a scheduled graph and lowers it itself")
+    grid = graph.workgroup.size
+    if grid is not None and not graph.parameters.known_to_host(grid):
+        raise CodegenError(f"the grid, {to_text(grid)}, is data that the host does not know")
     if target == "native":
         target = native_target(graph)
     if target.startswith("sm_"):

@@ -48,10 +48,14 @@ class Magic:
 
 @dataclass
 class Arguments:
-    """Collects what the code turns out to read."""
+    """Collects what the code turns out to read.
+
+    `deferred` are the parameters that the code itself works out.
+    """
 
     graph: KernelGraph
     ranges: Ranges
+    deferred: frozenset[str] = frozenset()
     tensors: tuple[str, ...] = ()
     floats: tuple[str, ...] = ("alpha", "beta")
     scalars: dict[Expr, Scalar] = field(default_factory=dict[Expr, Scalar])
@@ -60,6 +64,8 @@ class Arguments:
     def __post_init__(self) -> None:
         self.tensors = tuple(t.name for t in self.graph.tensors)
         for p in self.graph.parameters.items:
+            if p.name in self.deferred:
+                continue
             bits = 32 if self.ranges.fits(p.symbol, 32) else 64
             self.scalars[p.symbol] = Scalar(p.name, p.symbol, bits)
 
@@ -72,7 +78,8 @@ class Arguments:
 
     def uniform(self, expr: Expr) -> bool:
         """True where the host can compute the value at launch."""
-        symbols: set[Symbol] = {p.symbol for p in self.graph.parameters.items}
+        parameters = self.graph.parameters
+        symbols: set[Symbol] = {p.symbol for p in parameters.items if p.name not in self.deferred}
         return expr.free_symbols <= symbols
 
     def integer_types(self) -> list[tuple[str, ir.IntType]]:

@@ -55,7 +55,7 @@ class Library:
         """The address alone."""
         return self.view(array, "an array").pointer
 
-    def empty(self, like: Any, shape: tuple[int, int], kind: str) -> Any:
+    def empty(self, like: Any, shape: tuple[int, ...], kind: str) -> Any:
         """A new array on the same device."""
         raise LaunchError(f"pass out=: no way is known to make a new {type(like).__name__}")
 
@@ -91,7 +91,8 @@ class _Torch(Library):
 
     def glance(self, array: Any, what: str) -> tuple[Hashable, int]:
         try:
-            key = (array.shape, array.dtype, array.device, array.is_contiguous())
+            layout = array.is_contiguous() or array.stride()
+            key = (array.shape, array.dtype, array.device, layout)
             return key, array.data_ptr()
         except RuntimeError as error:  # a tensor without memory: sparse, fake or functional
             raise LaunchError(f"{what} has no memory of its own: {error}") from error
@@ -99,7 +100,7 @@ class _Torch(Library):
     def address(self, array: Any) -> int:
         return array.data_ptr()
 
-    def empty(self, like: Any, shape: tuple[int, int], kind: str) -> Any:
+    def empty(self, like: Any, shape: tuple[int, ...], kind: str) -> Any:
         # Extents one by one are read quicker than a tuple of them.
         return self.torch.empty(*shape, dtype=self._types[kind], device=like.device)
 
@@ -110,7 +111,7 @@ class _Torch(Library):
 
 
 class _CuPy(Library):
-    def empty(self, like: Any, shape: tuple[int, int], kind: str) -> Any:
+    def empty(self, like: Any, shape: tuple[int, ...], kind: str) -> Any:
         return sys.modules["cupy"].empty(shape, dtype=_array_type(kind))
 
     def current_stream(self, array: Any) -> int:
@@ -135,7 +136,7 @@ class _Jax(Library):
         kind = _name(str(array.dtype), what)
         return TensorView(pointer, shape, _row_major(shape), kind, place.local_hardware_id)
 
-    def empty(self, like: Any, shape: tuple[int, int], kind: str) -> Any:
+    def empty(self, like: Any, shape: tuple[int, ...], kind: str) -> Any:
         jax = sys.modules["jax"]
         made = jax.numpy.empty(shape, dtype=_array_type(kind), device=like.device)
         return made.block_until_ready()

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 from sympy import Integer
 
 from coordgraph import KernelGraph, LaunchError, VerifyError
+from coordgraph.gemm import OFFSETS, stride_of
 from coordgraph.integers import evaluate
 from coordgraph.tensors import Role, Tensor, dtype
 
 __all__ = ["TensorView", "check_call", "number", "numpy_view", "numpy_views", "problem_parameters"]
 
-LABELS = {"A": "a", "B": "b", "C": "c", "D": "out"}
+LABELS = {"A": "a", "B": "b", "C": "c", "D": "out", OFFSETS: "offsets"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +32,21 @@ class TensorView:
 
     @property
     def bytes(self) -> int:
-        """Bytes from the first element to the last of a contiguous array."""
-        count = dtype(self.dtype).bytes
-        for extent in self.shape:
-            count *= extent
-        return count
+        """Bytes from the first element to the last."""
+        last = sum(
+            (extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True)
+        )
+        return dtype(self.dtype).bytes * (last + 1)
+
+    @property
+    def matrix_stride(self) -> int:
+        """Elements from one matrix of a batch to the next; of a single one, what it has."""
+        return self.strides[0] if self.shape[0] != 1 else prod(self.shape[1:])
+
+    @property
+    def first(self) -> TensorView:
+        """The first matrix of a batch."""
+        return replace(self, shape=self.shape[1:], strides=self.strides[1:])
 
     @property
     def contiguous(self) -> bool:
@@ -78,13 +90,13 @@ def numpy_view(array: Any, what: str) -> TensorView:
     return TensorView(array.ctypes.data, array.shape, strides, kind)
 
 
-def numpy_views(a: Any, b: Any, c: Any, out: Any) -> dict[str, TensorView]:
-    """The numpy arrays of a call, under the names of their tensors; C and D may be missing.
+def numpy_views(a: Any, b: Any, c: Any, out: Any, offsets: Any = None) -> dict[str, TensorView]:
+    """The numpy arrays of a call, under the names of their tensors; A and B must be there.
 
     Raises:
         LaunchError: as for `numpy_view`; or A or B is missing, or `out` is read-only.
     """
-    arrays = {"A": a, "B": b, "C": c, "D": out}
+    arrays = {"A": a, "B": b, "C": c, "D": out, OFFSETS: offsets}
     views = {n: numpy_view(x, LABELS[n]) for n, x in arrays.items() if x is not None}
     for name in "AB":
         if name not in views:
@@ -97,22 +109,22 @@ def numpy_views(a: Any, b: Any, c: Any, out: Any) -> dict[str, TensorView]:
 def problem_parameters(
     graph: KernelGraph, views: Mapping[str, TensorView], *, beta: float
 ) -> dict[str, int]:
-    """m, n and k where the graph leaves them open, and whether C is read.
+    """m, n, k and the like where the graph leaves them open, and whether C is read.
 
     Raises:
         LaunchError: A and B do not fit each other or the graph.
     """
     gemm = graph.gemm
     for name in ("A", "B"):
-        _check_matrix(name, views[name])
-    a, b = views["A"].shape, views["B"].shape
+        _check_axes(graph.tensor(name), views[name])
+    a, b = views["A"].shape[-2:], views["B"].shape[-2:]
     m, k = reversed(a) if gemm.transpose_a else a
     k_of_b, n = reversed(b) if gemm.transpose_b else b
     if k != k_of_b:
         stored = {True: " (given as its transpose)", False: ""}
         raise LaunchError(
-            f"a is {_shape(a)}{stored[gemm.transpose_a]} and b is {_shape(b)}"
-            f"{stored[gemm.transpose_b]}: k would be {k} and {k_of_b}"
+            f"a is {_shape(views['A'].shape)}{stored[gemm.transpose_a]} and b is "
+            f"{_shape(views['B'].shape)}{stored[gemm.transpose_b]}: k would be {k} and {k_of_b}"
         )
     found = {"m": m, "n": n, "k": k}
     for axis, value in found.items():
@@ -123,6 +135,14 @@ def problem_parameters(
                 f"leave {axis} out of Gemm(…) for a kernel of every size"
             )
     given = {axis: value for axis, value in found.items() if getattr(gemm, axis) is None}
+    if gemm.grouped:
+        given["groups"] = views["B"].shape[0]
+    if gemm.batched:
+        given["batches"] = views["A"].shape[0]
+        matrix = {"A": m * k, "B": k * n, "C": m * n, "D": m * n}
+        for name in gemm.batched_tensors:
+            view = views.get(name)
+            given[stride_of(name)] = matrix[name] if view is None else view.matrix_stride
     given["read_c"] = int("C" in views and beta != 0)
     return given
 
@@ -131,15 +151,21 @@ def check_call(graph: KernelGraph, views: Mapping[str, TensorView], *, beta: flo
     """Everything else that tensors must satisfy: shapes, types, layout, overlap."""
     if beta != 0 and "C" not in views:
         raise LaunchError(f"beta = {beta} needs c; pass it, or beta=0")
+    if graph.gemm.grouped != (OFFSETS in views):
+        raise LaunchError(
+            "offsets are missing: the first row of each group, and the end of the last"
+            if graph.gemm.grouped
+            else "offsets are for kernels of Gemm(grouped=True)"
+        )
     sizes = problem_parameters(graph, views, beta=beta)
     for name, view in views.items():
-        _check_matrix(name, view)
+        _check_axes(graph.tensor(name), view)
         _check_tensor(graph.tensor(name), view, sizes)
     if len({view.device for view in views.values()}) > 1:
         where = ", ".join(f"{LABELS[n]} on {v.device}" for n, v in views.items())
         raise LaunchError(f"the tensors lie on different devices: {where}")
     out = views.get("D")
-    for name in ("A", "B", "C"):
+    for name in ("A", "B", "C", OFFSETS):
         other = views.get(name)
         if out is None or other is None or not _overlap(out, other):
             continue
@@ -148,16 +174,18 @@ def check_call(graph: KernelGraph, views: Mapping[str, TensorView], *, beta: flo
         raise LaunchError(f"out overlaps {LABELS[name]}; give out memory of its own")
 
 
-def _check_matrix(name: str, view: TensorView) -> None:
-    if len(view.shape) != 2:
-        raise LaunchError(f"{LABELS[name]} has shape {_shape(view.shape)}; a matrix is needed")
+def _check_axes(tensor: Tensor, view: TensorView) -> None:
+    label, axes = LABELS[tensor.name], len(tensor.shape)
+    if len(view.shape) != axes:
+        what = {1: "a vector", 2: "a matrix"}.get(axes, "as many matrices as products")
+        raise LaunchError(f"{label} has shape {_shape(view.shape)}; {what} is needed")
     if 0 in view.shape:
-        raise LaunchError(f"{LABELS[name]} is empty: {_shape(view.shape)}; extents start at 1")
+        raise LaunchError(f"{label} is empty: {_shape(view.shape)}; extents start at 1")
 
 
 def _check_tensor(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) -> None:
     label = LABELS[tensor.name]
-    assert tensor.role in (Role.INPUT, Role.OPTIONAL_INPUT, Role.OUTPUT)
+    assert tensor.role not in (Role.PARTIALS, Role.FLAGS)
     expected = tuple(
         int(extent) if isinstance(extent, Integer) else int(evaluate(extent, sizes))
         for extent in tensor.shape
@@ -169,14 +197,22 @@ def _check_tensor(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) ->
         )
     if view.shape != expected:
         raise LaunchError(f"{label} is {_shape(view.shape)}, {_shape(expected)} is needed")
-    if not view.contiguous:
+    _check_layout(tensor, view)
+    size = dtype(tensor.dtype).bytes
+    if view.pointer % size:
+        raise LaunchError(f"{label} starts at an address that is no multiple of {size} bytes")
+
+
+def _check_layout(tensor: Tensor, view: TensorView) -> None:
+    label = LABELS[tensor.name]
+    matrices = tensor.strides is not None
+    if matrices and tensor.role is Role.OUTPUT and view.matrix_stride < prod(view.shape[1:]):
+        raise LaunchError(f"the matrices of {label} overlap (strides {view.strides})")
+    if not (view.first.contiguous and view.matrix_stride >= 0 if matrices else view.contiguous):
         raise LaunchError(
             f"{label} is not contiguous row-major (strides {view.strides}); pass a contiguous "
             "copy, or for a transposed operand use Gemm(transpose_a=…, transpose_b=…)"
         )
-    size = dtype(tensor.dtype).bytes
-    if view.pointer % size:
-        raise LaunchError(f"{label} starts at an address that is no multiple of {size} bytes")
 
 
 def _overlap(one: TensorView, other: TensorView) -> bool:

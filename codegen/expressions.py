@@ -6,7 +6,7 @@ Division is unsigned only behind a proof that nothing is negative.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from llvmlite import ir
@@ -21,9 +21,11 @@ from coordgraph.integers import (
     BitXor,
     FloorDiv,
     FloorMod,
+    Load,
     Maximum,
     Minimum,
     Ranges,
+    Search,
     Select,
     evaluate,
     operands,
@@ -67,6 +69,7 @@ class Expressions:
         values: symbol to number; loops and assignments put theirs here.
         magic: gives the multiplier for a divisor that is known at launch, or None to divide.
         widest: use 64 bits throughout (hosts, where narrow arithmetic gains nothing).
+        tables: by name, what loads an entry of 32 bits, given its place in 64.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class Expressions:
         bounds: Bounds,
         *,
         widest: bool = False,
+        tables: Mapping[str, Callable[[ir.Value], ir.Value]] | None = None,
     ) -> None:
         self.builder = builder
         self.values = values
@@ -85,6 +89,7 @@ class Expressions:
         self.arguments = arguments
         self.bounds = bounds
         self.widest = widest
+        self.tables = tables or {}
         self.printed: dict[tuple[Basic, tuple[Number, ...]], Any] = {}
         """What was made where it dominates the builder's place: by expression and numbers."""
 
@@ -126,6 +131,12 @@ class Expressions:
                 return self._xor(expr, ranges)
             case Select():
                 return self._select(expr, ranges)
+            case Load():
+                table, index = operands(expr)
+                place = self.widen(self.number(index, ranges), 64, index, ranges)
+                return self._entry(table)(place)
+            case Search():
+                return self._search(expr, ranges)
             case _:
                 raise CodegenError(f"cannot print {type(expr).__name__} in {expr}")
 
@@ -284,6 +295,44 @@ class Expressions:
             return self.number(a if chosen else b, ranges)
         (x, y), _ = self._exact((a, b), ranges)
         return self.builder.select(chosen, x, y)
+
+    def _entry(self, table: Symbol) -> Callable[[ir.Value], ir.Value]:
+        if table.name not in self.tables:
+            raise CodegenError(f"the table '{table}' cannot be read here")
+        return self.tables[table.name]
+
+    def _search(self, expr: Expr, ranges: Ranges) -> ir.Value:
+        """The last place whose entry is at most x, bit by bit from the highest that count has."""
+        table, n, x = operands(expr)
+        entry, b, kind = self._entry(table), self.builder, ir.IntType(32)
+        count = self.widen(self.number(n, ranges), 32, n, ranges)
+        (wanted,), bits = self._exact((x,), ranges)
+        leading = ir.FunctionType(kind, [kind, ir.IntType(1)])
+        name = "llvm.ctlz.i32"
+        known = b.module.globals.get(name) or ir.Function(b.module, leading, name)
+        zeros = b.call(known, [count, ir.Constant(ir.IntType(1), 0)])
+        highest = b.lshr(ir.Constant(kind, 1 << 31), b.and_(zeros, ir.Constant(kind, 31)))
+        before = b.block
+        head, done = b.append_basic_block("search"), b.append_basic_block("search.done")
+        b.branch(head)
+        b.position_at_end(head)
+        found, bit = b.phi(kind, "found"), b.phi(kind, "bit")
+        found.add_incoming(ir.Constant(kind, 0), before)
+        bit.add_incoming(highest, before)
+        place = b.or_(found, bit)
+        last = b.sub(count, ir.Constant(kind, 1))
+        inside = b.icmp_unsigned("<=", place, last)
+        read = b.select(inside, place, last)
+        value = entry(b.zext(read, ir.IntType(64)))
+        value = value if bits == 32 else b.zext(value, ir.IntType(bits))
+        taken = b.and_(inside, b.icmp_signed("<=", value, wanted))
+        following = b.select(taken, place, found)
+        lower = b.lshr(bit, ir.Constant(kind, 1))
+        found.add_incoming(following, head)
+        bit.add_incoming(lower, head)
+        b.cbranch(b.icmp_unsigned("==", lower, ir.Constant(kind, 0)), done, head)
+        b.position_at_end(done)
+        return following
 
     def _junction(self, condition: Boolean, ranges: Ranges) -> Any:
         decisive = isinstance(condition, Or)

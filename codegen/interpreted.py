@@ -9,6 +9,7 @@ import numpy as np
 from codegen.checks import check_call, number, numpy_views
 from codegen.kernel import Kernel
 from coordgraph import KernelGraph, LaunchError
+from coordgraph.gemm import OFFSETS
 from coordgraph.interpreter import interpret
 
 __all__ = ["InterpretedKernel"]
@@ -33,18 +34,22 @@ class InterpretedKernel(Kernel):
         stream: Any = None,
         *,
         workgroups: int | None = None,
+        offsets: Any = None,
     ) -> Any:
         """Compute D with numpy; `workgroups` (4 by default) where the graph leaves it open."""
         if stream is not None:
             raise LaunchError("the interpreter has no streams")
         alpha, beta = number(alpha, "alpha"), number(beta, "beta")
-        check_call(self.graph, numpy_views(a, b, c, out), beta=beta)
+        check_call(self.graph, numpy_views(a, b, c, out, offsets), beta=beta)
         parameters: dict[str, int] = {}
         if any(p.name == "workgroups" for p in self.graph.parameters.given):
             parameters["workgroups"] = WORKGROUPS if workgroups is None else workgroups
         elif workgroups is not None:
             raise LaunchError("this graph fixes its workgroups; schedule it with workgroups=None")
-        result = interpret(self.graph, a, b, c, alpha=alpha, beta=beta, parameters=parameters).d
+        tables = {} if offsets is None else {OFFSETS: offsets}
+        result = interpret(
+            self.graph, a, b, c, alpha=alpha, beta=beta, parameters=parameters, tables=tables
+        ).d
         if out is None:
             return result
         np.copyto(out, result)

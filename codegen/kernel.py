@@ -42,10 +42,13 @@ class Kernel(ABC):
     """A compiled GEMM: call it with A, B and, if wanted, C and the output.
 
     Args of a call:
-        a, b: A (m x k) and B (k x n), or their transposes where the graph says so.
+        a, b: A (m x k) and B (k x n), or their transposes where the graph says so. Of a batch all
+            have one axis more, the first; of groups B has it.
         c: C (m x n), or None; needed where beta is not zero, not read where it is.
         out: where D goes (m x n), or None for a new tensor of the kind of `a`.
         alpha, beta: scalars of the epilogue.
+        workgroups: where the graph leaves it open.
+        offsets: of a grouped kernel, the first row of each group and the end of the last (i32).
 
     Raises:
         LaunchError: shapes, types, memory or parameters do not fit; nothing was launched.
@@ -67,6 +70,7 @@ class Kernel(ABC):
         stream: Any = None,
         *,
         workgroups: int | None = None,
+        offsets: Any = None,
     ) -> Any:
         """Compute D."""
 

@@ -17,7 +17,7 @@ from sympy.logic.boolalg import Boolean
 from codegen.arguments import Arguments
 from codegen.expressions import Bounds, Expressions, Number
 from coordgraph import CodegenError, KernelGraph
-from coordgraph.control.operations import Assign, For, If, SetCoordinate
+from coordgraph.control.operations import Assign, For, If, Locate, SetCoordinate
 from coordgraph.control.resolve import Node, resolve
 
 __all__ = ["Fragments", "Walker"]
@@ -42,13 +42,16 @@ class Walker:
     """Emits one function for a lowered graph."""
 
     widest = False
+    derives = True
+    """The code itself works out what is read from tables; else whoever launches it does."""
 
     def __init__(self, graph: KernelGraph) -> None:
         self.graph = graph
         scope = graph.scope()
         self.ranges = scope.ranges
         self.nodes = resolve(graph.control.root.body, scope)
-        self.arguments = Arguments(graph, self.ranges)
+        deferred = graph.parameters.deferred if self.derives else frozenset[str]()
+        self.arguments = Arguments(graph, self.ranges, deferred)
         self.values: dict[Symbol, Number] = {}
         self.bounds = Bounds()
         self.unrolling = 0
@@ -76,6 +79,8 @@ class Walker:
                     symbol = self.graph.coordinates.symbol(node.op.dim)
                     self.values[symbol] = self.number(node.value, node)
                 self.run(node.body)
+            case Locate():
+                self._locate(node, node.op)
             case _:
                 handler = getattr(self, f"emit_{node.op.kind}", None)
                 if handler is not None:
@@ -107,6 +112,13 @@ class Walker:
         """Index along a memory dimension in 64 bits, and the guard."""
         found = node.place(dim)
         return self.wide(found.values[0], node), self.condition(found.guard, node)
+
+    def raised(self, node: Node, turn: str) -> ir.Value:
+        """What a flag is when it is up, in 32 bits: 1, or 1 more than the index along `turn`."""
+        if not turn:
+            return ir.Constant(ir.IntType(32), 1)
+        value = node.scope.resolve(node.place(turn).values[0] + 1)
+        return self.expressions.widen(self.number(value, node), 32, value, node.scope.ranges)
 
     def register(self, node: Node, dims: tuple[str, ...], width: int) -> int:
         """Number of the first of `width` registers: row-major over the register dimensions."""
@@ -174,6 +186,15 @@ class Walker:
 
     def enter_unrolled(self, node: Node) -> None:
         """Hook: called before each turn of the outermost of a nest of written-out loops."""
+
+    def _locate(self, node: Node, op: Locate) -> None:
+        for dim, value in zip(op.dims, node.values, strict=True):
+            self.values[self.graph.coordinates.symbol(dim)] = self.number(value, node)
+        if node.body:
+            inside = node.body[0].scope
+            for read in op.reads:  # what was printed here is at hand inside
+                self.expressions.number(inside.resolve(read), inside.ranges)
+        self.run(node.body)
 
     def _if(self, node: Node) -> None:
         assert node.condition is not None

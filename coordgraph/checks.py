@@ -13,6 +13,7 @@ from coordgraph.control.operations import (
     Assign,
     For,
     Kernel,
+    Locate,
     MultiplyAccumulate,
     Operation,
     SetCoordinate,
@@ -78,6 +79,9 @@ def _well_formed(graph: KernelGraph) -> Iterator[str]:
         for rule in edge.size_rule(coordinates.sizes(edge)):
             if decide(rule, ranges) is False:
                 yield f"{edge}: its size rule {rule} does not hold"
+    for table in parameters.tables:
+        if table.name in coordinates or table.name in parameters:
+            yield f"'{table.name}' is both a table and a dimension or a parameter"
     symbols = {p.symbol for p in parameters.items}
     for dimension in coordinates:
         unbound = (dimension.size.free_symbols if dimension.size is not None else set()) - symbols
@@ -101,7 +105,7 @@ def _unknown_names(graph: KernelGraph) -> Iterator[str]:
 def _unbound(graph: KernelGraph) -> Iterator[str]:
     """Symbols in operations that nothing around them binds."""
     machine = {d.symbol for d in graph.coordinates if d.hardware}
-    given = {p.symbol for p in graph.parameters.items}
+    given = {p.symbol for p in graph.parameters.items} | {t.symbol for t in graph.parameters.tables}
 
     def visit(ops: tuple[Operation, ...], bound: set[Symbol]) -> Iterator[str]:
         bound = set(bound)
@@ -109,6 +113,11 @@ def _unbound(graph: KernelGraph) -> Iterator[str]:
             inside = bound
             if isinstance(op, For | SetCoordinate | Counter):
                 inside = bound | {graph.coordinates.symbol(op.dim)}
+            if isinstance(op, Locate):
+                inside = bound | {graph.coordinates.symbol(dim) for dim in op.dims}
+                for read in op.reads:
+                    for symbol in sorted(read.free_symbols - inside, key=str):
+                        yield f"{op.kind}: '{symbol}' in {to_text(read)} is not bound here"
             for name, value in op.details.items():
                 free = getattr(value, "free_symbols", set())
                 scope = inside if isinstance(op, For) and name == "step" else bound
@@ -138,8 +147,14 @@ def _problem(graph: KernelGraph) -> Iterator[str]:
     loops = [op for op in graph.control.operations if accumulates(op)]
     if len(loops) != 1 or not graph.control.root.body:
         yield f"needs one accumulation loop, the graph has {len(loops)}"
-    elif loops[0] not in graph.control.root.body:
+    elif loops[0] not in _tile_body(graph):
         yield "the accumulation loop is not directly under the kernel"
+
+
+def _tile_body(graph: KernelGraph) -> tuple[Operation, ...]:
+    """The operations on one output tile, before a schedule."""
+    body = graph.control.root.body
+    return body[0].body if len(body) == 1 and isinstance(body[0], Locate) else body
 
 
 @check("scheduled")

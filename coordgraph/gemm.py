@@ -12,26 +12,40 @@ from coordgraph.control.operations import (
     For,
     InitAccumulator,
     LoadTile,
+    Locate,
     MultiplyAccumulate,
     StoreTile,
 )
 from coordgraph.coordinates.dimensions import (
     ForLoop,
+    Linear,
     MacroTileIndex,
     MacroTileNumber,
     SubDimension,
     User,
 )
-from coordgraph.coordinates.edges import PassThrough, Split, Tile
+from coordgraph.coordinates.edges import Concatenate, PassThrough, Ragged, Split, Tile
 from coordgraph.errors import VerifyError
-from coordgraph.integers import ceil_div
+from coordgraph.integers import ceil_div, floor_div, index_symbol, load, maximum
 from coordgraph.parameters import LARGEST_SIZE, Parameter, Parameters
+from coordgraph.tables import Table, place_of
 from coordgraph.tensors import Role, Tensor, dtype
 
 if TYPE_CHECKING:
     from coordgraph.kernel import KernelEditor, KernelGraph
 
-__all__ = ["Gemm"]
+__all__ = ["MOST_GROUPS", "OFFSETS", "Gemm", "stride_of"]
+
+MOST_GROUPS = 1023
+"""What a GPU's shared memory has room for beside the tiles: tables have one entry more."""
+MOST_ROWS = 2**30
+"""Of all groups together: half of what an index holds, since a group's last tile may reach over."""
+LARGEST_STRIDE = 2**40
+"""Elements from one matrix of a batch to the next: what the copy engine of a GPU takes."""
+OFFSETS = "offsets"
+"""The table of where groups begin among the rows of A and D, and where the last one ends."""
+TILE_STARTS = "tile_starts"
+"""The table of how many tiles of rows the groups before have."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +58,13 @@ class Gemm:
         m, n, k: numbers to specialise the kernel on, or None for launch arguments.
         transpose_a: A is given as its transpose, a row-major k x m tensor.
         transpose_b: B is given as its transpose, a row-major n x k tensor.
+        batched: many products of one shape: A is l x m x k, B l x k x n, C and D l x m x n. Every
+            matrix is contiguous; from one to the next there may be any stride, also 0 where A, B
+            or C has only one matrix for all.
+        grouped: products that share k and n, but not m: rows `offsets[g] .. offsets[g + 1] - 1` of
+            D are those rows of A (m x k, the rows of all groups) times B[g] (B is g x k x n).
+            `offsets` are whole numbers (i32) on the device, rising, at most m. Rows of D that
+            belong to no group are not written.
     """
 
     dtype: str = "bf16"
@@ -53,6 +74,8 @@ class Gemm:
     k: int | None = None
     transpose_a: bool = False
     transpose_b: bool = False
+    batched: bool = False
+    grouped: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", dtype(self.dtype).name)
@@ -61,9 +84,26 @@ class Gemm:
             if getattr(self, name) == "i32":
                 raise VerifyError(f"Gemm: {name} must be a floating-point type")
         for name in ("m", "n", "k"):
-            extent = getattr(self, name)
-            if extent is not None and not (isinstance(extent, int) and 1 <= extent <= LARGEST_SIZE):
-                raise VerifyError(f"Gemm: {name} = {extent!r} must be in 1..{LARGEST_SIZE}")
+            extent, most = getattr(self, name), self._largest(name)
+            if extent is not None and not (isinstance(extent, int) and 1 <= extent <= most):
+                raise VerifyError(f"Gemm: {name} = {extent!r} must be in 1..{most}")
+        if self.batched and self.grouped:
+            raise VerifyError("Gemm: products are batched or grouped, not both")
+        if self.grouped and self.transpose_a:
+            raise VerifyError("Gemm: groups are rows of A, so A cannot be given as its transpose")
+
+    def _largest(self, axis: str) -> int:
+        return MOST_ROWS if self.grouped and axis == "m" else LARGEST_SIZE
+
+    @property
+    def leading(self) -> str:
+        """What tells apart the matrices of B: the dimension `batch` or `group`, or '' for one."""
+        return "batch" if self.batched else "group" if self.grouped else ""
+
+    @property
+    def batched_tensors(self) -> str:
+        """The tensors that have a matrix for every index along the leading dimension."""
+        return "ABCD" if self.batched else "B" if self.grouped else ""
 
     @property
     def accumulator(self) -> str:
@@ -81,14 +121,27 @@ class Gemm:
         if len(tile) != 3 or any(not isinstance(t, int) or t < 1 for t in tile):
             raise VerifyError(f"Gemm: tile {tile!r} must be three positive numbers (m, n, k)")
         given = [
-            Parameter(name, 1, LARGEST_SIZE, note=f"extent of the problem in {name}")
+            Parameter(name, 1, self._largest(name), note=f"extent of the problem in {name}")
             for name in ("m", "n", "k")
             if getattr(self, name) is None
         ]
+        if self.batched:
+            given.append(Parameter("batches", 1, LARGEST_SIZE, note="products"))
+            given += (
+                Parameter(stride_of(name), 0, LARGEST_STRIDE, note=f"from one matrix of {name} on")
+                for name in self.batched_tensors
+            )
+        if self.grouped:
+            given.append(Parameter("groups", 1, MOST_GROUPS, note="groups of rows"))
         read_c = Parameter("read_c", 0, 1, note="1 where C is given and beta is not zero")
         with KernelGraph(self, parameters=Parameters((*given, read_c))).edit() as e:
             _build(self, e, tile)
         return e.graph
+
+
+def stride_of(tensor: str) -> str:
+    """The parameter that says how far one matrix of a batch is from the next, in elements."""
+    return f"stride_{tensor.lower()}"
 
 
 def _build(gemm: Gemm, e: KernelEditor, tile: tuple[int, int, int]) -> None:
@@ -98,51 +151,121 @@ def _build(gemm: Gemm, e: KernelEditor, tile: tuple[int, int, int]) -> None:
     }
     tiles = dict(zip("mnk", tile, strict=True))
     counts = {
-        axis: e.parameter(
+        axis: _tile_rows(e, extents[axis], tiles[axis])
+        if gemm.grouped and axis == "m"
+        else e.parameter(
             f"tiles_{axis}",
             ceil_div(extents[axis], Integer(tiles[axis])),
             note=f"macro tiles in {axis}",
         )
         for axis in "mnk"
     }
-    e.assume(counts["m"] * counts["n"] * counts["k"])
-    out = gemm.out_dtype or gemm.dtype
-    for name, axes, kind, role, transposed in (
-        ("A", "mk", gemm.dtype, Role.INPUT, gemm.transpose_a),
-        ("B", "kn", gemm.dtype, Role.INPUT, gemm.transpose_b),
-        ("C", "mn", out, Role.OPTIONAL_INPUT, False),
-        ("D", "mn", out, Role.OUTPUT, False),
+    total = counts["m"] * counts["n"] * counts["k"]
+    if gemm.batched:
+        batches = e.parameters["batches"].symbol
+        total *= batches
+        e.coordinates.add(MacroTileNumber("batch", batches, note="which product"))
+    if gemm.grouped:
+        e.coordinates.add(Linear("group", e.parameters["groups"].symbol, note="which product"))
+    e.assume(total)
+    for name, axes, role, transposed in (
+        ("A", "mk", Role.INPUT, gemm.transpose_a),
+        ("B", "kn", Role.INPUT, gemm.transpose_b),
+        ("C", "mn", Role.OPTIONAL_INPUT, False),
+        ("D", "mn", Role.OUTPUT, False),
     ):
-        shape = [extents[axis] for axis in axes]
-        strides = (Integer(1), shape[0]) if transposed else (shape[1], Integer(1))
-        e.tensors += (Tensor(name, kind, tuple(reversed(shape) if transposed else shape), role),)
-        e.coordinates.add(User(name, shape[0] * shape[1], tensor=name))
-        for i, axis in enumerate(axes):
-            e.coordinates.add(SubDimension(f"{name}.{i}", extents[axis], tensor=name, axis=i))
-        e.coordinates.connect(Split((name,), (f"{name}.0", f"{name}.1"), strides))
+        _tensor(gemm, e, name, [extents[axis] for axis in axes], role, transposed)
         for i, axis in enumerate(axes):
             number, inside = f"{name}.tile.{i}", f"{name}.index.{i}"
-            e.coordinates.add(MacroTileNumber(number, counts[axis], tensor=name, axis=i))
+            whole, count = f"{name}.{i}", counts[axis]
+            if gemm.grouped and axis == "m":
+                # Tiles of one group: how many they are is data.
+                whole, count = f"{name}.row", None
+                e.coordinates.add(Linear(whole, note="row in the group"))
+                e.coordinates.connect(Ragged(f"{name}.{i}", ("group", whole), OFFSETS))
+            e.coordinates.add(MacroTileNumber(number, count, tensor=name, axis=i))
             e.coordinates.add(MacroTileIndex(inside, Integer(tiles[axis]), tensor=name, axis=i))
-            e.coordinates.connect(Tile((f"{name}.{i}",), (number, inside)))
+            e.coordinates.connect(Tile((whole,), (number, inside)))
+    e.tensors += tuple(
+        Tensor(table.name, "i32", (table.length,), Role.TABLE)
+        for table in e.parameters.tables
+        if not table.derived
+    )
     e.coordinates.add(ForLoop("k_tile", counts["k"], name="K"))
     e.coordinates.connect(PassThrough(("A.tile.1",), ("k_tile",)))
     e.coordinates.connect(PassThrough(("B.tile.0",), ("k_tile",)))
     for name in ("C", "D"):
         e.coordinates.connect(PassThrough((f"{name}.tile.0",), ("A.tile.0",)))
         e.coordinates.connect(PassThrough((f"{name}.tile.1",), ("B.tile.1",)))
-    e.kernel(
-        InitAccumulator(),
-        For(
-            "k_tile",
-            Integer(0),
-            counts["k"],
-            body=(
-                LoadTile("A", ("A.tile.0", "A.tile.1")),
-                LoadTile("B", ("B.tile.0", "B.tile.1")),
-                MultiplyAccumulate(),
-            ),
-        ),
-        Epilogue("C", ("C.tile.0", "C.tile.1")),
-        StoreTile("D", ("D.tile.0", "D.tile.1")),
+    if gemm.grouped:
+        e.coordinates.add(MacroTileNumber("row_tile", counts["m"], note="tiles of all groups"))
+        e.coordinates.connect(Concatenate(("group", "A.tile.0"), "row_tile", TILE_STARTS))
+    _control(gemm, e, counts["k"])
+
+
+def _tile_rows(e: KernelEditor, rows: Expr, tile: int) -> Expr:
+    """Tables of groups, and the number of their tiles in m."""
+    groups = e.parameters["groups"].symbol
+    e.table(Table(OFFSETS, groups + 1, rows, note="first row of each group, and the end"))
+    offsets, at = index_symbol(OFFSETS), place_of(TILE_STARTS)
+    size = maximum(load(offsets, at + 1) - load(offsets, at), 0)
+    e.table(
+        Table(
+            TILE_STARTS,
+            groups + 1,
+            # A group that is no multiple of the tile has less than one tile more.
+            floor_div(rows + (tile - 1) * groups, Integer(tile)),
+            ceil_div(size, Integer(tile)),
+            note="tiles of rows in the groups before",
+        )
     )
+    # Where no group has a row there is one tile of padding: so that sizes are never 0.
+    tiles = maximum(load(index_symbol(TILE_STARTS), groups), 1)
+    return e.parameter("tiles_m", tiles, note="macro tiles in m")
+
+
+def _tensor(
+    gemm: Gemm, e: KernelEditor, name: str, shape: list[Expr], role: Role, transposed: bool
+) -> None:
+    """A tensor argument, its axes, and the matrix among several."""
+    kind = (gemm.dtype if name in "AB" else gemm.out_dtype) or gemm.dtype
+    strides = (Integer(1), shape[0]) if transposed else (shape[1], Integer(1))
+    outer = tuple(reversed(shape) if transposed else shape)
+    size, axes = shape[0] * shape[1], (f"{name}.0", f"{name}.1")
+    given: tuple[Expr, ...] | None = None
+    if name in gemm.batched_tensors:
+        count = e.coordinates[gemm.leading].size
+        assert count is not None
+        stride = size
+        if gemm.batched:
+            stride = e.parameters[stride_of(name)].symbol
+            given = (stride, outer[1], Integer(1))
+        outer, strides, axes = (count, *outer), (stride, *strides), (gemm.leading, *axes)
+        size = ((count - 1) * stride + size).expand()
+    e.tensors += (Tensor(name, kind, outer, role, given),)
+    e.coordinates.add(User(name, size, tensor=name))
+    for i, extent in enumerate(shape):
+        e.coordinates.add(SubDimension(f"{name}.{i}", extent, tensor=name, axis=i))
+    e.coordinates.connect(Split((name,), axes, strides))
+
+
+def _control(gemm: Gemm, e: KernelEditor, depth: Expr) -> None:
+    """One output tile's work."""
+
+    def tile(name: str) -> tuple[str, ...]:
+        batch = ("batch",) if gemm.batched else ()
+        rows = "row_tile" if gemm.grouped and name != "B" else f"{name}.tile.0"
+        return (*batch, rows, f"{name}.tile.1")
+
+    loads = (LoadTile("A", tile("A")), LoadTile("B", tile("B")))
+    work = (
+        InitAccumulator(),
+        For("k_tile", Integer(0), depth, body=(*loads, MultiplyAccumulate())),
+        Epilogue("C", tile("C")),
+        StoreTile("D", tile("D")),
+    )
+    if gemm.grouped:
+        offsets, group = index_symbol(OFFSETS), e.coordinates["group"].symbol
+        reads = (load(offsets, group), load(offsets, group + 1))
+        work = (Locate(("group", "A.tile.0"), reads, work),)
+    e.kernel(*work)

@@ -15,6 +15,7 @@ from coordgraph.coordinates.graph import CoordinateEditor, CoordinateGraph
 from coordgraph.errors import VerifyError
 from coordgraph.gemm import Gemm
 from coordgraph.parameters import LARGEST_INDEX, Parameters
+from coordgraph.tables import Table
 from coordgraph.tensors import Tensor
 
 __all__ = ["KernelEditor", "KernelGraph"]
@@ -44,6 +45,11 @@ class KernelGraph:
     def dangling(self) -> tuple[Dimension, ...]:
         """The tile numbers that no schedule has tied yet: the contract between passes."""
         return self.coordinates.dangling(MacroTileNumber)
+
+    @property
+    def plane(self) -> tuple[Dimension, ...]:
+        """Those of them that count the tiles of one product, which orders of visiting permute."""
+        return tuple(d for d in self.dangling if d.id != self.gemm.leading)
 
     @property
     def workgroup(self) -> Workgroup:
@@ -157,6 +163,10 @@ class KernelEditor:
     def assume(self, expr: Expr, maximum: int = LARGEST_INDEX) -> None:
         """State that an expression in the parameters stays small; checked at launch."""
         self.parameters = self.parameters.assume(expr, maximum)
+
+    def table(self, table: Table) -> None:
+        """Declare a table that index expressions may read."""
+        self.parameters = self.parameters.tabled(table)
 
     def kernel(self, *body: Operation, workgroup: str = "") -> None:
         """Replace the control graph."""

@@ -3,17 +3,32 @@
 Problem sizes are launch arguments; tile counts, shares and the like are expressions in them that
 the host evaluates once a launch. Bounds on them decide how wide index arithmetic must be, so they
 are checked at every launch.
+
+A parameter whose value reads a table, itself or through another parameter, is *deferred*: the
+kernel works it out when it begins. The host knows its bounds alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 from sympy import Expr, Integer, Symbol, sympify
 
 from coordgraph.errors import LaunchError, VerifyError
-from coordgraph.integers import Ranges, evaluate, index_symbol, simplify, size_symbol, to_text
+from coordgraph.integers import (
+    Ranges,
+    evaluate,
+    index_symbol,
+    simplify,
+    size_symbol,
+    symbols_of,
+    tables_in,
+    to_text,
+)
+from coordgraph.tables import Table, tabulate
 
 __all__ = ["LARGEST_INDEX", "LARGEST_SIZE", "Assumption", "Parameter", "Parameters"]
 
@@ -53,6 +68,7 @@ class Parameters:
 
     items: tuple[Parameter, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
+    tables: tuple[Table, ...] = ()
 
     def __iter__(self) -> Iterable[Parameter]:  # type: ignore[override]
         return iter(self.items)
@@ -72,6 +88,21 @@ class Parameters:
         """The parameters that a caller gives."""
         return tuple(p for p in self.items if p.value is None)
 
+    @cached_property
+    def deferred(self) -> frozenset[str]:
+        """The names of the parameters that the kernel itself works out from tables."""
+        found: set[str] = set()
+        for p in self.items:
+            if p.value is not None and (
+                tables_in(p.value) or any(s.name in found for s in symbols_of(p.value))
+            ):
+                found.add(p.name)
+        return frozenset(found)
+
+    def known_to_host(self, expr: Expr) -> bool:
+        """Whether the host can evaluate an expression in parameters at launch."""
+        return not tables_in(expr) and not any(s.name in self.deferred for s in symbols_of(expr))
+
     def define(self, name: str, value: Expr, minimum: int, note: str) -> tuple[Parameters, Expr]:
         """Add a derived parameter; a value that is a number is returned as it is."""
         value = simplify(sympify(value), self.ranges())
@@ -84,7 +115,15 @@ class Parameters:
         _, high = self.ranges().interval(value)
         maximum = LARGEST_INDEX if high is None else min(high, LARGEST_INDEX)
         parameter = Parameter(name, minimum, maximum, value, note)
-        return Parameters((*self.items, parameter), self.assumptions), parameter.symbol
+        return replace(self, items=(*self.items, parameter)), parameter.symbol
+
+    def give(self, parameter: Parameter) -> Parameters:
+        """Add a parameter that the caller gives."""
+        return replace(self, items=(*self.items, parameter))
+
+    def tabled(self, table: Table) -> Parameters:
+        """Add a table."""
+        return replace(self, tables=(*self.tables, table))
 
     def assume(self, expr: Expr, maximum: int) -> Parameters:
         """Add an assumption, unless it is there already or plainly true."""
@@ -93,7 +132,7 @@ class Parameters:
             raise VerifyError(f"{to_text(expr)} = {assumption.expr} is over {maximum}")
         if assumption.expr.is_Integer or assumption in self.assumptions:
             return self
-        return Parameters(self.items, (*self.assumptions, assumption))
+        return replace(self, assumptions=(*self.assumptions, assumption))
 
     def ranges(self, *, definitions: bool = False) -> Ranges:
         """What is known of the parameters' symbols; with their definitions for proofs of sizes."""
@@ -102,38 +141,87 @@ class Parameters:
             ranges = ranges.with_bounds(p.symbol, Integer(p.minimum), (Integer(p.maximum),))
             if definitions and p.value is not None:
                 ranges = ranges.with_definition(p.symbol, p.value)
+        for table in self.tables:
+            ranges = table.known_in(ranges)
         for assumption in self.assumptions:
             ranges = ranges.with_fact(assumption.expr, assumption.maximum)
         return ranges
 
-    def evaluate(self, given: Mapping[str, int]) -> dict[str, int]:
+    def evaluate(
+        self, given: Mapping[str, int], tables: Mapping[str, Sequence[int]] | None = None
+    ) -> dict[str, int]:
         """Every parameter's value, checked against its bounds and the assumptions.
 
+        Without the entries of tables, deferred parameters are left out, and assumptions are
+        checked for every value that they may have.
+
+        Args:
+            given: values of the parameters that the caller gives.
+            tables: entries of the given tables.
+
         Raises:
-            LaunchError: a given parameter is missing, unknown or out of bounds.
+            LaunchError: a given parameter is missing, unknown or out of bounds, or a table is not
+                as declared.
         """
+        values = self._of_host(given)
+        most = self._maximum(values)
+        if self.tables and tables is not None:
+            entries = tabulate(self.tables, tables, values)
+            for p in self.items:
+                if p.name in self.deferred and p.value is not None:
+                    values[p.name] = int(evaluate(p.value, {**values, **entries}))
+        for a in self.assumptions:
+            exact = all(s.name in values for s in symbols_of(a.expr))
+            value = int(evaluate(a.expr, values)) if exact else most(a.expr)
+            if value is None or value > a.maximum:
+                found = f"= {value} is" if exact else f"may be {value or 'too large'},"
+                raise LaunchError(
+                    f"{to_text(a.expr)} {found} over {a.maximum}, which the kernel's index "
+                    "arithmetic relies on; use a larger tile or part the problem"
+                )
+        for p in self.items:
+            if p.name in values:
+                _check_bounds(p, values[p.name])
+        return values
+
+    def launch(
+        self, given: Mapping[str, int], tables: Mapping[str, Sequence[int]]
+    ) -> dict[str, Any]:
+        """Every parameter's value and every table's entries, derived ones too; as `evaluate`."""
+        values = self.evaluate(given, tables)
+        return {**values, **tabulate(self.tables, tables, values)}
+
+    def _of_host(self, given: Mapping[str, int]) -> dict[str, int]:
+        """The values of all parameters that are not deferred."""
         unknown = sorted(set(given) - {p.name for p in self.given})
         if unknown:
             raise LaunchError(f"not a parameter of this kernel: {', '.join(unknown)}")
         values: dict[str, int] = {}
         for p in self.items:
+            if p.name in self.deferred:
+                continue
             if p.value is not None:
                 values[p.name] = int(evaluate(p.value, values))
             elif p.name in given:
                 values[p.name] = int(given[p.name])
+                _check_bounds(p, values[p.name])
             else:
                 raise LaunchError(f"the parameter '{p.name}' needs a value ({p.note})")
-            if p.value is None:
-                _check_bounds(p, values[p.name])
-        for a in self.assumptions:
-            if (value := int(evaluate(a.expr, values))) > a.maximum:
-                raise LaunchError(
-                    f"{to_text(a.expr)} = {value} is over {a.maximum}, which the kernel's index "
-                    "arithmetic relies on; use a larger tile or part the problem"
-                )
-        for p in self.items:
-            _check_bounds(p, values[p.name])
         return values
+
+    def _maximum(self, values: Mapping[str, int]) -> Callable[[Expr], int | None]:
+        """What expressions are at most, whatever tables hold; None where that is not known."""
+        ranges = Ranges()
+        for p in self.items:
+            low, high = Integer(p.minimum), Integer(p.maximum)
+            if p.name in values:
+                low = high = Integer(values[p.name])
+            ranges = ranges.with_bounds(p.symbol, low, (high,))
+            if p.name not in values and p.value is not None:
+                ranges = ranges.with_definition(p.symbol, p.value)
+        for table in self.tables:
+            ranges = table.known_in(ranges)
+        return lambda expr: ranges.interval(expr)[1]
 
 
 def _check_bounds(parameter: Parameter, value: int) -> None:

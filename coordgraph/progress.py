@@ -17,6 +17,7 @@ from coordgraph.control.operations import If, ReceivePartial, SendPartial
 from coordgraph.control.resolve import Node, resolve
 from coordgraph.coordinates.traverse import Direction, solve
 from coordgraph.errors import EvaluationError
+from coordgraph.integers import simplify
 from coordgraph.kernel import KernelGraph
 
 __all__ = ["WaitDirection", "wait_direction"]
@@ -27,9 +28,9 @@ WaitDirection = Literal["none", "lower", "higher", "mixed"]
 def wait_direction(graph: KernelGraph) -> WaitDirection:
     """Whether workgroups wait for lower or higher numbers; `mixed` where neither is proved.
 
-    The sender of a slot is the workgroup that the coordinate graph leads to from the slot. That
-    counts only if every `SendPartial` of the kernel sends to a slot from which the way leads back
-    to the sender itself.
+    The sender of a slot (and of a turn, where there are turns) is the workgroup that the coordinate
+    graph leads to from there. That counts only if from what every `SendPartial` of the kernel sends
+    the way leads back to the sender itself.
     """
     nodes = tuple(_live(resolve(graph.control.root.body, graph.scope())))
     sends = [node for node in nodes if isinstance(node.op, SendPartial)]
@@ -57,17 +58,16 @@ def _direction(node: Node, sender: Expr, workgroup: Expr) -> WaitDirection:
 
 
 def _sender(graph: KernelGraph, node: Node) -> Expr:
-    """The workgroup to which the slot of an operation leads."""
-    (slot,) = node.op.bindings["slot"]
-    (number,) = node.scope.reverse(slot).values
+    """The workgroup to which the slot of an operation, and its turn, lead."""
+    names = [name for role in ("slot", "turn") for name in node.op.bindings.get(role, ())]
     found = solve(
         graph.coordinates,
         Direction.FORWARD,
-        {slot: number},
+        dict(zip(names, node.scope.reverse(*names).values, strict=True)),
         [graph.workgroup.id],
         node.scope.ranges,
     )
-    return found.values[0]
+    return simplify(node.scope.expand(found.values[0]), node.scope.ranges)
 
 
 def _live(nodes: Iterable[Node]) -> Iterator[Node]:

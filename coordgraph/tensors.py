@@ -64,22 +64,33 @@ class Role(Enum):
     OUTPUT = "output"
     PARTIALS = "partials"
     """Workspace for accumulators on their way between workgroups; needs no initial value."""
+    TABLE = "table"
+    """Rising whole numbers that index expressions read; see `coordgraph.tables`."""
     FLAGS = "flags"
     """Workspace that must be zero at launch and is zero again when the kernel ends."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor argument; `shape` in elements, as the caller sees it, contiguous row-major."""
+    """A tensor argument; `shape` in elements, as the caller sees it.
+
+    It is contiguous row-major, but where `strides` (in elements) say otherwise.
+    """
 
     name: str
     dtype: str
     shape: tuple[Expr, ...]
     role: Role = Role.INPUT
+    strides: tuple[Expr, ...] | None = None
 
     @property
     def elements(self) -> Expr:
-        """How many elements it has."""
+        """How many elements there are from the first to the last."""
+        if self.strides is not None:
+            last: Expr = Integer(0)
+            for extent, stride in zip(self.shape, self.strides, strict=True):
+                last = last + (extent - 1) * stride
+            return last + 1
         count: Expr = Integer(1)
         for extent in self.shape:
             count = count * extent

@@ -2,19 +2,25 @@
 
 from passes.base import PASSES, Pass
 from passes.data_parallel import DataParallel
+from passes.grouped import Grouped
+from passes.hybrid_stream_k import HybridStreamK
 from passes.pipeline import Pipeline
 from passes.rasterize import Rasterize
 from passes.reorder import Reorder
+from passes.split_k import SplitK
 from passes.stream_k import StreamK
 from passes.two_tile_stream_k import TwoTileStreamK
 
 __all__ = [
     "PASSES",
     "DataParallel",
+    "Grouped",
+    "HybridStreamK",
     "Pass",
     "Pipeline",
     "Rasterize",
     "Reorder",
+    "SplitK",
     "StreamK",
     "TwoTileStreamK",
 ]

@@ -38,6 +38,10 @@ class DataParallel(Pass):
     establishes = ("scheduled",)
 
     def why_not(self, graph: KernelGraph) -> str | None:
+        if not self.persistent and not graph.parameters.known_to_host(number_of(graph.dangling)):
+            return (
+                "how many tiles there are is data; say persistent=true, and workgroups share them"
+            )
         if self.workgroups is None:
             return None
         if not self.persistent:

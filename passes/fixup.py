@@ -1,20 +1,35 @@
 """Fix-up: how the pieces of an output tile that several workgroups computed come together.
 
-One workspace slot and one flag for each workgroup: a workgroup's share is contiguous, so at most
-one of its segments is a piece of a tile that another workgroup owns. Who adds a slot lowers its
-flag, so the flags are zero again when the kernel ends. The order of the additions is fixed, which
-makes every run give the same bits.
+Who adds a slot lowers its flag, so the flags are zero again when the kernel ends. The order of the
+additions is fixed, which makes every run give the same bits.
 
-`peers`: the owner adds all others, one after another. `tree`: pieces are added in pairs, pairs of
-pairs and so on, many at the same time. With J peers, one after another come a send and J receives,
-or ceil(log2(J + 1)) sends and as many receives: a tree pays from about four peers on.
+- `peers`: a slot for each workgroup; the owner adds all others, one after another.
+- `tree`: pieces are added in pairs, pairs of pairs and so on, many at the same time. With J peers,
+  one after another come a send and J receives, or ceil(log2(J + 1)) sends and as many receives.
+- `turnstile`: a slot for each shared tile. The piece farthest from the owner's sends to it; every
+  other one, nearer and nearer, receives, and sends the sum on. The flag says whose turn it is. With
+  J peers J sends and J receives come one after another, but no workgroup adds more than one piece,
+  and only one tile of sums is read and written: it stays in the cache.
+
+A workgroup's share is contiguous, so at most one of its segments is a piece of a tile that another
+workgroup owns: with a slot for each workgroup, each is sent once.
 """
 
 from __future__ import annotations
 
-from sympy import Expr, Integer
+from dataclasses import dataclass
 
-from coordgraph.control.operations import Assign, Body, For, ReceivePartial
+from sympy import Expr, Gt, Integer, Lt
+
+from coordgraph.control.operations import (
+    Assign,
+    Body,
+    For,
+    If,
+    ReceivePartial,
+    SendPartial,
+    SetCoordinate,
+)
 from coordgraph.coordinates.dimensions import ForLoop, Linear, User, Workgroup
 from coordgraph.coordinates.edges import PassThrough, Tile
 from coordgraph.integers import bit_xor, floor_div, minimum
@@ -22,33 +37,109 @@ from coordgraph.kernel import KernelEditor
 from coordgraph.tensors import Role, Tensor
 from passes.tiles import MOST_WORKGROUPS
 
-__all__ = ["REDUCTIONS", "SLOT", "add_workspace", "receive_tree"]
+__all__ = [
+    "OWNERS",
+    "REDUCTIONS",
+    "SLOT",
+    "TURN",
+    "Pieces",
+    "add_workspace",
+    "unknown_option",
+]
 
-REDUCTIONS = ("peers", "tree")
-SLOT = "partial.slot"
+OWNERS = ("first", "last")
+REDUCTIONS = ("peers", "tree", "turnstile")
+SLOT, TURN = "partial.slot", "partial.turn"
 LEVEL = "fixup.level"
 
 
-def add_workspace(e: KernelEditor, sender: str, workgroups: Expr, accumulator: str) -> None:
-    """Add partials and flags; `sender` is the dimension whose index is the slot it sends to.
+def unknown_option(owner: str, reduction: str) -> str | None:
+    """Why there is no such fix-up, or None."""
+    if owner not in OWNERS:
+        return f"owner={owner} is unknown; there are {', '.join(OWNERS)}"
+    if reduction == "atomic":
+        return (
+            "reduction=atomic is not there: sums in the order of arrival have other bits in every "
+            "run; reduction=turnstile moves as little memory, in a fixed order"
+        )
+    if reduction not in REDUCTIONS:
+        return f"reduction={reduction} is unknown; there are {', '.join(REDUCTIONS)}"
+    return None
+
+
+def add_workspace(e: KernelEditor, slots: Expr, accumulator: str) -> None:
+    """Add partials and flags.
 
     partials --Tile--> slot, row, column; row and column are the output tile's; flags are one a
-    slot. A receiver binds the slot itself.
+    slot. What ties slots to those who send is the schedule's.
     """
     c = e.coordinates
     rows, columns = c["D.index.0"].size, c["D.index.1"].size
     assert rows is not None
     assert columns is not None
     e.tensors += (
-        Tensor("partials", accumulator, (workgroups, rows, columns), Role.PARTIALS),
-        Tensor("flags", "i32", (workgroups,), Role.FLAGS),
+        Tensor("partials", accumulator, (slots, rows, columns), Role.PARTIALS),
+        Tensor("flags", "i32", (slots,), Role.FLAGS),
     )
-    c.add(User("partials", workgroups * rows * columns, tensor="partials"))
-    c.add(User("flags", workgroups, tensor="flags"))
-    c.add(Linear(SLOT, workgroups, note="slot of a partial tile"))
+    c.add(User("partials", slots * rows * columns, tensor="partials"))
+    c.add(User("flags", slots, tensor="flags"))
+    c.add(Linear(SLOT, slots, note="slot of a partial tile"))
     c.connect(Tile("partials", (SLOT, "D.index.0", "D.index.1")))
     c.connect(PassThrough("flags", SLOT))
-    c.connect(PassThrough(SLOT, sender))
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The pieces of the output tile at hand, in the order of k, a workgroup each.
+
+    Args:
+        low, high: the workgroups with the first and the last piece; those between have the others.
+        first, count: iterations of this workgroup's piece.
+        depth: iterations of the whole tile.
+        slot: where a turnstile's accumulator is: one for each tile that is shared.
+    """
+
+    low: Expr
+    high: Expr
+    first: Expr
+    count: Expr
+    depth: Expr
+    slot: Expr
+
+    def finish(self, e: KernelEditor, owner: str, reduction: str, after: Body) -> Body:
+        """Receive what others have for this piece; then send it, or run `after`, if it is owned.
+
+        Args:
+            e: the kernel being built; the coordinates of loops are added.
+            owner: `first` or `last` piece of a tile.
+            reduction: one of `REDUCTIONS`.
+            after: the epilogue.
+        """
+        workgroup = Workgroup("workgroup").symbol
+        not_first, not_last = Gt(self.first, 0), Lt(self.first + self.count, self.depth)
+        if owner == "first":
+            away, others, shared, start, stop = 1, not_first, not_last, workgroup + 1, self.high + 1
+        else:
+            away, others, shared, start, stop = -1, not_last, not_first, self.low, workgroup
+        if reduction == "peers":
+            peers = For(SLOT, start, stop, body=(ReceivePartial(SLOT),))
+            return (If(others, (SendPartial(SLOT),), (If(shared, (peers,)), *after)),)
+        if reduction == "tree":
+            owner_of, farthest = (self.low, self.high)[::away]
+            tree = receive_tree(e, owner_of, farthest, away)
+            partial = If(Lt(self.count, self.depth), tree)
+            return (partial, If(others, (SendPartial(SLOT),), after))
+        slot, turn = Assign("slot", self.slot), Assign("turn", workgroup - self.low)
+        before = Assign("turn_before", turn.symbol + away)
+        # A range of one slot, as of several that are waited for.
+        add = For(SLOT, slot.symbol, slot.symbol + 1, body=(ReceivePartial(SLOT, turn=TURN),))
+        pass_on = SetCoordinate(SLOT, slot.symbol, (SendPartial(SLOT, turn=TURN),))
+        return (
+            slot,
+            turn,
+            If(shared, (before, SetCoordinate(TURN, before.symbol, (add,)))),
+            If(others, (SetCoordinate(TURN, turn.symbol, (pass_on,)),), after),
+        )
 
 
 def receive_tree(e: KernelEditor, owner: Expr, farthest: Expr, away: int) -> Body:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordgraph import KernelGraph
-from coordgraph.coordinates.dimensions import MacroTileNumber
-from coordgraph.coordinates.edges import Bands
+from coordgraph.coordinates.dimensions import Linear, MacroTileNumber
+from coordgraph.coordinates.edges import Bands, Curve
 from coordgraph.parameters import LARGEST_INDEX
 from passes.base import Pass
 from passes.tiles import accumulation_loop, number_of
@@ -14,11 +14,12 @@ from passes.tiles import accumulation_loop, number_of
 __all__ = ["Rasterize"]
 
 AXES = ("m", "n")
+ORDERS = ("columns", *Curve.FUNCTIONS)
 
 
 @dataclass(frozen=True)
 class Rasterize(Pass):
-    """Visit output tiles in bands of `width` rows, column by column inside a band.
+    """Visit output tiles in bands of `width` rows, column by column or along a curve in a band.
 
     W workgroups that work on neighbours in this order read `width` tile rows of A and about
     `W / width` tile columns of B, instead of one row and W columns. Before: dangling m and n.
@@ -26,18 +27,28 @@ class Rasterize(Pass):
 
         m, n --Bands(width)--> tile.raster
 
-    The last band may be narrower; the order has no padding.
+    The last band may be narrower; the order has no padding. With a curve a band is cut into squares
+    of `width` x `width`, each walked along the curve; what is left of the columns, and a last band
+    that is narrower, go column by column::
+
+        m, n --Curve(order, width)--> raster.row, raster.column --Bands(width)--> tile.raster
+
+    So of any number of workgroups those that work on neighbours in the order are close in the
+    plane: 4^k of them within a square of 2^k rows and columns.
 
     Args:
         width: rows of a band.
         snake: walk every other band's columns backwards, so that a band begins where the one
             before it ended.
         along: `m` for bands of rows; `n` for bands of columns, each walked row by row.
+        order: of the tiles in a band: `columns`, or `hilbert` or `morton` in its squares; a width
+            is then a power of two.
     """
 
     width: int = 8
     snake: bool = False
     along: str = "m"
+    order: str = "columns"
 
     name = "rasterize"
     establishes = ("problem",)
@@ -47,14 +58,23 @@ class Rasterize(Pass):
             return f"width={self.width} is outside 1..{LARGEST_INDEX}"
         if self.along not in AXES:
             return f"along={self.along} is unknown; there are {', '.join(AXES)}"
-        if len(graph.dangling) != 2:
+        if self.order not in ORDERS:
+            return f"order={self.order} is unknown; there are {', '.join(ORDERS)}"
+        if self.curved and (self.width & (self.width - 1) or not 2 <= self.width <= Curve.MOST):
+            return f"width={self.width}: a curve needs a power of two, 2 to {Curve.MOST}"
+        if len(graph.plane) != 2:
             return "it needs a row and a column; put it before passes that flatten them"
         return None
+
+    @property
+    def curved(self) -> bool:
+        """Squares of a band are walked along a curve."""
+        return self.order != "columns"
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         if (self.width, self.snake, self.along) == (1, False, "m"):
             return graph  # row by row, as every schedule does by itself
-        numbers = graph.dangling
+        numbers = graph.plane
         across, walked = numbers if self.along == "m" else reversed(numbers)
         loop = accumulation_loop(graph).dim
         tiles, columns = number_of(numbers), number_of((walked, graph.coordinates[loop]))
@@ -63,5 +83,12 @@ class Rasterize(Pass):
             c = e.coordinates
             order = MacroTileNumber(c.fresh("tile.raster"), tiles, note="visiting order")
             c.add(order)
-            c.connect(Bands((across.id, walked.id), order.id, self.width, self.snake))
+            above = (across.id, walked.id)
+            if self.curved:
+                names = (c.fresh("raster.row"), c.fresh("raster.column"))
+                for name, dim in zip(names, (across, walked), strict=True):
+                    c.add(Linear(name, dim.size))
+                c.connect(Curve(above, names, self.order, self.width))
+                above = names
+            c.connect(Bands(above, order.id, self.width, self.snake))
         return e.graph

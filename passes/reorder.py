@@ -42,14 +42,14 @@ class Reorder(Pass):
     def why_not(self, graph: KernelGraph) -> str | None:
         if self.group < 1:
             return f"group={self.group} must be at least 1"
-        if self.swap and len(graph.dangling) < 2:
+        if self.swap and len(graph.plane) < 2:
             return "there is nothing to swap: the tile numbers are flattened already"
         return None
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         if not self.swap and self.group == 1:
             return graph
-        numbers = graph.dangling
+        numbers = graph.plane
         tiles = number_of(numbers)
         order = tuple(reversed(numbers)) if self.swap else numbers
         with graph.edit(str(self)) as e:

@@ -8,8 +8,8 @@ from coordgraph import KernelGraph
 from coordgraph.coordinates.dimensions import Linear
 from coordgraph.parameters import LARGEST_INDEX
 from passes.base import Pass
-from passes.fixup import REDUCTIONS
-from passes.streaming import OWNERS, Stream, add_loops
+from passes.fixup import unknown_option
+from passes.streaming import Stream, add_loops
 from passes.tiles import (
     MOST_WORKGROUPS,
     TileWork,
@@ -27,13 +27,9 @@ def check_stream_options(
     """Why the options that all Stream-K schedules share are wrong, or None."""
     if workgroups is not None and not 1 <= workgroups <= MOST_WORKGROUPS:
         return f"workgroups={workgroups} is outside 1..{MOST_WORKGROUPS}"
-    if owner not in OWNERS:
-        return f"owner={owner} is unknown; there are {', '.join(OWNERS)}"
     if not 1 <= least <= LARGEST_INDEX:
         return f"least={least} is outside 1..{LARGEST_INDEX}"
-    if reduction not in REDUCTIONS:
-        return f"reduction={reduction} is unknown; there are {', '.join(REDUCTIONS)}"
-    return None
+    return unknown_option(owner, reduction)
 
 
 @dataclass(frozen=True)
@@ -52,7 +48,7 @@ class StreamK(Pass):
         workgroups: the grid; None makes it a launch argument.
         owner: `first` or `last` segment of a shared tile runs the epilogue; see `Stream`.
         least: iterations in a share, at least; see `Stream`.
-        reduction: how a shared tile's pieces are added up: `peers` or `tree`; see `Stream`.
+        reduction: how a shared tile's pieces are added up; see `Stream`.
     """
 
     workgroups: int | None = None

@@ -6,31 +6,22 @@ inner accumulation loop; a *segment* is the part of a share that lies in one out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sympy import Expr, Gt, Integer, Lt
+from sympy import Expr, Integer, Lt
 
-from coordgraph.control.operations import (
-    Assign,
-    Body,
-    For,
-    If,
-    ReceivePartial,
-    SendPartial,
-    SetCoordinate,
-)
+from coordgraph.control.operations import Assign, Body, For, If, SetCoordinate
 from coordgraph.coordinates.dimensions import Dimension, ForLoop, Linear, Workgroup
-from coordgraph.coordinates.edges import PassThrough, Split, Tile
+from coordgraph.coordinates.edges import Join, PassThrough, Split, Tile
 from coordgraph.integers import ceil_div, floor_div, maximum, minimum
 from coordgraph.kernel import KernelEditor
 from coordgraph.parameters import LARGEST_INDEX
-from passes.fixup import SLOT, add_workspace, receive_tree
+from passes.fixup import SLOT, TURN, Pieces, add_workspace
 from passes.tiles import TileWork
 
-__all__ = ["OWNERS", "Stream", "add_loops"]
+__all__ = ["Stream", "add_loops"]
 
-OWNERS = ("first", "last")
 TILE, ACCUMULATE = "for_tile", "for_k"
 
 
@@ -55,8 +46,9 @@ class Stream:
         least: iterations in a share, at least. Where the range is short, workgroups that would
             spend more on bringing partials together than on their iterations leave at once.
         reduction: how pieces of a shared tile come together: the owner adds its `peers` one after
-            another, or pieces are added by a `tree`; see `passes.fixup`. A tree pays where a
-            tile has more than about seven peers.
+            another, pieces are added by a `tree`, or they go through a `turnstile`, one by one
+            into one accumulator; see `passes.fixup`. A tree pays where a tile has more than about
+            seven peers.
     """
 
     space: Linear
@@ -86,7 +78,13 @@ class Stream:
         c.connect(Tile(self.space.id, ("sk.workgroup", "sk.local")))
         c.connect(PassThrough("sk.workgroup", "workgroup"))
         c.connect(Split("sk.local", (TILE, ACCUMULATE), (Integer(1), Integer(1))))
-        add_workspace(e, "sk.workgroup", self.workgroups, accumulator)
+        add_workspace(e, self.workgroups, accumulator)
+        if self.reduction == "turnstile":
+            # The slot is that of the tile's first workgroup; turns count from there.
+            c.add(Linear(TURN, note="pieces of the tile before this one"))
+            c.connect(Join((SLOT, TURN), "sk.workgroup", (Integer(1), Integer(1))))
+        else:
+            c.connect(PassThrough(SLOT, "sk.workgroup"))
         return share
 
     def control(self, e: KernelEditor, work: TileWork, share: Expr) -> Body:
@@ -106,13 +104,13 @@ class Stream:
         mine = Assign("iterations", minimum(share, iterations - share * workgroup))
         first = Assign("k_first", k_first)
         count = Assign("k_count", minimum(self.depth - first.symbol, mine.symbol - tile))
-        finish = self._finish(e, work, holder, first, count)
+        low, high = holder(Integer(0)), holder(self.depth - 1)
+        pieces = Pieces(low, high, first.symbol, count.symbol, self.depth, slot=low)
+        finish = pieces.finish(e, self.owner, self.reduction, work.after)
         segment = (
             first,
             count,
-            *work.before,
-            work.accumulate(ACCUMULATE, count.symbol),
-            SetCoordinate(ACCUMULATE, Integer(0), finish),
+            *work.part(ACCUMULATE, count.symbol, finish),
         )
         if self.owner == "first":
             step = minimum(self.depth - k_first, mine.symbol - tile)
@@ -121,31 +119,6 @@ class Stream:
             walk = self._backwards(e, share * workgroup, mine, segment)
         # A workgroup without iterations leaves at once; nobody waits for it.
         return (If(Lt(share * workgroup, iterations), (mine, *walk)),)
-
-    def _finish(
-        self,
-        e: KernelEditor,
-        work: TileWork,
-        holder: Callable[[Expr], Expr],
-        first: Assign,
-        count: Assign,
-    ) -> Body:
-        """Send, or run what follows the accumulation; before that receive from the peers."""
-        workgroup = Workgroup("workgroup").symbol
-        low, high = holder(Integer(0)), holder(self.depth - 1)
-        not_first, not_last = Gt(first.symbol, 0), Lt(first.symbol + count.symbol, self.depth)
-        if self.owner == "first":
-            others, shared, start, stop = not_first, not_last, workgroup + 1, high + 1
-            owner, farthest, away = low, high, 1
-        else:
-            others, shared, start, stop = not_last, not_first, low, workgroup
-            owner, farthest, away = high, low, -1
-        send = (SendPartial(SLOT),)
-        if self.reduction == "tree":
-            tree = receive_tree(e, owner, farthest, away)
-            return (If(Lt(count.symbol, self.depth), tree), If(others, send, work.after))
-        peers = For(SLOT, start, stop, body=(ReceivePartial(SLOT),))
-        return (If(others, send, (If(shared, (peers,)), *work.after)),)
 
     def _backwards(self, e: KernelEditor, begin: Expr, mine: Assign, segment: Body) -> Body:
         """Segments from the last to the first."""

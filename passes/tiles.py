@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sympy import Expr, Integer
 
 from coordgraph import KernelGraph, PassError
-from coordgraph.control.operations import Body, For, accumulates
+from coordgraph.control.operations import Body, For, Locate, SetCoordinate, accumulates
 from coordgraph.coordinates.dimensions import Dimension, Workgroup
 from coordgraph.coordinates.edges import Flatten, PassThrough
 from coordgraph.kernel import KernelEditor
-from coordgraph.parameters import Parameter, Parameters
+from coordgraph.parameters import Parameter
 
 __all__ = ["TileWork", "accumulation_loop", "flatten_into", "number_of", "workgroup_count"]
 
@@ -28,22 +28,40 @@ def accumulation_loop(graph: KernelGraph) -> For:
 
 @dataclass(frozen=True)
 class TileWork:
-    """The control of one output tile: what precedes the accumulation, the loop, what follows."""
+    """The control of one output tile: what precedes the accumulation, the loop, what follows.
+
+    `around` is where coordinates of the tile are located, if some are.
+    """
 
     before: Body
     loop: For
     after: Body
+    around: Locate | None = None
 
     @classmethod
     def of(cls, graph: KernelGraph) -> TileWork:
         """Take a problem-level graph apart."""
         loop, body = accumulation_loop(graph), graph.control.root.body
+        around = None
+        if len(body) == 1 and isinstance(body[0], Locate):
+            around, body = body[0], body[0].body
         at = body.index(loop)
-        return cls(body[:at], loop, body[at + 1 :])
+        return cls(body[:at], loop, body[at + 1 :], around)
 
     def whole(self) -> Body:
         """One output tile from beginning to end."""
-        return (*self.before, self.loop, *self.after)
+        return self._located((*self.before, self.loop, *self.after))
+
+    def part(self, dim: str, stop: Expr, after: Body) -> Body:
+        """`stop` iterations of one output tile, counted by another dimension, then `after`."""
+        finish = SetCoordinate(dim, Integer(0), after)
+        body = (*self.before, self.accumulate(dim, stop), finish)
+        if self.around is None:
+            return body
+        return (SetCoordinate(dim, Integer(0), self._located(body)),)
+
+    def _located(self, body: Body) -> Body:
+        return body if self.around is None else (replace(self.around, body=body),)
 
     def accumulate(self, dim: str, stop: Expr) -> For:
         """The accumulation over `stop` iterations counted by another dimension."""
@@ -73,7 +91,7 @@ def workgroup_count(e: KernelEditor, workgroups: int | None) -> Expr:
         count: Expr = Integer(workgroups)
     else:
         given = Parameter("workgroups", 1, MOST_WORKGROUPS, note="workgroups to launch")
-        e.parameters = Parameters((*e.parameters.items, given), e.parameters.assumptions)
+        e.parameters = e.parameters.give(given)
         count = given.symbol
     e.coordinates.add(Workgroup("workgroup", count))
     return count

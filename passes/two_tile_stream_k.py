@@ -1,160 +1,35 @@
-"""`TwoTileStreamK`: stream what does not fill whole waves, the rest data-parallel."""
+"""`TwoTileStreamK`: one to two tiles a workgroup are streamed, the rest data-parallel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from sympy import Expr, Integer
 
-from coordgraph import KernelGraph
-from coordgraph.control.operations import Body, For, Scope, SetCoordinate
-from coordgraph.coordinates.dimensions import ForLoop, Linear, Selector, Workgroup
-from coordgraph.coordinates.edges import PassThrough, Split, Sunder, Tile
 from coordgraph.integers import equal, floor_div, floor_mod, maximum, select
-from coordgraph.kernel import KernelEditor
-from passes.base import Pass
-from passes.stream_k import check_stream_options
-from passes.streaming import ACCUMULATE, TILE, Stream, add_loops
-from passes.tiles import TileWork, flatten_into, number_of, workgroup_count
+from passes.partly_streamed import PartlyStreamed
 
 __all__ = ["TwoTileStreamK"]
 
-ORDERS = ("sk", "dp")
-WAVES = ("strided", "contiguous")
-Walk = Callable[[Body], For]
-"""Puts the loop over a workgroup's data-parallel tiles around one tile's work."""
-
 
 @dataclass(frozen=True)
-class TwoTileStreamK(Pass):
+class TwoTileStreamK(PartlyStreamed):
     """Each workgroup streams one to two tiles' worth; whole waves of tiles are data-parallel.
 
     With T output tiles of TK iterations and W workgroups, `T div W - 1` waves are data-parallel,
-    all of them where W divides T, none where T < W. Before: dangling m and n. After::
+    all of them where W divides T, none where T < W; `((T mod W) + W)·TK` iterations are streamed.
+    So a tile has two contributors at most. Before: dangling m and n, a loop over k tiles. After::
 
         m, n, k_tile --Flatten--> global --Sunder--> sk.tiles, dp.tiles, selector
         sk.tiles --Tile--> workgroup, sk.local --Split{1, 1}--> ForTile, ForK
         dp.tiles --Tile--> dp.wave, workgroup, dp.local --PassThrough--> ForK
 
-    Args:
-        workgroups: the grid; None makes it a launch argument.
-        owner: `first` or `last` segment of a shared tile runs the epilogue; see `Stream`.
-        first: which part comes first, in the tile space and in time: `sk` or `dp`.
-        waves: which data-parallel tiles a workgroup has. `strided`: every W-th, so that at any
-            time W neighbours are worked on and share what they read in the L2 cache.
-            `contiguous`: neighbours, as the paper draws it; the last line above is then
-            `dp.tiles --Tile--> workgroup, dp.local --Split{1, 1}--> ForTile, ForK`.
-        least: iterations in a streamed share, at least; see `Stream`.
-        reduction: how a shared tile's pieces are added up: `peers` or `tree`; see `Stream`.
+    Options are those of `PartlyStreamed`.
     """
 
-    workgroups: int | None = None
-    owner: str = "first"
-    first: str = "sk"
-    waves: str = "strided"
-    least: int = 1
-    reduction: str = "peers"
-
     name = "two-tile-stream-k"
-    establishes = ("scheduled",)
 
-    def why_not(self, graph: KernelGraph) -> str | None:
-        if self.first not in ORDERS:
-            return f"first={self.first} is unknown; there are {', '.join(ORDERS)}"
-        if self.waves not in WAVES:
-            return f"waves={self.waves} is unknown; there are {', '.join(WAVES)}"
-        return check_stream_options(self.workgroups, self.owner, self.least, self.reduction)
-
-    def apply(self, graph: KernelGraph) -> KernelGraph:
-        work, numbers = TileWork.of(graph), graph.dangling
-        k_tile = graph.coordinates[work.loop.dim]
-        depth = k_tile.size
-        assert depth is not None
-        tiles = number_of(numbers)
-        with graph.edit(str(self)) as e:
-            e.level = "scheduled"
-            e.assume(tiles * depth)
-            count = workgroup_count(e, self.workgroups)
-            waves = _waves(e, tiles, count)
-            streamed = e.parameter(
-                "sk_tiles", tiles - waves * count, minimum=0, note="output tiles that are streamed"
-            )
-            # The tiles and iterations that there are, stated of their parts: from that proofs see
-            # that the number of a tile fits 32 bits.
-            e.assume(waves * count + streamed)
-            e.assume((waves * count + streamed) * depth)
-            c = e.coordinates
-            space = c.add(Linear("global", tiles * depth, note="global M/N/K tiles"))
-            flatten_into(e, (*numbers, k_tile), space.id)
-            sk = c.add(Linear("sk.tiles", streamed * depth, note="Stream-K portion"))
-            dp = c.add(Linear("dp.tiles", waves * count * depth, note="data-parallel portion"))
-            selector = c.add(Selector("selector", Integer(2), note="SK/DP"))
-            parts = (sk, dp) if self.first == "sk" else (dp, sk)
-            c.connect(Sunder(space.id, (*(p.id for p in parts), selector.id)))
-            add_loops(e)
-            place = {p.id: Integer(i) for i, p in enumerate(parts)}
-            chosen = {selector.id: place[sk.id]}
-            stream = Stream(
-                sk,
-                numbers,
-                k_tile.id,
-                depth,
-                count,
-                self.owner,
-                chosen,
-                least=self.least,
-                reduction=self.reduction,
-            )
-            share = stream.tie(e, graph.gemm.accumulator)
-            tie = _tie_strided if self.waves == "strided" else _tie_contiguous
-            walk = tie(e, dp.id, waves, count, depth)
-            control = {
-                sk.id: Scope("stream-k", stream.control(e, work, share)),
-                dp.id: Scope("data-parallel", (walk(_whole_tile(depth, work)),)),
-            }
-            e.kernel(
-                *(SetCoordinate(selector.id, place[p.id], (control[p.id],)) for p in parts),
-                workgroup="workgroup",
-            )
-        return e.graph
-
-
-def _waves(e: KernelEditor, tiles: Expr, count: Expr) -> Expr:
-    """Data-parallel waves: all where they fit exactly, else one fewer than fit."""
-    fit = floor_div(tiles, count)
-    fewer = maximum(fit - 1, Integer(0))
-    waves = select(equal(floor_mod(tiles, count), 0), fit, fewer)
-    return e.parameter("dp_waves", waves, minimum=0, note="data-parallel tiles per workgroup")
-
-
-def _tie_strided(e: KernelEditor, space: str, waves: Expr, count: Expr, depth: Expr) -> Walk:
-    """A wave of neighbouring tiles after another, one tile of each for every workgroup."""
-    c = e.coordinates
-    c.add(ForLoop("dp.wave", waves, name="Wave"))
-    c.add(Workgroup("dp.workgroup", count))
-    c.add(Linear("dp.local", depth, note="the iterations of a data-parallel tile"))
-    c.connect(Tile(space, ("dp.wave", "dp.workgroup", "dp.local")))
-    c.connect(PassThrough("dp.workgroup", "workgroup"))
-    c.connect(PassThrough("dp.local", ACCUMULATE))
-    return lambda tile: For("dp.wave", Integer(0), waves, body=tile)
-
-
-def _tie_contiguous(e: KernelEditor, space: str, waves: Expr, count: Expr, depth: Expr) -> Walk:
-    """Neighbouring tiles for every workgroup."""
-    c, local = e.coordinates, waves * depth
-    c.add(Workgroup("dp.workgroup", count))
-    c.add(Linear("dp.local", local, note="a workgroup's data-parallel iterations"))
-    c.connect(Tile(space, ("dp.workgroup", "dp.local")))
-    c.connect(PassThrough("dp.workgroup", "workgroup"))
-    c.connect(Split("dp.local", (TILE, ACCUMULATE), (Integer(1), Integer(1))))
-    return lambda tile: For(TILE, Integer(0), local, depth, tile)
-
-
-def _whole_tile(depth: Expr, work: TileWork) -> Body:
-    """One output tile from beginning to end."""
-    return (
-        *work.before,
-        work.accumulate(ACCUMULATE, depth),
-        SetCoordinate(ACCUMULATE, Integer(0), work.after),
-    )
+    def whole_waves(self, tiles: Expr, workgroups: Expr) -> Expr:
+        fit = floor_div(tiles, workgroups)
+        fewer = maximum(fit - 1, Integer(0))
+        return select(equal(floor_mod(tiles, workgroups), 0), fit, fewer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from rich.table import Table
@@ -37,7 +38,7 @@ MEANING = {
 class Summary:
     """The numbers of a schedule."""
 
-    tiles: tuple[int, int, int]
+    tiles: tuple[int, ...]
     workgroups: int
     idle: int
     least: int
@@ -64,14 +65,14 @@ class Summary:
     @property
     def iterations(self) -> int:
         """Of the whole problem."""
-        m, n, k = self.tiles
-        return m * n * k
+        return prod(self.tiles)
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Label and text."""
-        m, n, k = self.tiles
+        *output, depth = self.tiles
         work = f"{self.iterations} iteration{_s(self.iterations)}"
-        yield "tiles", f"{m} x {n} = {m * n} of the output, {k} deep: {work}"
+        counts = f"{' x '.join(map(str, output))} = {prod(output)}"
+        yield "tiles", f"{counts} of the output, {depth} deep: {work}"
         share = f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
         idle = f", {self.idle} idle" if self.idle else ""
         yield "workgroups", f"{self.workgroups}{idle}, {share} iteration{_s(self.most)} each"

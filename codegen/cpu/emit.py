@@ -7,6 +7,7 @@ and calls `gemm` for the workgroup there, until none is left.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -43,6 +44,7 @@ class HostWalker(Walker):
     """
 
     widest = True
+    derives = False
 
     def __init__(self, graph: KernelGraph, triple: str = "") -> None:
         if graph.coordinates.of_kind(Workitem):
@@ -62,11 +64,21 @@ class HostWalker(Walker):
         """The integer arguments, in order."""
         return [scalar.name for scalar in self.arguments.scalars.values()]
 
+    @property
+    def tables(self) -> list[str]:
+        """The derived tables, which the caller works out."""
+        return [t.name for t in self.graph.parameters.tables if t.derived]
+
+    def _entry(self, table: str, place: ir.Value) -> ir.Value:
+        address = self.builder.gep(self.given[table], [place], source_etype=I32)
+        return self.builder.load(address, typ=I32, align=4)
+
     def build(self) -> ir.Module:
         """The module."""
         module = ir.Module(KERNEL_NAME)
         module.triple = self.triple
         tensors, floats = [t.name for t in self.graph.tensors], self.arguments.floats
+        tensors += self.tables
         types: list[Any] = [POINTER] * (len(tensors) + 1)
         types += [float_type(self.accumulator)] * len(floats)
         types += [I64] * (len(self.parameters) + 1)
@@ -79,8 +91,8 @@ class HostWalker(Walker):
             argument.name = name
             self.given[name] = argument
         # C may be D, and other threads write the workspace.
-        alone = [t.name for t in self.graph.tensors if t.role is Role.INPUT]
-        for name in (*alone, "buffers"):
+        alone = [t.name for t in self.graph.tensors if t.role in (Role.INPUT, Role.TABLE)]
+        for name in (*alone, *self.tables, "buffers"):
             self.given[name].add_attribute("noalias")
         self._body(function)
         self._run(module, function)
@@ -93,7 +105,13 @@ class HostWalker(Walker):
         self.elements = Elements(self.builder, self.accumulator)
         self.values.clear()
         self.expressions = Expressions(
-            self.builder, self.values, lambda _: None, self.given, self.bounds, widest=True
+            self.builder,
+            self.values,
+            lambda _: None,
+            self.given,
+            self.bounds,
+            widest=True,
+            tables={t.name: partial(self._entry, t.name) for t in self.graph.parameters.tables},
         )
         for p in self.graph.parameters.items:
             self.values[p.symbol] = self.given[p.name]
@@ -210,17 +228,18 @@ class HostWalker(Walker):
 
     def emit_SignalFlag(self, node: Node, op: ops.SignalFlag) -> None:
         """Raise a flag: what was stored before is seen by whoever sees it up."""
-        self._set_flag(node, op.flag, 1)
+        self._set_flag(node, op.flag, self.raised(node, op.turn))
 
     def emit_WaitFlag(self, node: Node, op: ops.WaitFlag) -> None:
         """Look at a flag until it is up."""
         address, b = self._address(node, op.flag)[0], self.builder
+        raised = self.raised(node, op.turn)
         again, up = b.append_basic_block("flag.wait"), b.append_basic_block("flag.up")
         pause = b.append_basic_block("flag.pause")
         b.branch(again)
         b.position_at_end(again)
         flag = b.load_atomic(address, "acquire", 4, typ=I32)
-        b.cbranch(b.icmp_unsigned("!=", flag, ir.Constant(I32, 0)), up, pause)
+        b.cbranch(b.icmp_unsigned("==", flag, raised), up, pause)
         b.position_at_end(pause)
         machine = self.triple.partition("-")[0]
         if machine in _PAUSE:
@@ -231,12 +250,12 @@ class HostWalker(Walker):
 
     def emit_ClearFlag(self, node: Node, op: ops.ClearFlag) -> None:
         """Lower a flag."""
-        self._set_flag(node, op.flag, 0)
+        self._set_flag(node, op.flag, ir.Constant(I32, 0))
 
-    def _set_flag(self, node: Node, dim: str, value: int) -> None:
+    def _set_flag(self, node: Node, dim: str, value: ir.Value) -> None:
         # An exchange, because llvmlite's atomic store takes no untyped pointer.
         address, _ = self._address(node, dim)
-        self.builder.atomic_rmw("xchg", address, ir.Constant(I32, value), "release")
+        self.builder.atomic_rmw("xchg", address, value, "release")
 
     # Registers
 

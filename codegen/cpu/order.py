@@ -7,7 +7,7 @@ however few threads there are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
@@ -21,7 +21,11 @@ __all__ = ["starting_order"]
 
 
 def starting_order(
-    graph: KernelGraph, waits: WaitDirection, count: int, given: Mapping[str, int]
+    graph: KernelGraph,
+    waits: WaitDirection,
+    count: int,
+    given: Mapping[str, int],
+    tables: Mapping[str, Sequence[int]] | None = None,
 ) -> Array | None:
     """Workgroup numbers in the order to start them, or None where they just count up.
 
@@ -30,6 +34,7 @@ def starting_order(
         waits: for whom its workgroups wait.
         count: how many workgroups there are.
         given: the launch arguments.
+        tables: entries of the tables that the graph reads.
 
     Raises:
         LaunchError: workgroups wait for each other in a circle.
@@ -40,13 +45,18 @@ def starting_order(
         case "higher":
             return np.arange(count - 1, -1, -1, dtype=np.int64)
         case "mixed":
-            return _topological(graph, count, given)
+            return _topological(graph, count, given, tables)
 
 
-def _topological(graph: KernelGraph, count: int, given: Mapping[str, int]) -> Array:
+def _topological(
+    graph: KernelGraph,
+    count: int,
+    given: Mapping[str, int],
+    tables: Mapping[str, Sequence[int]] | None,
+) -> Array:
     """Every workgroup after those that it waits for."""
     before: dict[int, list[int]] = {workgroup: [] for workgroup in range(count)}
-    for waiting, signals in sorted(trace(graph, given).wait_edges()):
+    for waiting, signals in sorted(trace(graph, given, tables).wait_edges()):
         before[waiting].append(signals)
     try:
         return np.array(list(TopologicalSorter(before).static_order()), dtype=np.int64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -27,6 +27,7 @@ from codegen.cpu.workspace import Workspaces
 from codegen.kernel import Kernel
 from codegen.llvm import host_machine, optimize
 from coordgraph import CodegenError, KernelGraph, LaunchError
+from coordgraph.gemm import OFFSETS
 from coordgraph.integers import compile_function
 from coordgraph.interpreter.arguments import Array, numpy_dtype
 from coordgraph.progress import wait_direction
@@ -90,6 +91,7 @@ class HostKernel(Kernel):
         stream: Any = None,
         *,
         workgroups: int | None = None,
+        offsets: Any = None,
         threads: int | None = None,
     ) -> Array:
         """Compute D; see `Kernel`.
@@ -99,12 +101,13 @@ class HostKernel(Kernel):
             alpha, beta: scalars of the epilogue.
             stream: the host has none; must be None.
             workgroups: where the graph leaves it open; by default two a thread.
+            offsets: of groups.
             threads: by default `COORDGRAPH_THREADS`, or one a processor.
         """
         if stream is not None:
             raise LaunchError("the host has no streams; leave stream out")
         alpha, beta = number(alpha, "alpha"), number(beta, "beta")
-        views = numpy_views(a, b, c, out)
+        views = numpy_views(a, b, c, out, offsets)
         given = problem_parameters(self.graph, views, beta=beta)
         check_call(self.graph, views, beta=beta)
         threads = thread_count(threads)
@@ -113,16 +116,18 @@ class HostKernel(Kernel):
             given["workgroups"] = default if workgroups is None else workgroups
         elif workgroups is not None:
             raise LaunchError("this graph fixes its workgroups; schedule it with workgroups=None")
-        plan = self._plan(tuple(given.items()))
+        tables = () if offsets is None else ((OFFSETS, tuple(map(int, offsets))),)
+        plan = self._plan(tuple(given.items()), tables)
         result = plan.new_output() if out is None else out
         views.setdefault("D", numpy_view(result, "out"))
         self._launch(plan, views, (alpha, beta), min(threads, plan.workgroups))
         return result
 
-    def _make_plan(self, given: tuple[tuple[str, int], ...]) -> _Plan:
-        """What launches of one size share."""
-        values = self.graph.parameters.evaluate(dict(given))
-        return self._formulas.plan(values, self.waits, dict(given))
+    def _make_plan(
+        self, given: tuple[tuple[str, int], ...], tables: tuple[tuple[str, tuple[int, ...]], ...]
+    ) -> _Plan:
+        """What launches of one size, and with the same tables, share."""
+        return self._formulas.plan(self.waits, dict(given), dict(tables))
 
     def _launch(
         self,
@@ -143,6 +148,7 @@ class HostKernel(Kernel):
                 else None
                 for t in self.graph.tensors
             ]
+            pointers += [table.ctypes.data for table in plan.tables]
             counter = ctypes.c_int64(0)
             order = None if plan.order is None else plan.order.ctypes.data
             head = (order, ctypes.addressof(counter), plan.workgroups, *pointers)
@@ -172,6 +178,7 @@ class _Plan:
     workspace: Mapping[str, int]
     flags: tuple[str, ...]
     order: Array | None
+    tables: tuple[Array, ...]
     shape: tuple[int, ...]
     kind: np.dtype[Any]
 
@@ -197,11 +204,14 @@ class _Formulas:
         wanted = [size, *self.output.shape, *(t.elements for t in self.workspace)]
         self._values = compile_function(wanted, symbols)
 
-    def plan(self, values: dict[str, int], waits: Any, given: Mapping[str, int]) -> _Plan:
+    def plan(
+        self, waits: Any, given: Mapping[str, int], tables: Mapping[str, Sequence[int]]
+    ) -> _Plan:
         """Evaluate for one size."""
-        count, m, n, *elements = self._values(
-            *(values[p.name] for p in self.graph.parameters.items)
-        )
+        parameters, axes = self.graph.parameters, len(self.output.shape)
+        values = parameters.launch(given, tables)
+        count, *numbers = self._values(*(values[p.name] for p in parameters.items))
+        shape, elements = numbers[:axes], numbers[axes:]
         return _Plan(
             tuple(values[name] for name in self.integers),
             count,
@@ -210,8 +220,9 @@ class _Formulas:
                 for t, size in zip(self.workspace, elements, strict=True)
             },
             tuple(t.name for t in self.workspace if t.role is Role.FLAGS),
-            starting_order(self.graph, waits, count, given),
-            (m, n),
+            starting_order(self.graph, waits, count, given, tables),
+            tuple(np.array(values[t.name], np.int32) for t in parameters.tables if t.derived),
+            tuple(shape),
             numpy_dtype(self.output.dtype),
         )
 
@@ -219,7 +230,7 @@ class _Formulas:
 def _prototype(walker: HostWalker) -> Any:
     """The type of `run`; ctypes lets other threads go on while it runs."""
     scalar = ctypes.c_double if walker.accumulator == "f64" else ctypes.c_float
-    pointers = [ctypes.c_void_p] * (len(walker.graph.tensors) + 1)
+    pointers = [ctypes.c_void_p] * (len(walker.graph.tensors) + len(walker.tables) + 1)
     scalars = [scalar] * len(walker.arguments.floats)
     integers = [ctypes.c_int64] * len(walker.parameters)
     head = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
 from llvmlite import ir
+from sympy import Integer
 
 from codegen.expressions import Expressions
 from codegen.nvptx.instructions import F32, I1, I32, I64, Instructions, pointer
@@ -15,6 +17,7 @@ from coordgraph.control import lowered as ops
 from coordgraph.control.asynchronous import CopyBox, StoreBox
 from coordgraph.control.resolve import Node
 from coordgraph.coordinates.dimensions import Cluster, Shared, WarpNumber, Workitem
+from coordgraph.integers import Load
 from coordgraph.tensors import Role, dtype
 
 __all__ = ["KERNEL_NAME", "CudaWalker", "map_argument"]
@@ -22,7 +25,7 @@ __all__ = ["KERNEL_NAME", "CudaWalker", "map_argument"]
 KERNEL_NAME = "gemm"
 GLOBAL, SHARED = 1, 3
 MMA_REGISTERS = {"a": 4, "b": 2, "acc": 4}
-BARRIER_BYTES = 8
+BARRIER_BYTES, WARP = 8, 32
 NARROWEST_LOAD = 4
 """What a load counts at least, in bytes: narrow ones need an address and a guard too."""
 WIDEST_LOAD, WIDE_DISCOUNT = 16, 8
@@ -131,10 +134,12 @@ class CudaWalker(Walker):
             self._magic,
             self.given,
             self.bounds,
+            tables={t.name: partial(self._entry, t.name) for t in self.graph.parameters.tables},
         )
         coordinates = self.graph.coordinates
         for p in self.graph.parameters.items:
-            self.values[p.symbol] = self.given[p.name]
+            if p.name in self.given:
+                self.values[p.symbol] = self.given[p.name]
         workgroup = coordinates.symbol(self.graph.workgroup)
         self.values[workgroup] = self.ptx.block() if self.cluster == 1 else self.ptx.cluster()
         for rank in coordinates.of_kind(Cluster):
@@ -183,9 +188,11 @@ class CudaWalker(Walker):
 
     @staticmethod
     def _place_symbols(node: Node, dim: str) -> set[Any]:
-        """The symbols in the place along `dim`."""
+        """The symbols in the place along `dim`, but for where tables are read."""
         found = node.place(dim)
-        return found.values[0].free_symbols | found.guard.free_symbols
+        parts = (found.values[0], found.guard)
+        reads = {x: Integer(0) for part in parts for x in part.atoms(Load)}
+        return {symbol for part in parts for symbol in part.xreplace(reads).free_symbols}
 
     def _hide(self, symbols: set[Any]) -> None:
         """Let LLVM know nothing more of the values of symbols, up to the end of this body."""
@@ -193,6 +200,63 @@ class CudaWalker(Walker):
             value = self.values[symbol]
             if not isinstance(value, int | ir.AllocaInstr):
                 self.values[symbol] = self.ptx.opaque(value)
+
+    # Tables
+
+    def _entry(self, table: str, place: ir.Value) -> ir.Value:
+        """An entry of a table, given its place in 64 bits."""
+        return self.builder.load(self._entry_address(table, place), typ=I32, align=4)
+
+    def _entry_address(self, table: str, place: ir.Value) -> ir.Value:
+        b, shared = self.builder, f"{table}.shared"
+        if shared not in self.offsets:
+            return b.gep(self.given[table], [place], source_etype=I32)
+        first = ir.Constant(I32, self.offsets[shared])
+        whole = b.gep(self.shared, [first], source_etype=ir.IntType(8))
+        return b.gep(whole, [b.trunc(place, I32)], source_etype=I32)
+
+    def emit_Tabulate(self, node: Node, op: ops.Tabulate) -> None:
+        """Prefix sums by one warp, 32 steps at a time."""
+        (table,) = (t for t in self.graph.parameters.tables if t.name == op.table)
+        assert table.step is not None
+        (workitem,) = self.graph.coordinates.of_kind(Workitem)
+        b, lane = self.builder, self.values[workitem.symbol]
+        steps = table.length - 1
+        count = self.expressions.widen(self.number(steps, node), 32, steps, node.scope.ranges)
+        with b.if_then(b.icmp_unsigned("<", lane, ir.Constant(I32, WARP))), self._branch():
+            zero = ir.Constant(I32, 0)
+            b.store(zero, self._entry_address(table.name, ir.Constant(I64, 0)), align=4)
+            before = b.block
+            head, done = b.append_basic_block("steps"), b.append_basic_block("steps.done")
+            b.branch(head)
+            b.position_at_end(head)
+            first, carried = b.phi(I32, "first"), b.phi(I32, "carried")
+            first.add_incoming(zero, before)
+            carried.add_incoming(zero, before)
+            place = b.add(first, lane)
+            exists = b.icmp_unsigned("<", place, count)
+            self.values[table.place] = b.select(exists, place, zero)
+            inside = node.scope.ranges.with_index(table.place, steps)
+            step = self.expressions.number(table.step, inside)
+            size = self.expressions.widen(step, 32, table.step, inside)
+            total = self.ptx.prefix_sum(b.select(exists, size, zero), lane)
+            through = b.add(carried, total)
+            with b.if_then(exists):
+                end = b.zext(b.add(place, ir.Constant(I32, 1)), I64)
+                b.store(through, self._entry_address(table.name, end), align=4)
+            following = b.add(first, ir.Constant(I32, WARP))
+            first.add_incoming(following, b.block)
+            carried.add_incoming(self.ptx.of_lane(through, WARP - 1), b.block)
+            b.cbranch(b.icmp_unsigned("<", following, count), head, done)
+            b.position_at_end(done)
+
+    def emit_DeriveParameters(self, node: Node, op: ops.DeriveParameters) -> None:
+        parameters, ranges = self.graph.parameters, node.scope.ranges
+        for p in parameters.items:
+            if p.name in parameters.deferred and p.value is not None:
+                bits = 32 if self.bounds.fits(p.symbol, ranges) else 64
+                value = self.expressions.number(p.value, ranges)
+                self.values[p.symbol] = self.expressions.widen(value, bits, p.value, ranges)
 
     # Memory
 
@@ -276,10 +340,11 @@ class CudaWalker(Walker):
             self.ptx.barrier()
 
     def emit_SignalFlag(self, node: Node, op: ops.SignalFlag) -> None:
-        self.ptx.signal(self._address(node, op.flag)[0])
+        self.ptx.signal(self._address(node, op.flag)[0], self.raised(node, op.turn))
 
     def emit_WaitFlag(self, node: Node, op: ops.WaitFlag) -> None:
-        self.ptx.wait(self._address(node, op.flag)[0], watchdog=self.watchdog)
+        flag, value = self._address(node, op.flag)[0], self.raised(node, op.turn)
+        self.ptx.wait(flag, value, watchdog=self.watchdog)
 
     def emit_ClearFlag(self, node: Node, op: ops.ClearFlag) -> None:
         self.ptx.clear(self._address(node, op.flag)[0])

@@ -11,9 +11,10 @@ from sympy import Expr
 from codegen.arguments import Magic
 from codegen.nvptx.program import CudaProgram
 from coordgraph import CoordGraphError
-from coordgraph.integers import evaluate, parse_expression, to_text
+from coordgraph.integers import evaluate, index_symbol, parse_expression, to_text
 from coordgraph.parameters import Assumption, Parameter, Parameters
 from coordgraph.progress import wait_direction
+from coordgraph.tables import Table, place_of
 from coordgraph.tensors import Role, Tensor, dtype
 
 __all__ = ["Facts"]
@@ -96,6 +97,12 @@ class Facts:
 
     # As plain data
 
+    def strides(self, tensor: Tensor, values: Mapping[str, int]) -> tuple[int, ...] | None:
+        """A tensor's strides, where it is not contiguous."""
+        if tensor.strides is None:
+            return None
+        return tuple(int(evaluate(stride, values)) for stride in tensor.strides)
+
     def to_json(self) -> dict[str, Any]:
         """Plain data for `json.dumps`; expressions are text."""
         return {
@@ -111,7 +118,14 @@ class Facts:
                 for p in self.parameters.items
             ],
             "assumptions": [[to_text(a.expr), int(a.maximum)] for a in self.parameters.assumptions],
-            "tensors": [[t.name, t.dtype, _texts(t.shape), t.role.value] for t in self.tensors],
+            "tables": [
+                [t.name, to_text(t.length), to_text(t.maximum), _text(t.step), t.note]
+                for t in self.parameters.tables
+            ],
+            "tensors": [
+                [t.name, t.dtype, _texts(t.shape), t.role.value, _texts(t.strides or ())]
+                for t in self.tensors
+            ],
             "grid": to_text(self.grid),
             "floats": list(self.floats),
             "scalars": _texts(self.scalars),
@@ -137,11 +151,17 @@ class Facts:
         def read(text: str) -> Expr:
             return parse_expression(text, symbols.__getitem__)
 
+        for name, *_ in data["tables"]:
+            symbols |= {s.name: s for s in (index_symbol(name), place_of(name))}
         items: list[Parameter] = []
         for name, low, high, value, note in data["parameters"]:
             defined = None if value is None else read(value)
             items.append(Parameter(name, int(low), int(high), defined, note))
             symbols[name] = items[-1].symbol
+        tables = tuple(
+            Table(name, read(length), read(most), None if step is None else read(step), note)
+            for name, length, most, step, note in data["tables"]
+        )
         assumed = tuple(Assumption(read(text), int(most)) for text, most in data["assumptions"])
         return cls(
             int(data["threads"]),
@@ -151,10 +171,16 @@ class Facts:
             str(data["waits"]),
             int(data["bytes_in_flight"]),
             {name: tuple(map(int, box)) for name, box in data["boxes"].items()},
-            Parameters(tuple(items), assumed),
+            Parameters(tuple(items), assumed, tables),
             tuple(
-                Tensor(name, dtype(kind).name, _each(read, shape), Role(role))
-                for name, kind, shape, role in data["tensors"]
+                Tensor(
+                    name,
+                    dtype(kind).name,
+                    _each(read, shape),
+                    Role(role),
+                    _each(read, strides) or None,
+                )
+                for name, kind, shape, role, strides in data["tensors"]
             ),
             read(data["grid"]),
             tuple(map(str, data["floats"])),

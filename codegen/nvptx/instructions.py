@@ -85,6 +85,22 @@ class Instructions:
         lanes = [ir.Constant(I32, -1), value, ir.Constant(I32, 0), ir.Constant(I32, 31)]
         return self.call("llvm.nvvm.shfl.sync.idx.i32", I32, lanes)
 
+    def of_lane(self, value: ir.Value, lane: int) -> ir.Value:
+        """What a lane of the warp has, in all of them."""
+        numbers = [ir.Constant(I32, n) for n in (-1, lane, 31)]
+        args = [numbers[0], value, *numbers[1:]]
+        return self.call("llvm.nvvm.shfl.sync.idx.i32", I32, args)
+
+    def prefix_sum(self, value: ir.Value, lane: ir.Value) -> ir.Value:
+        """The sum over the warp's lanes up to and with this one."""
+        for distance in (1, 2, 4, 8, 16):
+            numbers = [ir.Constant(I32, n) for n in (-1, distance, 0)]
+            args = [numbers[0], value, *numbers[1:]]
+            below = self.call("llvm.nvvm.shfl.sync.up.i32", I32, args)
+            far = self.builder.icmp_unsigned(">=", lane, numbers[1])
+            value = self.builder.add(value, self.builder.select(far, below, ir.Constant(I32, 0)))
+        return value
+
     def barrier(self) -> None:
         """All workitems of the workgroup."""
         self.call("llvm.nvvm.barrier0", VOID, [])
@@ -173,23 +189,24 @@ class Instructions:
         text = f"cvt.rn.{dtype}x2.f32 $0, $1, $2;"
         return self.asm(text, "=r,f,f", [high, low], I32, pure=True)
 
-    def signal(self, flag: ir.Value) -> None:
+    def signal(self, flag: ir.Value, value: ir.Value) -> None:
         """Raise a flag: everything before it, here and behind a barrier, is visible first."""
-        self.asm("st.release.gpu.global.u32 [$0], 1;", "l", [flag], VOID, pure=False)
+        text = "st.release.gpu.global.u32 [$0], $1;"
+        self.asm(text, "l,r", [flag, value], VOID, pure=False)
 
     def clear(self, flag: ir.Value) -> None:
         """Lower a flag for the next launch."""
         self.asm("st.relaxed.gpu.global.u32 [$0], 0;", "l", [flag], VOID, pure=False)
 
-    def wait(self, flag: ir.Value, *, watchdog: bool) -> None:
-        """Spin until a flag is up, then see what was written before it.
+    def wait(self, flag: ir.Value, value: ir.Value, *, watchdog: bool) -> None:
+        """Spin until a flag is `value`, then see what was written before it.
 
         With a watchdog the kernel traps after 2^26 polls instead of hanging.
         """
-        poll = "ld.acquire.gpu.global.u32 v, [$0]; setp.eq.u32 p, v, 0;"
+        poll = "ld.acquire.gpu.global.u32 v, [$0]; setp.ne.u32 p, v, $1;"
         guard = f"add.u32 n, n, 1; setp.gt.u32 q, n, {SPIN_LIMIT}; @q trap;" if watchdog else ""
         text = (
             "{ .reg .pred p, q; .reg .b32 v, n; mov.b32 n, 0; "
             f"WAIT_${{:uid}}: {poll} {guard} @p bra WAIT_${{:uid}}; }}"
         )
-        self.asm(text, "l", [flag], VOID, pure=False)
+        self.asm(text, "l,r", [flag, value], VOID, pure=False)

@@ -13,12 +13,15 @@ from codegen.nvptx.tensormaps import TensorMaps
 from codegen.nvptx.workspace import Workspaces
 from codegen.recent import Recent
 from coordgraph import LaunchError
+from coordgraph.gemm import OFFSETS
+from coordgraph.integers import evaluate
 from coordgraph.tensors import Role, dtype
 
-__all__ = ["Loaded", "Plan"]
+__all__ = ["Loaded", "Plan", "Pointers"]
 
-ARGUMENTS = ("A", "B", "C", "D")
+ARGUMENTS = ("A", "B", "C", "D", OFFSETS)
 """The tensors of a call, in its order."""
+Pointers = tuple[int, int, int, int, int]
 MOST_OWNERS = 64
 
 
@@ -91,13 +94,10 @@ class Plan:
         self._maps: list[tuple[int, int, TensorMaps]] = []
         self.bytes = [0] * len(ARGUMENTS)
         """Of each tensor of a call."""
-        self.shape: tuple[int, int] = (0, 0)
+        self.shape: tuple[int, ...] = ()
         """Of D."""
         for place, tensor in enumerate(facts.tensors):
-            shape, element = facts.shape(tensor, values), dtype(tensor.dtype).bytes
-            size = element
-            for extent in shape:
-                size *= extent
+            size = dtype(tensor.dtype).bytes * int(evaluate(tensor.elements, values))
             if tensor.role in (Role.PARTIALS, Role.FLAGS):
                 self._work.append((place, tensor.name, size, tensor.role is Role.FLAGS))
                 continue
@@ -105,28 +105,28 @@ class Plan:
             self._places.append((place, source))
             self.bytes[source] = size
             if tensor.role is Role.OUTPUT:
-                self.shape = (shape[0], shape[1])
+                self.shape = facts.shape(tensor, values)
         for number, (name, box) in enumerate(facts.boxes.items()):
             (tensor,) = (t for t in facts.tensors if t.name == name)
-            maps = TensorMaps(facts.shape(tensor, values), tensor.dtype, box)
+            shape, strides = facts.shape(tensor, values), facts.strides(tensor, values)
+            maps = TensorMaps(shape, tensor.dtype, box, strides)
             self._maps.append((number, ARGUMENTS.index(name), maps))
         self._tensors = len(facts.tensors)
 
-    def overlaps(self, pointers: tuple[int, int, int, int]) -> bool:
+    def overlaps(self, pointers: Pointers) -> bool:
         """True where D and another tensor may share memory, but for C that is D."""
-        a, b, c, d = pointers
-        of_a, of_b, of_c, of_d = self.bytes
+        a, b, c, d, offsets = pointers
+        of_a, of_b, of_c, of_d, of_offsets = self.bytes
         end = d + of_d
         return (
-            (a < end and d < a + of_a)
+            (offsets < end and d < offsets + of_offsets)
+            or (a < end and d < a + of_a)
             or (b < end and d < b + of_b)
             or (c not in (0, d) and c < end and d < c + of_c)
         )
 
-    def launch(
-        self, pointers: tuple[int, int, int, int], alpha: float, beta: float, stream: int
-    ) -> None:
-        """Launch on tensors at these addresses: A, B, C (or 0) and D."""
+    def launch(self, pointers: Pointers, alpha: float, beta: float, stream: int) -> None:
+        """Launch on tensors at these addresses: A, B, C (or 0), D, and offsets (or 0)."""
         try:
             table = self._tables.pop()
         except IndexError:
@@ -152,7 +152,7 @@ class Plan:
     def _launch(
         self,
         table: ArgumentTable,
-        pointers: tuple[int, int, int, int],
+        pointers: Pointers,
         alpha: float,
         beta: float,
         stream: int,

@@ -11,7 +11,7 @@ from typing import Any
 from weakref import finalize
 
 from codegen.arrays import library, stream_handle
-from codegen.checks import TensorView, check_call, number, problem_parameters
+from codegen.checks import LABELS, TensorView, check_call, number, problem_parameters
 from codegen.kernel import Kernel
 from codegen.nvptx.building import Builder, Variant
 from codegen.nvptx.driver import Device, allow_while_capturing, cuda, device, require_gpu
@@ -21,6 +21,7 @@ from codegen.nvptx.tensormaps import ALIGNMENT, copy_engine_takes
 from codegen.nvptx.workspace import Workspaces
 from codegen.recent import Recent
 from coordgraph import KernelGraph, LaunchError
+from coordgraph.gemm import OFFSETS, stride_of
 from coordgraph.progress import wait_direction
 from coordgraph.tensors import dtype
 from passes.lowering import LowerToHopper
@@ -109,6 +110,7 @@ class CudaKernel(Kernel):
         stream: Any = None,
         *,
         workgroups: int | None = None,
+        offsets: Any = None,
     ) -> Any:
         """Compute D on the stream; see `Kernel`. A new `out` comes from the library of `a`."""
         require_gpu()
@@ -118,39 +120,49 @@ class CudaKernel(Kernel):
         key_c, at_c = NOTHING if c is None else library(c).glance(c, "c")
         away = home if out is None else library(out)
         key_d, at_d = NOTHING if out is None else away.glance(out, "out")
+        key_o, at_o = NOTHING if offsets is None else library(offsets).glance(offsets, OFFSETS)
         alpha = alpha if type(alpha) is float else number(alpha, "alpha")
         beta = beta if type(beta) is float else number(beta, "beta")
         low = (at_a & LOW_BITS, at_b & LOW_BITS, at_c & LOW_BITS, at_d & LOW_BITS)
-        key = (key_a, key_b, key_c, key_d, low, beta != 0, workgroups)
+        key = (key_a, key_b, key_c, key_d, key_o, low, beta != 0, workgroups)
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._checked(a, b, c, out, beta, workgroups)
+            plan = self._checked(a, b, c, out, offsets, beta, workgroups)
             self._plans.put(key, plan)
         if out is None:
             out = home.empty(a, plan.shape, self.graph.gemm.out_dtype or "")
             at_d = home.address(out)
             if at_d & LOW_BITS:
-                return self(a, b, c, out, alpha, beta, stream, workgroups=workgroups)
-        elif plan.overlaps((at_a, at_b, at_c, at_d)):
-            self._checked(a, b, c, out, beta, workgroups)  # says what overlaps
+                return self(
+                    *(a, b, c, out, alpha, beta, stream), workgroups=workgroups, offsets=offsets
+                )
+        elif plan.overlaps((at_a, at_b, at_c, at_d, at_o)):
+            self._checked(a, b, c, out, offsets, beta, workgroups)  # says what overlaps
         handle = home.current_stream(a) if stream is None else stream_handle(stream)
-        plan.launch((at_a, at_b, at_c, at_d), alpha, beta, handle)
+        plan.launch((at_a, at_b, at_c, at_d, at_o), alpha, beta, handle)
         if away.waits:
             away.finish(handle)
         return out
 
     def _checked(
-        self, a: Any, b: Any, c: Any, out: Any, beta: float, workgroups: int | None
+        self,
+        a: Any,
+        b: Any,
+        c: Any,
+        out: Any,
+        offsets: Any,
+        beta: float,
+        workgroups: int | None,
     ) -> Plan:
         """Check a call in full; an `out` of None counts as one to be made, and well aligned.
 
         Raises:
             LaunchError: as `Kernel` says.
         """
-        arrays = {"A": (a, "a"), "B": (b, "b"), "C": (c, "c"), "D": (out, "out")}
+        arrays = {"A": a, "B": b, "C": c, "D": out, OFFSETS: offsets}
         views = {
-            name: library(array).view(array, what)
-            for name, (array, what) in arrays.items()
+            name: library(array).view(array, LABELS[name])
+            for name, array in arrays.items()
             if array is not None
         }
         given = problem_parameters(self.graph, views, beta=beta)
@@ -166,7 +178,10 @@ class CudaKernel(Kernel):
         """The fastest code that serves these tensors."""
         gemm = self.graph.gemm
         shape = tuple(getattr(gemm, axis) or given[axis] for axis in "mn")
-        made = TensorView(0, shape, (shape[1], 1), gemm.out_dtype or gemm.dtype)
+        strides = (shape[1], 1)
+        if gemm.batched:
+            shape, strides = (given["batches"], *shape), (given[stride_of("D")], *strides)
+        made = TensorView(0, shape, strides, gemm.out_dtype or gemm.dtype)
         aligned = all(copy_engine_takes(views[name]) for name in "AB")
         vectors, reads_c = _vectors({"D": made, **views}), bool(given["read_c"])
         return self._builder.variant(vectors, aligned=aligned, reads_c=reads_c)
@@ -220,7 +235,7 @@ def _vectors(views: Mapping[str, TensorView]) -> Vectors:
         found = views.get(name)
         if found is None:
             return most
-        vector = gcd(most, found.shape[-1])
+        vector = gcd(most, found.shape[-1], found.matrix_stride if len(found.shape) == 3 else 0)
         while found.pointer % (vector * dtype(found.dtype).bytes):
             vector //= 2
         return vector

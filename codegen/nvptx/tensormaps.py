@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from math import prod
 
 from codegen.checks import TensorView
 from codegen.nvptx.driver import bindings, check, direct
@@ -20,9 +21,14 @@ KINDS = {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32"}
 
 
 def copy_engine_takes(view: TensorView) -> bool:
-    """True where address and row stride are multiples of 16 bytes."""
-    row = view.shape[-1] * dtype(view.dtype).bytes
-    return view.pointer % ALIGNMENT == 0 and row % ALIGNMENT == 0
+    """True where address and strides are multiples of 16 bytes; matrices must not coincide."""
+    size = dtype(view.dtype).bytes
+    steps = [view.shape[-1]]
+    if len(view.shape) == 3:
+        steps.append(view.matrix_stride)
+    return view.pointer % ALIGNMENT == 0 and all(
+        step > 0 and step * size % ALIGNMENT == 0 for step in steps
+    )
 
 
 class TensorMap:
@@ -37,29 +43,38 @@ class TensorMaps:
     """Maps of row-major matrices of one shape by address; elements outside read as 0.
 
     Args:
-        shape: rows and columns.
+        shape: rows and columns; before them, how many matrices there are.
         kind: the elements' type.
         box: elements of a copy, contiguous axis first. In shared memory its rows, of 32, 64 or 128
             bytes, are swizzled.
+        strides: in elements, where there are gaps between matrices.
     """
 
-    def __init__(self, shape: Sequence[int], kind: str, box: Sequence[int]) -> None:
-        driver, (rows, columns) = bindings(), shape
+    def __init__(
+        self,
+        shape: Sequence[int],
+        kind: str,
+        box: Sequence[int],
+        strides: Sequence[int] | None = None,
+    ) -> None:
+        driver, rank, size = bindings(), len(shape), dtype(kind).bytes
         wide, narrow = ctypes.c_uint64, ctypes.c_uint32
-        extents, strides = (wide * 2)(columns, rows), (wide * 1)(columns * dtype(kind).bytes)
-        boxes, steps = (narrow * 2)(*box), (narrow * 2)(1, 1)
+        steps_of = strides or [prod(shape[axis + 1 :]) for axis in range(rank)]
+        extents = (wide * rank)(*reversed(shape))
+        steps_in_bytes = (wide * (rank - 1))(*(size * step for step in reversed(steps_of[:-1])))
+        boxes, steps = (narrow * rank)(*box), (narrow * rank)(*([1] * rank))
         row_bytes = box[0] * dtype(kind).bytes
         swizzle = getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{row_bytes}B")
         data_type = getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{KINDS[kind]}")
-        self._before = (int(data_type), 2)
+        self._before = (int(data_type), rank)
         self._after = (
-            *(ctypes.addressof(array) for array in (extents, strides, boxes, steps)),
+            *(ctypes.addressof(array) for array in (extents, steps_in_bytes, boxes, steps)),
             int(driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
             int(swizzle),
             int(driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B),
             int(driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
         )
-        self._alive = (extents, strides, boxes, steps)
+        self._alive = (extents, steps_in_bytes, boxes, steps)
         self._known = Recent[int, TensorMap](MOST_MAPS)
 
     def get(self, pointer: int) -> TensorMap:

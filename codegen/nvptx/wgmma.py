@@ -108,18 +108,21 @@ class HopperInstructions(Instructions):
         barrier: ir.Value,
         receivers: ir.Value | None,
     ) -> None:
-        """cp.async.bulk.tensor of a two-dimensional box, counted by a barrier, once for the warp.
+        """cp.async.bulk.tensor of a box, counted by a barrier, once for the warp.
 
         `receivers` has a bit for the rank of each workgroup of the cluster that gets it.
         """
-        name = "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        axes = len(at)
+        name = f"cp.async.bulk.tensor.{axes}d.shared::cluster.global.tile"
+        name += ".mbarrier::complete_tx::bytes"
+        place = f"[$1, {{{', '.join(f'${2 + i}' for i in range(axes))}}}], [${2 + axes}]"
         if receivers is None:
-            text, more, masks = f"{name} [$0], [$1, {{$2, $3}}], [$4];", "", []
+            text, more, masks = f"{name} [$0], {place};", "", []
         else:
-            name += ".multicast::cluster"
-            text, more, masks = f"{name} [$0], [$1, {{$2, $3}}], [$4], $5;", ",h", [receivers]
+            text, more = f"{name}.multicast::cluster [$0], {place}, ${3 + axes};", ",h"
+            masks = [receivers]
         args = [target, tensor_map, *at, barrier, *masks]
-        self.asm(_once(text), f"r,l,r,r,r{more}", args, VOID, pure=False)
+        self.asm(_once(text), f"r,l{',r' * axes},r{more}", args, VOID, pure=False)
 
     def copy_run(self, target: ir.Value, source: ir.Value, size: int, barrier: ir.Value) -> None:
         """cp.async.bulk of consecutive bytes, counted by a barrier, once for the warp."""
@@ -128,9 +131,12 @@ class HopperInstructions(Instructions):
         self.asm(_once(text), "r,l,r", [target, source, barrier], VOID, pure=False)
 
     def store_box(self, source: ir.Value, tensor_map: ir.Value, at: Sequence[ir.Value]) -> None:
-        """cp.async.bulk.tensor of a two-dimensional box to memory."""
-        text = "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [$1, {$2, $3}], [$0];"
-        self.asm(text, "r,l,r,r", [source, tensor_map, *at], VOID, pure=False)
+        """cp.async.bulk.tensor of a box to memory."""
+        axes = len(at)
+        place = ", ".join(f"${2 + i}" for i in range(axes))
+        name = f"cp.async.bulk.tensor.{axes}d.global.shared::cta.tile.bulk_group"
+        text = f"{name} [$1, {{{place}}}], [$0];"
+        self.asm(text, f"r,l{',r' * axes}", [source, tensor_map, *at], VOID, pure=False)
 
     def commit_stores(self) -> None:
         """Close a group of boxes stored."""

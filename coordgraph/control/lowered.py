@@ -20,6 +20,7 @@ __all__ = [
     "ClearFlag",
     "CommitCopies",
     "CopyElements",
+    "DeriveParameters",
     "FillElements",
     "LoadFragment",
     "MultiplyFragments",
@@ -27,6 +28,7 @@ __all__ = [
     "ScaleFragment",
     "SignalFlag",
     "StoreFragment",
+    "Tabulate",
     "WaitCopies",
     "WaitFlag",
     "ZeroFragment",
@@ -83,6 +85,21 @@ class Barrier(Operation):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "identifier", sympify(self.identifier))
+
+
+@dataclass(frozen=True)
+class Tabulate(Operation):
+    """Work out a derived table in shared memory, once all tables before it are there.
+
+    Whoever reads it waits at a barrier.
+    """
+
+    table: str
+
+
+@dataclass(frozen=True)
+class DeriveParameters(Operation):
+    """From here on the parameters that are read from tables have values."""
 
 
 @dataclass(frozen=True)
@@ -176,20 +193,28 @@ class MultiplyFragments(Operation):
 
 @dataclass(frozen=True)
 class SignalFlag(Operation):
-    """Publish what the workgroup wrote, then raise the flag (release, device scope)."""
+    """Publish what the workgroup wrote, then raise the flag (release, device scope).
+
+    It becomes 1, or 1 more than the index along `turn`, where there is one.
+    """
 
     flag: str
+    turn: str = ""
 
-    ROLES = ("flag",)
+    ROLES = ("flag", "turn")
 
 
 @dataclass(frozen=True)
 class WaitFlag(Operation):
-    """Wait until the flag is up; then what was written before it may be read (acquire)."""
+    """Wait until the flag is up; then what was written before it may be read (acquire).
+
+    With a `turn`: until it is what the `SignalFlag` of that turn makes it.
+    """
 
     flag: str
+    turn: str = ""
 
-    ROLES = ("flag",)
+    ROLES = ("flag", "turn")
 
 
 @dataclass(frozen=True)

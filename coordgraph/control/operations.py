@@ -28,6 +28,7 @@ __all__ = [
     "InitAccumulator",
     "Kernel",
     "LoadTile",
+    "Locate",
     "MultiplyAccumulate",
     "Operation",
     "ReceivePartial",
@@ -170,6 +171,22 @@ class SetCoordinate(Operation):
 
 
 @dataclass(frozen=True)
+class Locate(Operation):
+    """Inside the body the indices along `dims` are what the coordinate graph gives here.
+
+    They are worked out once and keep the dimensions' symbols, however far the way to them. `reads`
+    are what the body reads of tables: values to work out once, too.
+    """
+
+    dims: tuple[str, ...]
+    reads: tuple[Expr, ...] = ()
+    body: Body = ()
+
+    BODIES = ("body",)
+    ROLES = ("dims",)
+
+
+@dataclass(frozen=True)
 class Assign(Operation):
     """Name a value for the operations that follow in this body and below them."""
 
@@ -213,22 +230,30 @@ class MultiplyAccumulate(Operation):
 
 @dataclass(frozen=True)
 class SendPartial(Operation):
-    """Leave the accumulator in the workspace slot `slot`, then raise its flag."""
+    """Leave the accumulator in the workspace slot `slot`, then raise its flag.
+
+    Where a slot is sent more than once, `turn` counts its senders: the flag becomes 1 + turn.
+    """
 
     slot: str
     accumulator: str = "acc"
+    turn: str = ""
 
-    ROLES = ("slot",)
+    ROLES = ("slot", "turn")
 
 
 @dataclass(frozen=True)
 class ReceivePartial(Operation):
-    """Wait for the flag of `slot`, add its partial to the accumulator, then lower the flag."""
+    """Wait for the flag of `slot`, add its partial to the accumulator, then lower the flag.
+
+    With a `turn`: wait for what the sender of that number left, which makes the flag 1 + turn.
+    """
 
     slot: str
     accumulator: str = "acc"
+    turn: str = ""
 
-    ROLES = ("slot",)
+    ROLES = ("slot", "turn")
 
 
 @dataclass(frozen=True)

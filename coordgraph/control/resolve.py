@@ -13,12 +13,23 @@ from sympy import Expr
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.control.asynchronous import Counter
-from coordgraph.control.operations import Assign, Body, For, If, Operation, SetCoordinate
+from coordgraph.control.operations import (
+    Assign,
+    Body,
+    For,
+    If,
+    Locate,
+    Operation,
+    SetCoordinate,
+)
 from coordgraph.control.scope import Loop, Scoped
 from coordgraph.coordinates.dimensions import Register, Unroll
 from coordgraph.coordinates.traverse import Solution
 
 __all__ = ["Node", "resolve"]
+
+NOT_ADDRESSED = ("registers", "a_registers", "b_registers", "dim", "dims", "phase", "turn")
+"""Roles of coordinates of which an operation takes or gives the index alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +43,7 @@ class Node:
     loop: Loop | None = None
     condition: Boolean | None = None
     value: Expr | None = None
+    values: tuple[Expr, ...] = ()
     _places: dict[str, Solution] = field(default_factory=dict[str, Solution])
 
     def place(self, dim: str) -> Solution:
@@ -49,7 +61,7 @@ class Node:
     def index_expressions(self) -> Iterator[tuple[str, Expr, Boolean]]:
         """(coordinate, index, guard) of every coordinate that this operation addresses."""
         for role, names in self.op.bindings.items():
-            if role in ("registers", "a_registers", "b_registers", "dim", "phase"):
+            if role in NOT_ADDRESSED:
                 continue
             for name in names:
                 if not isinstance(self.scope.coordinates[name], Register | Unroll):
@@ -73,6 +85,9 @@ def resolve(body: Body, scope: Scoped) -> tuple[Node, ...]:
             case SetCoordinate():
                 value, inside = scope.enter_set(op)
                 nodes.append(Node(op, scope, resolve(op.body, inside), value=value))
+            case Locate():
+                values, inside = scope.enter_locate(op)
+                nodes.append(Node(op, scope, resolve(op.body, inside), values=values))
             case Counter():
                 nodes.append(Node(op, scope, resolve(op.body, scope.enter_counter(op))))
             case Assign():

@@ -15,7 +15,7 @@ from sympy.core.basic import Basic
 from sympy.logic.boolalg import And, Boolean
 
 from coordgraph.control.asynchronous import Counter
-from coordgraph.control.operations import Assign, For, SetCoordinate
+from coordgraph.control.operations import Assign, For, Locate, SetCoordinate
 from coordgraph.coordinates.graph import CoordinateGraph
 from coordgraph.coordinates.rules import simplify_condition
 from coordgraph.coordinates.traverse import Direction, Solution, solve
@@ -78,13 +78,13 @@ class Scoped:
         """
         start, stop, step = self.resolve(op.start), self.resolve(op.stop), self._put_in(op.step)
         if step == 1 or op.symbol in step.free_symbols:
-            last = self._expand(stop) - 1
-            ranges = self.ranges.with_bounds(op.symbol, start, (last,))
+            last = self.expand(stop) - 1
+            ranges = self.ranges.with_bounds(op.symbol, self.expand(start), (last,))
             scope = replace(self, ranges=ranges).binding(op.dim, op.symbol)
             return Loop(op.symbol, start, stop, scope.resolve(op.step)), scope
         ordinal = index_symbol(f"{op.dim}.ordinal")
         count = simplify(ceil_div((stop - start).expand(), step), self.ranges)
-        ranges = self.ranges.with_bounds(ordinal, Integer(0), (self._expand(count) - 1,))
+        ranges = self.ranges.with_bounds(ordinal, Integer(0), (self.expand(count) - 1,))
         scope = replace(self, ranges=ranges).binding(op.dim, start + step * ordinal)
         return Loop(ordinal, Integer(0), count, Integer(1)), scope
 
@@ -111,7 +111,7 @@ class Scoped:
                     continue
             # Sizes bound indices: to bound one by them would send proofs round in circles.
             if isinstance(small, Symbol) and not small.is_positive:
-                ranges = ranges.with_upper(small, self._expand(large) - gap)
+                ranges = ranges.with_upper(small, self.expand(large) - gap)
         return replace(self, ranges=ranges)
 
     def enter_set(self, op: SetCoordinate) -> tuple[Expr | None, Scoped]:
@@ -123,14 +123,28 @@ class Scoped:
         value, symbol = self.resolve(op.value), self.coordinates.symbol(op.dim)
         if value.is_Integer or value.is_Symbol or symbol in value.free_symbols:
             return None, self.binding(op.dim, value)
-        ranges = self.ranges.with_value(symbol, self._expand(value), self.fixed)
+        ranges = self.ranges.with_value(symbol, self.expand(value), self.fixed)
         return value, replace(self, ranges=ranges).binding(op.dim, symbol)
+
+    def enter_locate(self, op: Locate) -> tuple[tuple[Expr, ...], Scoped]:
+        """The values that the dimensions' symbols take, one after another, and the body's scope."""
+        values: list[Expr] = []
+        named: dict[Expr, Expr] = {}
+        scope = self
+        for dim in op.dims:
+            value, symbol = self.reverse(dim).values[0], self.coordinates.symbol(dim)
+            # What is known of the value is known of the whole expression, before names stand in it.
+            ranges = scope.ranges.with_value(symbol, self.expand(value), self.fixed)
+            scope = replace(scope, ranges=ranges).binding(dim, symbol)
+            values.append(cast(Expr, value.xreplace(named)))
+            named[value] = symbol
+        return tuple(values), scope
 
     def assign(self, op: Assign) -> tuple[Expr, Scoped]:
         """The value of an `Assign` and the scope of what follows it."""
         value = self.resolve(op.value)
-        definitions = {**self.definitions, op.symbol: self._expand(value)}
-        ranges = self.ranges.with_value(op.symbol, self._expand(value), self.fixed)
+        definitions = {**self.definitions, op.symbol: self.expand(value)}
+        ranges = self.ranges.with_value(op.symbol, self.expand(value), self.fixed)
         return value, replace(self, ranges=ranges, definitions=definitions)
 
     def reverse(self, *wanted: str) -> Solution:
@@ -141,6 +155,6 @@ class Scoped:
         values = {index_symbol(dim): value for dim, value in self.known.items()}
         return cast(ExpressionT, expr.xreplace({s: v for s, v in values.items() if s != v}))
 
-    def _expand(self, expr: Basic) -> Expr:
+    def expand(self, expr: Basic) -> Expr:
         """The names of `Assign` replaced by what they stand for (proofs look through them)."""
         return cast(Expr, expr.xreplace(dict(self.definitions)))

@@ -26,6 +26,7 @@ from coordgraph.integers.parsing import ExpressionSyntaxError, parse_expression
 from coordgraph.integers.polynomials import symbols_of
 from coordgraph.integers.ranges import Bounds, Ranges
 from coordgraph.integers.simplify import simplify
+from coordgraph.integers.tables import Load, Search, load, search, tables_in
 from coordgraph.integers.text import to_text
 
 __all__ = [
@@ -36,9 +37,11 @@ __all__ = [
     "FloorMod",
     "IntegerFunction",
     "IntegerLike",
+    "Load",
     "Maximum",
     "Minimum",
     "Ranges",
+    "Search",
     "Select",
     "bit_xor",
     "ceil_div",
@@ -48,13 +51,16 @@ __all__ = [
     "floor_div",
     "floor_mod",
     "index_symbol",
+    "load",
     "maximum",
     "minimum",
     "operands",
     "parse_expression",
+    "search",
     "select",
     "simplify",
     "size_symbol",
     "symbols_of",
+    "tables_in",
     "to_text",
 ]

@@ -5,7 +5,8 @@ atoms are at least zero: the constant term is then a lower bound as soon as no o
 is negative, and negative terms are paid for with the atoms' upper bounds or with known facts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias, cast
 
@@ -22,11 +23,20 @@ from coordgraph.integers.polynomials import (
     to_polynomial,
     without,
 )
+from coordgraph.integers.tables import Load, Search
 
 Bound: TypeAlias = int | None
 """A numeric bound; None where there is none, or none is known."""
 Fact: TypeAlias = tuple[Polynomial, int]
 """A polynomial and a number that it does not exceed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableBounds:
+    """What is known of a table's rising entries: none exceeds `maximum`; the first may be 0."""
+
+    maximum: Expr
+    from_zero: bool = False
 
 
 def largest(*bounds: Bound) -> Bound:
@@ -54,8 +64,11 @@ def assumed_lower(symbol: Expr) -> Bound:
 class NumericBounds:
     """Bounds of atoms and polynomials; the search for better ones is a subclass's."""
 
-    def __init__(self, facts: tuple[Fact, ...]) -> None:
+    def __init__(
+        self, facts: tuple[Fact, ...], tables: Mapping[Symbol, TableBounds] | None = None
+    ) -> None:
         self.facts = facts
+        self.tables = tables or {}
         self._lowers: dict[Expr, Bound] = {}
         self._uppers: dict[Expr, Bound] = {}
         self._minima: dict[frozenset[tuple[Monomial, int]], Bound] = {}
@@ -109,6 +122,12 @@ class NumericBounds:
             if isinstance(target, Maximum):
                 return largest(al, bl), both(max, ah, bh)
             return xored(al, ah, bl, bh)
+        if isinstance(target, Load):
+            table = self.tables.get(cast(Symbol, args[0]))
+            return 0, None if table is None else self.maximum(to_polynomial(table.maximum))
+        if isinstance(target, Search):
+            _, high = self.interval_of(args[1])
+            return 0, None if high is None else max(high - 1, 0)
         if len(args) == 3:
             (al, ah), (bl, bh) = (self.interval_of(arg) for arg in args[1:])
             return both(min, al, bl), both(max, ah, bh)

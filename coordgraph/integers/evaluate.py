@@ -13,6 +13,7 @@ from sympy.core.relational import Relational
 from sympy.logic.boolalg import And, BooleanAtom, Not, Or
 
 from coordgraph.integers.functions import BitXor, FloorDiv, FloorMod, Maximum, Minimum, Select
+from coordgraph.integers.tables import Load, Search, read_table, search_table
 from coordgraph.integers.text import UNARY, Printer, comparison_sign
 
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
@@ -34,17 +35,18 @@ _BINARY: dict[type[Basic], Callable[[int, int], int]] = {
 MAX_INLINE = 400
 
 
-def evaluate(expr: Basic | int, values: Mapping[Any, int]) -> int:
+def evaluate(expr: Basic | int, values: Mapping[Any, Any]) -> int:
     """Return the exact value of an expression (a ``bool`` for a condition).
 
-    ``values`` maps symbols, or their names, to integers; ``KeyError`` names one that is missing.
+    ``values`` maps symbols, or their names, to integers (tables to sequences of them); ``KeyError``
+    names one that is missing, ``IndexError`` an entry that a table has not.
     Only the branch that a select takes is evaluated.
     """
     return expr if isinstance(expr, int) else _Evaluation(values).value(expr)
 
 
 class _Evaluation:
-    def __init__(self, values: Mapping[Any, int]) -> None:
+    def __init__(self, values: Mapping[Any, Any]) -> None:
         self.values = values
         self.known: dict[Basic, int] = {}
 
@@ -71,6 +73,12 @@ class _Evaluation:
             case Select():
                 condition, a, b = expr.args
                 return self.value(a if self.value(condition) else b)
+            case Load():
+                table, index = expr.args
+                return read_table(self.given(table), self.value(index))
+            case Search():
+                table, count, x = expr.args
+                return search_table(self.given(table), self.value(count), self.value(x))
             case _ if type(expr) in _BINARY:
                 a, b = expr.args
                 return _BINARY[type(expr)](self.value(a), self.value(b))
@@ -78,9 +86,13 @@ class _Evaluation:
                 return self.condition(expr)
 
     def symbol(self, symbol: Symbol) -> int:
+        return int(self.given(symbol))
+
+    def given(self, symbol: Basic) -> Any:
+        assert isinstance(symbol, Symbol)
         for key in (symbol, symbol.name):
             if key in self.values:
-                return int(self.values[key])
+                return self.values[key]
         raise KeyError(symbol.name)
 
     def condition(self, expr: Basic) -> bool:
@@ -130,6 +142,8 @@ def compile_function(
 ) -> Callable[..., tuple[int, ...]]:
     """Return a Python function of ``arguments`` (by position) that computes the expressions.
 
+    A table is an argument too: a sequence of integers.
+
     Common subexpressions are computed once. What stands only in branches of selects stays there,
     so that a division which a select guards is not made when its branch is not taken.
     """
@@ -152,7 +166,7 @@ def compile_function(
         sizes[node] = size
     results = "".join(f"{printer.at(root)}, " for root in roots)
     lines.append(f"    return ({results})")
-    scope: dict[str, Any] = {}
+    scope: dict[str, Any] = {"load": read_table, "search": search_table}
     exec(compile("\n".join(lines), "<index expressions>", "exec"), scope)
     return scope["compiled"]
 

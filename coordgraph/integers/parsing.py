@@ -12,6 +12,7 @@ from sympy.core.mul import Mul
 from sympy.logic.boolalg import And, Boolean, Not, Or
 
 from coordgraph.integers.functions import BitXor, FloorDiv, FloorMod, Maximum, Minimum, Select
+from coordgraph.integers.tables import Load, Search
 from coordgraph.integers.text import MAX_DIGITS, NAME, RESERVED
 
 # Deeper parentheses and higher trees are refused: neither reading them nor any later walk over
@@ -24,7 +25,13 @@ _TOKEN = re.compile(
     r"|(?P<sign>//|<=|>=|==|!=|[-+*%^<>(),]))"
 )
 _COMPARISONS = {"<": Lt, "<=": Le, "==": Eq, "!=": Ne, ">": Gt, ">=": Ge}
-_CALLS = {"min": (Minimum, 2), "max": (Maximum, 2), "select": (Select, 3)}
+_CALLS = {
+    "min": (Minimum, 2),
+    "max": (Maximum, 2),
+    "select": (Select, 3),
+    "load": (Load, 2),
+    "search": (Search, 3),
+}
 
 _Node: TypeAlias = tuple[Basic, int]
 
@@ -236,7 +243,7 @@ class _Parser:
                 self.expect(",")
             start = self.token
             argument = self.disjunction()
-            wanted = self.condition if count == 3 and position == 0 else self.integer
+            wanted = self.condition if maker is Select and position == 0 else self.integer
             arguments.append(wanted(argument, start))
         self.expect(")")
         self.depth -= 1

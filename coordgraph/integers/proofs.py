@@ -14,7 +14,7 @@ from sympy import Expr, Symbol
 from sympy.core.basic import Basic
 from sympy.logic.boolalg import Not
 
-from coordgraph.integers.bounds import Bound, Fact, NumericBounds, largest, smallest
+from coordgraph.integers.bounds import Bound, Fact, NumericBounds, TableBounds, largest, smallest
 from coordgraph.integers.functions import FloorDiv, FloorMod, Maximum, Minimum, Select, floor_mod
 from coordgraph.integers.guards import guard_polynomials
 from coordgraph.integers.polynomials import (
@@ -33,6 +33,7 @@ from coordgraph.integers.polynomials import (
     symbols_of,
     to_polynomial,
 )
+from coordgraph.integers.tables import Load, Search
 
 FUEL = 64
 MAX_MAXIMA = 6
@@ -53,8 +54,9 @@ class Prover(NumericBounds):
         definitions: Mapping[Symbol, Expr],
         guards: Guards,
         outer: "tuple[Prover, Symbol] | None" = None,
+        tables: Mapping[Symbol, TableBounds] | None = None,
     ) -> None:
-        super().__init__(facts)
+        super().__init__(facts, tables)
         self.outer = outer
         self.bounds = bounds
         self.definitions = definitions
@@ -129,6 +131,8 @@ class Prover(NumericBounds):
                 floor = 1 if used or lowers or uppers else 0
             else:
                 used, floor = set[Basic](symbols_of(target)), 1
+                if isinstance(target, Load):  # goes before what its maximum is made of
+                    used |= {a for p in self._most_loaded(target) for m in p for a in m}
             levels = (self.level(cast(Expr, a)) for a in used if a != target)
             self._levels[target] = max(floor, 1 + max(levels, default=-1))
         return self._levels[target]
@@ -159,7 +163,28 @@ class Prover(NumericBounds):
         if isinstance(target, (Minimum, Maximum)):
             parts = tuple(to_polynomial(cast(Expr, arg)) for arg in target.args)
             return ((), parts) if isinstance(target, Minimum) else (parts, ())
+        if isinstance(target, Load):
+            return (constant(0),), self._most_loaded(target)
+        if isinstance(target, Search):
+            # Of a search among n entries: at most n - 1.
+            last = add(to_polynomial(cast(Expr, target.args[1])), constant(1), -1)
+            return (constant(0),), (last,) if self.at_least_zero(last) else ()
         return self.bounds.get(cast(Symbol, target), ((), ()))
+
+    def _most_loaded(self, target: Load) -> tuple[Polynomial, ...]:
+        """Return what an entry is at most: the table's maximum; ``t[search(t, n, x)] <= x``.
+
+        The latter where a search finds such an entry at all, as in a table that begins with 0.
+        """
+        table, index = cast(tuple[Symbol, Expr], target.args)
+        known = self.tables.get(table)
+        if known is None:
+            return ()
+        most = to_polynomial(known.maximum)
+        if known.from_zero and isinstance(index, Search) and index.args[0] == table:
+            x = to_polynomial(cast(Expr, index.args[2]))
+            return (x, most) if self.at_least_zero(x) else (most,)
+        return (most,)
 
     def _division_ends(self, target: Expr) -> SymbolBounds:
         x, d = (to_polynomial(cast(Expr, arg)) for arg in target.args)

@@ -13,6 +13,7 @@ from sympy import Expr, Symbol, sympify
 from sympy.core.add import Add
 from sympy.core.basic import Basic
 
+from coordgraph.integers.bounds import TableBounds
 from coordgraph.integers.functions import IntegerLike, Maximum, Minimum
 from coordgraph.integers.guards import guard_polynomials
 from coordgraph.integers.polynomials import (
@@ -56,6 +57,9 @@ class Ranges:
     facts: tuple[tuple[Expr, int], ...] = ()
     definitions: Mapping[Symbol, Expr] = field(default_factory=_nothing)
     guards: tuple[Basic, ...] = ()
+    tables: Mapping[Symbol, TableBounds] = field(
+        default_factory=cast("type[Mapping[Symbol, TableBounds]]", _nothing)
+    )
     simplified: dict[Basic, Basic] = field(default_factory=dict, init=False, repr=False)
     """The simplifier's memory: an answer holds for exactly these ranges."""
     _provers: list[Prover] = field(default_factory=list, init=False, repr=False)
@@ -140,6 +144,13 @@ class Ranges:
             return self
         return replace(self, guards=(*self.guards, condition))
 
+    def with_table(
+        self, table: Symbol, maximum: IntegerLike, *, from_zero: bool = False
+    ) -> "Ranges":
+        """Let no entry of a rising table exceed `maximum`; the first is 0 where it says so."""
+        known = TableBounds(_expr(maximum), from_zero)
+        return replace(self, tables=MappingProxyType({**self.tables, table: known}))
+
     def with_value(
         self, symbol: Symbol, expr: IntegerLike, fixed: frozenset[Symbol] = frozenset()
     ) -> "Ranges":
@@ -208,7 +219,10 @@ class Ranges:
             facts = tuple((to_polynomial(e), limit) for e, limit in self.facts)
             guards = tuple(p for condition in self.guards for p in guard_polynomials(condition))
             outer = [(known._prover, symbol) for known, symbol in self._outer]
-            self._provers.append(Prover(bounds, facts, self.definitions, guards, *outer))
+            outer_prover = outer[0] if outer else None
+            self._provers.append(
+                Prover(bounds, facts, self.definitions, guards, outer_prover, self.tables)
+            )
         return self._provers[0]
 
     def _guarded(self, expr: Expr) -> list[Expr]:
@@ -244,6 +258,7 @@ class Ranges:
             chain.from_iterable((*b.lowers, *b.uppers) for b in others),
             (e for s, e in self.definitions.items() if s != symbol),
             (e for e, _ in self.facts),
+            (known.maximum for known in self.tables.values()),
             self.guards,
         )
         return any(symbol in symbols_of(e) for e in stated)

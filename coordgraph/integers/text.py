@@ -17,11 +17,14 @@ from sympy.core.relational import Relational
 from sympy.logic.boolalg import And, BooleanAtom, Not, Or
 
 from coordgraph.integers.functions import BitXor, FloorDiv, FloorMod, Maximum, Minimum, Select
+from coordgraph.integers.tables import Load, Search
 
 MAX_DIGITS = 100
 MAX_POWER = 64
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
-RESERVED = frozenset({"and", "or", "not", "true", "false", "min", "max", "select"})
+RESERVED = frozenset(
+    {"and", "or", "not", "true", "false", "min", "max", "select", "load", "search"}
+)
 
 # Binding strengths, weakest first.
 OR, AND, NOT, COMPARISON, XOR, SUM, PRODUCT, UNARY, ATOM = range(9)
@@ -91,6 +94,9 @@ class Printer:
                 return f"{name}({self._joined(expr, ', ', OR)})", ATOM
             case Select():
                 return self.select(*expr.args), ATOM
+            case Load() | Search():
+                name = "load" if isinstance(expr, Load) else "search"
+                return f"{name}({', '.join(self.at(arg) for arg in expr.args)})", ATOM
             case _:
                 return self._condition(expr)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -15,7 +16,7 @@ from coordgraph.integers import evaluate, to_text
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role, Tensor, dtype
 
-__all__ = ["Array", "bind", "numpy_dtype"]
+__all__ = ["Array", "bind", "flat", "numpy_dtype"]
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -39,12 +40,43 @@ def bind(
     c: Array | None,
     beta: float,
     parameters: Mapping[str, int],
-) -> tuple[dict[str, Array], dict[str, int]]:
-    """Tensor name to array, and every parameter's value.
+    tables: Mapping[str, Array],
+) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Tensor name to array, and every parameter's value and table's entries.
 
     Raises:
         LaunchError: an argument does not fit the graph.
     """
+    arrays = _arrays(graph, inputs, c, beta, tables)
+    given = {name: int(value) for name, value in parameters.items()}
+    for tensor in graph.tensors:
+        if tensor.name in arrays:
+            _read_sizes(tensor, arrays[tensor.name], given)
+    if "read_c" in graph.parameters:
+        given["read_c"] = int(c is not None and beta != 0)
+    for tensor in graph.tensors:
+        _read_stride(tensor, arrays.get(tensor.name), given)
+    entries = {t.name: [int(entry) for entry in arrays[t.name]] for t in _tables(graph)}
+    values = graph.parameters.launch(given, entries)
+    for name, array in arrays.items():
+        shape = tuple(int(evaluate(extent, values)) for extent in graph.tensor(name).shape)
+        if array.shape != shape:
+            raise LaunchError(f"{name} is {array.shape}, not {shape}")
+    return arrays, values
+
+
+def _tables(graph: KernelGraph) -> list[Tensor]:
+    return [t for t in graph.tensors if t.role is Role.TABLE]
+
+
+def _arrays(
+    graph: KernelGraph,
+    inputs: tuple[Array, ...],
+    c: Array | None,
+    beta: float,
+    tables: Mapping[str, Array],
+) -> dict[str, Array]:
+    """The arrays by tensor name; their types and numbers of axes fit."""
     wanted = [t for t in graph.tensors if t.role is Role.INPUT]
     if len(wanted) != len(inputs):
         raise LaunchError(f"the graph has {len(wanted)} inputs, {len(inputs)} are given")
@@ -56,19 +88,11 @@ def bind(
         if not optional:
             raise LaunchError("C is given, but the graph reads no C")
         arrays[optional[0].name] = _typed(optional[0], c)
-    given = {name: int(value) for name, value in parameters.items()}
-    for tensor in graph.tensors:
-        if tensor.name in arrays:
-            _read_sizes(tensor, arrays[tensor.name], given)
-    if "read_c" in graph.parameters:
-        given["read_c"] = int(c is not None and beta != 0)
-    values = graph.parameters.evaluate(given)
-    for tensor in graph.tensors:
-        if tensor.name in arrays:
-            shape = tuple(int(evaluate(extent, values)) for extent in tensor.shape)
-            if arrays[tensor.name].shape != shape:
-                raise LaunchError(f"{tensor.name} is {arrays[tensor.name].shape}, not {shape}")
-    return arrays, values
+    known = {t.name: t for t in _tables(graph)}
+    if wrong := sorted(tables.keys() ^ known.keys()):
+        what = "no table of this graph" if wrong[0] in tables else "missing; pass it in tables"
+        raise LaunchError(f"{wrong[0]} is {what}")
+    return arrays | {name: _typed(t, tables[name]) for name, t in known.items()}
 
 
 def _typed(tensor: Tensor, value: object) -> Array:
@@ -99,3 +123,29 @@ def _read_sizes(tensor: Tensor, array: Array, given: dict[str, int]) -> None:
             raise LaunchError(
                 f"{tensor.name} is {array.shape}: axis {axis} of ({shape}) must be {expected}"
             )
+
+
+def _read_stride(tensor: Tensor, array: Array | None, given: dict[str, int]) -> None:
+    """Take a stride that is a parameter from the array; what is not there has no gaps."""
+    stride = tensor.strides[0] if tensor.strides else None
+    if not isinstance(stride, Symbol) or stride.name in given:
+        return
+    if array is not None and _rows_follow(array):
+        given[stride.name] = array.strides[0] // array.itemsize
+    else:
+        given[stride.name] = prod(int(evaluate(extent, given)) for extent in tensor.shape[1:])
+
+
+def _rows_follow(array: Array) -> bool:
+    """Whether the matrices of a batch are contiguous, one at or after the other."""
+    return bool(array[0].flags.c_contiguous) and array.strides[0] >= 0 == array.strides[0] % (
+        array.itemsize
+    )
+
+
+def flat(array: Array) -> Array:
+    """The elements from the first to the last, as tensors count them."""
+    if array.ndim < 3 or not _rows_follow(array):
+        return np.ascontiguousarray(array).reshape(-1)
+    count = (len(array) - 1) * (array.strides[0] // array.itemsize) + array[0].size
+    return np.lib.stride_tricks.as_strided(array, (count,), (array.itemsize,), writeable=False)

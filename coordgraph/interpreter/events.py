@@ -28,8 +28,12 @@ class Point(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A point of a workgroup; `slot` and the place of its flag where a slot is concerned."""
+    """A point of a workgroup; `slot` and the place of its flag where a slot is concerned.
+
+    `value` is what the flag becomes, or is waited to be.
+    """
 
     point: Point
     slot: int = -1
     flag: tuple[str, int] = ("", -1)
+    value: int = 1

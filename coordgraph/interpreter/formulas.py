@@ -16,8 +16,10 @@ from coordgraph.integers import IntegerFunction, compile_function
 
 __all__ = ["Elements", "Environment", "Formula", "Slots"]
 
-Environment = list[int]
-"""The values of all symbols of a kernel for one workgroup; `Slots` says which is where."""
+Environment = list[Any]
+"""The values of all symbols of a kernel for one workgroup; `Slots` says which is where.
+
+A table's is the sequence of its entries."""
 
 
 class Slots:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +17,11 @@ from coordgraph.control.operations import (
     SendPartial,
     StoreTile,
 )
-from coordgraph.coordinates.dimensions import User
+from coordgraph.coordinates.dimensions import SubDimension, User
+from coordgraph.coordinates.edges import Ragged
 from coordgraph.errors import EvaluationError
 from coordgraph.integers import evaluate
-from coordgraph.interpreter.arguments import Array, numpy_dtype
+from coordgraph.interpreter.arguments import Array, flat, numpy_dtype
 from coordgraph.interpreter.events import Event, Point
 from coordgraph.interpreter.formulas import Elements, Environment
 from coordgraph.interpreter.program import Loop, Program, Work
@@ -33,9 +35,9 @@ class Memory:
     """Flat arrays by tensor name; outputs and partials begin as NaN, flags as zero."""
 
     def __init__(
-        self, graph: KernelGraph, arrays: dict[str, Array], values: dict[str, int]
+        self, graph: KernelGraph, arrays: dict[str, Array], values: dict[str, Any]
     ) -> None:
-        self.graph = graph
+        self.graph, self.values = graph, values
         self.shapes = {
             t.name: tuple(int(evaluate(extent, values)) for extent in t.shape)
             for t in graph.tensors
@@ -44,14 +46,14 @@ class Memory:
         self.written: dict[str, Array] = {}
         self.raised_by: dict[tuple[str, int], int] = {}
         for t in graph.tensors:
-            count, kind = int(np.prod(self.shapes[t.name], dtype=object)), numpy_dtype(t.dtype)
+            count, kind = int(evaluate(t.elements, values)), numpy_dtype(t.dtype)
             if t.role is Role.FLAGS:
                 self.flat[t.name] = np.zeros(count, kind)
             elif t.role in (Role.OUTPUT, Role.PARTIALS):
                 self.flat[t.name] = np.full(count, np.nan, kind)
                 self.written[t.name] = np.zeros(count, np.int32)
             elif t.name in arrays:
-                self.flat[t.name] = np.ascontiguousarray(arrays[t.name]).reshape(-1)
+                self.flat[t.name] = flat(arrays[t.name])
 
     def user(self, tensor: str) -> User:
         """The coordinate of a tensor's elements."""
@@ -78,9 +80,9 @@ class Memory:
             raise EvaluationError(f"flag {offset} is outside {tensor}")
         return tensor, offset
 
-    def is_up(self, flag: tuple[str, int]) -> bool:
-        """Whether a flag is raised."""
-        return bool(self.flat[flag[0]][flag[1]])
+    def value(self, flag: tuple[str, int]) -> int:
+        """What a flag says; 0 where it is down."""
+        return int(self.flat[flag[0]][flag[1]])
 
     def finish(self) -> Array:
         """The output, every element written once and every flag down, else EvaluationError."""
@@ -93,7 +95,12 @@ class Memory:
                 ]
             elif t.role is Role.OUTPUT:
                 counts = self.written[t.name]
-                for wrong, what in ((counts == 0, "never"), (counts > 1, "more than once")):
+                wanted = self._wanted(t.name).reshape(-1)
+                for wrong, what in (
+                    (wanted & (counts == 0), "never"),
+                    (counts > 1, "more than once"),
+                    (~wanted & (counts == 1), "though they belong to no segment"),
+                ):
                     if wrong.any():
                         first = np.unravel_index(int(wrong.argmax()), self.shapes[t.name])
                         at = ", ".join(str(int(i)) for i in first)
@@ -105,6 +112,19 @@ class Memory:
             raise EvaluationError("; ".join(problems))
         (output,) = (t.name for t in self.graph.tensors if t.role is Role.OUTPUT)
         return self.flat[output].reshape(self.shapes[output])
+
+    def _wanted(self, tensor: str) -> Array:
+        """Which elements of the output there are: those that the borders of segments enclose."""
+        shape, coordinates = self.shapes[tensor], self.graph.coordinates
+        wanted = np.ones(shape, np.bool_)
+        for axis, dim in enumerate(coordinates.of_kind(SubDimension, tensor=tensor)):
+            for edge in coordinates.edges_below(dim):
+                if isinstance(edge, Ragged):
+                    borders = self.values[edge.table]
+                    places = np.arange(shape[axis])
+                    inside = (borders[0] <= places) & (places < borders[-1])
+                    wanted &= inside.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+        return wanted
 
     def _place(self, tensor: str, elements: Elements, env: Environment) -> tuple[Array, Array]:
         offsets, mask = elements(env)
@@ -166,33 +186,35 @@ class Machine:
 
     def _send(self, work: Work, op: SendPartial, env: Environment) -> Iterator[Event]:
         user, slot, flag = self._slot(work, env)
-        yield Event(Point.SEND, slot, flag)
-        if self.memory.is_up(flag):
+        (raised,) = work.raised(env)
+        yield Event(Point.SEND, slot, flag, raised)
+        if self.memory.value(flag):
             raise EvaluationError(
                 f"workgroup {self.workgroup} sends to slot {slot} before what workgroup "
                 f"{self.memory.raised_by[flag]} sent there is received"
             )
         value = self._accumulator(op.accumulator)
         self.memory.write(user.tensor, work.elements(user), env, value)
-        yield Event(Point.RAISE, slot, flag)
-        if self.memory.is_up(flag):
+        yield Event(Point.RAISE, slot, flag, raised)
+        if self.memory.value(flag):
             raise EvaluationError(f"workgroup {self.workgroup} raises slot {slot}, which is up")
-        self.memory.flat[flag[0]][flag[1]] = 1
+        self.memory.flat[flag[0]][flag[1]] = raised
         self.memory.raised_by[flag] = self.workgroup
 
     def _receive(self, work: Work, op: ReceivePartial, env: Environment) -> Iterator[Event]:
         user, slot, flag = self._slot(work, env)
-        yield Event(Point.WAIT, slot, flag)
-        if not self.memory.is_up(flag):
+        (raised,) = work.raised(env)
+        yield Event(Point.WAIT, slot, flag, raised)
+        if self.memory.value(flag) != raised:
             raise EvaluationError(
                 f"workgroup {self.workgroup} waited for slot {slot}, but another one received it"
             )
         elements = work.elements(user)
         partial = self.memory.read(user.tensor, elements, env)
         self.accumulators[op.accumulator] = self._accumulator(op.accumulator) + partial
-        yield Event(Point.CLEAR, slot, flag)
+        yield Event(Point.CLEAR, slot, flag, raised)
         self.memory.flat[flag[0]][flag[1]] = 0
-        yield Event(Point.CLEARED, slot, flag)
+        yield Event(Point.CLEARED, slot, flag, raised)
 
     def _slot(self, work: Work, env: Environment) -> tuple[User, int, tuple[str, int]]:
         """The tensor of partials, the slot's number and its flag."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import networkx as nx
-from sympy import Expr, Symbol
+from sympy import Expr, Integer, Symbol
 from sympy.core.relational import Eq, Ne, Relational
 from sympy.logic.boolalg import And, Boolean
 
@@ -23,6 +23,7 @@ from coordgraph.control.operations import (
     If,
     InitAccumulator,
     LoadTile,
+    Locate,
     MultiplyAccumulate,
     Operation,
     ReceivePartial,
@@ -41,7 +42,17 @@ from coordgraph.interpreter.formulas import Elements, Environment, Formula, Slot
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role
 
-__all__ = ["Branch", "Let", "Loop", "Program", "Step", "Work", "Worker", "program", "walk"]
+__all__ = [
+    "Branch",
+    "Let",
+    "Loop",
+    "Program",
+    "Step",
+    "Work",
+    "Worker",
+    "program",
+    "walk",
+]
 
 WORK = (
     InitAccumulator,
@@ -61,14 +72,15 @@ class Program:
         self.graph = graph
         self.slots = Slots()
         self.workgroup = self.slots.add(graph.workgroup.symbol)
-        self.parameters = {p.name: self.slots.add(p.symbol) for p in graph.parameters.items}
+        known = (*graph.parameters.items, *graph.parameters.tables)
+        self.parameters = {p.name: self.slots.add(p.symbol) for p in known}
         self.grid = Formula([_size(graph.workgroup)], self.slots)
         self._loads: dict[str, LoadTile] = {}
         self._in_tile: dict[int, tuple[Scoped, Scoped]] = {}
         self.steps = self._compile(resolve(graph.control.root.body, graph.scope()))
 
-    def environment(self, values: Mapping[str, int], workgroup: int = 0) -> Environment:
-        """The symbols of one workgroup, given the values of the parameters."""
+    def environment(self, values: Mapping[str, Any], workgroup: int = 0) -> Environment:
+        """The symbols of one workgroup, given parameters' values and tables' entries."""
         env = [0] * len(self.slots)
         for name, value in values.items():
             env[self.parameters[name]] = value
@@ -77,10 +89,11 @@ class Program:
 
     @cached_property
     def tiles(self) -> Formula:
-        """The number of tiles in m, n and k."""
+        """The number of tiles in m, n and k; before them that of products in a batch."""
         for work in self.work(MultiplyAccumulate):
-            m, k, _, n = work.factors
-            return Formula([_size(self.graph.coordinates[d]) for d in (m, n, k)], self.slots)
+            *batch, m, k = work.factors[: len(work.factors) // 2]
+            sizes = (*batch, m, work.factors[-1], k)
+            return Formula([_size(self.graph.coordinates[d]) for d in sizes], self.slots)
         raise EvaluationError("nothing accumulates in this graph")
 
     def in_tile(self, scope: Scoped) -> Scoped:
@@ -130,9 +143,9 @@ class Program:
                 yield from self._compile(node.body)
             case SetCoordinate():
                 assert node.value is not None
-                symbol = self.graph.coordinates.symbol(node.op.dim)
-                value = Formula([node.value], self.slots)
-                yield Let(self.slots.add(symbol), value, self._compile(node.body))
+                yield from self._let((node.op.dim,), (node.value,), node)
+            case Locate():
+                yield from self._let(node.op.dims, node.values, node)
             case LoadTile(tensor=tensor):
                 self._loads[tensor] = node.op
                 yield Work(self, node)
@@ -148,6 +161,17 @@ class Program:
                     f"{op.kind} has no meaning here: interpret the scheduled graph, not what "
                     "lowering made of it"
                 )
+
+    def _let(self, dims: tuple[str, ...], values: tuple[Expr, ...], node: Node) -> tuple[Step, ...]:
+        """The body, after each dimension's symbol has its value."""
+        named = [
+            (self.slots.add(self.graph.coordinates.symbol(dim)), Formula([value], self.slots))
+            for dim, value in zip(dims, values, strict=True)
+        ]
+        body = self._compile(node.body)
+        for place, value in reversed(named):
+            body = (Let(place, value, body),)
+        return body
 
 
 @lru_cache(maxsize=64)
@@ -186,6 +210,12 @@ class Work:
     def slot(self) -> Formula:
         """The number of the slot that is sent or received."""
         return Formula(self._place("slot").values, self.program.slots)
+
+    @cached_property
+    def raised(self) -> Formula:
+        """What the slot's flag is when it is sent."""
+        turn = self._place("turn").values if "turn" in self.node.op.bindings else (Integer(0),)
+        return Formula([turn[0] + 1], self.program.slots)
 
     def workspace(self, role: Role) -> User:
         """The tensor of this role in which the slot lies."""
@@ -255,7 +285,9 @@ class Loop:
         found, symbol = product.multiplied, self.symbol
         # What is simplified for every index of the loop holds for the next one as well.
         moves = [(value.xreplace({symbol: symbol + 1}) - value).expand() for value in found.values]
-        return product if moves == [0, 1, 1, 0] and _linear(found.guard, symbol) else None
+        batch = [0] * (len(moves) // 2 - 2)
+        wanted = [*batch, 0, 1, *batch, 1, 0]
+        return product if moves == wanted and _linear(found.guard, symbol) else None
 
 
 LOADING = (LoadTile, MultiplyAccumulate)

@@ -38,6 +38,7 @@ def interpret(
     alpha: float = 1.0,
     beta: float = 0.0,
     parameters: Mapping[str, int] | None = None,
+    tables: Mapping[str, Array] | None = None,
     schedule: Scheduler | None = None,
     resident: int | None = None,
     trace: bool = False,
@@ -49,6 +50,7 @@ def interpret(
         a, b, c: as the graph's tensors; C is read only where beta is not zero.
         alpha, beta: rounded to the accumulator's type.
         parameters: launch arguments that the arrays do not give, such as `workgroups`.
+        tables: the tables that the graph reads, as `offsets` of groups.
         schedule: who runs next at every event; by default the lowest number that can.
         resident: how many workgroups fit the machine; the next one starts when one has ended.
         trace: record segments and communication as well.
@@ -61,7 +63,7 @@ def interpret(
             once, or an index left its tensor.
     """
     code = program(graph)
-    arrays, values = bind(graph, (a, b), c, beta, parameters or {})
+    arrays, values = bind(graph, (a, b), c, beta, parameters or {}, tables or {})
     if resident is not None and resident < 1:
         raise LaunchError(f"resident = {resident} must be at least 1")
     memory = Memory(graph, arrays, values)
@@ -106,16 +108,23 @@ class _Run:
             event = self.ready.pop(chosen)
             self._advance(chosen)
             if event.point is Point.RAISE:
-                self.ready.update(self.blocked.pop(event.flag, {}))
+                self._wake(event.flag)
 
     def _advance(self, workgroup: int) -> None:
         event = next(self.live[workgroup], None)
         if event is None:
             del self.live[workgroup]
-        elif event.point is Point.WAIT and not self.memory.is_up(event.flag):
+        elif event.point is Point.WAIT and self.memory.value(event.flag) != event.value:
             self.blocked.setdefault(event.flag, {})[workgroup] = event
         else:
             self.ready[workgroup] = event
+
+    def _wake(self, flag: tuple[str, int]) -> None:
+        """Who waits for what the flag says now can go on."""
+        waiting, now = self.blocked.pop(flag, {}), self.memory.value(flag)
+        self.ready.update({w: e for w, e in waiting.items() if e.value == now})
+        if left := {w: e for w, e in waiting.items() if e.value != now}:
+            self.blocked[flag] = left
 
     def _deadlock(self) -> Deadlock:
         waiting = {w: e.slot for group in self.blocked.values() for w, e in group.items()}

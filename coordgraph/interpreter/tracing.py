@@ -8,10 +8,12 @@ recognised. A loop that is not, or that reaches into padding, is walked one iter
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from itertools import product
+from math import prod
+from typing import Any, TypeVar
 
 from coordgraph.control.operations import (
     Epilogue,
@@ -41,7 +43,8 @@ __all__ = [
     "trace",
 ]
 
-OutputTile = tuple[int, int]
+OutputTile = tuple[int, ...]
+"""Its number in m and n; of a batch, the product's number comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +71,22 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A partial of `tile` goes to `slot`."""
+    """A partial of `tile` goes to `slot`, in its `turn` where a slot is sent several times."""
 
     workgroup: int
     slot: int
     tile: OutputTile
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """The partial in `slot` is waited for and added to `tile`."""
+    """The partial in `slot` is waited for and added to `tile`; that of the sender `turn`."""
 
     workgroup: int
     slot: int
     tile: OutputTile
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +113,12 @@ E_ = TypeVar("E_", Segment, Send, Receive, Finish, Store)
 class Trace:
     """The events of every workgroup, in the order in which it does them.
 
-    `tiles` counts the tiles in m, n and k; `slots` is the size of the workspace.
+    `tiles` counts the tiles in m, n and k, of a batch the products before that; `slots` is the
+    size of the workspace.
     """
 
     workgroups: tuple[tuple[TraceEvent, ...], ...]
-    tiles: tuple[int, int, int]
+    tiles: tuple[int, ...]
     slots: int
 
     @cached_property
@@ -156,9 +162,8 @@ class Trace:
     @property
     def utilisation(self) -> float:
         """Useful iterations over what all workgroups could do in the time of the busiest."""
-        m, n, k = self.tiles
         busiest = max(self.iterations, default=0)
-        return m * n * k / (busiest * len(self.workgroups)) if busiest else 0.0
+        return prod(self.tiles) / (busiest * len(self.workgroups)) if busiest else 0.0
 
     @property
     def slots_used(self) -> frozenset[int]:
@@ -171,13 +176,13 @@ class Trace:
 
     def wait_edges(self) -> frozenset[tuple[int, int]]:
         """(who waits, who signals) pairs."""
-        senders: dict[int, set[int]] = defaultdict(set)
+        senders: dict[tuple[int, int], set[int]] = defaultdict(set)
         for send in self.sends:
-            senders[send.slot].add(send.workgroup)
+            senders[send.slot, send.turn].add(send.workgroup)
         return frozenset(
             (receive.workgroup, sender)
             for receive in self.receives
-            for sender in senders[receive.slot]
+            for sender in senders[receive.slot, receive.turn]
         )
 
     def problems(self) -> tuple[str, ...]:
@@ -188,7 +193,7 @@ class Trace:
         return tuple(e for events in self.workgroups for e in events if isinstance(e, kind))
 
     def _output(self) -> Iterator[OutputTile]:
-        return ((m, n) for m in range(self.tiles[0]) for n in range(self.tiles[1]))
+        return product(*map(range, self.tiles[:-1]))
 
     def _coverage(self) -> Iterator[str]:
         """Every iteration (m, n, k) exactly once."""
@@ -204,8 +209,8 @@ class Trace:
                     low, high = sorted((first, reached))
                     yield f"k tiles {low}..{high - 1} of output tile {tile} {what}"
                 reached = max(reached, end)
-            if reached != self.tiles[2]:
-                yield f"k tiles from {reached} of output tile {tile} are not {self.tiles[2]}"
+            if reached != self.tiles[-1]:
+                yield f"k tiles from {reached} of output tile {tile} are not {self.tiles[-1]}"
         for tile in shares:
             yield f"output tile {tile} does not exist"
 
@@ -223,51 +228,58 @@ class Trace:
 
     def _signals(self) -> Iterator[str]:
         """Every wait has exactly one signal, for the same tile, in a slot that exists."""
-        sent: dict[int, list[OutputTile]] = defaultdict(list)
-        got: dict[int, list[OutputTile]] = defaultdict(list)
+        sent: dict[tuple[int, int], list[OutputTile]] = defaultdict(list)
+        got: dict[tuple[int, int], list[OutputTile]] = defaultdict(list)
         for events, place in ((self.sends, sent), (self.receives, got)):
             for event in events:
-                place[event.slot].append(event.tile)
+                place[event.slot, event.turn].append(event.tile)
                 if not 0 <= event.slot < self.slots:
                     yield f"slot {event.slot} is outside 0..{self.slots - 1}"
-        for slot in sorted(sent.keys() | got.keys()):
-            if sorted(sent[slot]) != sorted(got[slot]):
-                yield f"slot {slot} is sent {sent[slot]} and received {got[slot]}"
+        for at in sorted(sent.keys() | got.keys()):
+            if sorted(sent[at]) != sorted(got[at]):
+                turn = f" in turn {at[1]}" if at[1] else ""
+                yield f"slot {at[0]} is sent {sent[at]} and received {got[at]}{turn}"
 
 
-def trace(graph: KernelGraph, parameters: Mapping[str, int] | None = None) -> Trace:
+def trace(
+    graph: KernelGraph,
+    parameters: Mapping[str, int] | None = None,
+    tables: Mapping[str, Sequence[int]] | None = None,
+) -> Trace:
     """Record what every workgroup would do.
 
     Args:
         graph: at the level "scheduled".
-        parameters: a value for every launch argument (`read_c` may be left out).
+        parameters: a value for every launch argument (`read_c` may be left out, and the strides
+            of a batch).
+        tables: entries of the tables that the graph reads, as `offsets`.
 
     Raises:
         VerifyError: no schedule has tied the graph to workgroups.
-        LaunchError: a parameter is missing or out of bounds.
+        LaunchError: a parameter or a table is missing or out of bounds.
     """
     given = dict(parameters or {})
-    if "read_c" in graph.parameters:
-        given.setdefault("read_c", 0)
+    for p in graph.parameters.given:
+        if p.minimum == 0:  # decides nothing about the work
+            given.setdefault(p.name, 0)
     code = program(graph)
-    return record(code, graph.parameters.evaluate(given))
+    return record(code, graph.parameters.launch(given, tables or {}))
 
 
-def record(code: Program, values: Mapping[str, int]) -> Trace:
-    """The trace of a program, given the value of every parameter."""
+def record(code: Program, values: Mapping[str, Any]) -> Trace:
+    """The trace of a program, given every parameter's value and every table's entries."""
     env = code.environment(values)
     (count,), tiles = code.grid(env), code.tiles(env)
     workgroups: list[tuple[TraceEvent, ...]] = []
     for workgroup in range(count):
-        recorder = _Recorder(workgroup, tiles[2])
+        recorder = _Recorder(workgroup, tiles[-1])
         for _ in walk(code.steps, code.environment(values, workgroup), recorder):
             pass
         recorder.flush()
         workgroups.append(tuple(recorder.events))
     flags = [t for t in code.graph.tensors if t.role is Role.FLAGS]
     slots = sum(int(evaluate(t.elements, dict(values))) for t in flags)
-    m, n, k = tiles
-    return Trace(tuple(workgroups), (m, n, k), slots)
+    return Trace(tuple(workgroups), tiles, slots)
 
 
 class _Recorder:
@@ -282,16 +294,16 @@ class _Recorder:
 
     def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
         """Record a whole accumulation loop as one range."""
-        product = loop.accumulation
-        if product is None or stop <= start:
+        accumulated = loop.accumulation
+        if accumulated is None or stop <= start:
             return False
         env[loop.index] = stop - 1
-        last = product.iteration(env)
+        last = accumulated.iteration(env)
         env[loop.index] = start
-        first = product.iteration(env)
-        if bool(first[4]) != bool(last[4]) or not (first[4] or stop - start == 1):
+        first = accumulated.iteration(env)
+        if bool(first[-1]) != bool(last[-1]) or not (first[-1] or stop - start == 1):
             return False
-        self._add(product, first, stop - start)
+        self._add(accumulated, first, stop - start)
         return True
 
     def work(self, work: Work, env: Environment) -> Iterator[Event]:
@@ -303,15 +315,15 @@ class _Recorder:
                 self.flush(op.accumulator)
             case SendPartial() | ReceivePartial():
                 self.flush(op.accumulator)
-                (slot,) = work.slot(env)
+                (slot,), (raised,) = work.slot(env), work.raised(env)
                 kind = Send if isinstance(op, SendPartial) else Receive
-                self.events.append(kind(self.workgroup, slot, self.tile))
+                self.events.append(kind(self.workgroup, slot, self.tile, raised - 1))
             case Epilogue() | StoreTile():
                 self.flush(op.accumulator)
-                m, n, exists = work.tile(env)
+                *tile, exists = work.tile(env)
                 kind = Finish if isinstance(op, Epilogue) else Store
                 if exists:
-                    self.events.append(kind(self.workgroup, (m, n)))
+                    self.events.append(kind(self.workgroup, tuple(tile)))
             case _:
                 pass
         yield from ()
@@ -325,15 +337,17 @@ class _Recorder:
                     segment = Segment(self.workgroup, tile, first, end - first, self.depth, padding)
                     self.events.append(segment)
 
-    def _add(self, product: Work, at: tuple[int, ...], count: int) -> None:
-        m, k, k_of_b, n, exists = at
-        assert isinstance(product.node.op, MultiplyAccumulate)
-        if k != k_of_b:
+    def _add(self, work: Work, at: tuple[int, ...], count: int) -> None:
+        assert isinstance(work.node.op, MultiplyAccumulate)
+        *both, exists = at
+        (*batch, m, k), (*batch_of_b, k_of_b, n) = both[: len(both) // 2], both[len(both) // 2 :]
+        if (*batch, k) != (*batch_of_b, k_of_b):
+            of_a, of_b = (", ".join(map(str, x)) for x in ((*batch, k), (*batch_of_b, k_of_b)))
             raise EvaluationError(
-                f"workgroup {self.workgroup} multiplies k tile {k} of A and {k_of_b} of B"
+                f"workgroup {self.workgroup} multiplies k tile {of_a} of A and {of_b} of B"
             )
-        self.tile = (m, n)
-        key = (product.node.op.accumulator, not exists)
+        self.tile = (*batch, m, n)
+        key = (work.node.op.accumulator, not exists)
         tile, ranges = self.sums.setdefault(key, (self.tile, []))
         if exists and tile != self.tile:
             raise EvaluationError(

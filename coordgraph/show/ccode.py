@@ -10,7 +10,7 @@ from sympy import Symbol
 from sympy.core.basic import Basic
 from sympy.logic.boolalg import And, Not, Or
 
-from coordgraph.integers import BitXor, FloorDiv, FloorMod, Select
+from coordgraph.integers import BitXor, FloorDiv, FloorMod, Load, Select
 from coordgraph.integers.text import AND, ATOM, COMPARISON, NOT, OR, PRODUCT, SUM, UNARY, Printer
 
 __all__ = ["identifier", "to_c"]
@@ -36,6 +36,9 @@ class _CPrinter(Printer):
                 a, b = expr.args
                 sign = "/" if isinstance(expr, FloorDiv) else "%"
                 return f"{self._dividend(a)} {sign} {self.at(b, UNARY)}", PRODUCT
+            case Load():
+                table, index = expr.args
+                return f"{self.at(table)}[{self.at(index)}]", ATOM
             case Select():
                 condition, a, b = expr.args
                 text = f"{self.at(condition, COMPARISON)} ? {self.at(a, AND)} : {self.at(b, AND)}"

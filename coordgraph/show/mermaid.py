@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from coordgraph.control.graph import ControlGraph
-from coordgraph.control.operations import Assign, For, If, Operation, SetCoordinate
+from coordgraph.control.operations import Assign, For, If, Locate, Operation, SetCoordinate
 from coordgraph.coordinates.dimensions import Dimension, ForLoop, MacroTileNumber
 from coordgraph.coordinates.edges import Edge
 from coordgraph.coordinates.graph import CoordinateGraph
@@ -214,6 +214,8 @@ def _operation(op: Operation) -> list[str]:
             return [f"If {to_text(op.condition)}"]
         case Assign():
             return [f"{op.name} = {to_text(op.value)}"]
+        case Locate():
+            return [f"Locate {', '.join(op.dims)}"]
         case SetCoordinate():
             return [f"Set {op.dim} = {to_text(op.value)}"]
         case _:

@@ -23,6 +23,7 @@ from coordgraph.control.operations import (
     InitAccumulator,
     Kernel,
     LoadTile,
+    Locate,
     MultiplyAccumulate,
     Operation,
     ReceivePartial,
@@ -58,6 +59,15 @@ class _Writer:
         """The whole text."""
         graph, root = self._graph, self._graph.control.root
         yield f"// {_headline(graph)}"
+        for table in graph.parameters.tables:
+            note = f"  // {table.note}" if table.note else ""
+            if table.step is None:
+                yield f"const int {identifier(table.name)}[{to_c(table.length)}];{note}"
+                continue
+            name, at = identifier(table.name), identifier(table.place.name)
+            yield f"int {name}[{to_c(table.length)}] = {{0}};{note}"
+            yield f"for (uint {at} = 0; {at} < {to_c(table.length - 1)}; {at}++)"
+            yield f"{INDENT}{name}[{at} + 1] = {name}[{at}] + {to_c(table.step)};"
         derived = [p for p in graph.parameters.items if p.value is not None]
         for p in derived:
             note = f"  // {p.note}" if p.note else ""
@@ -98,6 +108,8 @@ class _Writer:
                     yield from _braces([f"uint {identifier(op.dim)} = 0;", *counted])
                 case Advance():
                     yield f"{identifier(op.dim)} += {to_c(scope.resolve(op.by))};"
+                case Locate():
+                    yield from self._locate(op, scope, seen)
                 case SetCoordinate():
                     yield from self._set(op, scope, seen)
                 case Scope():
@@ -123,6 +135,14 @@ class _Writer:
             return
         index = f"uint {identifier(op.dim)} = {to_c(inside.known[op.dim])};"
         yield from _braces([index, *body])
+
+    def _locate(self, op: Locate, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
+        values, inside = scope.enter_locate(op)
+        lines: list[str] = []
+        for dim, value in zip(op.dims, values, strict=True):
+            seen = _without(seen, scope.coordinates.symbol(dim))
+            lines.append(f"uint {identifier(dim)} = {to_c(value)};")
+        yield from _braces([*lines, *self.body(op.body, inside, seen)])
 
     def _set(self, op: SetCoordinate, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
         """A value that needs computing has a block with its variable; others are put in."""
@@ -188,10 +208,11 @@ class _Writer:
             case SendPartial():
                 slot = _index(scope, op.slot)
                 yield f"// store partial tile to workspace slot {slot}"
-                yield f"flags[{slot}] = 1;"
+                yield f"flags[{slot}] = {_raised(scope, op.turn)};"
             case ReceivePartial():
                 slot = _index(scope, op.slot)
-                yield f"while (flags[{slot}] == 0);"
+                down = f"!= {_raised(scope, op.turn)}" if op.turn else "== 0"
+                yield f"while (flags[{slot}] {down});"
                 yield f"// load partial tile from workspace slot {slot}, add it to {op.accumulator}"
                 yield f"flags[{slot}] = 0;"
             case _:
@@ -279,6 +300,16 @@ def _index(scope: Scoped, name: str) -> str:
         return to_c(scope.reverse(name).values[0])
     except EvaluationError:
         return f"<{name}>"
+
+
+def _raised(scope: Scoped, turn: str) -> str:
+    """What a flag becomes: 1, or 1 more than the index along its turn."""
+    if not turn:
+        return "1"
+    try:
+        return to_c(scope.resolve(scope.reverse(turn).values[0] + 1))
+    except EvaluationError:
+        return f"<{turn}> + 1"
 
 
 def _indexed(scope: Scoped, name: str) -> str:

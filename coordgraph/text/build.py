@@ -16,8 +16,17 @@ from coordgraph.errors import VerifyError
 from coordgraph.integers import ExpressionSyntaxError, index_symbol, parse_expression, size_symbol
 from coordgraph.kernel import KernelGraph
 from coordgraph.parameters import Assumption, Parameter, Parameters
+from coordgraph.tables import Table, place_of
 from coordgraph.tensors import DTYPES, Role, Tensor
-from coordgraph.text.raw import RawExpression, RawGraph, RawOperation, RawRecord, Where, suggest
+from coordgraph.text.raw import (
+    RawExpression,
+    RawGraph,
+    RawOperation,
+    RawRecord,
+    RawTable,
+    Where,
+    suggest,
+)
 from coordgraph.text.shapes import record_fields
 
 __all__ = ["build"]
@@ -62,6 +71,11 @@ class _Builder:
                 raise p.at.error(f"there is a parameter '{p.name}' already")
             parameters.add(p.name)
             self._symbols[p.name] = size_symbol(p.name) if p.minimum >= 1 else index_symbol(p.name)
+        for table in raw.tables:
+            if table.name in self._symbols:
+                raise table.at.error(f"there is a parameter or a table '{table.name}' already")
+            for symbol in (index_symbol(table.name), place_of(table.name)):
+                self._symbols[symbol.name] = symbol
         for name in self._ids:
             self._symbols.setdefault(name, index_symbol(name))
         if raw.root is not None:
@@ -173,7 +187,12 @@ class _Builder:
             above.add(p.name)
             items.append(Parameter(p.name, p.minimum, p.maximum, value, p.note))
         assumptions = (Assumption(self.expression(a.expr), a.maximum) for a in raw.assumptions)
-        return Parameters(tuple(items), tuple(assumptions))
+        return Parameters(tuple(items), tuple(assumptions), tuple(map(self._table, raw.tables)))
+
+    def _table(self, raw: RawTable) -> Table:
+        length, maximum = self.expression(raw.length), self.expression(raw.maximum)
+        step = None if raw.step is None else self.expression(raw.step)
+        return _placed(raw.at, lambda: Table(raw.name, length, maximum, step, raw.note))
 
     def tensors(self, raw: RawGraph) -> tuple[Tensor, ...]:
         """The tensor arguments."""
@@ -187,7 +206,10 @@ class _Builder:
             if t.role not in roles:
                 raise t.role_at.error(f"unknown role '{t.role}'{suggest(t.role, roles)}")
             shape = tuple(map(self.expression, t.shape))
-            made[t.name] = Tensor(t.name, t.dtype, shape, roles[t.role])
+            strides = None if t.strides is None else tuple(map(self.expression, t.strides))
+            if strides is not None and len(strides) != len(shape):
+                raise t.at.error(f"{len(shape)} strides are needed, not {len(strides)}")
+            made[t.name] = Tensor(t.name, t.dtype, shape, roles[t.role], strides)
         return tuple(made.values())
 
 

@@ -27,6 +27,7 @@ from coordgraph.text.raw import (
     RawOperation,
     RawParameter,
     RawRecord,
+    RawTable,
     RawTensor,
     Where,
     suggest,
@@ -43,6 +44,7 @@ _PARTS = (
     "level",
     "symbols",
     "parameters",
+    "tables",
     "assumptions",
     "tensors",
     "dimensions",
@@ -76,6 +78,12 @@ def to_json(graph: KernelGraph) -> dict[str, Any]:
         "assumptions": [
             {"expr": text(a.expr), "maximum": int(a.maximum)} for a in graph.parameters.assumptions
         ],
+        "tables": [
+            {"name": known.name, "length": text(known.length), "maximum": text(known.maximum)}
+            | ({} if known.step is None else {"step": text(known.step)})
+            | ({"note": known.note} if known.note else {})
+            for known in graph.parameters.tables
+        ],
         "tensors": [
             {
                 "name": t.name,
@@ -83,6 +91,7 @@ def to_json(graph: KernelGraph) -> dict[str, Any]:
                 "shape": [text(extent) for extent in t.shape],
                 "role": t.role.value,
             }
+            | ({} if t.strides is None else {"strides": [text(stride) for stride in t.strides]})
             for t in graph.tensors
         ],
         "dimensions": [{"kind": d.kind, **write.record(d)} for d in graph.coordinates],
@@ -155,6 +164,7 @@ def _read_graph(data: Any, at: Path) -> RawGraph:
         raw.level, raw.level_at = _string(top["level"], at / "level"), at / "level"
     raw.symbols = _read_symbols(top.get("symbols", {}), at / "symbols")
     raw.parameters = [_read_parameter(v, here) for here, v in _items(top, at, "parameters")]
+    raw.tables = [_read_table(v, here) for here, v in _items(top, at, "tables")]
     raw.assumptions = [_read_assumption(v, here) for here, v in _items(top, at, "assumptions")]
     raw.tensors = [_read_tensor(v, here) for here, v in _items(top, at, "tensors")]
     raw.dimensions = [
@@ -184,6 +194,23 @@ def _read_assumption(item: Any, at: Path) -> RawAssumption:
     return RawAssumption(expr, _number(entry.get("maximum"), at / "maximum"))
 
 
+def _read_table(item: Any, at: Path) -> RawTable:
+    entry = _only(item, at, "name", "length", "maximum", "step", "note")
+    length, maximum = (
+        RawExpression(_string(entry.get(part), at / part), at / part)
+        for part in ("length", "maximum")
+    )
+    step = entry.get("step")
+    return RawTable(
+        _string(entry.get("name"), at / "name"),
+        at,
+        length,
+        maximum,
+        None if step is None else RawExpression(_string(step, at / "step"), at / "step"),
+        _string(entry.get("note", ""), at / "note"),
+    )
+
+
 def _read_parameter(item: Any, at: Path) -> RawParameter:
     entry = _only(item, at, "name", "minimum", "maximum", "value", "note")
     value = entry.get("value")
@@ -198,7 +225,7 @@ def _read_parameter(item: Any, at: Path) -> RawParameter:
 
 
 def _read_tensor(item: Any, at: Path) -> RawTensor:
-    entry = _only(item, at, "name", "dtype", "shape", "role")
+    entry = _only(item, at, "name", "dtype", "shape", "role", "strides")
     return RawTensor(
         _string(entry.get("name"), at / "name"),
         at,
@@ -206,6 +233,7 @@ def _read_tensor(item: Any, at: Path) -> RawTensor:
         [RawExpression(_string(v, here), here) for here, v in _items(entry, at, "shape")],
         _string(entry.get("role"), at / "role"),
         at / "role",
+        [RawExpression(_string(v, here), here) for here, v in _items(entry, at, "strides")] or None,
     )
 
 

@@ -63,11 +63,18 @@ class _Printer:
             value = "" if p.value is None else f" = {self._expression(p.value)}"
             note = f" {quote(p.note)}" if p.note else ""
             yield f"param {p.name} in {p.minimum}..{p.maximum}{value}{note}"
+        for known in graph.parameters.tables:
+            step = "" if known.step is None else f" sums {self._expression(known.step)}"
+            note = f" {quote(known.note)}" if known.note else ""
+            length, most = self._expression(known.length), self._expression(known.maximum)
+            yield f"table {known.name} [{length}] <= {most}{step}{note}"
         for a in graph.parameters.assumptions:
             yield f"assume {self._expression(a.expr)} <= {a.maximum}"
         for t in graph.tensors:
             shape = ", ".join(map(self._expression, t.shape))
-            yield f"tensor {word(t.name)} {word(t.dtype)} [{shape}] {t.role.value}"
+            strides = ", ".join(map(self._expression, t.strides or ()))
+            last = f" strides [{strides}]" if strides else ""
+            yield f"tensor {word(t.name)} {word(t.dtype)} [{shape}] {t.role.value}{last}"
         for d in graph.coordinates:
             note = f" {quote(d.note)}" if d.note else ""
             yield f"dim {word(d.id)}: {d.kind}{self._fields(d, ('id', 'note'))}{note}"

@@ -24,6 +24,7 @@ __all__ = [
     "RawOperation",
     "RawParameter",
     "RawRecord",
+    "RawTable",
     "RawTensor",
     "Where",
     "suggest",
@@ -112,6 +113,18 @@ class RawParameter:
 
 
 @dataclass(slots=True)
+class RawTable:
+    """A table."""
+
+    name: str
+    at: Where
+    length: RawExpression
+    maximum: RawExpression
+    step: RawExpression | None
+    note: str
+
+
+@dataclass(slots=True)
 class RawAssumption:
     """`expr <= maximum`."""
 
@@ -129,6 +142,7 @@ class RawTensor:
     shape: list[RawExpression]
     role: str
     role_at: Where
+    strides: list[RawExpression] | None = None
 
 
 @dataclass(slots=True)
@@ -142,6 +156,7 @@ class RawGraph:
     symbols: list[tuple[str, bool, Where]] = field(default_factory=list[tuple[str, bool, Where]])
     """Names that nothing else in the graph gives, and whether they are positive."""
     parameters: list[RawParameter] = field(default_factory=list[RawParameter])
+    tables: list[RawTable] = field(default_factory=list[RawTable])
     assumptions: list[RawAssumption] = field(default_factory=list[RawAssumption])
     tensors: list[RawTensor] = field(default_factory=list[RawTensor])
     dimensions: list[RawRecord] = field(default_factory=list[RawRecord])

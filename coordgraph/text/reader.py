@@ -20,6 +20,7 @@ from coordgraph.text.raw import (
     RawOperation,
     RawParameter,
     RawRecord,
+    RawTable,
     RawTensor,
     suggest,
 )
@@ -54,6 +55,7 @@ class _Reader:
             "level": self._level,
             "symbol": self._symbol,
             "param": self._parameter,
+            "table": self._table,
             "assume": self._assumption,
             "tensor": self._tensor,
             "dim": self._dimension,
@@ -118,6 +120,21 @@ class _Reader:
         note = "" if c.at_line_end() else c.string()
         self.raw.parameters.append(RawParameter(name, at, minimum, maximum, value, note))
 
+    def _table(self, token: Token) -> None:
+        c, at = self.cursor, self.cursor.place()
+        name = c.name("the name of a table")
+        c.expect("[")
+        length = c.expression()
+        c.expect("]")
+        c.expect("<=")
+        most = c.expression(stop="sums")
+        step = None
+        if c.token.text == "sums":
+            c.advance()
+            step = c.expression()
+        note = "" if c.at_line_end() else c.string()
+        self.raw.tables.append(RawTable(name, at, length, most, step, note))
+
     def _assumption(self, token: Token) -> None:
         expr = self.cursor.expression(stop="<=")
         self.cursor.expect("<=")
@@ -130,7 +147,13 @@ class _Reader:
         shape = [] if c.at("]") else self._listed(c.expression)
         c.expect("]")
         role_at = c.place()
-        self.raw.tensors.append(RawTensor(name, at, dtype, shape, c.name("a role"), role_at))
+        raw = RawTensor(name, at, dtype, shape, c.name("a role"), role_at)
+        if c.token.text == "strides":
+            c.advance()
+            c.expect("[")
+            raw.strides = self._listed(c.expression)
+            c.expect("]")
+        self.raw.tensors.append(raw)
 
     def _dimension(self, token: Token) -> None:
         c, at = self.cursor, self.cursor.place()

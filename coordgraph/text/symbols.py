@@ -23,8 +23,10 @@ __all__ = ["declared_symbols", "free_symbols"]
 
 
 def declared_symbols(graph: KernelGraph) -> dict[str, Symbol]:
-    """Name to symbol, of parameters, dimensions and assigned values."""
+    """Name to symbol, of parameters, tables and their places, dimensions and assigned values."""
     table = {p.name: p.symbol for p in graph.parameters.items}
+    for known in graph.parameters.tables:
+        table |= {symbol.name: symbol for symbol in (known.symbol, known.place)}
     for name in graph.coordinates.dimensions:
         table.setdefault(name, index_symbol(name))
     for op in graph.control.operations:
@@ -67,6 +69,7 @@ def _expressions(graph: KernelGraph) -> Iterator[Basic]:
     records: Iterable[Any] = (
         *graph.parameters.items,
         *graph.parameters.assumptions,
+        *graph.parameters.tables,
         *graph.tensors,
         *graph.coordinates,
         *graph.coordinates.edges,

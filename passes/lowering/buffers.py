@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import groupby
 from typing import cast
 
-from sympy import Eq, Expr, Integer
-from sympy.logic.boolalg import Boolean, true
+from sympy import Eq, Expr, Integer, Lt
+from sympy.logic.boolalg import And, Boolean, true
 
-from coordgraph import Gemm, NoPath
+from coordgraph import Gemm, NoPath, PassError
 from coordgraph.control import Scoped
 from coordgraph.control.lowered import (
     AccumulateFragment,
@@ -46,7 +47,7 @@ from coordgraph.control.operations import (
 )
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.coordinates.traverse import Direction, solve
-from coordgraph.integers import ceil_div, index_symbol, minimum
+from coordgraph.integers import ceil_div, index_symbol, minimum, operands
 from passes.lowering.blocking import ACCUMULATOR, Block
 
 __all__ = ["Buffers"]
@@ -132,10 +133,11 @@ class Buffers:
                 return (self._each(f"store {op.tensor}", op.tensor, copy),)
             case SendPartial():
                 copy = CopyElements(ACCUMULATOR, "partials")
-                return (self._each("send", "D", copy), _Piece((), SignalFlag("flags")))
+                return (self._each("send", "D", copy), _Piece((), SignalFlag("flags", op.turn)))
             case ReceivePartial():
                 add = self._update("receive", "D", AccumulateFragment(ELEMENT, "partials", ()))
-                return (_Piece((), WaitFlag("flags")), add, _Piece((), ClearFlag("flags")))
+                wait = _Piece((), WaitFlag("flags", op.turn))
+                return (wait, add, _Piece((), ClearFlag("flags")))
             case _:
                 return (_Piece((), op),)
 
@@ -213,11 +215,9 @@ def _within(scope: Scoped, pieces: tuple[_Piece, ...]) -> Operation:
         return Scope("tile", (*whole, *body))
     assigns: list[Operation] = []
     for (t, axis), tile in zip(axes, tiles, strict=True):
-        name, end = EXTENTS[t][axis], coordinates.size(f"{t}.{axis}")
-        if (size := sizes.pop(name, None)) is not None and end is not None:
-            first = {tile: None, f"{t}.index.{axis}": 0}
-            (start,) = coordinates.reverse(first, [f"{t}.{axis}"])
-            assigns.append(Assign(name, minimum(size, end - start)))
+        name = EXTENTS[t][axis]
+        if sizes.pop(name, None) is not None:
+            assigns.append(Assign(name, _inside(scope, t, axis, tile)))
     body = (*assigns, *body)
     # Tensors share tile numbers: what has a name already is not worked out again.
     names: dict[Expr, Expr] = {}
@@ -228,3 +228,24 @@ def _within(scope: Scoped, pieces: tuple[_Piece, ...]) -> Operation:
     for tile, value in reversed(bound):
         body = (SetCoordinate(tile, value, body),)
     return Scope("tile", body if found.guard == true else (If(found.guard, body),))
+
+
+def _inside(scope: Scoped, tensor: str, axis: int, tile: str) -> Expr:
+    """How many elements of a tile along an axis, from the first on, the guard lets through."""
+    coordinates, index = scope.coordinates, f"{tensor}.index.{axis}"
+    # What is located here keeps its symbol; what is not comes from the tile's number.
+    located = {dim for dim, value in scope.known.items() if value == coordinates.symbol(dim)}
+    known = [*(located - {tile, index}), tile, index]
+    found = solve(coordinates, Direction.REVERSE, known, [f"{tensor}.{axis}"])
+    symbol = coordinates.symbol(index)
+    ends: list[Expr] = []
+    for part in operands(found.guard) if isinstance(found.guard, And) else (found.guard,):
+        if symbol in part.free_symbols:
+            left, right = operands(part)
+            first = (right - left).xreplace({symbol: Integer(0)})
+            if not isinstance(part, Lt) or (right - left + symbol - first).expand() != 0:
+                raise PassError(f"loops over '{index}' cannot be clipped to {part}")
+            ends.append(first.expand())
+    size = coordinates.size(index)
+    assert size is not None
+    return reduce(minimum, ends, size)

@@ -94,14 +94,15 @@ class Accumulator:
         read = If(equal(index_symbol("read_c"), 1), (self.add(tensor, width, "beta"),))
         return (self.scale("alpha"), read)
 
-    def send(self) -> Body:
+    def send(self, turn: str = "") -> Body:
         """Store, then let one workitem publish; a barrier orders all stores before its release."""
-        return (self.store("partials", self.width), self.barrier, leader(SignalFlag("flags")))
+        signal = SignalFlag("flags", turn)
+        return (self.store("partials", self.width), self.barrier, leader(signal))
 
-    def receive(self) -> Body:
+    def receive(self, turn: str = "") -> Body:
         """One workitem acquires for all; the flag is lowered once everybody has read."""
         return (
-            leader(WaitFlag("flags")),
+            leader(WaitFlag("flags", turn)),
             self.barrier,
             self.add("partials", self.width),
             self.barrier,

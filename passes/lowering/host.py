@@ -13,6 +13,7 @@ from coordgraph.control.operations import (
     Body,
     For,
     If,
+    Locate,
     Operation,
     SetCoordinate,
 )
@@ -97,6 +98,9 @@ def _lower(body: Body, scope: Scoped, buffers: Buffers) -> Iterator[Operation]:
                     yield op.with_body(*_lower(op.body, inside, buffers))
                 case SetCoordinate():
                     _, inside = scope.enter_set(op)
+                    yield op.with_body(*_lower(op.body, inside, buffers))
+                case Locate():
+                    _, inside = scope.enter_locate(op)
                     yield op.with_body(*_lower(op.body, inside, buffers))
                 case If():
                     condition = scope.resolve_condition(op.condition)

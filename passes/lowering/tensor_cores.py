@@ -22,6 +22,7 @@ from passes.lowering.fragments import MMA_K, MMA_M, PAIR_N, WarpGrid, choose_war
 from passes.lowering.machine import cuda_machine
 from passes.lowering.pipeline import add_ring, pipelined
 from passes.lowering.staging import CHUNK, OUTPUTS, Operand
+from passes.lowering.tables import add_tables, table_bytes
 
 __all__ = ["LowerToTensorCores"]
 
@@ -86,9 +87,8 @@ class LowerToTensorCores(Pass):
 
     def _stages(self, graph: KernelGraph) -> int:
         m, n, k = graph.macro_tile
-        fit = cuda_machine(self.architecture).shared_bytes // (
-            (m + n) * k * dtype(graph.gemm.dtype).bytes
-        )
+        room = cuda_machine(self.architecture).shared_bytes - table_bytes(graph)
+        fit = room // ((m + n) * k * dtype(graph.gemm.dtype).bytes)
         return min(fit, self.stages or MOST_STAGES)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
@@ -118,9 +118,9 @@ class LowerToTensorCores(Pass):
                     case For() if accumulates(op):
                         return pipelined(c, op, copies, multiply)
                     case SendPartial():
-                        return accumulator.send()
+                        return accumulator.send(op.turn)
                     case ReceivePartial():
-                        return accumulator.receive()
+                        return accumulator.receive(op.turn)
                     case Epilogue():
                         return accumulator.epilogue(op.tensor, self.vector_d)
                     case StoreTile():
@@ -128,7 +128,9 @@ class LowerToTensorCores(Pass):
                     case _:
                         return op
 
-            e.control = graph.control.rewrite(lower)
+            tables = add_tables(c, graph)
+            lowered = graph.control.rewrite(lower)
+            e.kernel(*tables, *lowered.root.body, workgroup=lowered.root.workgroup)
         return e.graph
 
 

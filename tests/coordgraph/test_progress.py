@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from sympy import Integer
 
@@ -13,7 +15,7 @@ from coordgraph.control.operations import (
     SendPartial,
     SetCoordinate,
 )
-from coordgraph.coordinates.edges import PassThrough
+from coordgraph.coordinates.edges import Join, PassThrough
 from coordgraph.integers import index_symbol
 from coordgraph.progress import wait_direction
 from passes import StreamK
@@ -72,6 +74,17 @@ def test_a_slot_that_leads_back_to_another_proves_nothing():
 
     with graph.edit("shifted") as e:
         e.control = e.control.rewrite(change)
+    assert wait_direction(e.graph) == "mixed"
+
+
+def test_a_turn_that_does_not_lead_back_to_its_sender_proves_nothing():
+    """Slot and turn together say who sends; joined by other strides they lead elsewhere."""
+    graph = StreamK(owner="last", reduction="turnstile")(Gemm("f32").graph())
+    edge = Join((SLOT, "partial.turn"), "sk.workgroup", (Integer(1), Integer(1)))
+    with graph.edit("elsewhere") as e:
+        e.coordinates.disconnect(edge)
+        e.coordinates.connect(replace(edge, strides=(Integer(1), Integer(2))))
+    assert wait_direction(graph) == "lower"
     assert wait_direction(e.graph) == "mixed"
 
 

@@ -97,8 +97,11 @@ RANDOM = (
     hopper("two-tile-stream-k", (128, 512, 64), (1, 2, 1), layout="nt"),
     hopper("stream-k{owner=last}", (64, 64, 128), (1, 1, 2), layout="tt"),
     hopper("stream-k{owner=last,reduction=tree}", (128, 128, 64), layout="tt"),
+    hopper("stream-k{owner=last,reduction=turnstile}", (128, 128, 64), layout="nn"),
+    hopper("split-k{splits=5}", (128, 256, 64), layout="nt"),
     pingpong("stream-k{owner=last}", (64, 256, 64), layout="nt"),
     pingpong("two-tile-stream-k", (256, 128, 64), (2, 1, 1), layout="nn"),
+    pingpong("stream-k{owner=last,reduction=turnstile}", (64, 256, 64), layout="nt"),
 )
 SHARING = RANDOM[3:]
 """Those in which workgroups share tiles."""
@@ -114,6 +117,14 @@ SCHEDULES = (
     "two-tile-stream-k{owner=last,waves=contiguous}",
     "rasterize{width=3,snake=true},two-tile-stream-k{owner=last,first=dp}",
     "two-tile-stream-k{first=dp,waves=contiguous}",
+    "hybrid-stream-k{owner=last}",
+    "hybrid-stream-k{owner=last,first=dp,reduction=turnstile}",
+    "stream-k{reduction=turnstile}",
+    "split-k{splits=4}",
+    "split-k{splits=3,reduction=peers}",
+    "rasterize{order=hilbert},stream-k{owner=last}",
+    "rasterize{width=4,along=n,order=morton},data-parallel{persistent=true}",
+    "grouped{groups=4},two-tile-stream-k{owner=last}",
 )
 SHAPES = (
     ((128, 256, 64), ALONE),

@@ -14,7 +14,7 @@ import codegen
 from codegen.nvptx.driver import device
 from codegen.nvptx.memory import DeviceMemory
 from coordgraph import Gemm
-from passes import DataParallel, Pass, StreamK, TwoTileStreamK
+from passes import DataParallel, Pass, SplitK, StreamK, TwoTileStreamK
 
 # Schedule, tile, layout, the sizes m, n, k, the grid where the schedule leaves it open, target.
 CASES: tuple[tuple[Pass, tuple[int, int, int], str, tuple[int, int, int], int | None, str], ...] = (
@@ -23,6 +23,9 @@ CASES: tuple[tuple[Pass, tuple[int, int, int], str, tuple[int, int, int], int | 
     (StreamK(), (32, 32, 32), "nt", (72, 72, 264), 5, "sm_80"),
     (StreamK(owner="last"), (32, 32, 32), "nn", (33, 35, 263), 6, "sm_80"),
     (TwoTileStreamK(), (32, 32, 16), "tn", (104, 96, 80), 5, "sm_80"),
+    (StreamK(reduction="turnstile"), (32, 32, 32), "nn", (33, 35, 263), 6, "sm_80"),
+    (SplitK(splits=4), (32, 32, 32), "nt", (72, 72, 264), None, "sm_80"),
+    (SplitK(splits=3), (128, 128, 64), "nt", (136, 72, 456), None, "native"),
     (StreamK(), (128, 64, 64), "nn", (136, 128, 392), 3, "native"),
     (DataParallel(), (128, 128, 64), "nt", (136, 72, 200), None, "native"),
 )

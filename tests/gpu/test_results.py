@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from passes import DataParallel, Reorder, StreamK, TwoTileStreamK
+from passes import (
+    DataParallel,
+    Grouped,
+    HybridStreamK,
+    Rasterize,
+    Reorder,
+    SplitK,
+    StreamK,
+    TwoTileStreamK,
+)
 from tests.gpu.kernels import CORNERS, Problem, Spec, kernel, shapes
 
 torch = pytest.importorskip("torch")
@@ -25,6 +34,12 @@ SPECS = (
     Spec((TwoTileStreamK(owner="last", first="dp"),), (32, 32, 64), "nt", "bf16", "f32"),
     Spec((Reorder(swap=True, group=3), StreamK()), (64, 64, 32), "nn", "f16"),
     Spec((Reorder(group=4), DataParallel()), (16, 16, 16), "tt", "bf16"),
+    Spec((HybridStreamK(owner="last"),), (64, 64, 32), "nt", "bf16", target="sm_80"),
+    Spec((StreamK(reduction="turnstile"),), (64, 64, 32), "tn", "bf16", target="sm_80"),
+    Spec((SplitK(splits=5),), (64, 64, 32), "nn", "f16", "f32", target="sm_80"),
+    Spec((SplitK(splits=3, owner="first", reduction="peers"),), (64, 64, 32), target="sm_80"),
+    Spec((Rasterize(width=4, order="hilbert"), DataParallel()), (32, 32, 32), target="sm_80"),
+    Spec((Grouped(groups=4), StreamK(owner="last")), (64, 64, 32), "tt", target="sm_80"),
     Spec((StreamK(),), (96, 96, 48), "nn", "f16", target="sm_80"),
     # Tiles that Hopper's copy engine and warpgroups take, where there are any.
     Spec((DataParallel(persistent=True),), (256, 128, 64), "nn", "bf16"),
@@ -39,7 +54,7 @@ SCALES = ((1.0, 0.0), (0.5, 2.0), (-1.5, 1.0), (0.0, 1.0), (2.0, -0.25))
 @pytest.mark.parametrize("aligned", [True, False], ids=["aligned", "odd"])
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_shapes(spec: Spec, aligned: bool):
-    """17 kernels x 2 widths x 9 shapes; every launch is made twice and gives the same bits."""
+    """23 kernels x 2 widths x 9 shapes; every launch is made twice and gives the same bits."""
     for number, shape in enumerate(shapes(SPECS.index(spec), COUNT, aligned=aligned)):
         problem = Problem.make(spec, shape)
         first, again = problem.run(), problem.run()

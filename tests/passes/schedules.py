@@ -7,7 +7,18 @@ from functools import cache
 from hypothesis import strategies as st
 
 from coordgraph import Gemm, KernelGraph
-from passes import DataParallel, Pass, Pipeline, Rasterize, Reorder, StreamK, TwoTileStreamK
+from passes import (
+    DataParallel,
+    Grouped,
+    HybridStreamK,
+    Pass,
+    Pipeline,
+    Rasterize,
+    Reorder,
+    SplitK,
+    StreamK,
+    TwoTileStreamK,
+)
 
 TILE = (4, 4, 4)
 
@@ -30,6 +41,15 @@ SCHEDULES: dict[str, Pass] = {
         TwoTileStreamK(waves="contiguous"),
         TwoTileStreamK(owner="last", first="dp", waves="contiguous", least=6),
         TwoTileStreamK(owner="last", reduction="tree"),
+        HybridStreamK(),
+        HybridStreamK(owner="last", first="dp", reduction="tree"),
+        HybridStreamK(owner="last", waves="contiguous", least=3),
+        *(StreamK(owner=owner, reduction="turnstile") for owner in ("first", "last")),
+        TwoTileStreamK(first="dp", reduction="turnstile"),
+        HybridStreamK(owner="last", reduction="turnstile"),
+        *(SplitK(splits=3, owner=owner) for owner in ("first", "last")),
+        SplitK(splits=4, reduction="peers"),
+        SplitK(splits=7, owner="first", reduction="tree"),
     )
 }
 ORDERS = {
@@ -39,6 +59,10 @@ ORDERS = {
     "swap-group": (Reorder(swap=True, group=2),),
     "bands": (Rasterize(width=2, snake=True),),
     "bands-n": (Rasterize(width=3, along="n"),),
+    "hilbert": (Rasterize(width=4, snake=True, order="hilbert"),),
+    "morton": (Rasterize(width=2, along="n", order="morton"),),
+    "grouped": (Grouped(groups=3),),
+    "bands-grouped": (Rasterize(width=2), Grouped(groups=2)),
 }
 
 
@@ -46,7 +70,7 @@ def schedule(name: str, workgroups: int | None = None) -> Pass:
     """A schedule by name, with its grid as a number where one is given."""
     found = SCHEDULES[name] if name in SCHEDULES else Pipeline.parse(name).passes[0]
     options = dict(found.options)
-    if workgroups is not None and name != "data-parallel":
+    if workgroups is not None and "workgroups" in symbolic(name).parameters:
         options["workgroups"] = workgroups
     return type(found)(**options)
 

@@ -6,7 +6,18 @@ import pytest
 
 from coordgraph import Gemm, PassError
 from coordgraph.interpreter import trace
-from passes import DataParallel, Pass, Pipeline, Rasterize, Reorder, StreamK, TwoTileStreamK
+from passes import (
+    DataParallel,
+    Grouped,
+    HybridStreamK,
+    Pass,
+    Pipeline,
+    Rasterize,
+    Reorder,
+    SplitK,
+    StreamK,
+    TwoTileStreamK,
+)
 from tests.passes.schedules import ORDERS, SCHEDULES, symbolic
 
 
@@ -23,11 +34,25 @@ from tests.passes.schedules import ORDERS, SCHEDULES, symbolic
         (TwoTileStreamK(waves="both"), "waves=both is unknown; there are strided, contiguous"),
         (TwoTileStreamK(least=0), "least=0 is outside 1..2147483647"),
         (StreamK(least=2**31), "least=2147483648 is outside 1..2147483647"),
-        (StreamK(reduction="none"), "reduction=none is unknown; there are peers, tree"),
-        (TwoTileStreamK(reduction=""), "reduction= is unknown; there are peers, tree"),
+        (StreamK(reduction="none"), "reduction=none is unknown; there are peers, tree, turnstile"),
+        (TwoTileStreamK(reduction=""), "reduction= is unknown; there are peers, tree, turnstile"),
+        (HybridStreamK(first="both"), "first=both is unknown; there are sk, dp"),
+        (HybridStreamK(waves=""), "waves= is unknown; there are strided, contiguous"),
+        (HybridStreamK(owner="none"), "owner=none is unknown; there are first, last"),
+        (SplitK(splits=1), "splits=1 is outside 2..65535; data-parallel has whole tiles"),
+        (SplitK(splits=70000), "splits=70000 is outside 2..65535"),
+        (SplitK(owner="middle"), "owner=middle is unknown; there are first, last"),
+        (SplitK(reduction="atomic"), "sums in the order of arrival have other bits in every run"),
+        (StreamK(reduction="atomic"), "reduction=turnstile moves as little memory"),
         (Reorder(group=0), "must be at least 1"),
         (Rasterize(width=0), "width=0 is outside 1..2147483647"),
         (Rasterize(along="k"), "along=k is unknown; there are m, n"),
+        (Rasterize(order="peano"), "order=peano is unknown; there are columns, hilbert, morton"),
+        (Rasterize(order="hilbert", width=6), "width=6: a curve needs a power of two, 2 to 64"),
+        (Rasterize(order="morton", width=1), "width=1: a curve needs a power of two"),
+        (Rasterize(order="hilbert", width=128), "width=128: a curve needs a power of two"),
+        (Grouped(groups=0), "groups=0 is outside 1..8"),
+        (Grouped(groups=9), "groups=9 is outside 1..8"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(step: Pass, why: str):
@@ -98,10 +123,17 @@ def test_the_order_in_which_tiles_are_visited(step: Reorder, order: list[int]):
         (Rasterize(width=2, along="n"), [0, 1, 3, 4, 6, 7, 2, 5, 8]),
         (Rasterize(width=2, snake=True, along="n"), [0, 1, 3, 4, 6, 7, 8, 5, 2]),
         (Rasterize(), [0, 3, 6, 1, 4, 7, 2, 5, 8]),
+        (Rasterize(width=2, order="hilbert"), [0, 3, 4, 1, 2, 5, 6, 7, 8]),
+        (Rasterize(width=2, order="hilbert", along="n"), [0, 1, 4, 3, 6, 7, 2, 5, 8]),
+        (Rasterize(width=2, order="morton"), [0, 3, 1, 4, 2, 5, 6, 7, 8]),
+        (Rasterize(width=4, order="hilbert"), [0, 3, 6, 1, 4, 7, 2, 5, 8]),
+        (Grouped(groups=2), [0, 2, 4, 6, 8, 1, 3, 5, 7]),
+        (Grouped(groups=4), [0, 4, 8, 1, 5, 2, 6, 3, 7]),
+        (Grouped(groups=8), [0, 8, 1, 2, 3, 4, 5, 6, 7]),
     ],
     ids=str,
 )
-def test_the_order_in_bands(step: Rasterize, order: list[int]):
+def test_the_order_in_bands(step: Pass, order: list[int]):
     """Three rows of three tiles, by row-major number; no place is padding."""
     graph = DataParallel()(step(Gemm("f32").graph((4, 4, 4))))
     found = trace(graph, {"m": 12, "n": 12, "k": 4})
@@ -119,6 +151,11 @@ def test_bands_of_one_row_are_the_order_that_there_is():
     graph = Gemm("f32").graph()
     assert Rasterize(width=1)(graph) is graph
     assert Rasterize(width=1, along="n")(graph) is not graph
+
+
+def test_one_group_is_the_order_that_there_is():
+    graph = Gemm("f32").graph()
+    assert Grouped(groups=1)(graph) is graph
 
 
 def test_a_reorder_that_changes_nothing_returns_the_same_graph():

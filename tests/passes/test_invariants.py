@@ -26,6 +26,11 @@ every_schedule = pytest.mark.parametrize("name", SCHEDULES)
 every_order = pytest.mark.parametrize("order", ORDERS)
 
 
+def waits_for_lower(name: str) -> bool:
+    """Split-K waits for lower numbers unless it is told otherwise, the others the other way."""
+    return "owner=first" not in name if "split-k" in name else "owner=last" in name
+
+
 def check(graph: KernelGraph, problem: Problem, name: str) -> Trace:
     """The invariants; `problems` covers iterations, epilogues, signals and slots."""
     found = trace(graph, parameters(graph, problem))
@@ -33,11 +38,16 @@ def check(graph: KernelGraph, problem: Problem, name: str) -> Trace:
     assert sum(not s.padding and s.k_count for s in found.segments) == (
         found.tiles[0] * found.tiles[1] * found.tiles[2]
     )
-    # One slot and one flag a workgroup are enough, and an idle workgroup is never waited for.
+    # A workgroup sends once, so one slot and one flag for each are enough; a turnstile has one for
+    # each tile that is shared. An idle workgroup is never waited for.
     assert max(Counter(send.workgroup for send in found.sends).values(), default=0) <= 1
-    assert all(send.slot == send.workgroup for send in found.sends)
+    if "turnstile" in name or ("split-k" in name and "reduction" not in name):
+        shared = {(send.slot, send.tile) for send in found.sends}
+        assert len(shared) == len({slot for slot, _ in shared}) == len({t for _, t in shared})
+    else:
+        assert all(send.slot == send.workgroup for send in found.sends)
     assert not {signaller for _, signaller in found.wait_edges()} & set(found.idle)
-    lower = name.find("owner=last") >= 0
+    lower = waits_for_lower(name)
     assert all((signaller < waiter) == lower for waiter, signaller in found.wait_edges())
     return found
 
@@ -115,8 +125,23 @@ def test_two_tile_stream_k_puts_at_most_two_on_a_tile(name: str, problem: Proble
     assert max(found.iterations) - min(found.iterations) <= max(2 * found.tiles[2], least)
 
 
+@pytest.mark.parametrize("name", [name for name in SCHEDULES if name.startswith("hybrid")])
+@given(problems())
+@settings(max_examples=25)
+def test_hybrid_stream_k_streams_the_ragged_wave_alone(name: str, problem: Problem):
+    graph = symbolic(name)
+    found = trace(graph, parameters(graph, problem))
+    tiles, depth, workgroups = found.tiles[0] * found.tiles[1], found.tiles[2], problem[3]
+    waves, ragged = divmod(tiles, workgroups)
+    least = 3 if "least=3" in name else 1
+    share = max(least, -(-ragged * depth // workgroups))
+    assert all(waves * depth <= count <= waves * depth + share for count in found.iterations)
+    assert len({s.tile for s in found.segments if s.role != "whole"}) <= ragged
+
+
 @every_schedule
 def test_the_direction_of_waits_is_derived(name: str):
-    expected = "none" if name.startswith("data") else "lower" if "owner=last" in name else "higher"
+    sharing = "lower" if waits_for_lower(name) else "higher"
+    expected = "none" if name.startswith("data") else sharing
     assert wait_direction(symbolic(name)) == expected
     assert wait_direction(numeric(name, (9, 13, 23, 5), "group")) == expected

@@ -27,6 +27,13 @@ CONTIGUOUS = [
 ]
 
 
+HYBRID = [
+    "hybrid-stream-k",
+    "hybrid-stream-k{owner=last,first=dp}",
+    "hybrid-stream-k{owner=last,waves=contiguous}",
+]
+
+
 def traced(name: str, problem: tuple[int, int, int, int]) -> Trace:
     graph = symbolic(name)
     found = trace(graph, parameters(graph, problem))
@@ -121,6 +128,25 @@ def test_a_wave_is_one_run_of_neighbours(name: str):
 def test_the_parts_of_two_tile_stream_k(
     name: str, problem: tuple[int, int, int, int], expected: tuple[int, int, int, int]
 ):
+    assert parts(name, problem) == expected
+
+
+@pytest.mark.parametrize("name", HYBRID)
+@pytest.mark.parametrize(
+    ("problem", "expected"),
+    [
+        (SEED, (24 * 512, 384, 96 * 512, 3 * 512)),
+        (in_tiles(57, 57, 57, 132), (81 * 57, 35, 24 * 132 * 57, 24 * 57)),
+        (in_tiles(57, 57, 57, 304), (209 * 57, 40, 10 * 304 * 57, 10 * 57)),
+        (in_tiles(4, 4, 8, 3), (8, 3, 15 * 8, 5 * 8)),
+        (in_tiles(2, 3, 5, 10), (30, 3, 0, 0)),
+        (in_tiles(8, 16, 8, 64), (0, 1, 1024, 16)),
+    ],
+)
+def test_the_parts_of_hybrid_stream_k(
+    name: str, problem: tuple[int, int, int, int], expected: tuple[int, int, int, int]
+):
+    """(T mod W)·TK iterations are streamed; 57 cubed is 3249 tiles, 24·132 + 81 or 10·304 + 209."""
     assert parts(name, problem) == expected
 
 

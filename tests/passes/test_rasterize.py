@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import codegen
 from coordgraph import Gemm, KernelGraph
 from coordgraph.integers import compile_function, index_symbol, size_symbol
 from coordgraph.interpreter import trace
-from passes import DataParallel, Pass, Pipeline, Rasterize, StreamK, TwoTileStreamK
+from passes import DataParallel, Grouped, Pass, Pipeline, Rasterize, SplitK, StreamK, TwoTileStreamK
 from tests.passes.schedules import SCHEDULES, TILE
 
 PROVED = (
@@ -28,10 +29,19 @@ PROVED = (
     TwoTileStreamK(first="dp", waves="contiguous"),
 )
 BANDED = (Rasterize(), Rasterize(width=5, snake=True, along="n"))
+CURVED = (
+    Rasterize(width=8, order="hilbert"),
+    Rasterize(width=4, snake=True, along="n", order="morton"),
+)
+GROUPED = Grouped(groups=7)
 FOUND = (
     *((schedule,) for schedule in PROVED),
     *((BANDED[0], schedule) for schedule in PROVED[:3]),
     *((BANDED[1], schedule) for schedule in PROVED[3:5]),
+    *((CURVED[0], schedule) for schedule in (*PROVED[:2], PROVED[5], SplitK(splits=4))),
+    *((CURVED[1], schedule) for schedule in PROVED[2:4]),
+    *((GROUPED, schedule) for schedule in (*PROVED[1:4], SplitK(splits=4))),
+    (CURVED[0], GROUPED, PROVED[2]),
 )
 
 
@@ -44,9 +54,51 @@ def visited(rows: int, columns: int, width: int, snake: bool) -> Iterator[tuple[
                 yield row, column
 
 
+def curve(order: str, side: int) -> list[tuple[int, int]]:
+    """Rows and columns along a curve, by its definition: four smaller ones."""
+    if side == 1:
+        return [(0, 0)]
+    half = side // 2
+    part = curve(order, half)
+    if order == "morton":
+        quarters = [part] * 4
+        corners = [(0, 0), (half, 0), (0, half), (half, half)]
+    else:
+        swapped = [(column, row) for row, column in part]
+        turned = [(half - 1 - row, half - 1 - column) for row, column in swapped]
+        quarters = [swapped, part, part, turned]
+        corners = [(0, 0), (half, 0), (half, half), (0, half)]
+    return [
+        (row + down, column + over)
+        for (down, over), quarter in zip(corners, quarters, strict=True)
+        for row, column in quarter
+    ]
+
+
+def along_curve(
+    rows: int, columns: int, width: int, snake: bool, order: str
+) -> Iterator[tuple[int, int]]:
+    """`visited`, but that whole squares of a band are walked along the curve."""
+    steps = curve(order, width)
+    places = list(visited(rows, columns, width, snake))
+    for number, (row, column) in enumerate(places):
+        top, left = row // width * width, column // width * width
+        if top + width > rows or left + width > columns:
+            yield row, column
+            continue
+        first = min(places.index((top, left)), places.index((top, left + width - 1)))
+        down, over = steps[number - first]
+        back = snake and top // width % 2
+        # A band that is walked backwards meets the columns of a square in the other order.
+        at = (number - first) % width, (number - first) // width
+        if back:
+            down, over = steps[(width - 1 - at[1]) * width + at[0]]
+        yield top + down, left + over
+
+
 @cache
-def banded(width: int, snake: bool, along: str) -> KernelGraph:
-    step = Rasterize(width=width, snake=snake, along=along)
+def banded(width: int, snake: bool, along: str, order: str = "columns") -> KernelGraph:
+    step = Rasterize(width=width, snake=snake, along=along, order=order)
     return step(Gemm("f32").graph(TILE))
 
 
@@ -63,16 +115,43 @@ def test_the_order_is_that_of_the_loops(m: int, n: int, width: int, snake: bool,
     graph = banded(width, snake, along)
     if graph.dangling[0].id != "tile.raster":
         return  # one row at a time, as schedules do by themselves
-    there = graph.coordinates.forward(["A.tile.0", "B.tile.1"], ["tile.raster"])
-    back = graph.coordinates.reverse(["tile.raster"], ["A.tile.0", "B.tile.1"])
-    sizes = [size_symbol("tiles_m"), size_symbol("tiles_n")]
-    place = compile_function(there, [*map(index_symbol, ("A.tile.0", "B.tile.1")), *sizes])
-    tile = compile_function(back, [index_symbol("tile.raster"), *sizes])
     order = (
         list(visited(m, n, width, snake))
         if along == "m"
         else [(i, j) for j, i in visited(n, m, width, snake)]
     )
+    visits(graph, m, n, order)
+
+
+@given(
+    st.integers(1, 20),
+    st.integers(1, 20),
+    st.sampled_from([2, 4, 8, 16]),
+    st.booleans(),
+    st.sampled_from("mn"),
+    st.sampled_from(["hilbert", "morton"]),
+)
+@settings(max_examples=60)
+def test_the_order_is_that_of_the_curve(
+    m: int, n: int, width: int, snake: bool, along: str, order: str
+):
+    graph = banded(width, snake, along, order)
+    expected = (
+        list(along_curve(m, n, width, snake, order))
+        if along == "m"
+        else [(i, j) for j, i in along_curve(n, m, width, snake, order)]
+    )
+    assert len(set(expected)) == m * n
+    visits(graph, m, n, expected)
+
+
+def visits(graph: KernelGraph, m: int, n: int, order: list[tuple[int, int]]) -> None:
+    """The coordinates lead from each place of the order to its tile, and back."""
+    there = graph.coordinates.forward(["A.tile.0", "B.tile.1"], ["tile.raster"])
+    back = graph.coordinates.reverse(["tile.raster"], ["A.tile.0", "B.tile.1"])
+    sizes = [size_symbol("tiles_m"), size_symbol("tiles_n")]
+    place = compile_function(there, [*map(index_symbol, ("A.tile.0", "B.tile.1")), *sizes])
+    tile = compile_function(back, [index_symbol("tile.raster"), *sizes])
     assert [tuple(tile(number, m, n)) for number in range(m * n)] == order
     assert [place(i, j, m, n)[0] for i, j in order] == list(range(m * n))
 
@@ -88,8 +167,59 @@ def test_neighbours_share_rows_and_columns(width: int):
         assert (len(rows), len(columns)) == (width, width)
 
 
+@pytest.mark.parametrize("width", [2, 4, 8, 16, 32, 64])
+@pytest.mark.parametrize("snake", [False, True])
+def test_a_hilbert_curve_goes_to_a_neighbour_with_every_step(width: int, snake: bool):
+    """Through the squares of a band too, and 4^k steps stay in a square of 2^k rows and columns."""
+    graph = DataParallel()(banded(width, snake, "m", "hilbert"))
+    found = trace(graph, {"m": 4 * width, "n": 4 * 2 * width, "k": 4})
+    tiles = [found.of(workgroup)[0].tile for workgroup in range(2 * width * width)]
+    assert len(set(tiles)) == len(tiles)
+    steps = [abs(i - k) + abs(j - h) for (i, j), (k, h) in pairwise(tiles)]
+    assert set(steps) == {1}
+    for side in (2, width):
+        for begin in range(0, len(tiles), side * side):
+            rows, columns = (set(x) for x in zip(*tiles[begin : begin + side**2], strict=True))
+            assert (len(rows), len(columns)) == (side, side)
+
+
+@given(st.integers(1, 30), st.integers(1, 30), st.integers(2, 8))
+@settings(max_examples=60)
+def test_tiles_are_dealt_to_groups(m: int, n: int, groups: int):
+    """One after another to each group; groups in a row; none with more than one tile more."""
+    graph = grouped(groups)
+    hands = [range(group, m * n, groups) for group in range(groups)]
+    order = [divmod(tile, n) for hand in hands for tile in hand]
+    sizes = [size_symbol("tiles_m"), size_symbol("tiles_n")]
+    there = graph.coordinates.forward(["A.tile.0", "B.tile.1"], ["tile.grouped"])
+    back = graph.coordinates.reverse(["tile.grouped"], ["A.tile.0", "B.tile.1"])
+    place = compile_function(there, [*map(index_symbol, ("A.tile.0", "B.tile.1")), *sizes])
+    tile = compile_function(back, [index_symbol("tile.grouped"), *sizes])
+    assert [tuple(tile(number, m, n)) for number in range(m * n)] == order
+    assert [place(i, j, m, n)[0] for i, j in order] == list(range(m * n))
+
+
+@cache
+def grouped(groups: int) -> KernelGraph:
+    return Grouped(groups=groups)(Gemm("f32").graph(TILE))
+
+
+@pytest.mark.parametrize("groups", [2, 4, 8])
+def test_groups_work_on_neighbours_at_the_same_k(groups: int):
+    """Workgroups as far apart as groups stream the same k of tiles that lie side by side."""
+    graph = Pipeline([Grouped(groups=groups), StreamK(workgroups=24)])(Gemm("f32").graph(TILE))
+    found = trace(graph, {"m": 4 * 8, "n": 4 * 16, "k": 4 * 9})
+    members = 24 // groups
+    for member in range(members):
+        together = [found.of(member + members * group) for group in range(groups)]
+        for segments in zip(*together, strict=True):
+            assert len({(s.k_first, s.k_count) for s in segments}) == 1
+            numbers = [16 * s.tile[0] + s.tile[1] for s in segments]
+            assert numbers == list(range(numbers[0], numbers[0] + groups))
+
+
 @pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("order", BANDED, ids=str)
+@pytest.mark.parametrize("order", [*BANDED, CURVED[0], GROUPED], ids=str)
 def test_compiled_kernels_compute_the_same(name: str, order: Pass):
     kernel = codegen.compile(Pipeline([order, SCHEDULES[name]])(Gemm("f32").graph(TILE)), "cpu")
     random = np.random.default_rng(1)
@@ -108,10 +238,11 @@ def test_tiles_are_found_without_a_division(steps: tuple[Pass, ...]):
 
 
 @pytest.mark.parametrize("m", [4096, 4352])
-def test_tiles_that_fit_need_no_guard(m: int):
+@pytest.mark.parametrize("order", [Rasterize(snake=True), *CURVED, GROUPED], ids=str)
+def test_tiles_that_fit_need_no_guard(m: int, order: Pass):
     """All that there is to know of a band's rows and columns is proved, the last band's too."""
     gemm = Gemm(m=m, n=4096, k=4096)
-    graph = Pipeline([Rasterize(snake=True), TwoTileStreamK()])(gemm.graph((128, 256, 64)))
+    graph = Pipeline([order, TwoTileStreamK()])(gemm.graph((128, 256, 64)))
     indices = codegen.compile(graph, "sm_80").index_expressions
     assert {x.coordinate for x in indices} >= {"A", "B", "D"}
     assert {x.guard for x in indices} == {"true"}

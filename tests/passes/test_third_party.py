@@ -17,6 +17,7 @@ from coordgraph.interpreter import SCHEDULERS, interpret, trace
 from coordgraph.progress import wait_direction
 from passes import Pass, Pipeline
 from tests.passes.schedules import CORNERS, SCHEDULES, schedule
+from tests.passes.test_invariants import waits_for_lower
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ def test_orders_from_outside_compose_with_every_schedule(name: str, order: Pass,
     m, n, k, workgroups = CORNERS[corner]
     step = schedule(name, workgroups)
     graph = Pipeline([order, step])(Gemm("f32", m=m, n=n, k=k).graph((4, 4, 4)))
-    expected = "none" if name.startswith("data") else "lower" if "owner=last" in name else "higher"
+    sharing = "lower" if waits_for_lower(name) else "higher"
+    expected = "none" if name.startswith("data") else sharing
     assert wait_direction(graph) == expected
     check(graph, CORNERS[corner])
 

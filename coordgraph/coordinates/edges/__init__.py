@@ -2,9 +2,13 @@
 
 from coordgraph.coordinates.edges.bands import Bands
 from coordgraph.coordinates.edges.base import EDGES, Edge, Law, Sizes
+from coordgraph.coordinates.edges.concatenate import Concatenate
+from coordgraph.coordinates.edges.curve import Curve
+from coordgraph.coordinates.edges.deal import Deal
 from coordgraph.coordinates.edges.flatten import Flatten
 from coordgraph.coordinates.edges.join import Join
 from coordgraph.coordinates.edges.passthrough import PassThrough
+from coordgraph.coordinates.edges.ragged import Ragged
 from coordgraph.coordinates.edges.split import Split
 from coordgraph.coordinates.edges.sunder import Sunder
 from coordgraph.coordinates.edges.swizzle import Swizzle
@@ -13,11 +17,15 @@ from coordgraph.coordinates.edges.tile import Tile
 __all__ = [
     "EDGES",
     "Bands",
+    "Concatenate",
+    "Curve",
+    "Deal",
     "Edge",
     "Flatten",
     "Join",
     "Law",
     "PassThrough",
+    "Ragged",
     "Sizes",
     "Split",
     "Sunder",

@@ -37,9 +37,13 @@ GROUP_ROWS = 8
 
 @dataclass(frozen=True)
 class BoxedOperand(Operand):
-    """A or B as the copy engine and wgmma see them: `rows` and `columns` of a workgroup's part."""
+    """A or B as the copy engine and wgmma see them: `rows` and `columns` of a workgroup's part.
+
+    `matrix` is the coordinate that tells its matrices apart, if there are several: a box is of one.
+    """
 
     division: Division
+    matrix: tuple[str, ...] = ()
 
     @property
     def k_axis(self) -> int:
@@ -104,8 +108,9 @@ class BoxedOperand(Operand):
         across = c.add(Linear(f"{t}.box.row", Integer(rows), note="first row of a box: 0"))
         c.connect(Tile(self.column, (step.id, inside.id)))
         c.connect(Tile(self.row, (*self._sharers, layer.id, across.id)))
-        axes = (f"{t}.{self.column_axis}", f"{t}.{self.row_axis}")
-        copy = CopyBox(t, axes, self.shared, FULL, (width, rows), self._sharers)
+        axes = (f"{t}.{self.column_axis}", f"{t}.{self.row_axis}", *self.matrix)
+        box = (width, rows, *(1 for _ in self.matrix))
+        copy = CopyBox(t, axes, self.shared, FULL, box, self._sharers)
         return unrolled(c, (step.id, layer.id), at({inside.id: 0, across.id: 0}, copy))
 
     def descriptor(self, c: CoordinateEditor, parts: tuple[str, ...]) -> dict[str, int]:

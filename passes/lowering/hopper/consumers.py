@@ -135,7 +135,7 @@ class Consumer:
             case For(body=(ReceivePartial(),)) if self.fixup:
                 return self._of_sum(self.fixup.add_up(op, self._free))
             case SendPartial() if self.fixup:
-                return self._of_sum(self.fixup.send())
+                return self._of_sum(self.fixup.send(op.turn))
             case Epilogue() if not self.reads_c:
                 return self._of_sum((self.accumulator.scale("alpha"),))
             case Epilogue():

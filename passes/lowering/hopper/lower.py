@@ -52,6 +52,7 @@ from passes.lowering.hopper.stores import BoxedStore
 from passes.lowering.hopper.warpgroups import ClusterSum
 from passes.lowering.machine import cuda_machine
 from passes.lowering.staging import CHUNK, OUTPUTS
+from passes.lowering.tables import add_tables, table_bytes
 
 __all__ = ["CONSUMERS", "LowerToHopper"]
 
@@ -145,7 +146,7 @@ class LowerToHopper(Pass):
         alone = MOST_ALONE
         if self.reads_c:
             kind = dtype(graph.gemm.out_dtype or graph.gemm.dtype)
-            by_pairs = self.vector == CHUNK and not swapped
+            by_pairs = self._by_boxes(graph) and not swapped
             alone = MOST_ALONE_BESIDE_C[kind.bytes] if by_pairs else MOST_ALONE_BY_ELEMENTS
         return Division(graph.macro_tile, self._cluster, swapped, alone, turns)
 
@@ -168,17 +169,21 @@ class LowerToHopper(Pass):
     def _cluster(self) -> tuple[int, int, int]:
         return self.cluster_m, self.cluster_n, self.cluster_k
 
+    def _by_boxes(self, graph: KernelGraph) -> bool:
+        """The copy engine may store D. It cannot cut a box where a group of rows ends."""
+        return self.vector == CHUNK and not graph.gemm.grouped
+
     def _store(self, graph: KernelGraph, division: Division) -> BoxedStore | None:
         """D's way through shared memory, if it goes there."""
         kind = graph.gemm.out_dtype or graph.gemm.dtype
-        if self.vector < CHUNK or dtype(kind).bytes != 2:
+        if not self._by_boxes(graph) or dtype(kind).bytes != 2:
             return None
 
         def score(store: BoxedStore) -> tuple[int, int]:
             stages = self._stages_beside(graph, division, store)
             return min(stages, self.stages or ENOUGH_STAGES[self.consumers]), store.slots
 
-        return max(BoxedStore.all(division), key=score)
+        return max(BoxedStore.all(division, _matrix(graph.gemm, "D")), key=score)
 
     def _stages(self, graph: KernelGraph, division: Division) -> int:
         """Stages of the ring."""
@@ -192,12 +197,14 @@ class LowerToHopper(Pass):
         tile_bytes = rows * division.extent(K) * dtype(graph.gemm.dtype).bytes
         room = cuda_machine(self.architecture).shared_bytes
         other = BARRIER_BYTES + ClusterSum.bytes(division) + (store.bytes if store else 0)
+        other += table_bytes(graph)
         return min((room - other) // tile_bytes, self.stages or MOST_STAGES)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         gemm, division = graph.gemm, self._division(graph)
-        a = BoxedOperand("A", *((1, 0) if gemm.transpose_a else (0, 1)), division)
-        b = BoxedOperand("B", *((1, 0) if gemm.transpose_b else (0, 1)), division)
+        axes = {"A": (1, 0) if gemm.transpose_a else (0, 1)}
+        axes["B"] = (1, 0) if gemm.transpose_b else (0, 1)
+        a, b = (BoxedOperand(t, *axes[t], division, _matrix(gemm, t)) for t in "AB")
         stages, store = self._stages(graph, division), self._store(graph, division)
         with graph.edit(str(self)) as e:
             e.level = "lowered"
@@ -223,6 +230,7 @@ class LowerToHopper(Pass):
                 *together,
                 AllowNextLaunch(),
                 AwaitEarlierLaunch(),
+                *add_tables(c, graph),
                 If(
                     division.consuming,
                     (
@@ -243,6 +251,11 @@ class LowerToHopper(Pass):
                 workgroup=graph.control.root.workgroup,
             )
         return e.graph
+
+
+def _matrix(gemm: Gemm, tensor: str) -> tuple[str, ...]:
+    """The coordinate that tells the matrices of a tensor apart, if it has several."""
+    return (gemm.leading,) if tensor in gemm.batched_tensors else ()
 
 
 def _by(counts: tuple[int, ...]) -> str:

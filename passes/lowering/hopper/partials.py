@@ -28,7 +28,14 @@ from coordgraph.control.lowered import (
     SignalFlag,
     WaitFlag,
 )
-from coordgraph.control.operations import Body, For, If, Operation, SetCoordinate
+from coordgraph.control.operations import (
+    Body,
+    For,
+    If,
+    Operation,
+    ReceivePartial,
+    SetCoordinate,
+)
 from coordgraph.coordinates.dimensions import Linear, Register, Shared, Unroll
 from coordgraph.coordinates.edges import PassThrough, Split, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
@@ -100,18 +107,21 @@ class Fixup(Pieces):
         c.connect(Tile("flags", slot) if different else PassThrough("flags", SLOT))
         c.add(Linear(FIRST, note="first of the slots that are waited for side by side"))
 
-    def send(self) -> Body:
+    def send(self, turn: str) -> Body:
         """Store, then let one workitem publish; a barrier orders all stores before its release."""
-        return (self.store("partials"), self.barrier, self.leader(SignalFlag("flags")))
+        return (self.store("partials"), self.barrier, self.leader(SignalFlag("flags", turn)))
 
     def load(self, slots: For) -> Body:
         """The producer's share of receiving a range of slots.
 
-        The flags are waited for side by side, one by each lane, and lowered at once: a slot is
-        sent once in a launch, and received once.
+        The flags are waited for side by side, one by each lane, and lowered at once: nobody sends
+        to a slot again before its receiver does, whose consumers by then have all of the piece.
         """
+        (receive,) = slots.body
+        assert isinstance(receive, ReceivePartial)
+        wait = WaitFlag("flags", receive.turn)
         first, lane = index_symbol(FIRST), floor_mod(index_symbol("workitem"), LANES)
-        mine = SetCoordinate(SLOT, first + lane, (WaitFlag("flags"), ClearFlag("flags")))
+        mine = SetCoordinate(SLOT, first + lane, (wait, ClearFlag("flags")))
         some = If(Lt(lane, slots.stop - first), (mine,))
         warp = Barrier(self.division.own_barrier.identifier, LANES)
         place = {"fixup.place": 0, "piece.workitem": 0, "piece.element": 0}

@@ -37,17 +37,21 @@ MOST_SLOTS = 4
 
 @dataclass(frozen=True)
 class BoxedStore:
-    """The way of a 16-bit D through shared memory; `slots` boxes for each warpgroup."""
+    """The way of a 16-bit D through shared memory; `slots` boxes for each warpgroup.
+
+    `matrix` is the coordinate that tells D's matrices apart, if there are several.
+    """
 
     division: Division
     slots: int
+    matrix: tuple[str, ...] = ()
 
     @classmethod
-    def all(cls, division: Division) -> Iterator[BoxedStore]:
+    def all(cls, division: Division, matrix: tuple[str, ...] = ()) -> Iterator[BoxedStore]:
         """With every number of slots that goes round evenly in the boxes of a tile."""
-        one = cls(division, 1)
+        one = cls(division, 1, matrix)
         boxes = division.blocks * one.boxes
-        return (cls(division, n) for n in range(1, MOST_SLOTS + 1) if boxes % n == 0)
+        return (cls(division, n, matrix) for n in range(1, MOST_SLOTS + 1) if boxes % n == 0)
 
     @property
     def columns(self) -> int:
@@ -133,7 +137,8 @@ class BoxedStore:
         form = "stmatrix.x4" + (".trans" if self.division.swapped else "")
         registers = ("store.m", "store.box", "store.n")
         fill = StoreFragment("acc", SHARED, registers, MATRICES // 2, form)
-        copy = StoreBox("D", SHARED, ("D.1", "D.0"), (self.box, self.rows))
+        box = (self.box, self.rows, *(1 for _ in self.matrix))
+        copy = StoreBox("D", SHARED, ("D.1", "D.0", *self.matrix), box)
         start = {"store.box.row": 0, "store.box.column": 0}
         place = {"store.first.row": 0, "store.first.column": 0}
         box = (

@@ -14,7 +14,18 @@ from typing import TypeVar
 
 from codegen.nvptx.program import WIDEST, CudaProgram, Vectors
 from coordgraph import Gemm, KernelGraph
-from passes import DataParallel, Pass, Pipeline, Reorder, StreamK, TwoTileStreamK
+from passes import (
+    DataParallel,
+    Grouped,
+    HybridStreamK,
+    Pass,
+    Pipeline,
+    Rasterize,
+    Reorder,
+    SplitK,
+    StreamK,
+    TwoTileStreamK,
+)
 from passes.lowering import LowerToHopper
 
 __all__ = [
@@ -40,6 +51,13 @@ SCHEDULES: tuple[tuple[Pass, ...], ...] = (
     (TwoTileStreamK(owner="last"),),
     (TwoTileStreamK(first="dp"),),
     (TwoTileStreamK(owner="last", first="dp"),),
+    (HybridStreamK(owner="last"),),
+    (StreamK(owner="last", reduction="turnstile"),),
+    (SplitK(splits=4),),
+    (SplitK(splits=3, reduction="peers"),),
+    (Rasterize(order="hilbert"), StreamK(owner="last")),
+    (Rasterize(width=4, along="n", order="morton"), DataParallel(persistent=True)),
+    (Grouped(groups=4), TwoTileStreamK(owner="last")),
     (Reorder(swap=True), DataParallel()),
     (Reorder(group=4), StreamK(workgroups=132)),
     (Reorder(swap=True, group=3), TwoTileStreamK(owner="last")),

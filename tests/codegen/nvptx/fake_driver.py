@@ -41,14 +41,15 @@ class Launch:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A tensor map that was made; the stride in bytes."""
+    """A tensor map that was made; the stride of rows in bytes, and of matrices where there are."""
 
     at: int
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     stride: int
     box: tuple[int, ...]
     kind: int
     swizzle: int
+    matrices: int = 0
 
 
 @dataclass
@@ -86,14 +87,14 @@ class FakeDriver:
         return 0
 
     def cuTensorMapEncodeTiled(self, made: int, kind: int, rank: int, at: int, *rest: int) -> int:
-        assert (made % 64, rank) == (0, 2)
+        assert made % 64 == 0
         extents, strides, boxes, _ = rest[:4]
         ctypes.c_uint64.from_address(made).value = at
-        columns, rows = (ctypes.c_uint64 * 2).from_address(extents)
-        stride = ctypes.c_uint64.from_address(strides).value
-        box = tuple((ctypes.c_uint32 * 2).from_address(boxes))
+        shape = tuple(reversed((ctypes.c_uint64 * rank).from_address(extents)))
+        stride, *matrices = (ctypes.c_uint64 * (rank - 1)).from_address(strides)
+        box = tuple((ctypes.c_uint32 * rank).from_address(boxes))
         swizzle = rest[5]
-        self.encoded.append(Encoded(at, (rows, columns), stride, box, kind, swizzle))
+        self.encoded.append(Encoded(at, shape, stride, box, kind, swizzle, *matrices))
         return 0
 
     def cuLaunchKernelEx(self, config: int, function: int, arguments: int, extra: Any) -> int:

@@ -392,16 +392,21 @@ class Role:
 
     def do_WaitFlag(self, node: Node, op: elements.WaitFlag) -> Agent:
         flags, flag = self.machine.flags, self.place(node, op.flag)
-        yield lambda: flags[flag] == 1
+        raised = self._raised(node, op.turn)
+        yield lambda: flags[flag] == raised
 
     def do_ClearFlag(self, node: Node, op: elements.ClearFlag) -> None:
-        self.machine.flags[self.place(node, op.flag)] -= 1
+        self.machine.flags[self.place(node, op.flag)] = 0
 
     def do_SignalFlag(self, node: Node, op: elements.SignalFlag) -> Agent:
         flag = self.place(node, op.flag)
-        self.machine.flags[flag] += 1
-        assert self.machine.flags[flag] == 1, "a flag is raised that is up"
+        assert not self.machine.flags[flag], "a flag is raised that is up"
+        self.machine.flags[flag] = self._raised(node, op.turn)
         yield lambda: True
+
+    def _raised(self, node: Node, turn: str) -> int:
+        """What a flag is when it is up."""
+        return 1 + (self.place(node, turn) if turn else 0)
 
     def do_AccumulateFragment(self, node: Node, op: elements.AccumulateFragment) -> None:
         if op.source != "fixup.shared":
@@ -415,12 +420,12 @@ class Role:
         first, begins = run.place
         if begins:  # stands for the rest
             own = 0 if self.machine.turns else self.warpgroup
-            self.sum = [*self.sum, *self.machine.partials[first + 4 * WARPGROUP * own]]
+            self.sum = [*self.sum, *self.machine.partials.pop(first + 4 * WARPGROUP * own)]
 
     def do_StoreFragment(self, node: Node, op: elements.StoreFragment) -> None:
         if op.destination == "partials":
             place = self.place(node, "partials")
-            assert place not in self.machine.partials, "a slot is written twice"
+            assert place not in self.machine.partials, "a slot is written before it was added"
             self.machine.partials[place] = self.sum
         elif op.destination == "D":
             self._store(node)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from codegen.nvptx.program import Vectors
 from coordgraph.control.asynchronous import SetRegisters
-from passes import DataParallel, Reorder, StreamK, TwoTileStreamK
+from passes import DataParallel, Grouped, HybridStreamK, Rasterize, Reorder, StreamK, TwoTileStreamK
 from tests.codegen.nvptx.configurations import (
     ALONE,
     Configuration,
@@ -33,6 +35,13 @@ QUICK = (
     ),
     Configuration((96, 96, 48), vectors=Vectors(1, 1, 1), architecture="sm_89"),
     Configuration((16, 16, 16), (StreamK(workgroups=7),), architecture="sm_120"),
+    Configuration((128, 128, 32), (HybridStreamK(owner="last"),), "nt"),
+    boxed((128, 256, 64), schedule=HybridStreamK(owner="last")),
+    Configuration((128, 128, 32), (Rasterize(order="hilbert"), StreamK(owner="last"))),
+    Configuration((64, 64, 64), (Grouped(groups=4), StreamK()), "tn"),
+    replace(boxed((128, 256, 64)), schedule=(Rasterize(order="hilbert"), StreamK(owner="last"))),
+    replace(boxed((128, 256, 64)), schedule=(Rasterize(order="morton"), DataParallel())),
+    replace(boxed((256, 128, 64)), schedule=(Grouped(), TwoTileStreamK(owner="last"))),
     boxed((256, 256, 64), (2, 1, 1), "nn", DataParallel(persistent=True)),
     boxed((256, 256, 64), (1, 2, 1), "tt", StreamK(), vector=2),
     boxed((128, 256, 64), layout="nt", schedule=TwoTileStreamK()),

@@ -30,7 +30,7 @@ from coordgraph.control.operations import Body, For, If, SetCoordinate
 from coordgraph.control.resolve import Node
 from coordgraph.coordinates.dimensions import Shared
 from coordgraph.integers import floor_div, index_symbol
-from passes import DataParallel, Pass, StreamK, TwoTileStreamK
+from passes import DataParallel, HybridStreamK, Pass, SplitK, StreamK, TwoTileStreamK
 from tests.codegen.nvptx.configurations import ALONE, Configuration, boxed
 from tests.codegen.nvptx.hopper import Lowered, lowered, mesh, with_warp
 from tests.codegen.nvptx.isa import Array
@@ -51,6 +51,12 @@ SUMS = (
     boxed((16, 128, 128), (1, 1, 2)),
     boxed((64, 128, 256), (1, 1, 4), schedule=STREAM),
     boxed((64, 64, 512), (1, 1, 8), schedule=DataParallel(persistent=True)),
+)
+TURNS = (
+    boxed((256, 256, 64), (2, 1, 1), schedule=StreamK(reduction="turnstile")),
+    boxed((128, 256, 64), schedule=HybridStreamK(owner="last", reduction="turnstile")),
+    boxed((256, 128, 64), (1, 2, 1), "nn", SplitK(splits=3, owner="first")),
+    boxed((64, 128, 128), (1, 1, 2), schedule=SplitK(splits=4)),
 )
 every_piece = pytest.mark.parametrize("configuration", PIECES, ids=str)
 every_sum = pytest.mark.parametrize("configuration", SUMS, ids=str)
@@ -138,7 +144,7 @@ def test_a_partial_is_all_registers_once(configuration: Configuration):
             assert (received(this, copy, read, its, slot) == sent).all()
 
 
-@every_piece
+@pytest.mark.parametrize("configuration", [*PIECES, *TURNS], ids=str)
 def test_runs_of_partials_fit_in_their_stages(configuration: Configuration):
     """The memory of one operand, stage by stage; runs begin where the copy engine can begin."""
     this = lowered(configuration)
@@ -157,7 +163,7 @@ def test_runs_of_partials_fit_in_their_stages(configuration: Configuration):
 
 
 @pytest.mark.parametrize(
-    "configuration", [c for c in (*PIECES, *SUMS) if c.consumers == "cooperative"], ids=str
+    "configuration", [c for c in (*PIECES, *TURNS, *SUMS) if c.consumers == "cooperative"], ids=str
 )
 def test_roles_take_the_same_steps(configuration: Configuration):
     """Without what differs, the roles are one and the same walk through the ring's steps.

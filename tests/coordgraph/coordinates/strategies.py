@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from itertools import product as indices_of
 from math import prod
 
@@ -13,10 +14,14 @@ from coordgraph import CoordinateGraph
 from coordgraph.coordinates.dimensions import Linear
 from coordgraph.coordinates.edges import (
     Bands,
+    Concatenate,
+    Curve,
+    Deal,
     Edge,
     Flatten,
     Join,
     PassThrough,
+    Ragged,
     Sizes,
     Split,
     Sunder,
@@ -61,6 +66,20 @@ def bands(draw: st.DrawFn) -> Case:
     rows, columns = draw(st.integers(1, 12)), draw(extents)
     edge = Bands(names("u", 2), "d0", width=draw(extents), snake=draw(st.booleans()))
     return edge, (rows, columns), (rows * columns,)
+
+
+@strategy(Curve)
+def curve(draw: st.DrawFn) -> Case:
+    sizes = draw(st.integers(1, 20)), draw(st.integers(1, 20))
+    function = draw(st.sampled_from(Curve.FUNCTIONS))
+    edge = Curve(names("u", 2), names("d", 2), function=function, side=2 ** draw(st.integers(1, 4)))
+    return edge, sizes, sizes
+
+
+@strategy(Deal)
+def deal(draw: st.DrawFn) -> Case:
+    size = draw(st.integers(1, 40))
+    return Deal("u0", "d0", groups=draw(st.integers(1, 9))), (size,), (size,)
 
 
 @strategy(Tile)
@@ -118,6 +137,50 @@ def swizzle(draw: st.DrawFn) -> Case:
     options = {"divisor": draw(st.integers(1, 3)), "modulus": modulus} if function == "xor" else {}
     edge = Swizzle(names("u", len(sizes)), names("d", len(sizes)), function=function, **options)
     return edge, sizes, sizes
+
+
+def table_of(edge: Edge) -> dict[str, tuple[int, ...]]:
+    """The entries of the table that an edge reads, which are spelled in the table's name."""
+    name = getattr(edge, "table", "")
+    return {name: tuple(int(entry) for entry in name.split("_")[1:])} if name else {}
+
+
+def named(entries: list[int]) -> str:
+    """A table whose name spells its entries."""
+    return "_".join(["table", *map(str, entries)])
+
+
+@st.composite
+def borders(draw: st.DrawFn) -> list[int]:
+    """Rising borders of a few segments, some of them empty."""
+    sizes = draw(st.lists(st.integers(0, 5), min_size=1, max_size=5).filter(any))
+    return [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+
+
+@strategy(Ragged)
+def ragged(draw: st.DrawFn) -> Case:
+    entries = draw(borders())
+    sizes = [after - before for before, after in pairwise(entries)]
+    padded = max(sizes) + draw(st.integers(0, 2))
+    edge = Ragged("u0", names("d", 2), named(entries))
+    return edge, (entries[-1],), (len(sizes), padded)
+
+
+@strategy(Concatenate)
+def concatenate(draw: st.DrawFn) -> Case:
+    entries = draw(borders())
+    sizes = [after - before for before, after in pairwise(entries)]
+    edge = Concatenate(names("u", 2), "d0", named(entries))
+    return edge, (len(sizes), max(sizes)), (entries[-1],)
+
+
+def upstream_indices(case: Case) -> list[tuple[int, ...]]:
+    """Every index upstream; of segments, those that they have."""
+    edge, above, _ = case
+    if not isinstance(edge, Concatenate):
+        return every_index(above)
+    (starts,) = table_of(edge).values()
+    return [(g, i) for g, i in every_index(above) if i < starts[g + 1] - starts[g]]
 
 
 def sizes_of(case: Case) -> Sizes:

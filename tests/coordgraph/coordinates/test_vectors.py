@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from sympy import Integer, symbols
 
 from coordgraph import CoordinateGraph, EvaluationError, VerifyError
 from coordgraph.coordinates.dimensions import Dimension, Linear, Selector
-from coordgraph.coordinates.edges import Bands, Edge, Flatten, Split, Sunder, Tile
+from coordgraph.coordinates.edges import Bands, Curve, Deal, Edge, Flatten, Split, Sunder, Tile
 from coordgraph.integers import (
     FloorDiv,
     FloorMod,
@@ -109,6 +110,50 @@ def test_bands_that_divide_the_rows_have_one_height():
 def test_a_band_needs_rows():
     with pytest.raises(VerifyError, match="a band of 0 rows"):
         Bands(("i", "j"), "o", width=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"function": "peano"}, "unknown function 'peano'; there are hilbert, morton"),
+        ({"side": 6}, "a power of two, 2 to 64"),
+        ({"side": 1}, "a power of two, 2 to 64"),
+        ({"side": 128}, "a power of two, 2 to 64"),
+    ],
+)
+def test_a_curve_needs_a_power_of_two(options: dict[str, Any], why: str):
+    with pytest.raises(VerifyError, match=why):
+        Curve(("i", "j"), ("k", "l"), **options)
+
+
+@pytest.mark.parametrize(
+    "edge",
+    [Curve(("i", "j"), ("k", "l"), function, 8) for function in Curve.FUNCTIONS],
+    ids=lambda edge: edge.function,
+)
+def test_curves_are_fit_for_code(edge: Curve):
+    """Only powers of two are divided by, and indices are proved to be inside."""
+    m, n = size_symbol("M"), size_symbol("N")
+    graph = build([Linear("i", m), Linear("j", n), Linear("k", m), Linear("l", n)], edge)
+    for index, size in zip(graph.reverse(["k", "l"], ["i", "j"]), (m, n), strict=True):
+        assert all(x.args[1].is_Integer for x in index.atoms(FloorDiv, FloorMod))
+        assert graph.ranges().prove_less(index, size)
+        assert graph.ranges().prove_nonnegative(index)
+
+
+def test_deals_are_fit_for_code():
+    n = size_symbol("N")
+    graph = build([Linear("i", n), Linear("o", n)], Deal("i", "o", groups=5))
+    (index,) = graph.reverse(["o"], ["i"])
+    for division in index.atoms(FloorDiv, FloorMod):
+        assert graph.symbol("o") not in division.args[1].free_symbols
+    assert graph.ranges().prove_less(index, n)
+    assert graph.ranges().prove_nonnegative(index)
+
+
+def test_a_deal_needs_groups():
+    with pytest.raises(VerifyError, match="0 groups"):
+        Deal("i", "o", groups=0)
 
 
 SUNDERED = build(

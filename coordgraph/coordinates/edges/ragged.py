@@ -1,0 +1,57 @@
+"""`Ragged`: one index parted at borders that a table holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sympy import Expr, Lt
+from sympy.logic.boolalg import Boolean
+
+from coordgraph.coordinates.edges.base import Edge, Law, Sizes
+from coordgraph.errors import NotInvertible
+from coordgraph.integers import Ranges, index_symbol, load, search
+
+__all__ = ["Ragged"]
+
+
+@dataclass(frozen=True)
+class Ragged(Edge):
+    """`Ragged(I; G, O)`: reverse `i = t[g] + o`, forward `g = search(t, n_g, i)`, `o = i - t[g]`.
+
+    A `Sunder` whose borders are data: the table t has n_g + 1 rising entries, and segment g is
+    `t[g] .. t[g + 1] - 1`. It may be empty; the first may begin after 0, the last may end before
+    |I|. Guard: `i < t[g + 1]`, for an `o` that reaches past its segment. Sizes: no rule, since the
+    segments' are data.
+    """
+
+    table: str = ""
+
+    arity = (1, 2)
+    laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
+
+    def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
+        return ()
+
+    def reverse(
+        self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges
+    ) -> tuple[Expr, ...]:
+        segment, inside = indices
+        assert segment is not None
+        assert inside is not None
+        return (load(index_symbol(self.table), segment) + inside,)
+
+    def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
+        (index,), count = indices, sizes.downstream[0]
+        if count is None:
+            raise NotInvertible(f"{self}: needs the number of segments")
+        borders = index_symbol(self.table)
+        segment = search(borders, count, index)
+        return segment, index - load(borders, segment)
+
+    def guard(
+        self, upstream: Sequence[Expr], downstream: Sequence[Expr | None], sizes: Sizes
+    ) -> tuple[Boolean, ...]:
+        segment = downstream[0]
+        assert segment is not None
+        return (Lt(upstream[0], load(index_symbol(self.table), segment + 1)),)

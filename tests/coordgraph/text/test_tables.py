@@ -1,0 +1,59 @@
+"""Tables in the text form: what is written, and what is refused with its place."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordgraph import Gemm, ParseError, VerifyError, from_json, parse
+from coordgraph.coordinates.dimensions import Linear
+
+TEXT = Gemm("f32", grouped=True).graph((4, 4, 4)).text()
+BATCH = Gemm("f32", batched=True).graph((4, 4, 4))
+
+
+def changed(before: str, after: str) -> str:
+    assert before in TEXT
+    return TEXT.replace(before, after)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ("table offsets [groups + 1] <=", "table offsets [groups + 1]", "expected '<='"),
+        ("table offsets [groups + 1]", "table offsets (groups + 1)", r"expected '\['"),
+        ("table offsets", "table m", "a parameter or a table 'm' already"),
+        ("table tile_starts", "table offsets", "a parameter or a table 'offsets' already"),
+        ('<= m "first', '<= q "first', "unknown name 'q'"),
+        ('<= m "first', '<= load(offsets, 0) "first', "the host must know its length and maximum"),
+        ("sums (max", "sum (max", "expected"),
+        ("table=offsets", "table=3", "expected"),
+    ],
+)
+def test_mistakes(before: str, after: str, why: str):
+    with pytest.raises(ParseError, match=why):
+        parse(changed(before, after))
+
+
+def test_names_that_clash():
+    with parse(TEXT).edit() as e:
+        e.coordinates.add(Linear("offsets"))
+    with pytest.raises(VerifyError, match="'offsets' is both a table and a dimension"):
+        e.graph.verify()
+
+
+def test_plain_data():
+    graph = parse(TEXT)
+    data = graph.json()
+    assert [table["name"] for table in data["tables"]] == ["offsets", "tile_starts"]
+    assert from_json(data) == graph
+    data["tables"][0]["most"] = "m"
+    with pytest.raises(VerifyError, match=r"tables\[0\]: unknown field 'most'"):
+        from_json(data)
+
+
+def test_strides():
+    text = BATCH.text()
+    assert "tensor A f32 [batches, m, k] input strides [stride_a, k, 1]" in text
+    assert parse(text) == BATCH
+    with pytest.raises(ParseError, match="3 strides are needed, not 2"):
+        parse(text.replace("strides [stride_a, k, 1]", "strides [stride_a, k]", 1))

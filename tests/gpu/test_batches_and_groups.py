@@ -1,0 +1,176 @@
+"""Batches and groups on the GPU: results, offsets that change, captured launches."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from itertools import accumulate, pairwise
+from typing import Any
+
+import pytest
+
+import codegen
+from coordgraph import Gemm
+from passes import Pipeline
+from tests.gpu.kernels import check, torch_type
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("gpu")
+
+SCHEDULES = (
+    "data-parallel{persistent=true}",
+    "rasterize{width=4},data-parallel{persistent=true}",
+    "stream-k",
+    "stream-k{owner=last,reduction=tree}",
+    "two-tile-stream-k{owner=last}",
+    "two-tile-stream-k{first=dp,waves=contiguous}",
+)
+TARGETS = ("native", "sm_80")
+TILES = ((128, 128, 64), (128, 256, 64), (64, 128, 64), (16, 128, 64))
+
+
+@cache
+def kernel(schedule: str, tile: tuple[int, int, int], target: str, **gemm: Any) -> Any:
+    return codegen.compile(Pipeline.parse(schedule)(Gemm(**gemm).graph(tile)), target)
+
+
+def normal(*extents: int, dtype: str = "bf16") -> Any:
+    return torch.randn(*extents, device="cuda", dtype=torch.float32).to(torch_type(dtype))
+
+
+def poisoned(*extents: int, dtype: str = "bf16") -> Any:
+    return torch.full(extents, float("nan"), device="cuda", dtype=torch_type(dtype))
+
+
+def on_device(offsets: list[int]) -> Any:
+    return torch.tensor(offsets, device="cuda", dtype=torch.int32)
+
+
+def check_groups(d: Any, a: Any, b: Any, offsets: list[int], c: Any = None, **scalars: Any) -> None:
+    """Every group is right (B is given as its transpose), and no other row was written."""
+    for group, (begin, end) in enumerate(pairwise(offsets)):
+        if begin < end:
+            rows = slice(begin, end)
+            check(d[rows], a[rows], b[group].T, None if c is None else c[rows], **scalars)
+    assert d[: offsets[0]].isnan().all()
+    assert d[offsets[-1] :].isnan().all()
+
+
+def drawn(seed: int, groups: int) -> list[int]:
+    """Uneven sizes, a third of them 0 or 1, and rows around that belong to no group."""
+    chance = random.Random(seed)
+    sizes = [
+        chance.choice((0, 1, chance.randint(2, 300), chance.randint(2, 900))) for _ in range(groups)
+    ]
+    return list(accumulate([chance.randint(0, 5), *sizes]))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_groups(schedule: str, tile: tuple[int, int, int], target: str):
+    made = kernel(schedule, tile, target, grouped=True, transpose_b=True)
+    for seed, (groups, n, k) in enumerate(
+        ((1, 256, 512), (5, 512, 1024), (33, 264, 200), (64, 128, 4096))
+    ):
+        offsets = drawn(seed, groups)
+        rows = offsets[-1] + 7
+        a, b, c = normal(rows, k), normal(groups, n, k), normal(rows, n)
+        given = on_device(offsets)
+        d, again = poisoned(rows, n), poisoned(rows, n)
+        made(a, b, out=d, offsets=given)
+        made(a, b, out=again, offsets=given)
+        check_groups(d, a, b, offsets)
+        assert torch.equal(d.nan_to_num(), again.nan_to_num()), "another result the second time"
+        d = poisoned(rows, n)
+        made(a, b, c, out=d, alpha=0.5, beta=2.0, offsets=given)
+        check_groups(d, a, b, offsets, c, alpha=0.5, beta=2.0)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("k", [200, 201])
+@pytest.mark.parametrize("types", [("f16", "f16"), ("bf16", "f32")])
+def test_groups_of_every_type_and_of_odd_rows(types: tuple[str, str], k: int, target: str):
+    dtype, out_dtype = types
+    made = kernel(
+        "two-tile-stream-k{owner=last}", (64, 64, 64), target,
+        dtype=dtype, out_dtype=out_dtype, grouped=True, transpose_b=True,
+    )  # fmt: skip
+    offsets = [3, 3, 130, 131, 400]
+    a, b = normal(405, k, dtype=dtype), normal(4, 77, k, dtype=dtype)
+    d = poisoned(405, 77, dtype=out_dtype)
+    made(a, b, out=d, offsets=on_device(offsets))
+    check_groups(d, a, b, offsets)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_captured_launch_serves_other_groups(schedule: str):
+    """Sizes are data: a CUDA graph is replayed after the offsets have changed in place."""
+    made = kernel(schedule, (128, 128, 64), "native", grouped=True, transpose_b=True)
+    rows, groups, n, k = 2048, 16, 512, 768
+    a, b, d = normal(rows, k), normal(groups, n, k), poisoned(rows, n)
+    given = on_device([0] * (groups + 1))
+    made(a, b, out=d, offsets=given)  # compiles, and makes the workspace of the stream
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        made(a, b, out=d, offsets=given)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, stream=stream):
+            made(a, b, out=d, offsets=given)
+    for seed in range(12):
+        chance = random.Random(seed)
+        borders = sorted(chance.randint(0, rows) for _ in range(groups + 1))
+        if seed == 0:
+            borders = [0] * (groups + 1)
+        given.copy_(on_device(borders))
+        d.fill_(float("nan"))
+        torch.cuda.synchronize()
+        graph.replay()
+        torch.cuda.synchronize()
+        check_groups(d, a, b, borders)
+
+
+def test_offsets_that_the_kernel_before_wrote():
+    """Launches follow each other closely: offsets are read only when they are there."""
+    made = kernel(SCHEDULES[0], (128, 128, 64), "native", grouped=True, transpose_b=True)
+    rows, groups, n, k = 1024, 8, 256, 256
+    a, b = normal(rows, k), normal(groups, n, k)
+    given = on_device([0] * (groups + 1))
+    results = []
+    for seed in range(40):
+        chance = random.Random(seed)
+        borders = sorted(chance.randint(0, rows) for _ in range(groups + 1))
+        d = poisoned(rows, n)
+        torch.add(on_device(borders), 0, out=given)
+        made(a, b, out=d, offsets=given)
+        results.append((borders, d))
+    for borders, d in results:
+        check_groups(d, a, b, borders)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("schedule", ["data-parallel", *SCHEDULES])
+def test_batches(schedule: str, layout: str, target: str):
+    turned = {"transpose_a": layout[0] == "t", "transpose_b": layout[1] == "t"}
+    made = kernel(schedule, (128, 128, 64), target, batched=True, **turned)
+    for batches, m, n, k in ((1, 130, 70, 64), (7, 200, 136, 512), (33, 65, 40, 1000)):
+        a = normal(batches, *((k, m) if turned["transpose_a"] else (m, k)))
+        b = normal(batches, *((n, k) if turned["transpose_b"] else (k, n)))
+        d = poisoned(batches, m, n)
+        made(a, b, out=d)
+        for i in range(batches):
+            left = a[i].T if turned["transpose_a"] else a[i]
+            right = b[i].T if turned["transpose_b"] else b[i]
+            check(d[i], left, right, None)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_batches_with_gaps_and_with_one_matrix_for_all(target: str):
+    made = kernel(SCHEDULES[0], (128, 128, 64), target, batched=True, transpose_b=True)
+    a, b, d = normal(10, 256, 128), normal(1, 512, 128), poisoned(10, 256, 512)
+    made(a[::2], b.expand(5, 512, 128), out=d[1::2])
+    assert d[::2].isnan().all()
+    for i in range(5):
+        check(d[2 * i + 1], a[2 * i], b[0].T, None)
