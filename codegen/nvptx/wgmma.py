@@ -151,7 +151,7 @@ class HopperInstructions(Instructions):
         self.asm("fence.proxy.async.global;", "", [], VOID, pure=False)
 
     def fence_shared(self) -> None:
-        """Writes of this thread to shared memory come before what the copy engine reads."""
+        """Accesses of this thread to shared memory come before those of the copy engine."""
         self.asm("fence.proxy.async.shared::cta;", "", [], VOID, pure=False)
 
     def stmatrix(self, shared: ir.Value, values: Sequence[ir.Value], *, trans: bool) -> None:

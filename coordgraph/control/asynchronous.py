@@ -193,7 +193,7 @@ class FenceMemory(Operation):
 
 @dataclass(frozen=True)
 class FenceShared(Operation):
-    """What this workitem wrote to shared memory is there for the copy engine."""
+    """What this workitem read and wrote in shared memory comes before the copy engine's work."""
 
 
 @dataclass(frozen=True)

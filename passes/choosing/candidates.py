@@ -16,8 +16,8 @@ from passes.choosing.table import Column, Flag, Table, sizes
 
 __all__ = ["candidates", "slow", "sums", "tilings"]
 
-Tiling = tuple[int, int, int, int, int, int]
-"""Tile m, n, k and cluster m, n, k."""
+Tiling = tuple[int, int, int, int, int, int, int]
+"""Tile m, n, k, cluster m, n, k, and warpgroups that take turns."""
 
 UNIT_K = 64
 WIDTHS = {
@@ -37,6 +37,8 @@ WIDTHS = {
     320: (96, 128),
 }
 """Of a workgroup's part of a tile, by its rows: those that were measured."""
+TURNS = ((128, 128), (64, 256), (128, 96), (192, 64), (64, 192), (128, 64), (64, 128))
+"""Rows and columns of the parts with which warpgroups take turns."""
 FEW_ROWS, FEW_TILE, LEAST_ROWS = (16, 32), 128, 48
 MOST_SUMS, MOST_SUMS_STREAMED = 192, 144
 """Accumulators of a workitem, and those of plans that send and receive partial sums."""
@@ -64,14 +66,21 @@ def _tilings(c_bytes: int) -> Iterator[Tiling]:
             most = MOST_SUMS_BESIDE_C[c_bytes, swapped] if c_bytes else MOST_SUMS
             if sums(rows, columns) > most:
                 continue
-            yield rows, columns, UNIT_K, 1, 1, 1
-            if rows >= 64:
-                yield 2 * rows, columns, UNIT_K, 2, 1, 1
-                yield rows, 2 * columns, UNIT_K, 1, 2, 1
+            yield from _clusters(rows, columns, turns=1)
             if rows <= 64 or columns <= 64:
-                yield rows, columns, 2 * UNIT_K, 1, 1, 2
+                yield rows, columns, 2 * UNIT_K, 1, 1, 2, 1
             if rows in FEW_ROWS:
-                yield rows, columns, 2 * UNIT_K, 1, 1, 1
+                yield rows, columns, 2 * UNIT_K, 1, 1, 1, 1
+    for rows, columns in TURNS:
+        if not c_bytes or rows * columns // WARPGROUP <= MOST_SUMS_BESIDE_C[c_bytes, False]:
+            yield from _clusters(rows, columns, turns=2)
+
+
+def _clusters(rows: int, columns: int, turns: int) -> Iterator[Tiling]:
+    yield rows, columns, UNIT_K, 1, 1, 1, turns
+    if rows >= 64:
+        yield 2 * rows, columns, UNIT_K, 2, 1, 1, turns
+        yield rows, 2 * columns, UNIT_K, 1, 2, 1, turns
 
 
 def _swapped(rows: int, columns: int) -> bool:
@@ -103,19 +112,23 @@ def candidates(problem: Gemm, device: Constants, *, reads_c: bool = False) -> Ta
     m, n, k = sizes(problem)
     out_bytes = dtype(problem.out_dtype or problem.dtype).bytes
     known = _columns(out_bytes if reads_c else 0)
+    held, turns = known[7], known[6]
     # Where a tile has all of few rows, each column of B is read by one workgroup alone.
     least = m if m <= FEW_TILE else LEAST_ROWS
     keep = (known[0] >= least) & (known[0] < 2 * max(m, FEW_ROWS[0]))
     keep &= known[1] < 2 * max(n, UNIT_K)
     tile_m, tile_n, tile_k, *cluster = (column[keep] for column in known[:6])
+    turns = turns[keep]
     workgroups = cluster[0] * cluster[1] * cluster[2]
     slots = device.slots(workgroups)
     tiles_m, tiles_n = np.ceil(m / tile_m), np.ceil(n / tile_n)
     tiles, depth = tiles_m * tiles_n, np.ceil(k / tile_k)
-    divide = (depth >= LEAST_DEPTH) & (known[6][keep] <= MOST_SUMS_STREAMED)
-    several = tiles > slots
+    divide = (depth >= LEAST_DEPTH) & (held[keep] <= MOST_SUMS_STREAMED)
+    several, alike = tiles > slots, turns == 1
+    # Who has one tile has nobody to take turns with.
+    divide &= alike | several
     parts: list[tuple[int, Flag, Column]] = [
-        (PLAIN, ~several, slots),
+        (PLAIN, ~several & alike, slots),
         (PERSISTENT, several, slots),
         (STREAM_K, divide & (tiles % slots != 0), slots),
         (TWO_TILE, divide & several & (tiles % slots != 0), slots),
@@ -137,7 +150,7 @@ def candidates(problem: Gemm, device: Constants, *, reads_c: bool = False) -> Ta
             chosen = mask & several & (tiles_m > band) & (tiles_n > 2) if band > 1 else mask
             if not chosen.any():
                 continue
-            columns = (tile_m, tile_n, tile_k, *cluster, np.full_like(tiles, kind), grid)
+            columns = (tile_m, tile_n, tile_k, *cluster, turns, np.full_like(tiles, kind), grid)
             rows.append(tuple(c[chosen] for c in (*columns, np.full_like(tiles, band))))
     joined = [np.concatenate(column) for column in zip(*rows, strict=True)]
     same = np.ones_like(joined[0])
@@ -153,7 +166,10 @@ def _columns(c_bytes: int) -> tuple[Column, ...]:
     """The columns of `tilings`, and the accumulators of each."""
     found = np.array(tilings(c_bytes), np.float64)
     part = found[:, :2] / found[:, 3:5]
-    held = [sums(int(rows), int(columns)) for rows, columns in part]
+    held = [
+        rows * columns / WARPGROUP if turns > 1 else sums(int(rows), int(columns))
+        for (rows, columns), turns in zip(part, found[:, 6], strict=True)
+    ]
     return (*found.T, np.array(held, np.float64))
 
 

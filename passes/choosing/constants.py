@@ -48,6 +48,7 @@ class Constants:
         cluster_seconds: of one with clusters, besides.
         tile_seconds, box_seconds, store_rate: the end of a tile, of each box in which a warpgroup
             stores it, and bytes of D a second of a workgroup.
+        handover_seconds: from one main loop to the next where warpgroups take turns.
         send_seconds, send_rate, receive_seconds, receive_rate: a partial sum, sent and added.
         level_seconds: of a level of a tree of partial sums, besides what is received.
         sum_seconds, sum_rate: the sum over a cluster that divides k.
@@ -84,6 +85,7 @@ class Constants:
     tile_seconds: float = 0.8e-6
     box_seconds: float = 0.1e-6
     store_rate: float = 60e9
+    handover_seconds: float = 0.15e-6
     send_seconds: float = 1e-6
     send_rate: float = 30e9
     receive_seconds: float = 0.4e-6

@@ -70,10 +70,13 @@ class Shape:
         self.tiles = self.tiles_m * self.tiles_n
         self.depth = np.ceil(t.k / t.tile_k)
         """Iterations of a tile."""
-        swapped = (self.rows % MMA_M != 0) | ((self.rows < 2 * MMA_M) & (self.columns >= 2 * MMA_M))
+        few = (t.turns == 1) & (self.rows < 2 * MMA_M) & (self.columns >= 2 * MMA_M)
+        swapped = (self.rows % MMA_M != 0) | few
         left = np.where(swapped, self.columns, self.rows)
         right = np.where(swapped, self.rows, self.columns)
-        self.consumers = np.where(self.rows * self.columns <= ALONE * WARPGROUP, 1, 2)
+        alone = (t.turns > 1) | (self.rows * self.columns <= ALONE * WARPGROUP)
+        self.consumers = np.where(alone, 1, 2)
+        """Warpgroups that divide the product."""
         divided = (left % (2 * MMA_M) != 0) & (self.consumers == 2)
         share = np.where(divided, right / 2, right)
         self.twins = swapped & (self.consumers == 2)
@@ -143,7 +146,12 @@ def cost(t: Table, c: Constants) -> Cost:
         ends * (c.sum_seconds + s.partial_bytes * (t.cluster_k - 1) / c.sum_rate),
         0,
     )
-    loop, end = iterations * step, ends * tile
+    # Where warpgroups take turns, one stores while the other multiplies; the last store is left.
+    hidden = tile + (ends - 1) * c.handover_seconds
+    loop, end = (
+        iterations * step,
+        np.where(t.turns > 1, np.minimum(hidden, ends * tile), ends * tile),
+    )
     launch = c.launch_seconds + np.where(s.workgroups > 1, c.cluster_seconds, 0)
     asked = s.tiles * s.depth * s.workgroups * s.asked_bytes
     traffic = _traffic(t, s, grid, asked, c, mixed=streamed & ~aligned, streams=share * grid)

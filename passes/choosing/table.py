@@ -14,6 +14,7 @@ from coordgraph.tensors import dtype
 from passes.base import Pass
 from passes.choosing.plan import Plan
 from passes.data_parallel import DataParallel
+from passes.lowering import CONSUMERS
 from passes.pipeline import Pipeline
 from passes.rasterize import Rasterize
 from passes.stream_k import StreamK
@@ -51,6 +52,7 @@ class Table:
         out_bytes: of an element of C and D.
         tile_m, tile_n, tile_k: of the macro tile; cluster_m, cluster_n, cluster_k: who divide it.
         schedule: which of `SCHEDULES`.
+        turns: warpgroups that take turns with whole tiles; 1 where they divide one.
         workgroups: the grid in clusters; that of the plain data-parallel schedule is not read.
         width: rows of a band of `Rasterize`; 1 where tiles are visited row by row.
     """
@@ -67,6 +69,7 @@ class Table:
     cluster_m: Column
     cluster_n: Column
     cluster_k: Column
+    turns: Column
     schedule: Column
     workgroups: Column
     width: Column
@@ -92,13 +95,14 @@ class Table:
 
         tile = numbers("tile_m", "tile_n", "tile_k")
         cluster = numbers("cluster_m", "cluster_n", "cluster_k")
-        schedule, grid, width = numbers("schedule", "workgroups", "width")
+        schedule, grid, width, turns = numbers("schedule", "workgroups", "width", "turns")
         order = "" if width == 1 else f"{Rasterize(width)},"
         return Plan(
             cast(tuple[int, int, int], tile),
             cast(tuple[int, int, int], cluster),
             order + SCHEDULES[schedule],
             None if schedule == 0 else grid,
+            next(name for name, count in CONSUMERS.items() if count == turns),
         )
 
 
@@ -112,8 +116,6 @@ def sizes(problem: Gemm) -> tuple[int, int, int]:
 
 def _numbers(gemm: Gemm, plan: Plan) -> tuple[float, ...]:
     """A row. ValueError where the plan is of a kind that no model knows."""
-    if plan.consumers != Plan.consumers:
-        raise ValueError(f"no model knows '{plan.consumers}' consumers")
     *orders, last = Pipeline.parse(plan.pipeline).passes
     persistent = "persistent" if getattr(last, "persistent", False) else ""
     kind = _KINDS.get((type(last), getattr(last, "reduction", persistent)))
@@ -126,5 +128,5 @@ def _numbers(gemm: Gemm, plan: Plan) -> tuple[float, ...]:
         width = order.width
     out = dtype(gemm.out_dtype or gemm.dtype).bytes
     turned = (float(gemm.transpose_a), float(gemm.transpose_b))
-    grid = float(plan.workgroups or 0)
-    return (*sizes(gemm), *turned, out, *plan.tile, *plan.cluster, kind, grid, width)
+    grid, turns = float(plan.workgroups or 0), CONSUMERS[plan.consumers]
+    return (*sizes(gemm), *turned, out, *plan.tile, *plan.cluster, turns, kind, grid, width)

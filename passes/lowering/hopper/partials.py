@@ -18,6 +18,7 @@ from coordgraph.control.asynchronous import (
     CopyRun,
     ExpectBytes,
     FenceMemory,
+    FenceShared,
     WaitBarrier,
 )
 from coordgraph.control.lowered import (
@@ -140,13 +141,15 @@ class Fixup(Pieces):
     def add_up(self, slots: For, free: Callable[[], Operation]) -> Body:
         """The consumers' share: add as stages fill; `free` gives back the stage of the last step.
 
-        A stage is free when the whole warpgroup has read it.
+        A stage is free when the whole warpgroup has read it, by plain loads: without the fence the
+        copy engine was seen to overwrite what had not been read (PTX ISA, "Async proxy").
         """
         registers = ("fixup.step", "fixup.place")
         read = AccumulateFragment("acc", SHARED, registers, VECTOR)
         step = (
             WaitBarrier(FULL, PHASE),
             unrolled(self.c, ("fixup.place",), at({"piece.element": 0}, read)),
+            FenceShared(),
             self.division.own_barrier,
             Advance(STEP),
             free(),

@@ -201,6 +201,8 @@ class Role:
         }
         self.sum: list[Step] = []
         self.issued: set[Stage] = set()
+        self.unfenced = False
+        """Plain loads have read what the copy engine may overwrite."""
         self.own.reading[warpgroup] = deque()
 
     @property
@@ -293,6 +295,7 @@ class Role:
         yield lambda: True
 
     def do_ArriveBarrier(self, node: Node, op: ops.ArriveBarrier) -> Agent:
+        assert not self.unfenced, "given back before the copy engine must see that it was read"
         rank = None if op.rank is None else self.value(node.scope.resolve(op.rank))
         self._barrier(node, op.barrier, rank).change(arrive=1)
         if op.barrier == ORDER:
@@ -353,6 +356,9 @@ class Role:
         number, offset = divmod(self.place(node, dim), whole // stages)
         return (dim, number), offset
 
+    def do_FenceShared(self, node: Node, op: ops.FenceShared) -> None:
+        self.unfenced = False
+
     def do_MultiplyShared(self, node: Node, op: ops.MultiplyShared) -> None:
         if self.value(node.scope.resolve_condition(op.fresh)):
             self.sum = []
@@ -405,6 +411,7 @@ class Role:
     def do_AccumulateFragment(self, node: Node, op: elements.AccumulateFragment) -> None:
         if op.source != "fixup.shared":
             return
+        self.unfenced = True
         self._counted(f"consumer {self.warpgroup}")
         (run,) = self.own.boxes[self._home(node, op.source)].values()
         assert isinstance(run, Run), "added before it is there"

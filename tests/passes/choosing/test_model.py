@@ -15,7 +15,7 @@ from passes.choosing import Plan, constants_of
 from passes.choosing.candidates import candidates, slow, sums, tilings
 from passes.choosing.model import Shape, _shares, cost
 from passes.choosing.table import SCHEDULES, Table
-from passes.lowering import LowerToHopper
+from passes.lowering import CONSUMERS, LowerToHopper
 from passes.lowering.hopper.division import Division
 
 H200 = constants_of()
@@ -33,11 +33,14 @@ def test_every_tiling_can_be_lowered(out: str, reads_c: bool):
     known = tilings((4 if out == "f32" else 2) if reads_c else 0)
     assert len(known) > 50
     problem, graphs = Gemm("bf16", out, 1000, 1000, 1000, transpose_b=True), {}
-    for *tile, m, n, k in known:
+    for *tile, m, n, k, turns in known:
         size = tile[0], tile[1], tile[2]
         if size not in graphs:
             graphs[size] = problem.graph(size)
-        lowering = LowerToHopper(cluster_m=m, cluster_n=n, cluster_k=k, reads_c=reads_c)
+        (consumers,) = (name for name, count in CONSUMERS.items() if count == turns)
+        lowering = LowerToHopper(
+            cluster_m=m, cluster_n=n, cluster_k=k, reads_c=reads_c, consumers=consumers
+        )
         assert lowering.why_not(graphs[size]) is None, (tile, m, n, k)
 
 
@@ -45,19 +48,20 @@ def test_every_tiling_can_be_lowered(out: str, reads_c: bool):
 def test_parts_of_tiles_are_counted_as_the_lowering_divides_them(out: str):
     known = tilings()
     problem, graphs = Gemm("bf16", out, 1000, 1000, 1000, transpose_b=True), {}
-    for *tile, m, n, k in known:
+    for *tile, m, n, k, turns in known:
         size, cluster = (tile[0], tile[1], tile[2]), (m, n, k)
+        (consumers,) = (name for name, count in CONSUMERS.items() if count == turns)
         if size not in graphs:
             graphs[size] = problem.graph(size)
-        lowering = LowerToHopper(cluster_m=m, cluster_n=n, cluster_k=k, reads_c=False)
-        division: Division = lowering._division(graphs[size])
-        shape = Shape(row(problem, Plan(size, cluster)))
+        plan = Plan(size, cluster, consumers=consumers)
+        division: Division = plan.lowering._division(graphs[size])
+        shape = Shape(row(problem, plan))
         rows, columns = size[0] // m, size[1] // n
-        assert shape.consumers[0] == division.consumers
+        assert shape.consumers[0] == division.team
         assert shape.mma_columns[0] == division.columns
         assert shape.pieces[0] == division.pieces
-        assert shape.blocks[0] == division.blocks * division.consumers
-        assert sums(rows, columns) == division.accumulators
+        assert shape.blocks[0] == division.blocks * division.team
+        assert turns > 1 or sums(rows, columns) == division.accumulators
         assert shape.workgroups[0] == prod(cluster)
 
 

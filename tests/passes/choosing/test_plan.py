@@ -29,7 +29,7 @@ def test_text_is_read_back(text: str):
     assert Plan.parse(f"  {text} ") == plan
 
 
-@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("text", [*TEXTS, TURNS])
 def test_a_table_keeps_plans(text: str):
     gemm = Gemm("bf16", m=300, n=400, k=500)
     assert Table.of([(gemm, Plan.parse(text))]).plan(0) == Plan.parse(text)
@@ -59,7 +59,7 @@ def test_the_graph_is_scheduled_and_the_lowering_has_the_cluster():
 
 def test_the_lowering_has_the_consumers():
     plan = Plan.parse(TURNS)
-    assert plan.lowering == LowerToHopper(cluster_m=2, consumers="pingpong")
+    assert plan.lowering == LowerToHopper(cluster_m=2, consumers="pingpong", reads_c=False)
     assert plan.why_not(Gemm("bf16")) is None
     assert plan.kernel != replace(plan, consumers="cooperative").kernel
     assert "pingpong cannot add up" in (
@@ -76,11 +76,6 @@ def test_plans_with_other_grids_share_a_kernel():
 def test_a_width_that_is_the_default_is_not_written():
     text = "128x256x64 rasterize,data-parallel"
     assert str(Plan.parse("128x256x64 rasterize{width=8},data-parallel")) == text
-
-
-def test_no_model_knows_turns_yet():
-    with pytest.raises(ValueError, match="no model knows 'pingpong' consumers"):
-        Table.of([(Gemm("bf16", m=1, n=1, k=1), Plan.parse("64x256x64@pingpong data-parallel"))])
 
 
 @pytest.mark.parametrize("pipeline", ["stream-k", "reorder{swap=true},data-parallel"])
