@@ -51,6 +51,7 @@ class Situation:
         ordinal: the GPU's number.
         boxes: the copy engine takes A and B.
         reads_c: C is added.
+        turns: plans whose warpgroups take turns are to be tried as well.
     """
 
     gemm: Gemm
@@ -60,6 +61,7 @@ class Situation:
     ordinal: int = 0
     boxes: bool = True
     reads_c: bool = False
+    turns: bool = False
 
     @property
     def any_size(self) -> Gemm:
@@ -74,7 +76,7 @@ class Situation:
             return
         if self.target == "sm_90a" and self.boxes:
             device = constants_of(self.device, self.processors)
-            for choice in rank(self.gemm, device, reads_c=self.reads_c):
+            for choice in rank(self.gemm, device, reads_c=self.reads_c, turns=self.turns):
                 yield choice.plan
         yield instructions_plan(m, n, k, self.processors)
 

@@ -37,7 +37,7 @@ WIDTHS = {
     320: (96, 128),
 }
 """Of a workgroup's part of a tile, by its rows: those that were measured."""
-TURNS = ((128, 128), (64, 256), (128, 96), (192, 64), (64, 192), (128, 64), (64, 128))
+TURNS = ((128, 128), (128, 96), (64, 256))
 """Rows and columns of the parts with which warpgroups take turns."""
 FEW_ROWS, FEW_TILE, LEAST_ROWS = (16, 32), 128, 48
 MOST_SUMS, MOST_SUMS_STREAMED = 192, 144
@@ -107,24 +107,34 @@ def slow(table: Table) -> Flag:
     return (table.turned_b == 0) & (Shape(table).box_n < NARROWEST)
 
 
-def candidates(problem: Gemm, device: Constants, *, reads_c: bool = False) -> Table:
-    """Plans for a problem whose sizes are given, as a table without those that make no sense."""
+def candidates(
+    problem: Gemm, device: Constants, *, reads_c: bool = False, turns: bool = False
+) -> Table:
+    """Plans for a problem whose sizes are given, as a table without those that make no sense.
+
+    Args:
+        problem: with m, n and k.
+        device: see `constants_of`.
+        reads_c: C is added.
+        turns: with plans whose warpgroups take turns. What they cost is not yet fitted to as many
+            measurements as the rest, so they are only for those who measure.
+    """
     m, n, k = sizes(problem)
     out_bytes = dtype(problem.out_dtype or problem.dtype).bytes
     known = _columns(out_bytes if reads_c else 0)
-    held, turns = known[7], known[6]
+    held, taking = known[7], known[6]
     # Where a tile has all of few rows, each column of B is read by one workgroup alone.
     least = m if m <= FEW_TILE else LEAST_ROWS
     keep = (known[0] >= least) & (known[0] < 2 * max(m, FEW_ROWS[0]))
-    keep &= known[1] < 2 * max(n, UNIT_K)
+    keep &= (known[1] < 2 * max(n, UNIT_K)) & (turns | (taking == 1))
     tile_m, tile_n, tile_k, *cluster = (column[keep] for column in known[:6])
-    turns = turns[keep]
+    taking = taking[keep]
     workgroups = cluster[0] * cluster[1] * cluster[2]
     slots = device.slots(workgroups)
     tiles_m, tiles_n = np.ceil(m / tile_m), np.ceil(n / tile_n)
     tiles, depth = tiles_m * tiles_n, np.ceil(k / tile_k)
     divide = (depth >= LEAST_DEPTH) & (held[keep] <= MOST_SUMS_STREAMED)
-    several, alike = tiles > slots, turns == 1
+    several, alike = tiles > slots, taking == 1
     # Who has one tile has nobody to take turns with.
     divide &= alike | several
     parts: list[tuple[int, Flag, Column]] = [
@@ -150,7 +160,7 @@ def candidates(problem: Gemm, device: Constants, *, reads_c: bool = False) -> Ta
             chosen = mask & several & (tiles_m > band) & (tiles_n > 2) if band > 1 else mask
             if not chosen.any():
                 continue
-            columns = (tile_m, tile_n, tile_k, *cluster, turns, np.full_like(tiles, kind), grid)
+            columns = (tile_m, tile_n, tile_k, *cluster, taking, np.full_like(tiles, kind), grid)
             rows.append(tuple(c[chosen] for c in (*columns, np.full_like(tiles, band))))
     joined = [np.concatenate(column) for column in zip(*rows, strict=True)]
     same = np.ones_like(joined[0])

@@ -123,7 +123,7 @@ def test_every_schedule_tile_layout(spec: Spec):
 
 def serves(made: CudaKernel, problem: Problem, out: Any, c: Any) -> int:
     """Elements of D that the code for such a call moves at once."""
-    used = made._checked(problem.a, problem.b, c, out, 1.0, None).function
+    used = made._checked(problem.a, problem.b, c, out, None, 1.0, None).function
     ((_, variant),) = (key for key, it in made._functions.items() if it.function is used)
     assert variant.boxes
     return variant.vectors.d
