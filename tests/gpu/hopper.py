@@ -229,7 +229,8 @@ def random_cases(spec: Spec) -> tuple[Case, ...]:
     narrow = CudaProgram(spec.graph, spec.target, Vectors(1, 1, 1)).why_not() is None
     grids = has_open_grid(spec)
     cases: list[Case] = []
-    for number in range(PROBLEMS // len(RANDOM)):
+    share, rest = divmod(PROBLEMS, len(RANDOM))
+    for number in range(share + (RANDOM.index(spec) < rest)):
         m, n, k = (round(exp(chance.uniform(0, log(LONGEST)))) for _ in range(3))
         alpha, beta = chance.choice(SCALES)
         workgroups = chance.randint(1, MOST_WORKGROUPS) if chance.random() < 0.25 else None
