@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -25,6 +26,7 @@ __all__ = [
     "Ours",
     "Unavailable",
     "compete",
+    "exit_where_wrong",
     "fill_cache",
 ]
 
@@ -96,6 +98,13 @@ class Library:
         self.details = {"first_call_seconds": time.perf_counter() - start, "tuned": self.tune}
         # What the first call found by measuring is remembered for this shape.
         return lambda a, b, out: matmul(a, b, out=out, **turned)
+
+
+def exit_where_wrong(rows: Sequence[dict[str, Any]]) -> None:
+    """End the command with an error where a result is wrong or a contender failed."""
+    faults = [row.get("problem", "") for row in rows]
+    if any(fault.startswith(("WRONG", FAILED)) for fault in faults):
+        sys.exit("some results are wrong, or contenders failed")
 
 
 def fill_cache(shape: tuple[int, int, int], layout: str, dtype: str) -> None:

@@ -33,12 +33,12 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from benchmarks.contenders import (
     COORDGRAPH,
-    FAILED,
     Contender,
     Library,
     Ours,
     Unavailable,
     compete,
+    exit_where_wrong,
     fill_cache,
 )
 from benchmarks.monitor import Monitor
@@ -223,9 +223,7 @@ def main() -> None:
     else:
         for drawn in draw(record, path):
             console.print(f"drawn: {drawn}")
-    faults = [row.get("problem", "") for row in record["rows"]]
-    if any(fault.startswith(("WRONG", FAILED)) for fault in faults):
-        sys.exit("some results are wrong, or contenders failed")
+    exit_where_wrong(record["rows"])
 
 
 if __name__ == "__main__":

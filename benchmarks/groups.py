@@ -29,9 +29,9 @@ from typing import Any
 from rich.box import SIMPLE
 from rich.table import Table
 
-from benchmarks.contenders import CUBLAS, FAILED
+from benchmarks.contenders import CUBLAS, FAILED, exit_where_wrong
 from benchmarks.monitor import Monitor
-from benchmarks.plans import Plan, parse_plan
+from benchmarks.plans import Plan, build, parse_plan
 from benchmarks.problem import DTYPES, POISON, buffer_sets
 from benchmarks.record import RESULTS, environment, result_path, write
 from benchmarks.report import console_here
@@ -39,7 +39,6 @@ from benchmarks.shapes import Shape, shape
 from benchmarks.timing import REGIMES, Sampler, Spread, take_turns
 from codegen.nvptx.driver import unavailable
 from coordgraph import CoordGraphError, Gemm
-from passes import Pipeline
 
 SHAPES = ("8192x4096x7168", "8192x7168x2048", "1024x4096x7168", "65536x2048x2048")
 COUNTS = (8, 16, 32, 64)
@@ -159,13 +158,13 @@ def ours(plan: Plan, target: str) -> Callable[[Groups], Launch]:
     def prepare(problem: Groups) -> Launch:
         if problem.dtype not in kernels:
             gemm = Gemm(problem.dtype, transpose_b=True, grouped=True)
-            graph = Pipeline.parse(plan.pipeline)(gemm.graph(plan.tile))
-            kernels[problem.dtype] = plan.build(graph, target)
+            kernels[problem.dtype] = build(plan, gemm, target)
         kernel = kernels[problem.dtype]
 
         def launch(number: int) -> Any:
             a, b, out = problem.sets[number]
-            return kernel(a, b, out=out, offsets=problem.on_device)
+            offsets, grid = problem.on_device, plan.workgroups
+            return kernel(a, b, out=out, offsets=offsets, workgroups=grid)
 
         return launch
 
@@ -293,9 +292,7 @@ def main() -> None:
                 console.print(table(rows))
                 del problem
     console.print(f"written to {path}")
-    faults = [row.get("problem", "") for row in record["rows"]]
-    if any(fault.startswith(("WRONG", FAILED)) for fault in faults):
-        sys.exit("some results are wrong, or contenders failed")
+    exit_where_wrong(record["rows"])
 
 
 if __name__ == "__main__":

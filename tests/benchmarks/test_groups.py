@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from benchmarks.groups import PLANS, parser, table, uneven
+import codegen
+from benchmarks.groups import PLANS, ours, parser, table, uneven
 from benchmarks.plans import parse_plan
-from coordgraph import Gemm
+from coordgraph import Gemm, KernelGraph
 from passes import Pipeline
 from passes.lowering import LowerToHopper
 
@@ -35,6 +39,33 @@ def test_plans_are_for_hopper(text: str):
     plan = parse_plan(text)
     problem = Gemm("bf16", transpose_b=True, grouped=True).graph(plan.tile)
     assert LowerToHopper().why_not(Pipeline.parse(plan.pipeline)(problem)) is None
+
+
+def test_a_plan_is_built_once_and_launched_on_its_grid(monkeypatch: pytest.MonkeyPatch):
+    """The compiler is a fake; what reaches it, and the kernel, is not."""
+    compiled: list[KernelGraph] = []
+    launched: list[dict[str, object]] = []
+
+    class Kernel:
+        resident = 132
+
+        def __call__(self, a: object, b: object, **given: object) -> None:
+            launched.append({"a": a, "b": b, **given})
+
+    def compile(graph: KernelGraph, target: str, lowering: object = None) -> Kernel:
+        assert (target, lowering) == ("sm_90a", None)
+        compiled.append(graph)
+        return Kernel()
+
+    monkeypatch.setattr(codegen, "compile", compile)
+    problem: Any = SimpleNamespace(dtype="bf16", sets=[("a", "b", "d")], on_device="offsets")
+    prepare = ours(parse_plan("128x128x64 stream-k on 60"), "sm_90a")
+    for _ in range(2):
+        prepare(problem)(0)
+    (graph,) = compiled
+    assert graph.gemm == Gemm("bf16", transpose_b=True, grouped=True)
+    wanted = {"a": "a", "b": "b", "out": "d", "offsets": "offsets", "workgroups": 60}
+    assert launched == [wanted, wanted]
 
 
 def test_rows_are_shown():
