@@ -28,7 +28,7 @@ PARTS = {
     "fixup": "bringing partial sums together through memory",
     "cluster": "sums over the cluster",
 }
-SIMILAR = 4
+SIMILAR = 3
 """Plans in a short list that differ in less than tile and cluster."""
 
 
