@@ -64,12 +64,12 @@ def plans_for(
 ) -> list[Plan]:
     """The plans of the best predictions, and some drawn from the others, each of another tile."""
     gemm = replace(any_size(dtype, layout), m=found.m, n=found.n, k=found.k)
-    likely = [choice.plan for choice in rank(gemm, None, count, turns=True)]
+    likely = [choice.plan for choice in rank(gemm, None, count)]
     if not explored:
         return likely
     others: dict[object, Plan] = {}
     best = inf
-    for choice in islice(choices(gemm, turns=True), CROWD):
+    for choice in islice(choices(gemm), CROWD):
         best = min(best, choice.seconds)
         if choice.seconds > UNLIKELY * best:
             break

@@ -14,7 +14,7 @@ from passes.choosing.model import ALONE, TREE, WARPGROUP, Shape
 from passes.choosing.plan import Plan
 from passes.choosing.table import Column, Flag, Table, sizes
 
-__all__ = ["candidates", "slow", "sums", "tilings"]
+__all__ = ["candidates", "crowded", "slow", "sums", "tilings"]
 
 Tiling = tuple[int, int, int, int, int, int, int]
 """Tile m, n, k, cluster m, n, k, and warpgroups that take turns."""
@@ -112,17 +112,19 @@ def slow(table: Table) -> Flag:
     return (table.turned_b == 0) & (Shape(table).box_n < NARROWEST)
 
 
-def candidates(
-    problem: Gemm, device: Constants, *, reads_c: bool = False, turns: bool = False
-) -> Table:
+def crowded(table: Table, device: Constants) -> Flag:
+    """Plans with a workgroup for every tile, and more tiles than the device holds workgroups."""
+    shape = Shape(table)
+    return (table.schedule == PLAIN) & (shape.tiles > device.slots(shape.workgroups))
+
+
+def candidates(problem: Gemm, device: Constants, *, reads_c: bool = False) -> Table:
     """Plans for a problem whose sizes are given, as a table without those that make no sense.
 
     Args:
         problem: with m, n and k.
         device: see `constants_of`.
         reads_c: C is added.
-        turns: with plans whose warpgroups take turns. What they cost is not yet fitted to as many
-            measurements as the rest, so they are only for those who measure.
     """
     m, n, k = sizes(problem)
     out_bytes = dtype(problem.out_dtype or problem.dtype).bytes
@@ -131,7 +133,7 @@ def candidates(
     # Where a tile has all of few rows, each column of B is read by one workgroup alone.
     least = m if m <= FEW_TILE else LEAST_ROWS
     keep = (known[0] >= least) & (known[0] < 2 * max(m, FEWEST_ROWS))
-    keep &= (known[1] < 2 * max(n, UNIT_K)) & (turns | (taking == 1))
+    keep &= known[1] < 2 * max(n, UNIT_K)
     tile_m, tile_n, tile_k, *cluster = (column[keep] for column in known[:6])
     taking = taking[keep]
     workgroups = cluster[0] * cluster[1] * cluster[2]
