@@ -23,6 +23,7 @@ from passes.tiles import TileWork
 __all__ = ["Stream", "add_loops"]
 
 TILE, ACCUMULATE = "for_tile", "for_k"
+BEGIN = "sk.begin"
 
 
 def add_loops(e: KernelEditor) -> None:
@@ -79,10 +80,12 @@ class Stream:
         e.assume(share * self.workgroups, LARGEST_INDEX // 2)
         c = e.coordinates
         c.add(Workgroup("sk.workgroup", self.workgroups))
-        parts, longest = ("sk.workgroup", "sk.local"), share
-        shares: Edge = Tile(self.space.id, parts)
+        longest = share
+        shares: Edge = Tile(self.space.id, ("sk.workgroup", "sk.local"))
         if self.least_segment > 1:
             before, behind = self._slivers(e)
+            c.add(Linear(BEGIN, iterations, note="where a workgroup's share begins"))
+            parts = ("sk.workgroup", BEGIN, "sk.local")
             shares = Share(self.space.id, parts, share, self.depth, before, behind)
             longest += before + behind
         c.add(Linear("sk.local", longest, note="a workgroup's streamed iterations"))
@@ -123,6 +126,11 @@ class Stream:
         workgroup, tile = graph.symbol("workgroup"), graph.symbol(TILE)
         at = {**self.fixed, "workgroup": workgroup, TILE: tile, ACCUMULATE: Integer(0)}
         ranges = graph.ranges(e.parameters.ranges())
+        start = {"sk.workgroup": workgroup, "sk.local": Integer(0)}
+        (first_of_share,) = graph.reverse(start, [self.space.id], ranges)
+        begin = first_of_share
+        if BEGIN in graph:  # worked out once
+            begin = at[BEGIN] = graph.symbol(BEGIN)
         *numbers, k_first = graph.reverse(at, [*(d.id for d in self.numbers), self.loop], ranges)
         here = {d.id: value for d, value in zip(self.numbers, numbers, strict=True)}
 
@@ -130,9 +138,8 @@ class Stream:
             """The workgroup whose share holds iteration `k` of this output tile."""
             return graph.forward({**here, self.loop: k}, ["sk.workgroup"], ranges)[0]
 
-        start = {"sk.workgroup": workgroup, "sk.local": Integer(0)}
-        (begin,) = graph.reverse(start, [self.space.id], ranges)
         length = graph.derivative(self.space.id, "sk.workgroup", start, ranges)
+        length += first_of_share - begin
         mine = Assign("iterations", minimum(length, iterations - begin))
         first = Assign("k_first", k_first)
         count = Assign("k_count", minimum(self.depth - first.symbol, mine.symbol - tile))
@@ -150,7 +157,8 @@ class Stream:
         else:
             walk = self._backwards(e, begin, mine, segment)
         # A workgroup without iterations leaves at once; nobody waits for it.
-        return (If(Lt(begin, iterations), (mine, *walk)),)
+        busy = If(Lt(begin, iterations), (mine, *walk))
+        return (SetCoordinate(BEGIN, first_of_share, (busy,)) if BEGIN in graph else busy,)
 
     def _backwards(self, e: KernelEditor, begin: Expr, mine: Assign, segment: Body) -> Body:
         """Segments from the last to the first."""

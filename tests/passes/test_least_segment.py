@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordgraph import Gemm, parse
+from coordgraph import Gemm, from_json, parse
 from coordgraph.coordinates.edges import Share, Tile
-from coordgraph.integers import evaluate
+from coordgraph.integers import evaluate, to_text
 from coordgraph.interpreter import SCHEDULERS, Trace, interpret, trace
 from passes import HybridStreamK, Pass, StreamK, TwoTileStreamK
 from tests.passes.schedules import TILE, in_tiles, parameters, problems, symbolic
@@ -116,16 +116,33 @@ def test_a_workgroup_whose_borders_meet_is_idle_and_never_waited_for():
     assert not found.receives
 
 
-def test_the_text_says_what_moves_borders():
+def test_the_edge_is_written_and_drawn():
     graph = StreamK(least_segment=4)(Gemm("f32").graph(TILE))
     (line,) = (line for line in graph.text().splitlines() if "edge Share" in line)
     assert line == (
-        "edge Share global -> sk.workgroup, sk.local share=share tile=tiles_k before=before "
-        "behind=behind"
+        "edge Share global -> sk.workgroup, sk.begin, sk.local share=share tile=tiles_k "
+        "before=before behind=behind"
     )
     assert parse(graph.text()) == graph
-    assert "before min(3" not in line
-    assert "Share" in graph.coordinates.mermaid()
+    assert from_json(graph.json()) == graph
+    assert "Share_global --" in graph.coordinates.mermaid()
+
+
+def test_the_walk_is_counted_from_where_the_share_begins():
+    """That is worked out once; k tiles then go by a short path."""
+    graph = StreamK(least_segment=4)(Gemm("f32").graph(TILE))
+    at = ["sk.begin", "for_tile", "for_k"]
+    (index,) = graph.coordinates.reverse(at, ["global"])
+    assert to_text(index) == "for_k + for_tile + sk.begin"
+    (alone,) = graph.coordinates.reverse({"workgroup": None, "sk.local": 0}, ["global"])
+    assert to_text(alone) == (
+        "select(share*workgroup <= tiles_k*((share*workgroup + before) // tiles_k) + behind, "
+        "tiles_k*((share*workgroup + before) // tiles_k), share*workgroup)"
+    )
+    for owner in ("first", "last"):
+        program = StreamK(owner=owner, least_segment=4)(Gemm("f32").graph(TILE)).pseudocode()
+        assert program.count("share*workgroup + before)") == 2
+        assert "padding" not in program
 
 
 def test_without_it_shares_are_tiles():

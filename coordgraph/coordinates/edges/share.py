@@ -24,17 +24,21 @@ __all__ = ["Share"]
 
 @dataclass(frozen=True)
 class Share(Edge):
-    """`Share(I; W, O)`: reverse `i = c(w·s) + o`, forward `w = u(i) div s`, `o = i - c(w·s)`.
+    """`Share(I; W, B, O)`: reverse `i = b + o` or `c(w·s) + o`, forward `w = u(i) div s`.
+
+    `b = c(w·s)` is where the share begins and `o = i - b`. Reverse takes b where it is known, so
+    that it can be worked out once, and works it out of w where it is not.
 
     A `Tile` by s whose borders move to the ends of tiles of d indices that are near: of at most
     `before` indices in front of an end, and of at most `behind` after it.
 
-    - the border `c(b)` is e where `b ≤ e + behind`, else b; `e = (b + before) div d·d`;
-    - `u(i) = i - r + min(max(r, behind), d - 1 - before)`, `r = i mod d`: the last b that moves to
+    - the border `c(x)` is e where `x ≤ e + behind`, else x; `e = (x + before) div d·d`;
+    - `u(i) = i - r + min(max(r, behind), d - 1 - before)`, `r = i mod d`: the last x that moves to
       i or stays in front of it.
 
-    Both rise, and `c(b) ≤ i` just where `b ≤ u(i)`: so every index is in one share, also where
-    shares are empty because two borders met. Guard: i is inside I and in front of the next border.
+    Both rise, and `c(x) ≤ i` just where `x ≤ u(i)`: so every index is in one share, also where
+    shares are empty because two borders met. Guard: i is inside I and in front of the next border,
+    and b is that of w.
     Sizes: `|W|·s ≥ |I|`, I is whole tiles, `before + behind < d`, and |O| is at least the longest
     share, `s + before + behind`.
 
@@ -49,7 +53,7 @@ class Share(Edge):
     before: Expr = S.Zero
     behind: Expr = S.Zero
 
-    arity = (1, 2)
+    arity = (1, 3)
     laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
 
     def __post_init__(self) -> None:
@@ -58,7 +62,7 @@ class Share(Edge):
             object.__setattr__(self, name, sympify(getattr(self, name)))
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
-        (whole,), (count, inside) = sizes.upstream, sizes.downstream
+        (whole,), (count, _, inside) = sizes.upstream, sizes.downstream
         rules: list[Boolean] = [Lt(self.before + self.behind, self.tile)]
         if whole is not None:
             rules.append(equal(floor_mod(whole, self.tile), 0))
@@ -71,25 +75,35 @@ class Share(Edge):
     def reverse(
         self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges
     ) -> tuple[Expr, ...]:
-        share, inside = indices
-        assert share is not None
+        share, begin, inside = indices
         assert inside is not None
-        return (self._border(share) + inside,)
+        if begin is None:
+            assert share is not None
+            begin = self._border(share)
+        return (begin + inside,)
 
     def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
         (index,) = indices
         place = floor_mod(index, self.tile)
         last = minimum(maximum(place, self.behind), self.tile - 1 - self.before)
         share = floor_div(index - place + last, self.share)
-        return share, index - self._border(share)
+        begin = self._border(share)
+        return share, begin, index - begin
 
     def guard(
         self, upstream: Sequence[Expr], downstream: Sequence[Expr | None], sizes: Sizes
     ) -> tuple[Boolean, ...]:
-        (index,), share, whole = upstream, downstream[0], sizes.upstream[0]
-        assert share is not None
-        inside = Lt(index, self._border(share + 1))
-        return (inside,) if whole is None else (inside, Lt(index, whole))
+        (index,), (share, begin, _), whole = upstream, downstream, sizes.upstream[0]
+        guards: list[Boolean] = [] if whole is None else [Lt(index, whole)]
+        if share is not None:
+            guards.append(Lt(index, self._border(share + 1)))
+            if begin is not None:
+                guards.append(equal(begin, self._border(share)))
+        return tuple(guards)
+
+    def reverse_needs(self, known: dict[str, Expr]) -> tuple[str, ...]:
+        share, begin, inside = self.downstream
+        return (begin if begin in known else share, inside)
 
     def _border(self, share: Expr) -> Expr:
         """Where a share begins."""

@@ -93,13 +93,13 @@ def tile(draw: st.DrawFn) -> Case:
 
 @strategy(Share)
 def share(draw: st.DrawFn) -> Case:
-    depth, length = draw(st.integers(1, 8)), draw(st.integers(1, 12))
+    depth, length = draw(st.integers(1, 6)), draw(st.integers(1, 8))
     before = draw(st.integers(0, depth - 1))
     behind = draw(st.integers(0, depth - 1 - before))
-    edge = Share("u0", names("d", 2), *map(Integer, (length, depth, before, behind)))
-    whole = depth * draw(st.integers(1, 5))
-    covers = -(-whole // length) + draw(st.integers(0, 2))
-    return edge, (whole,), (covers, length + before + behind + draw(st.integers(0, 1)))
+    edge = Share("u0", names("d", 3), *map(Integer, (length, depth, before, behind)))
+    whole = depth * draw(st.integers(1, 3))
+    covers = -(-whole // length) + draw(st.integers(0, 1))
+    return edge, (whole,), (covers, whole, length + before + behind + draw(st.integers(0, 1)))
 
 
 def nested(draw: st.DrawFn) -> tuple[list[int], list[int]]:
