@@ -48,7 +48,8 @@ class PartlyStreamed(Pass):
             `contiguous`: neighbours, as the paper draws it; the last line above is then
             `dp.tiles --Tile--> workgroup, dp.local --Split{1, 1}--> ForTile, ForK`.
         least: iterations in a streamed share, at least; see `Stream`.
-        least_segment: iterations of a tile that a share has, at least; see `Stream`.
+        least_segment: iterations of a tile that a share has, at least; where it is more than 1,
+            `sk.tiles --Share--> workgroup, sk.begin, sk.local`; see `Stream`.
         reduction: how a shared tile's pieces are added up; see `Stream`.
     """
 

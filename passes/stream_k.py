@@ -57,7 +57,10 @@ class StreamK(Pass):
         local --Split{1, 1}--> ForTile, ForK
 
     An outer loop over output tiles and an inner one over k; tiles that several workgroups share
-    are put together by the owner of the tile's first (or last) segment.
+    are put together by the owner of the tile's first (or last) segment. With `least_segment` the
+    `Tile` is a `Share`, whose borders leave no slivers of tiles::
+
+        global --Share--> workgroup, begin, local
 
     Args:
         workgroups: the grid; None makes it a launch argument.

@@ -38,9 +38,8 @@ class Share(Edge):
 
     Both rise, and `c(x) ≤ i` just where `x ≤ u(i)`: so every index is in one share, also where
     shares are empty because two borders met. Guard: i is inside I and in front of the next border,
-    and b is that of w.
-    Sizes: `|W|·s ≥ |I|`, I is whole tiles, `before + behind < d`, and |O| is at least the longest
-    share, `s + before + behind`.
+    and b is that of w. Sizes: `|W|·s ≥ |I|`, I is whole tiles, `before + behind < d`, and |O| is at
+    least the longest share, `s + before + behind`.
 
     Args:
         share: s, the length of shares before borders are moved.
