@@ -1,8 +1,9 @@
 """Many of our plans on many problems: what a model of costs is fitted to, and judged by.
 
     python -m benchmarks sweep                                # the six groups
-    python -m benchmarks sweep --random 100 --layouts nt      # the Stream-K paper's corpus
+    python -m benchmarks sweep --random 300 --likely 12 --layouts nt   # the Stream-K paper's corpus
     python -m passes.choosing.calibrate benchmarks/results/sweep-*.json --write
+    python -m benchmarks chosen benchmarks/results/sweep-*.json
 
 For every problem the plans of the best predictions are measured, beside cuBLAS, and what --plans
 names besides; as `benchmarks gemm` does it, sustained. A row holds a problem, a plan and its

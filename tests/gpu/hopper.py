@@ -125,6 +125,7 @@ SCHEDULES = (
     "rasterize{order=hilbert},stream-k{owner=last}",
     "rasterize{width=4,along=n,order=morton},data-parallel{persistent=true}",
     "grouped{groups=4},two-tile-stream-k{owner=last}",
+    "stream-k{owner=last,least_segment=4}",
 )
 SHAPES = (
     ((128, 256, 64), ALONE),
