@@ -22,6 +22,7 @@ from coordgraph.tensors import dtype
 from passes.base import Pass
 from passes.lowering.blocking import Block, choose_block
 from passes.lowering.buffers import Buffers
+from passes.scatter import SHARE
 
 __all__ = ["LowerToHost"]
 
@@ -60,6 +61,11 @@ class LowerToHost(Pass):
             return f"registers={self.registers} is too few for a block: two operands and a result"
         if graph.coordinates.of_kind(Workitem):
             return "the graph has workitems: it was lowered for another machine"
+        if SHARE in graph.coordinates:
+            return (
+                "with reduction=scatter workgroups wait for each other, but threads run one after "
+                "another to its end; take another reduction, and owner=last"
+            )
         m, n, k = graph.macro_tile
         size = self._block(graph).elements(m, n, k) * element // 8
         if size > LARGEST_BUFFERS:

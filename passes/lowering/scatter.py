@@ -33,17 +33,9 @@ from passes.scatter import PEER, SHARE
 
 __all__ = ["ScatterLowering"]
 
-FIRST = "partial.first"
+FIRST, BATCH = "partial.first", "partial.batch"
 BATCHES = (16, 8, 4, 2, 1)
 """Pieces whose loads are under way at the same time. The largest takes 64 registers."""
-
-
-def _batch(width: int) -> str:
-    return f"partial.batch.{width}"
-
-
-def _beside(width: int) -> str:
-    return f"partial.beside.{width}"
 
 
 @dataclass(frozen=True)
@@ -73,9 +65,10 @@ class ScatterLowering:
 
     def __post_init__(self) -> None:
         self.c.add(Linear(FIRST, note="first of the peers that are waited for side by side"))
+        self.c.add(Unroll(BATCH, Integer(1), note="addresses are worked out once for a batch"))
         for width in BATCHES:
-            self.c.add(Linear(_batch(width), note=f"first peer of a batch of {width}"))
-            self.c.add(Unroll(_beside(width), Integer(width)))
+            self.c.add(Linear(f"{BATCH}.{width}", note=f"first peer of a batch of {width}"))
+            self.c.add(Unroll(f"{BATCH}.{width}.peer", Integer(width)))
 
     def lower(self, body: Body, by: Callable[[Body], Body] = lambda body: body) -> Body:
         """A body, what this knows lowered; `by` puts what chooses who does it around that."""
@@ -137,10 +130,11 @@ class ScatterLowering:
         start = peers.start
         for width in BATCHES:
             stop = peers.stop - floor_mod(count, Integer(width)) if width > 1 else peers.stop
-            batch, beside = _batch(width), _beside(width)
-            piece = _at_peer(index_symbol(batch) + index_symbol(beside), body)
-            each = unrolled(self.c, (beside,), piece)
-            batches.append(For(batch, start, stop, Integer(width), (each,)))
+            first, peer = f"{BATCH}.{width}", f"{BATCH}.{width}.peer"
+            piece = _at_peer(index_symbol(first) + index_symbol(peer), body)
+            # Two loops: the walker works addresses out anew in each turn of the outermost.
+            each = unrolled(self.c, (BATCH, peer), piece)
+            batches.append(For(first, start, stop, Integer(width), (each,)))
             start = stop
         return tuple(batches)
 
