@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from sympy import Integer
+
 from coordgraph import KernelGraph
 from coordgraph.control import Scoped
 from coordgraph.control.operations import (
@@ -61,11 +63,6 @@ class LowerToHost(Pass):
             return f"registers={self.registers} is too few for a block: two operands and a result"
         if graph.coordinates.of_kind(Workitem):
             return "the graph has workitems: it was lowered for another machine"
-        if SHARE in graph.coordinates:
-            return (
-                "with reduction=scatter workgroups wait for each other, but threads run one after "
-                "another to its end; take another reduction, and owner=last"
-            )
         m, n, k = graph.macro_tile
         size = self._block(graph).elements(m, n, k) * element // 8
         if size > LARGEST_BUFFERS:
@@ -86,6 +83,8 @@ class LowerToHost(Pass):
             kind = "fma" if self.fused else "multiply-add"
             instruction = f"{kind}.{graph.gemm.accumulator}x{block.lanes}"
             buffers = Buffers(e.coordinates, graph.gemm, block, instruction)
+            if SHARE in e.coordinates:
+                buffers.cut_tiles()
             body = tuple(_lower(graph.control.root.body, graph.scope(), buffers))
             e.kernel(*body, workgroup=graph.control.root.workgroup)
         return e.graph
@@ -100,6 +99,8 @@ def _lower(body: Body, scope: Scoped, buffers: Buffers) -> Iterator[Operation]:
         for op in group:
             match op:
                 case For():
+                    if op.dim == SHARE:  # there are as many as tiles are cut into here
+                        op = replace(op, stop=Integer(buffers.c[SHARE].fixed_size))
                     _, inside = scope.enter_for(op)
                     yield op.with_body(*_lower(op.body, inside, buffers))
                 case SetCoordinate():
