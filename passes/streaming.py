@@ -18,6 +18,7 @@ from coordgraph.integers import ceil_div, floor_div, maximum, minimum
 from coordgraph.kernel import KernelEditor
 from coordgraph.parameters import LARGEST_INDEX
 from passes.fixup import SLOT, TURN, Pieces, add_workspace
+from passes.scatter import Scatter
 from passes.tiles import TileWork
 
 __all__ = ["Stream", "add_loops"]
@@ -42,7 +43,7 @@ class Stream:
         workgroups: how many share it.
         owner: which segment of a shared tile runs the epilogue: `first` waits for workgroups of
             higher number, `last` for lower ones, and walks its last tile first so that what
-            others wait for is done early.
+            others wait for is done early. With `scatter` nobody owns a tile: then it means nothing.
         fixed: coordinates that are set around this walk (a `Sunder`'s selector).
         least: iterations in a share, at least. Where the range is short, workgroups that would
             spend more on bringing partials together than on their iterations leave at once.
@@ -52,8 +53,8 @@ class Stream:
             few iterations.
         reduction: how pieces of a shared tile come together: the owner adds its `peers` one after
             another, pieces are added by a `tree`, or they go through a `turnstile`, one by one
-            into one accumulator; see `passes.fixup`. A tree pays where a tile has more than about
-            seven peers.
+            into one accumulator, or every peer finishes a share (`scatter`); see `passes.fixup`. A
+            tree pays where a tile has more than about seven peers.
     """
 
     space: Linear
@@ -92,6 +93,9 @@ class Stream:
         c.connect(shares)
         c.connect(PassThrough("sk.workgroup", "workgroup"))
         c.connect(Split("sk.local", (TILE, ACCUMULATE), (Integer(1), Integer(1))))
+        if self.reduction == "scatter":
+            Scatter.tie(e, self.workgroups, "sk.workgroup", accumulator, ends=True)
+            return share
         add_workspace(e, self.workgroups, accumulator)
         if self.reduction == "turnstile":
             # The slot is that of the tile's first workgroup; turns count from there.
@@ -144,6 +148,17 @@ class Stream:
         first = Assign("k_first", k_first)
         count = Assign("k_count", minimum(self.depth - first.symbol, mine.symbol - tile))
         low, high = holder(Integer(0)), holder(self.depth - 1)
+        if self.reduction == "scatter":
+            # All that others wait for is sent before this workgroup waits for the first of them.
+            scatter, cut = Scatter(low, high, ends=True), Lt(count.symbol, self.depth)
+            end = (If(cut, scatter.send(), work.after),)
+            finish = (If(cut, work.at(ACCUMULATE, scatter.finish(e, work.after))),)
+            step = minimum(self.depth - k_first, mine.symbol - tile)
+            walks = tuple(
+                For(TILE, Integer(0), mine.symbol, step, (first, count, *body))
+                for body in (work.part(ACCUMULATE, count.symbol, end), finish)
+            )
+            return (If(Lt(share * workgroup, iterations), (mine, *walks)),)
         pieces = Pieces(low, high, first.symbol, count.symbol, self.depth, slot=low)
         finish = pieces.finish(e, self.owner, self.reduction, work.after)
         segment = (

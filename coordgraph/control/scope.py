@@ -74,11 +74,11 @@ class Scoped:
     def enter_for(self, op: For) -> tuple[Loop, Scoped]:
         """The loop to run and the scope of its body.
 
-        A step that does not change in the loop makes the index `start + step·ordinal`, so that
+        A step that is known before anything runs makes the index `start + step·ordinal`, so that
         what is a multiple of the step is seen to be one.
         """
         start, stop, step = self.resolve(op.start), self.resolve(op.stop), self._put_in(op.step)
-        if step == 1 or op.symbol in step.free_symbols:
+        if step == 1 or not step.free_symbols <= self.fixed:
             last = self.expand(stop) - 1
             ranges = self.ranges.with_bounds(op.symbol, self.expand(start), (last,))
             scope = replace(self, ranges=ranges).binding(op.dim, op.symbol)

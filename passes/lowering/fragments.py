@@ -7,6 +7,7 @@ a `Flatten` into the lane: no formula of it stands anywhere else.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from sympy import Integer
 
@@ -17,12 +18,15 @@ from coordgraph.coordinates.edges import Flatten, PassThrough, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
 from passes.lowering.control import Accumulator, at, unrolled
 from passes.lowering.staging import Operand
+from passes.scatter import SHARE, cut_otherwise
 
 __all__ = ["MMA_K", "MMA_M", "PAIR_N", "WarpGrid", "choose_warps"]
 
 MMA_M, MMA_K = 16, 16
 PAIR_N = 16
 """One ldmatrix.x4 of B feeds two instructions of n = 8."""
+REGISTERS = ("fragment.m", "fragment.n", "acc.eighth", "acc.half")
+"""What tells the pairs of an accumulator apart."""
 MOST_ACCUMULATORS = 128
 """Accumulator registers of a thread that leave room for fragments and addresses in 255."""
 ODD, MOST_ODD_ACCUMULATORS = 64, 96
@@ -66,7 +70,14 @@ class WarpGrid:
         c.connect(Flatten(("acc.row", "acc.quad"), "lane"))
         c.connect(PassThrough("C.index.0", "D.index.0"))
         c.connect(PassThrough("C.index.1", "D.index.1"))
-        return Accumulator(c, ("fragment.m", "fragment.n", "acc.eighth", "acc.half"), "acc.pair")
+        return Accumulator(c, REGISTERS, "acc.pair")
+
+    @staticmethod
+    def add_shares(c: CoordinateEditor) -> Accumulator:
+        """Cut a tile into shares of one pair of registers of every workitem."""
+        cut_otherwise(c, prod(c[name].fixed_size for name in REGISTERS))
+        c.connect(Flatten(REGISTERS, SHARE))
+        return Accumulator(c, (), "acc.pair")
 
     @staticmethod
     def multiply(c: CoordinateEditor, a: Operand, b: Operand, dtype: str) -> Body:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from sympy import Integer
+
 from coordgraph import KernelGraph
 from coordgraph.control import Scoped
 from coordgraph.control.operations import (
@@ -22,6 +24,7 @@ from coordgraph.tensors import dtype
 from passes.base import Pass
 from passes.lowering.blocking import Block, choose_block
 from passes.lowering.buffers import Buffers
+from passes.scatter import SHARE
 
 __all__ = ["LowerToHost"]
 
@@ -80,6 +83,8 @@ class LowerToHost(Pass):
             kind = "fma" if self.fused else "multiply-add"
             instruction = f"{kind}.{graph.gemm.accumulator}x{block.lanes}"
             buffers = Buffers(e.coordinates, graph.gemm, block, instruction)
+            if SHARE in e.coordinates:
+                buffers.cut_tiles()
             body = tuple(_lower(graph.control.root.body, graph.scope(), buffers))
             e.kernel(*body, workgroup=graph.control.root.workgroup)
         return e.graph
@@ -94,6 +99,8 @@ def _lower(body: Body, scope: Scoped, buffers: Buffers) -> Iterator[Operation]:
         for op in group:
             match op:
                 case For():
+                    if op.dim == SHARE:  # there are as many as tiles are cut into here
+                        op = replace(op, stop=Integer(buffers.c[SHARE].fixed_size))
                     _, inside = scope.enter_for(op)
                     yield op.with_body(*_lower(op.body, inside, buffers))
                 case SetCoordinate():

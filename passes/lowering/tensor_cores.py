@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordgraph import KernelGraph
+from coordgraph.control.graph import rewrite
 from coordgraph.control.operations import (
     Body,
     Epilogue,
@@ -16,13 +17,17 @@ from coordgraph.control.operations import (
     StoreTile,
     accumulates,
 )
+from coordgraph.integers import index_symbol
 from coordgraph.tensors import dtype
 from passes.base import Pass
+from passes.lowering.control import Accumulator
 from passes.lowering.fragments import MMA_K, MMA_M, PAIR_N, WarpGrid, choose_warps
 from passes.lowering.machine import cuda_machine
 from passes.lowering.pipeline import add_ring, pipelined
+from passes.lowering.scatter import ScatterLowering
 from passes.lowering.staging import CHUNK, OUTPUTS, Operand
 from passes.lowering.tables import add_tables, table_bytes
+from passes.scatter import SHARE
 
 __all__ = ["LowerToTensorCores"]
 
@@ -121,17 +126,37 @@ class LowerToTensorCores(Pass):
                         return accumulator.send(op.turn)
                     case ReceivePartial():
                         return accumulator.receive(op.turn)
-                    case Epilogue():
-                        return accumulator.epilogue(op.tensor, self.vector_d)
-                    case StoreTile():
-                        return (accumulator.store(op.tensor, self.vector_d),)
                     case _:
-                        return op
+                        return _after(op, accumulator, self.vector_d)
 
-            tables = add_tables(c, graph)
-            lowered = graph.control.rewrite(lower)
-            e.kernel(*tables, *lowered.root.body, workgroup=lowered.root.workgroup)
+            tables, body = add_tables(c, graph), graph.control.root.body
+            if SHARE in c:
+                share = warps.add_shares(c)
+                scatter = ScatterLowering(
+                    c,
+                    share,
+                    share.add("partials", PAIR),
+                    index_symbol("workitem"),
+                    warps.workitems,
+                    accumulator.barrier,
+                    accumulator.store("partials", PAIR),
+                    lambda op: _after(op, share, self.vector_d),
+                )
+                body = scatter.lower(body)
+            body = tuple(new for op in body for new in rewrite(op, lower))
+            e.kernel(*tables, *body, workgroup=graph.control.root.workgroup)
         return e.graph
+
+
+def _after(op: Operation, accumulator: Accumulator, width: int) -> Operation | Body:
+    """What follows a product, on the registers of an accumulator."""
+    match op:
+        case Epilogue():
+            return accumulator.epilogue(op.tensor, width)
+        case StoreTile():
+            return (accumulator.store(op.tensor, width),)
+        case _:
+            return op
 
 
 def _accumulation_loops(graph: KernelGraph) -> tuple[str, ...]:

@@ -54,6 +54,11 @@ SCHEDULES: dict[str, Pass] = {
         *(SplitK(splits=3, owner=owner) for owner in ("first", "last")),
         SplitK(splits=4, reduction="peers"),
         SplitK(splits=7, owner="first", reduction="tree"),
+        StreamK(reduction="scatter"),
+        StreamK(least=5, reduction="scatter"),
+        TwoTileStreamK(reduction="scatter"),
+        HybridStreamK(first="dp", waves="contiguous", reduction="scatter"),
+        SplitK(splits=4, reduction="scatter"),
     )
 }
 ORDERS = {

@@ -33,14 +33,16 @@ from coordgraph.control.operations import (
 )
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.integers import equal, index_symbol
-from passes.lowering.control import at, unrolled
+from passes.lowering.control import Accumulator, at, unrolled
 from passes.lowering.hopper.boxes import BoxedOperand
 from passes.lowering.hopper.division import Division
 from passes.lowering.hopper.partials import Fixup
 from passes.lowering.hopper.ring import EMPTY, FULL, PHASE, STEP
+from passes.lowering.hopper.scatter import scatter
 from passes.lowering.hopper.stores import BoxedStore
 from passes.lowering.hopper.turns import Turns
 from passes.lowering.hopper.warpgroups import ClusterSum, add_accumulator
+from passes.scatter import SHARE
 
 __all__ = ["Consumer"]
 
@@ -78,10 +80,12 @@ class Consumer:
         self.accumulator = add_accumulator(c, division)
         self.sum = ClusterSum(c, division) if division.split > 1 else None
         partials = any(t.name == "partials" for t in graph.tensors)
-        self.fixup = Fixup(c, division, operands, stages) if partials else None
+        scattered = SHARE in c
+        self.fixup = Fixup(c, division, operands, stages) if partials and not scattered else None
         self.turns = Turns(c, division) if division.turns > 1 else None
         # A pair of accumulators lies along D's rows only where A is the left operand.
         self.width = 1 if division.swapped else min(vector, PAIR)
+        self.scatter = scatter(c, division, self._epilogue, self.width) if scattered else None
         left, right = reversed(operands) if division.swapped else operands
         self.begin = {
             **left.descriptor(c, (*division.warpgroups(division.left), "acc.m")),
@@ -104,6 +108,8 @@ class Consumer:
 
     def all(self, body: Body) -> Body:
         """The consumers' share of a whole body."""
+        if self.scatter:
+            body = self.scatter.lower(body, self._of_sum)
         lowered = tuple(new for op in body for new in rewrite(op, self._lower))
         if self.turns:
             lowered = self.turns.share_out(lowered)
@@ -136,16 +142,19 @@ class Consumer:
                 return self._of_sum(self.fixup.add_up(op, self._free))
             case SendPartial() if self.fixup:
                 return self._of_sum(self.fixup.send(op.turn))
-            case Epilogue() if not self.reads_c:
-                return self._of_sum((self.accumulator.scale("alpha"),))
             case Epilogue():
-                return self._of_sum(self.accumulator.epilogue(op.tensor, self.width))
+                return self._of_sum(self._epilogue(self.accumulator, op.tensor))
             case StoreTile() if self.store:
                 return self._of_sum(self.store.store(self.c))
             case StoreTile():
                 return self._of_sum((self.accumulator.store(op.tensor, self.width),))
             case _:
                 return op
+
+    def _epilogue(self, accumulator: Accumulator, tensor: str) -> Body:
+        if not self.reads_c:
+            return (accumulator.scale("alpha"),)
+        return accumulator.epilogue(tensor, self.width)
 
     def _of_sum(self, body: Body) -> Body:
         """What is done with the whole sum over k."""

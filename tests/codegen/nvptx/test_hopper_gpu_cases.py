@@ -11,6 +11,7 @@ from tests.gpu.hopper import (
     DIFFERENT_D,
     LAYOUTS,
     RANDOM,
+    SCATTER,
     SCHEDULES,
     SHAPES,
     SWEEP,
@@ -26,7 +27,7 @@ from tests.gpu.hopper import (
 )
 from tests.gpu.kernels import Spec
 
-SWEPT = (*SWEEP, *TURNS)
+SWEPT = (*SWEEP, *TURNS, *SCATTER)
 NEEDED = (*code_of(RANDOM, random_cases), *code_of_d(), *code_of(SWEPT, sweep_cases))
 WIDEST = tuple(
     (spec, boxes(8, reads_c=c)) for spec in (*RANDOM, *DIFFERENT_D) for c in (False, True)
