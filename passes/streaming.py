@@ -95,7 +95,7 @@ class Stream:
         c.connect(Split("sk.local", (TILE, ACCUMULATE), (Integer(1), Integer(1))))
         if self.reduction == "scatter":
             Scatter.tie(e, self.workgroups, "sk.workgroup", accumulator, ends=True)
-            return share
+            return
         add_workspace(e, self.workgroups, accumulator)
         if self.reduction == "turnstile":
             # The slot is that of the tile's first workgroup; turns count from there.
@@ -154,23 +154,19 @@ class Stream:
             end = (If(cut, scatter.send(), work.after),)
             finish = (If(cut, work.at(ACCUMULATE, scatter.finish(e, work.after))),)
             step = minimum(self.depth - k_first, mine.symbol - tile)
-            walks = tuple(
+            walk: Body = tuple(
                 For(TILE, Integer(0), mine.symbol, step, (first, count, *body))
                 for body in (work.part(ACCUMULATE, count.symbol, end), finish)
             )
-            return (If(Lt(share * workgroup, iterations), (mine, *walks)),)
-        pieces = Pieces(low, high, first.symbol, count.symbol, self.depth, slot=low)
-        finish = pieces.finish(e, self.owner, self.reduction, work.after)
-        segment = (
-            first,
-            count,
-            *work.part(ACCUMULATE, count.symbol, finish),
-        )
-        if self.owner == "first":
-            step = minimum(self.depth - k_first, mine.symbol - tile)
-            walk: Body = (For(TILE, Integer(0), mine.symbol, step, segment),)
         else:
-            walk = self._backwards(e, begin, mine, segment)
+            pieces = Pieces(low, high, first.symbol, count.symbol, self.depth, slot=low)
+            finish = pieces.finish(e, self.owner, self.reduction, work.after)
+            segment = (first, count, *work.part(ACCUMULATE, count.symbol, finish))
+            if self.owner == "first":
+                step = minimum(self.depth - k_first, mine.symbol - tile)
+                walk = (For(TILE, Integer(0), mine.symbol, step, segment),)
+            else:
+                walk = self._backwards(e, begin, mine, segment)
         # A workgroup without iterations leaves at once; nobody waits for it.
         busy = If(Lt(begin, iterations), (mine, *walk))
         return (SetCoordinate(BEGIN, first_of_share, (busy,)) if BEGIN in graph else busy,)
