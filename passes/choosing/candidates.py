@@ -10,7 +10,7 @@ import numpy as np
 from coordgraph import Gemm
 from coordgraph.tensors import dtype
 from passes.choosing.constants import Constants
-from passes.choosing.model import ALONE, TREE, WARPGROUP, Shape
+from passes.choosing.model import ALONE, SCATTER, TREE, WARPGROUP, Shape
 from passes.choosing.plan import Plan
 from passes.choosing.table import Column, Flag, Table, sizes
 
@@ -160,6 +160,7 @@ def candidates(problem: Gemm, device: Constants, *, reads_c: bool = False) -> Ta
     many = any_split > TREE_PEERS
     parts.append((TREE, divide & many & (even > 1) & (tiles * even != slots), tiles * even))
     parts.append((TREE, divide & many & (tiles % slots != 0), slots))
+    parts.append((SCATTER, divide & (even > 1), tiles * even))
     bands = [1, *(band for band in BANDS if band < m)]
     rows: list[tuple[Column, ...]] = []
     for kind, mask, grid in parts:

@@ -14,9 +14,9 @@ import numpy as np
 from passes.choosing.constants import Constants
 from passes.choosing.table import Column, Flag, Table
 
-__all__ = ["ALONE", "TREE", "WARPGROUP", "Cost", "Shape", "cost"]
+__all__ = ["ALONE", "SCATTER", "TREE", "WARPGROUP", "Cost", "Shape", "cost"]
 
-STREAM_K, TWO_TILE, TREE = 2, 3, 4
+STREAM_K, TWO_TILE, TREE, SCATTER = 2, 3, 4, 5
 ELEMENT, ACCUMULATOR = 2, 4
 """Bytes of an element of A and B, and of a partial sum."""
 MMA_M, MMA_K, UNIT_K = 64, 16, 64
@@ -157,6 +157,9 @@ def cost(t: Table, c: Constants) -> Cost:
     # In a tree, pieces are added level by level; each level waits for a piece to be sent.
     levels = np.ceil(np.log2(peers + 1))
     added = np.where(t.schedule == TREE, levels * (receive + c.level_seconds), peers * receive)
+    # Where all finish a share each, they read as much as they have sent.
+    finish = c.scatter_seconds + s.partial_bytes / c.scatter_rate
+    added = np.where(t.schedule == SCATTER, finish, added)
     fixup = np.where(shared, send + added, 0)
     sums = np.where(
         t.cluster_k > 1,
@@ -174,14 +177,18 @@ def cost(t: Table, c: Constants) -> Cost:
     traffic = _traffic(t, s, grid, asked, c, mixed=streamed & ~aligned, streams=share * grid)
     stored = t.m * t.n * t.out_bytes
     partial = np.where(shared, grid * s.workgroups * s.partial_bytes, 0)
-    # What one workgroup has under way does not keep the memory busy: the busiest takes its time.
-    busiest = iterations / (s.tiles * s.depth * s.workgroups) * traffic / c.pull_rate
+    # A launch finds something of operands that fit the cache; the rest is read at the rate of the
+    # memory, or of those who read, if they are few.
+    room = np.maximum(1 - (t.m * t.k + t.n * t.k) * ELEMENT / c.cache_bytes, 0)
+    traffic = traffic * (1 - np.minimum(c.resident * room, 1))
+    readers = np.where(t.schedule <= 1, np.minimum(s.tiles, grid), grid) * s.workgroups
+    rate = np.minimum(c.dram_rate, c.pull_rate * readers)
     # Workgroups that are all at the same depth meet in the same channels of the memory.
     staggered = streamed & ~aligned
     meet = np.where(staggered, 1, c.lockstep)
     # Asked for by several at the same time, while it is on its way.
     again = np.where(staggered, 0, c.again * s.cold * np.log2(np.maximum(s.asks, 1)))
-    dram = meet * np.maximum((traffic + again + stored) / c.dram_rate, busiest) + c.dram_seconds
+    dram = meet * ((traffic + again) / rate + stored / c.dram_rate) + c.dram_seconds
     l2 = (asked + stored + 2 * partial) / c.l2_rate
     flops = 2 * s.tiles * t.tile_m * t.tile_n * s.depth * t.tile_k
     inside = s.tiles * s.depth * s.workgroups * tensor_bytes
@@ -231,7 +238,7 @@ def _step(s: Shape, c: Constants) -> tuple[Column, Column]:
 
 def _shares(t: Table, s: Shape, grid: Column) -> tuple[Column, Column, Flag]:
     """Whole tiles of the busiest workgroup, iterations that it streams besides, and if any are."""
-    streams, two = (t.schedule == STREAM_K) | (t.schedule == TREE), t.schedule == TWO_TILE
+    streams, two = np.isin(t.schedule, (STREAM_K, TREE, SCATTER)), t.schedule == TWO_TILE
     fit = np.floor(s.tiles / grid)
     fewer = np.where(s.tiles % grid == 0, fit, np.maximum(fit - 1, 0))
     waves = np.where(streams, 0, np.where(two, fewer, np.ceil(s.tiles / grid)))
