@@ -331,11 +331,9 @@ class CudaWalker(Walker):
 
     def emit_Barrier(self, node: Node, op: ops.Barrier) -> None:
         if op.workitems:
-            identifier, ranges = node.scope.resolve(op.identifier), node.scope.ranges
-            number = self.number(identifier, node)
-            self.ptx.barrier_of(
-                self.expressions.widen(number, 32, identifier, ranges), op.workitems
-            )
+            which, ranges = node.scope.resolve(op.identifier), node.scope.ranges
+            number = self.expressions.widen(self.number(which, node), 32, which, ranges)
+            self.ptx.barrier_of(number, op.workitems)
         else:
             self.ptx.barrier()
 
