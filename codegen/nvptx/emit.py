@@ -331,17 +331,14 @@ class CudaWalker(Walker):
 
     def emit_Barrier(self, node: Node, op: ops.Barrier) -> None:
         if op.workitems:
-            identifier = node.scope.resolve(op.identifier)
-            number = self.expressions.widen(
-                self.number(identifier, node), 32, identifier, node.scope.ranges
-            )
+            which, ranges = node.scope.resolve(op.identifier), node.scope.ranges
+            number = self.expressions.widen(self.number(which, node), 32, which, ranges)
             self.ptx.barrier_of(number, op.workitems)
         else:
             self.ptx.barrier()
 
     def emit_SignalFlag(self, node: Node, op: ops.SignalFlag) -> None:
-        raised = self.raised(node, op.turn, op.readers)
-        self.ptx.signal(self._address(node, op.flag)[0], raised)
+        self.ptx.signal(self._address(node, op.flag)[0], self.raised(node, op.turn, op.readers))
 
     def emit_WaitFlag(self, node: Node, op: ops.WaitFlag) -> None:
         flag, value = self._address(node, op.flag)[0], self.raised(node, op.turn)
@@ -358,8 +355,7 @@ class CudaWalker(Walker):
     def _slots(
         self, node: Node, name: str, dims: tuple[str, ...], width: int
     ) -> list[ir.AllocaInstr]:
-        first = self.register(node, dims, width)
-        kind = F32 if name == "acc" else I32
+        first, kind = self.register(node, dims, width), F32 if name == "acc" else I32
         return [self.fragments.slot(name, first + i, kind) for i in range(width)]
 
     def _load_slots(self, slots: list[ir.AllocaInstr]) -> list[ir.Value]:
