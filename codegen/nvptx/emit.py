@@ -11,6 +11,7 @@ from sympy import Integer
 
 from codegen.expressions import Expressions
 from codegen.nvptx.instructions import F32, I1, I32, I64, Instructions, pointer
+from codegen.places import places
 from codegen.walker import Fragments, Walker
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control import lowered as ops
@@ -64,12 +65,12 @@ class CudaWalker(Walker):
         self.offsets: dict[str, int] = {}
         self.shared_bytes = 0
         memory = graph.coordinates.of_kind(Shared)
-        own = [shared for shared in memory if not shared.within]
-        for shared in sorted(own, key=lambda shared: not shared.barriers):
-            align = BARRIER_BYTES if shared.barriers else SHARED_ALIGN
-            self.offsets[shared.id] = -(-self.shared_bytes // align) * align
-            self.shared_bytes = self.offsets[shared.id] + shared.fixed_size * self._bytes(shared.id)
-        self.offsets |= {x.id: self.offsets[x.within] for x in memory if x.within}
+        found = places(memory, lambda shared: shared.fixed_size * self._bytes(shared.id))
+        for home, names, size in sorted(found, key=lambda place: not place[0].barriers):
+            align = BARRIER_BYTES if home.barriers else SHARED_ALIGN
+            first = -(-self.shared_bytes // align) * align
+            self.offsets |= dict.fromkeys(names, first)
+            self.shared_bytes = first + size
         self.loaded = 0
         copies = graph.control.of_kind(ops.CopyElements)
         self.narrow = any(c.width * self._bytes(c.source) < WIDEST_COPY for c in copies)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import gcd
 from typing import Any, Protocol, cast
 
 import networkx as nx
@@ -37,10 +38,12 @@ from coordgraph.control.scope import Scoped
 from coordgraph.coordinates.dimensions import Dimension, MacroTileIndex, User
 from coordgraph.coordinates.traverse import Solution
 from coordgraph.errors import EvaluationError
+from coordgraph.integers import ceil_div
 from coordgraph.interpreter.events import Event
 from coordgraph.interpreter.formulas import Elements, Environment, Formula, Slots
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role
+from coordgraph.tilings import Tiling
 
 __all__ = [
     "Branch",
@@ -76,7 +79,7 @@ class Program:
         self.parameters = {p.name: self.slots.add(p.symbol) for p in known}
         self.grid = Formula([_size(graph.workgroup)], self.slots)
         self._loads: dict[str, LoadTile] = {}
-        self._in_tile: dict[int, tuple[Scoped, Scoped]] = {}
+        self._in_tile: dict[tuple[int, frozenset[str]], tuple[Scoped, Scoped]] = {}
         self.steps = self._compile(resolve(graph.control.root.body, graph.scope()))
 
     def environment(self, values: Mapping[str, Any], workgroup: int = 0) -> Environment:
@@ -88,24 +91,39 @@ class Program:
         return env
 
     @cached_property
+    def unit(self) -> tuple[int, int]:
+        """Elements in m and n of the tiles that traces count: the largest that divides all."""
+        shapes = [tiling.shape for tiling in self.graph.tilings]
+        return gcd(*(m for m, _, _ in shapes)), gcd(*(n for _, n, _ in shapes))
+
+    @cached_property
     def tiles(self) -> Formula:
         """The number of tiles in m, n and k; before them that of products in a batch."""
+        coordinates = self.graph.coordinates
         for work in self.work(MultiplyAccumulate):
             *batch, m, k = work.factors[: len(work.factors) // 2]
-            sizes = (*batch, m, work.factors[-1], k)
-            return Formula([_size(self.graph.coordinates[d]) for d in sizes], self.slots)
+            sizes = [_size(coordinates[d]) for d in (*batch, m, work.factors[-1], k)]
+            for place, span in zip((-3, -2), work.span, strict=True):
+                if span > 1:  # tiles of another shape are smaller
+                    (edge,) = coordinates.edges_above(work.inside[place + 3])
+                    (whole,) = edge.upstream
+                    sizes[place] = ceil_div(
+                        _size(coordinates[whole]), Integer(self.unit[place + 3])
+                    )
+            return Formula(sizes, self.slots)
         raise EvaluationError("nothing accumulates in this graph")
 
-    def in_tile(self, scope: Scoped) -> Scoped:
-        """A scope in which the indices inside tiles stand for themselves.
+    def in_tile(self, scope: Scoped, others: frozenset[str]) -> Scoped:
+        """A scope in which the indices inside tiles stand for themselves, but for those of others.
 
         One for all operations of a place, so that what was simplified for one helps the next.
         """
-        if id(scope) not in self._in_tile:
+        key = (id(scope), others)
+        if key not in self._in_tile:
             dims = self.graph.coordinates.of_kind(MacroTileIndex)
-            inside = scope.hardware(d.id for d in dims if d.id not in scope.known)
-            self._in_tile[id(scope)] = (scope, inside)
-        return self._in_tile[id(scope)][1]
+            inside = (d.id for d in dims if d.id not in scope.known and d.id not in others)
+            self._in_tile[key] = (scope, scope.hardware(inside))
+        return self._in_tile[key][1]
 
     def work(self, kind: type[Operation]) -> Iterator[Work]:
         """The steps that do an operation of a kind."""
@@ -195,7 +213,11 @@ class Work:
         """The elements of a tensor's tile here, by the indices inside the tile."""
         if user.id not in self._elements:
             graph, known = self.program.graph.coordinates, self.node.scope.known
-            axes = [axis for axis in _inside(self.program, user) if axis.id not in known]
+            axes = [
+                axis
+                for axis in _inside(self.program, user)
+                if axis.id not in known and axis.id not in self._others
+            ]
             found = self._scope.reverse(user.id)
             self._elements[user.id] = Elements(
                 found.values[0],
@@ -248,9 +270,33 @@ class Work:
         """The numbers of both tiles as expressions."""
         return self._scope.reverse(*self.factors)
 
+    @cached_property
+    def tiling(self) -> Tiling:
+        """The shape of the tiles that the operation is on."""
+        return self.program.graph.tilings.of_operation(self.node.op)
+
+    @property
+    def inside(self) -> tuple[str, str]:
+        """The elements of such a tile in m and n."""
+        return self.tiling.index("A", 0), self.tiling.index("B", 1)
+
+    @cached_property
+    def span(self) -> tuple[int, int]:
+        """How many tiles of the program's unit such a tile is, in m and n."""
+        if len(self.program.graph.tilings) < 2:
+            return 1, 1
+        (m, n, _), unit = self.tiling.shape, self.program.unit
+        return m // unit[0], n // unit[1]
+
+    @cached_property
+    def _others(self) -> frozenset[str]:
+        """The elements of tiles of other shapes."""
+        tilings = self.program.graph.tilings
+        return tilings.others(self.tiling) if len(tilings) > 1 else frozenset()
+
     @property
     def _scope(self) -> Scoped:
-        return self.program.in_tile(self.node.scope)
+        return self.program.in_tile(self.node.scope, self._others)
 
     def _place(self, role: str) -> Solution:
         return self._scope.reverse(*self.node.op.bindings[role])
