@@ -112,6 +112,7 @@ class Tilings:
         return iter(self.by_accumulator.values())
 
     def __len__(self) -> int:
+        """How many there are; 0 where nothing is multiplied."""
         return len(self.by_accumulator)
 
     def of_operation(self, op: Operation) -> Tiling:

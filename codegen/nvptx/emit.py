@@ -15,7 +15,7 @@ from codegen.places import places
 from codegen.walker import Fragments, Walker
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control import lowered as ops
-from coordgraph.control.asynchronous import CopyBox, StoreBox
+from coordgraph.control.asynchronous import CopyBox, MultiplyShared, StoreBox
 from coordgraph.control.resolve import Node
 from coordgraph.coordinates.dimensions import Cluster, Shared, WarpNumber, Workitem
 from coordgraph.integers import Load
@@ -37,9 +37,9 @@ SHARED_ALIGN = 1024
 TENSOR_MAP = ir.ArrayType(ir.IntType(8), 128)
 
 
-def map_argument(tensor: str) -> str:
-    """The kernel argument that describes a tensor to the copy engine."""
-    return f"{tensor}.map"
+def map_argument(tensor: str, number: int) -> str:
+    """The kernel argument that describes a tensor, and one shape of box, to the copy engine."""
+    return f"{tensor}.map.{number}" if number else f"{tensor}.map"
 
 
 class CudaWalker(Walker):
@@ -71,12 +71,21 @@ class CudaWalker(Walker):
             first = -(-self.shared_bytes // align) * align
             self.offsets |= dict.fromkeys(names, first)
             self.shared_bytes = first + size
+        self.accumulators = {
+            op.accumulator
+            for kind in (ops.MultiplyFragments, MultiplyShared)
+            for op in graph.control.of_kind(kind)
+        }
         self.loaded = 0
         copies = graph.control.of_kind(ops.CopyElements)
         self.narrow = any(c.width * self._bytes(c.source) < WIDEST_COPY for c in copies)
         moves = (*graph.control.of_kind(CopyBox), *graph.control.of_kind(StoreBox))
-        self.boxes = {op.tensor: op.box for op in moves}
-        """The tensors that the copy engine moves, and the elements of a box, contiguous first."""
+        self.boxes = {
+            tensor: tuple(dict.fromkeys(op.box for op in moves if op.tensor == tensor))
+            for tensor in dict.fromkeys(op.tensor for op in moves)
+        }
+        """The tensors that the copy engine moves, and the elements of each shape of box,
+        contiguous first."""
 
     def build(self) -> ir.Module:
         """The module."""
@@ -91,11 +100,13 @@ class CudaWalker(Walker):
             argument = self._add_argument(tensor.name, pointer(GLOBAL))
             if tensor.role is Role.INPUT:
                 argument.add_attribute("noalias")
-        for tensor in self.boxes:
-            # A parameter that stays where the driver put it: the copy engine reads it there.
-            argument = self._add_argument(map_argument(tensor), TENSOR_MAP.as_pointer())
-            argument.attributes.align = 64
-            set.update(argument.attributes, ("byval", '"nvvm.grid_constant"'))
+        for tensor, boxes in self.boxes.items():
+            for number in range(len(boxes)):
+                # A parameter that stays where the driver put it: the copy engine reads it there.
+                name = map_argument(tensor, number)
+                argument = self._add_argument(name, TENSOR_MAP.as_pointer())
+                argument.attributes.align = 64
+                set.update(argument.attributes, ("byval", '"nvvm.grid_constant"'))
         for name in self.arguments.floats:
             self._add_argument(name, F32)
         for name, kind in self.arguments.integer_types():
@@ -356,7 +367,7 @@ class CudaWalker(Walker):
         self, node: Node, name: str, dims: tuple[str, ...], width: int
     ) -> list[ir.AllocaInstr]:
         first = self.register(node, dims, width)
-        kind = F32 if name == "acc" else I32
+        kind = F32 if name in self.accumulators else I32
         return [self.fragments.slot(name, first + i, kind) for i in range(width)]
 
     def _load_slots(self, slots: list[ir.AllocaInstr]) -> list[ir.Value]:

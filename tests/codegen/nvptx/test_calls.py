@@ -196,8 +196,8 @@ def test_maps_are_made_once_for_an_address(fake_driver: FakeDriver):
     of_b = [x for x in fake_driver.encoded if x.shape == (K, N)]
     assert len(of_a) == len(of_b) == 50
     # CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 and CU_TENSOR_MAP_SWIZZLE_128B
-    assert {(x.stride, x.box, x.kind, x.swizzle) for x in of_a} == {(2 * K, boxes["A"], 9, 3)}
-    assert {(x.stride, x.box, x.kind, x.swizzle) for x in of_b} == {(2 * N, boxes["B"], 9, 3)}
+    assert {(x.stride, x.box, x.kind, x.swizzle) for x in of_a} == {(2 * K, *boxes["A"], 9, 3)}
+    assert {(x.stride, x.box, x.kind, x.swizzle) for x in of_b} == {(2 * N, *boxes["B"], 9, 3)}
     assert len([x for x in fake_driver.encoded if x.shape == (M, N)]) == ("D" in boxes)
 
 
