@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import gcd
 from typing import TYPE_CHECKING
 
 from coordgraph.control.operations import (
@@ -114,6 +115,17 @@ class Tilings:
     def __len__(self) -> int:
         """How many there are; 0 where nothing is multiplied."""
         return len(self.by_accumulator)
+
+    @cached_property
+    def unit(self) -> tuple[int, int]:
+        """Elements in m and n of the largest tile that divides those of every shape."""
+        shapes = [tiling.shape for tiling in self]
+        return gcd(*(m for m, _, _ in shapes)), gcd(*(n for _, n, _ in shapes))
+
+    def span(self, tiling: Tiling) -> tuple[int, int]:
+        """How many units a tile is in m and n."""
+        (m, n, _), unit = tiling.shape, self.unit
+        return m // unit[0], n // unit[1]
 
     def of_operation(self, op: Operation) -> Tiling:
         """The tiling that an operation on tiles means.

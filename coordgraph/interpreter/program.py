@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import gcd
 from typing import Any, Protocol, cast
 
 import networkx as nx
@@ -91,25 +90,20 @@ class Program:
         return env
 
     @cached_property
-    def unit(self) -> tuple[int, int]:
-        """Elements in m and n of the tiles that traces count: the largest that divides all."""
-        shapes = [tiling.shape for tiling in self.graph.tilings]
-        return gcd(*(m for m, _, _ in shapes)), gcd(*(n for _, n, _ in shapes))
-
-    @cached_property
     def tiles(self) -> Formula:
-        """The number of tiles in m, n and k; before them that of products in a batch."""
+        """The number of tiles in m, n and k; before them that of products in a batch.
+
+        Where there are several shapes, the tiles that divide all of them are counted.
+        """
         coordinates = self.graph.coordinates
         for work in self.work(MultiplyAccumulate):
             *batch, m, k = work.factors[: len(work.factors) // 2]
             sizes = [_size(coordinates[d]) for d in (*batch, m, work.factors[-1], k)]
-            for place, span in zip((-3, -2), work.span, strict=True):
-                if span > 1:  # tiles of another shape are smaller
-                    (edge,) = coordinates.edges_above(work.inside[place + 3])
-                    (whole,) = edge.upstream
-                    sizes[place] = ceil_div(
-                        _size(coordinates[whole]), Integer(self.unit[place + 3])
-                    )
+            for axis, (span, tensor) in enumerate(zip(work.span, "AB", strict=True)):
+                if span > 1:
+                    (edge,) = coordinates.edges_above(work.tiling.index(tensor, axis))
+                    extent = _size(coordinates[edge.upstream[0]])
+                    sizes[axis - 3] = ceil_div(extent, Integer(self.graph.tilings.unit[axis]))
             return Formula(sizes, self.slots)
         raise EvaluationError("nothing accumulates in this graph")
 
@@ -275,18 +269,11 @@ class Work:
         """The shape of the tiles that the operation is on."""
         return self.program.graph.tilings.of_operation(self.node.op)
 
-    @property
-    def inside(self) -> tuple[str, str]:
-        """The elements of such a tile in m and n."""
-        return self.tiling.index("A", 0), self.tiling.index("B", 1)
-
     @cached_property
     def span(self) -> tuple[int, int]:
-        """How many tiles of the program's unit such a tile is, in m and n."""
-        if len(self.program.graph.tilings) < 2:
-            return 1, 1
-        (m, n, _), unit = self.tiling.shape, self.program.unit
-        return m // unit[0], n // unit[1]
+        """How many of the tiles that the program counts such a tile is, in m and n."""
+        tilings = self.program.graph.tilings
+        return tilings.span(self.tiling) if len(tilings) > 1 else (1, 1)
 
     @cached_property
     def _others(self) -> frozenset[str]:

@@ -64,6 +64,11 @@ class Segment:
     span: Span = (1, 1)
 
     @property
+    def iterations(self) -> int:
+        """What it takes: k tiles, each as often as there are tiles in its span."""
+        return self.k_count * prod(self.span)
+
+    @property
     def role(self) -> str:
         """`whole`, or where in a shared tile the segment lies: `first`, `middle` or `final`."""
         if self.k_count == self.depth:
@@ -159,13 +164,10 @@ class Trace:
 
     @cached_property
     def iterations(self) -> tuple[int, ...]:
-        """How many k tiles each workgroup adds up, padding included: its time.
-
-        Those of a tile that spans several count as often.
-        """
+        """How many k tiles each workgroup adds up, padding included: its time."""
         counts = [0] * len(self.workgroups)
         for segment in self.segments:
-            counts[segment.workgroup] += segment.k_count * prod(segment.span)
+            counts[segment.workgroup] += segment.iterations
         return tuple(counts)
 
     @property

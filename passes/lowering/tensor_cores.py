@@ -170,7 +170,7 @@ def _no_warps(tilings: Tilings) -> str | None:
             warps = next(iter(grids.values())).workitems // LANES
             return (
                 f"the output tile {m}x{n} cannot be parted into {warps} warps, which the largest "
-                f"tile has; make it {warps} times {MMA_M}x{PAIR_N} at least"
+                f"tile has, in blocks of {MMA_M}x{PAIR_N}; choose extents that are multiples of 64"
             )
     return None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from sympy import Integer
+
 from coordgraph.control.operations import Body
 from coordgraph.coordinates.dimensions import Register
 from coordgraph.coordinates.graph import CoordinateEditor
@@ -69,7 +71,7 @@ def divided_tiles(
         store = stores[number] if stores else None
         if store:
             store.add(c)
-        c.add(Register(division.tiling.own("fragment.k"), division.extent(K) // MMA_K))
+        c.add(Register(division.tiling.own("fragment.k"), Integer(division.extent(K) // MMA_K)))
         copies = (a.copies(c), b.copies(c))
         size = (a.elements(c) + b.elements(c)) * dtype(gemm.dtype).bytes
         homes = {f"{x.tensor}.shared": room for x, room in zip((a, b), rooms, strict=True)}

@@ -96,7 +96,7 @@ QUICK = (
     boxed((256, 256, 64), (2, 1, 1), "nn", HeterogeneousTiles(), vector=2),
     boxed((128, 128, 64), layout="tt", schedule=HeterogeneousTiles(), consumers="pingpong"),
 )
-TURNS = 2
+KINDS, TURNS = (sweep, hopper, taking_turns, two_shapes), 2
 
 
 def check(configuration: Configuration) -> None:
@@ -127,11 +127,7 @@ def test_a_representative_is_assembled(configuration: Configuration):
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize(
     "configuration",
-    [
-        c
-        for turn in range(TURNS)
-        for c in (*sweep(turn), *hopper(turn), *taking_turns(turn), *two_shapes(turn))
-    ],
+    [c for turn in range(TURNS) for kind in KINDS for c in kind(turn)],
     ids=str,
 )
 def test_every_configuration_is_assembled(configuration: Configuration):

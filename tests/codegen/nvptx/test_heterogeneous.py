@@ -273,7 +273,8 @@ def play(step: Pass, large: Shape, small: Shape, problem: tuple[int, ...], seed:
         name = "small" if tile.span == (1, 1) else "acc"
         places = zip(tile.tile, tile.span, machine.cluster, strict=False)
         units = (range(count * first, count * (first + span)) for first, span, count in places)
-        wanted |= dict.fromkeys(product(*units), name)
+        rows, columns = units
+        wanted |= {(row, column): name for row in rows for column in columns}
     assert found == wanted
     stores = {name: [*machine.accumulators.values()].count(name) for name in ("acc", "small")}
     parts = large[0] * large[1] // (small[0] * small[1])
