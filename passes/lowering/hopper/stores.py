@@ -134,6 +134,9 @@ class BoxedStore:
         rows, columns = (over, down) if division.swapped else (down, over)
         c.connect(Tile(row.id, (*rows, own("store.row"))))
         c.connect(Tile(column.id, (*columns, own("store.element"))))
+        size = Integer((division.consumers - 1) * self.room + self.own_room)
+        home = SHARED if own(SHARED) != SHARED else ""
+        c.add(Shared(own(SHARED), size, tensor="D", within=home))
         c.add(Linear(own("D.shared.row"), Integer(self.rows)))
         c.add(Linear(own("D.shared.chunk"), Integer(chunks), note="16-byte chunk"))
         c.add(Linear(own("D.shared.place"), Integer(chunks), note="before swizzle"))
@@ -155,9 +158,7 @@ class BoxedStore:
     def _place(self, c: CoordinateEditor) -> None:
         """Where in shared memory: the warpgroup's slots, in each the rows of a box."""
         own, consumers = self.division.tiling.own, self.division.consumers
-        size = Integer((consumers - 1) * self.room + self.own_room)
-        home = SHARED if own(SHARED) != SHARED else ""
-        shared = c.add(Shared(own(SHARED), size, tensor="D", within=home)).id
+        shared = own(SHARED)
         names = ("store.slot", "D.shared.row", "D.shared.chunk", "D.shared.element")
         warpgroup, inside = ("warpgroup",) if consumers > 1 else (), tuple(map(own, names))
         if warpgroup and self.own_room < self.room:

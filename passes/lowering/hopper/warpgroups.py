@@ -112,19 +112,21 @@ class ClusterSum(Pieces):
         super().__init__(c, division)
         self.senders = division.split - 1
         self.sums = division.tiling.own(self.SUMS)
-        if self.NUMBER not in c:
-            self._add_barriers(c)
+        first = self.NUMBER not in c
+        if first:
+            c.add(Linear(self.NUMBER, note="running number of a sum"))
+            c.add(Linear("sum.turn"))
+            c.add(Linear(self.PHASE, Integer(2), note="parity of a barrier"))
+            c.connect(Flatten(("sum.turn", self.PHASE), self.NUMBER))
+            c.add(Linear(self.SENDER, Integer(self.senders)))
         home = self.SUMS if self.sums != self.SUMS else ""
         size = Integer(self.bytes(division) // 4)
         c.add(Shared(self.sums, size, element="f32", within=home))
         c.connect(Tile(self.sums, (self.SENDER, *self.place)))
+        if first:
+            self._add_barriers(c)
 
     def _add_barriers(self, c: CoordinateEditor) -> None:
-        c.add(Linear(self.NUMBER, note="running number of a sum"))
-        c.add(Linear("sum.turn"))
-        c.add(Linear(self.PHASE, Integer(2), note="parity of a barrier"))
-        c.connect(Flatten(("sum.turn", self.PHASE), self.NUMBER))
-        c.add(Linear(self.SENDER, Integer(self.senders)))
         for name in (self.STORED, self.READ):
             c.add(Shared(name, Integer(1), note="mbarrier"))
             c.add(Linear(f"{name}.first", Integer(1)))
