@@ -77,11 +77,14 @@ class Operand:
         """Elements in one tile."""
         return c[self.row].fixed_size * c[self.column].fixed_size
 
-    def ring(self, c: CoordinateEditor, stages: int, room: int, inside: tuple[str, ...]) -> None:
-        """Tie the place inside a tile to shared memory: `stages` of `room` elements each."""
-        elements = self.elements(c)
-        size = Integer((stages - 1) * room + elements)
+    def add_memory(self, c: CoordinateEditor, stages: int, room: int) -> None:
+        """Shared memory for `stages` of `room` elements each, where tiles of all shapes lie."""
+        size = Integer((stages - 1) * room + self.elements(c))
         c.add(Shared(self.shared, size, tensor=self.tensor, within=self._home))
+
+    def ring(self, c: CoordinateEditor, room: int, inside: tuple[str, ...]) -> None:
+        """Tie the place inside a tile to shared memory."""
+        elements = self.elements(c)
         if elements == room:
             c.connect(Tile(self.shared, ("stage", *inside)))
             return
@@ -103,11 +106,12 @@ class Operand:
         # the first again; that often the swizzle takes the next chunk of a group of gcd chunks.
         shared = gcd(chunks, BANK_ROW)
         own = self._own
+        self.add_memory(c, stages, room)
         row = c.add(Linear(own("shared.row"), Integer(rows), note="row in shared memory"))
         chunk = c.add(Linear(own("shared.chunk"), Integer(chunks), note="16-byte chunk"))
         place = c.add(Linear(own("shared.place"), Integer(chunks), note="chunk before swizzle"))
         element = c.add(Linear(own("shared.element"), Integer(CHUNK)))
-        self.ring(c, stages, room, (row.id, chunk.id, element.id))
+        self.ring(c, room, (row.id, chunk.id, element.id))
         c.connect(
             Swizzle(
                 (row.id, chunk.id),

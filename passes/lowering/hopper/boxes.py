@@ -85,12 +85,13 @@ class BoxedOperand(Operand):
         own, rows, columns = self._own, c[self.row].fixed_size, c[self.column].fixed_size
         width = self.box(c)
         chunks = width // CHUNK
+        self.add_memory(c, stages, room)
         box = c.add(Linear(own("shared.box"), Integer(columns // width)))
         row = c.add(Linear(own("shared.row"), Integer(rows)))
         chunk = c.add(Linear(own("shared.chunk"), Integer(chunks), note="16-byte chunk"))
         place = c.add(Linear(own("shared.place"), Integer(chunks), note="before swizzle"))
         element = c.add(Linear(own("shared.element"), Integer(CHUNK)))
-        self.ring(c, stages, room, (box.id, row.id, chunk.id, element.id))
+        self.ring(c, room, (box.id, row.id, chunk.id, element.id))
         c.connect(swizzle((row.id, chunk.id), (self.row, place.id), chunks))
         c.connect(Flatten((box.id, place.id, element.id), self.column))
 
