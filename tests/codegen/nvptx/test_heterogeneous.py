@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -30,6 +31,7 @@ from tests.codegen.nvptx.configurations import boxed
 from tests.codegen.nvptx.hopper import Lowered, lowered, mesh
 from tests.codegen.nvptx.hopper_machine import Hopper
 from tests.support.mermaid import render
+from tests.support.ptxas import assert_clean
 
 Shape = tuple[int, int, int]
 PREFIX = "small."
@@ -309,6 +311,18 @@ def test_bytes_are_those_of_the_boxes_of_a_part():
     graph = together(*PLAYED["cooperative"])
     sizes = {op.bytes for op in graph.control.of_kind(ops.ExpectBytes)}
     assert sizes == {2 * 64 * (128 + 256), 2 * 64 * (64 + 64)}
+
+
+@pytest.mark.usefixtures("ptxas")
+@pytest.mark.parametrize("step", [MMA, WGMMA, TURNS], ids=str)
+def test_batches_have_tiles_of_both_shapes(step: LowerToTensorCores | LowerToHopper):
+    """A box is of one matrix, whatever its shape."""
+    by_boxes = isinstance(step, LowerToHopper)
+    graph = HeterogeneousTiles()(Gemm("bf16", batched=True).graph((128, 128, 64)))
+    lowering = replace(step, stages=0) if isinstance(step, LowerToHopper) else None
+    program = CudaProgram(graph, "sm_90a", boxes=by_boxes, lowering=lowering)
+    assert all(box[2:] == (1,) for boxes in program.walker.boxes.values() for box in boxes)
+    assert_clean(program.assembled()[1])
 
 
 # Refusals
