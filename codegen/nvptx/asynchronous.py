@@ -9,7 +9,8 @@ from typing import Any
 from llvmlite import ir
 from sympy import Expr, Integer
 
-from codegen.nvptx.emit import CudaWalker, map_argument
+from codegen.nvptx.boxes import map_argument
+from codegen.nvptx.emit import CudaWalker
 from codegen.nvptx.instructions import F32, I1, I16, I32, I64
 from codegen.nvptx.wgmma import HopperInstructions
 from coordgraph.control import asynchronous as ops

@@ -10,18 +10,19 @@ from llvmlite import ir
 from sympy import Integer
 
 from codegen.expressions import Expressions
+from codegen.nvptx.boxes import boxes_of, map_argument
 from codegen.nvptx.instructions import F32, I1, I32, I64, Instructions, pointer
 from codegen.places import places
 from codegen.walker import Fragments, Walker
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control import lowered as ops
-from coordgraph.control.asynchronous import CopyBox, MultiplyShared, StoreBox
+from coordgraph.control.asynchronous import MultiplyShared
 from coordgraph.control.resolve import Node
 from coordgraph.coordinates.dimensions import Cluster, Shared, WarpNumber, Workitem
 from coordgraph.integers import Load
 from coordgraph.tensors import Role, dtype
 
-__all__ = ["KERNEL_NAME", "CudaWalker", "map_argument"]
+__all__ = ["KERNEL_NAME", "CudaWalker"]
 
 KERNEL_NAME = "gemm"
 GLOBAL, SHARED = 1, 3
@@ -35,11 +36,6 @@ WIDEST_COPY = 16
 SHARED_ALIGN = 1024
 """The period of the 128-byte swizzle: tiles begin at multiples of it."""
 TENSOR_MAP = ir.ArrayType(ir.IntType(8), 128)
-
-
-def map_argument(tensor: str, number: int) -> str:
-    """The kernel argument that describes a tensor, and one shape of box, to the copy engine."""
-    return f"{tensor}.map.{number}" if number else f"{tensor}.map"
 
 
 class CudaWalker(Walker):
@@ -71,21 +67,12 @@ class CudaWalker(Walker):
             first = -(-self.shared_bytes // align) * align
             self.offsets |= dict.fromkeys(names, first)
             self.shared_bytes = first + size
-        self.accumulators = {
-            op.accumulator
-            for kind in (ops.MultiplyFragments, MultiplyShared)
-            for op in graph.control.of_kind(kind)
-        }
+        products = (graph.control.of_kind(k) for k in (ops.MultiplyFragments, MultiplyShared))
+        self.accumulators = {op.accumulator for each in products for op in each}
         self.loaded = 0
         copies = graph.control.of_kind(ops.CopyElements)
         self.narrow = any(c.width * self._bytes(c.source) < WIDEST_COPY for c in copies)
-        moves = (*graph.control.of_kind(CopyBox), *graph.control.of_kind(StoreBox))
-        self.boxes = {
-            tensor: tuple(dict.fromkeys(op.box for op in moves if op.tensor == tensor))
-            for tensor in dict.fromkeys(op.tensor for op in moves)
-        }
-        """The tensors that the copy engine moves, and the elements of each shape of box,
-        contiguous first."""
+        self.boxes = boxes_of(graph)
 
     def build(self) -> ir.Module:
         """The module."""
