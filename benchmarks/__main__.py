@@ -8,10 +8,11 @@ import sys
 MEASURES = {
     "gemm": ("benchmarks.gemm", "our kernels against cuBLAS, cuBLASLt and Triton, on a GPU"),
     "waves": ("benchmarks.waves", "what schedules make of a last wave that is not full, on a GPU"),
+    "schedules": ("benchmarks.schedules", "all schedules, counted, and measured where a GPU is"),
     "sweep": ("benchmarks.sweep", "many of our plans on many problems, for the model, on a GPU"),
     "groups": ("benchmarks.groups", "groups of rows against a cuBLAS call for each, on a GPU"),
     "calls": ("benchmarks.calls", "what a call costs on the host, and compiling, on a GPU"),
-    "plot": ("benchmarks.plots", "pictures of what gemm and waves wrote; needs no GPU"),
+    "plot": ("benchmarks.plots", "pictures of what gemm, waves and schedules wrote; no GPU"),
     "chosen": ("benchmarks.chosen", "what the model chooses among plans that were measured"),
     "graph": ("benchmarks.graph_scaling", "how graphs of many edges scale"),
     "cpu": ("benchmarks.cpu_vs_numpy", "the CPU target against numpy"),
@@ -23,7 +24,7 @@ def main() -> None:
     """Give the rest of the command line to a measure."""
     words = sys.argv[1:]
     if words and words[0] in ("-h", "--help"):
-        listing = "\n".join(f"  {name:6} {what}" for name, (_, what) in MEASURES.items())
+        listing = "\n".join(f"  {name:9} {what}" for name, (_, what) in MEASURES.items())
         print(f"{__doc__}\n\n{listing}\n\nEach takes --help.")
         return
     name = words[0] if words and not words[0].startswith("-") else "gemm"

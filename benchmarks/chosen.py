@@ -1,26 +1,37 @@
 """What the model chooses among plans that were measured, and what the best of them is. No GPU.
 
     python -m benchmarks chosen benchmarks/results/sweep-*.json
+    python -m benchmarks chosen sweep-corpus.json --json chosen-corpus.json
 
 A file is what `benchmarks sweep` writes: rows of a problem, a plan and seconds, with rows of the
-plan `cublas` among them. Ratios are times of cuBLAS over ours. Plans that are no candidates
-may be the best, but are not chosen.
+plan `cublas` among them. For the Stream-K paper's corpus (arXiv:2301.03598), 300 shapes with
+extents log-uniform from 128 to 8192 and the dozen most promising plans of each:
+
+    python -m benchmarks sweep --random 300 --likely 12 --layouts nt --time-limit 8   # on a GPU
+
+Columns are geometric means and the least over problems, of cuBLAS's time over that of the best
+measured plan, and over that of the one the model prefers; and of the best plan's time over that of
+the preferred one, which is what the model leaves on the table. Plans that are no candidates may be
+the best, but are not chosen. Last come the problems where the model loses most.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
+from rich.box import SIMPLE
 from rich.table import Table as Lines
 
 from benchmarks.contenders import CUBLAS
-from benchmarks.record import load
-from benchmarks.report import geometric_mean
+from benchmarks.record import load, write
+from benchmarks.report import console_here, geometric_mean
 from benchmarks.shapes import title
 from passes.choosing import Plan, constants_of
 from passes.choosing.calibrate import is_plan, problem_of
@@ -28,9 +39,7 @@ from passes.choosing.candidates import slow
 from passes.choosing.model import cost
 from passes.choosing.table import Table
 
-__all__ = ["Judged", "judge", "main"]
-
-SLOW = 0.95
+__all__ = ["Judged", "judge", "main", "record_of", "summary"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,45 @@ class Judged:
     best_plan: str
     chosen: float
     chosen_plan: str
+
+    @property
+    def of_best(self) -> float:
+        """The best plan's time over that of the one the model prefers: 1 where it is the best."""
+        return self.chosen / self.best
+
+
+SIDES = ("best", "chosen", "of_best")
+Spread = tuple[float, float]
+"""Geometric mean, and the least."""
+
+
+def summary(found: Sequence[Judged]) -> dict[str, dict[str, Spread]]:
+    """What is said of each group, and of `all`: of each of `SIDES`, a mean and the least."""
+    parts = {name: [one for one in found if one.group == name] for name in groups_of(found)}
+    return {
+        name: {
+            side: (geometric_mean(values), min(values))
+            for side in SIDES
+            for values in [[getattr(one, side) for one in of]]
+        }
+        for name, of in {**parts, "all": found}.items()
+        if of
+    }
+
+
+def groups_of(found: Iterable[Judged]) -> list[str]:
+    """The groups that there are, in order."""
+    return sorted({one.group for one in found})
+
+
+def record_of(found: Sequence[Judged], source: str, device: str) -> dict[str, Any]:
+    """For JSON: the means, and every problem as a row."""
+    means = {
+        name: {side: {"mean": mean, "least": least} for side, (mean, least) in sides.items()}
+        for name, sides in summary(found).items()
+    }
+    rows = [{**asdict(one), "of_best": one.of_best} for one in found]
+    return {"kind": "chosen", "of": source, "device": device, "means": means, "rows": rows}
 
 
 def judge(rows: list[dict[str, Any]], device: str) -> list[Judged]:
@@ -77,35 +125,62 @@ def judge(rows: list[dict[str, Any]], device: str) -> list[Judged]:
     return found
 
 
+def lines_of(found: Sequence[Judged], name: str) -> Lines:
+    """A line for each group, and one for all."""
+    heads = ("group", "problems", "best plan", "least", "chosen plan", "least", "of best", "least")
+    lines = Lines(*heads, title=name, box=SIMPLE)
+    counts = Counter(one.group for one in found)
+    for group, sides in summary(found).items():
+        numbers = [f"{value:.3f}" for side in SIDES for value in sides[side]]
+        whole = group == "all"
+        count = len(found) if whole else counts[group]
+        lines.add_row(group if whole else title(group), str(count), *numbers)
+    return lines
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks chosen",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    made.add_argument("--device", default="NVIDIA H200", help="whose model to ask")
+    made.add_argument(
+        "--worst", type=int, default=12, metavar="N", help="problems to list, default 12"
+    )
+    made.add_argument("--json", type=Path, metavar="FILE", help="write this; of one file only")
+    return made
+
+
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    parser.add_argument("--device", default="NVIDIA H200", help="whose model to ask")
-    options = parser.parse_args()
-    console = Console(soft_wrap=True)
+    made = parser()
+    options = made.parse_args()
+    if options.json and len(options.files) > 1:
+        made.error("--json holds what is said of one file; give one")
+    console = console_here()
     for path in options.files:
-        found = judge(load(path)["rows"], options.device)
-        heads = ("group", "problems", "best plan", "least", "chosen plan", "least")
-        lines = Lines(*heads, title=path.name)
-        for group in [*sorted({one.group for one in found}), ""]:
-            of = [one for one in found if group in ("", one.group)]
-            numbers = [
-                f"{value:.3f}"
-                for side in ("best", "chosen")
-                for values in [[getattr(one, side) for one in of]]
-                for value in (geometric_mean(values), min(values))
-            ]
-            lines.add_row(title(group) if group else "all", str(len(of)), *numbers)
-        console.print(lines)
-        for one in sorted(found, key=lambda one: one.chosen):
-            if one.chosen < SLOW:
-                console.print(
-                    f"{one.problem}: chosen {one.chosen:.3f} {one.chosen_plan}, "
-                    f"best {one.best:.3f} {one.best_plan}"
-                )
+        try:
+            rows = load(path)["rows"]
+        except (OSError, ValueError) as error:
+            sys.exit(f"{path}: {error}")
+        found = judge(rows, options.device)
+        if not found:
+            sys.exit(f"{path} has no problem that cuBLAS and a plan were measured on")
+        console.print(lines_of(found, path.name))
+        for one in sorted(found, key=lambda one: one.of_best)[: options.worst]:
+            console.print(
+                f"{one.problem}: {one.of_best:.3f} of the best; chosen {one.chosen:.3f} "
+                f"{one.chosen_plan}, best {one.best:.3f} {one.best_plan}",
+                highlight=False,
+                markup=False,
+                soft_wrap=True,
+            )
+        if options.json:
+            write(options.json, record_of(found, path.name, options.device))
+            console.print(f"written to {options.json}")
 
 
 if __name__ == "__main__":

@@ -9,10 +9,11 @@ sorted by group, B a matrix (n x k, given as its transpose) for each. How many r
 falls by a power of its rank, `--skew`; ranks are shuffled, and one group in eight is empty.
 
 Contenders: cuBLAS (torch.matmul for every group that has rows, all of them in one CUDA graph: the
-sizes are known when it is captured), torch._grouped_mm where PyTorch has it, and plans of ours,
-which read where groups begin when they run. Operands are normal numbers in buffers that take turns
-and exceed thrice the L2 cache; every result is checked first, in an output full of NaN, against
-float32; figures are medians over rounds of CUDA-graph replays whose order rotates.
+sizes are known when it is captured), torch._grouped_mm where PyTorch has it, a persistent Triton
+kernel where Triton is installed (the fastest of a few tiles, tried for every problem), and plans of
+ours. The last three read where groups begin when they run. Operands are normal numbers in buffers
+that take turns and exceed thrice the L2 cache; every result is checked first, in an output full of
+NaN, against float32; figures are medians over rounds of CUDA-graph replays whose order rotates.
 """
 
 from __future__ import annotations
@@ -21,22 +22,23 @@ import argparse
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks.contenders import CUBLAS, FAILED, exit_where_wrong
+from benchmarks.contenders import CUBLAS, FAILED, Unavailable, exit_where_wrong
 from benchmarks.monitor import Monitor
-from benchmarks.plans import Plan, build, parse_plan
+from benchmarks.plans import Plan, compile_for, parse_plan
 from benchmarks.problem import DTYPES, POISON, buffer_sets
 from benchmarks.record import RESULTS, environment, result_path, write
 from benchmarks.report import console_here
 from benchmarks.shapes import Shape, shape
-from benchmarks.timing import REGIMES, Sampler, Spread, take_turns
+from benchmarks.timing import REGIMES, Sampler, Spread, quick_seconds, take_turns
 from codegen.nvptx.driver import unavailable
 from coordgraph import CoordGraphError, Gemm
 
@@ -53,6 +55,9 @@ PLANS = (
 EMPTY_EVERY = 8
 Launch = Callable[[int], Any]
 """Computes D of the buffer set of a number; returns it."""
+Prepare = Callable[["Groups"], Launch]
+"""Gets ready for a problem; raises Unavailable or CoordGraphError where it cannot."""
+PEERS = (CUBLAS, "torch._grouped_mm", "Triton")
 
 
 def uneven(rows: int, groups: int, skew: float, seed: int = 0) -> list[int]:
@@ -142,6 +147,8 @@ def cublas(problem: Groups) -> Launch:
 
 def grouped_mm(problem: Groups) -> Launch:
     """PyTorch's own, which takes the groups' ends."""
+    if problem.dtype != "bf16":
+        raise Unavailable("torch._grouped_mm multiplies bf16 only")
     compute, ends = problem.torch._grouped_mm, problem.on_device[1:].contiguous()
 
     def launch(number: int) -> Any:
@@ -151,22 +158,66 @@ def grouped_mm(problem: Groups) -> Launch:
     return launch
 
 
-def ours(plan: Plan, target: str) -> Callable[[Groups], Launch]:
-    """A plan's kernel, compiled for all problems at the first."""
-    kernels: dict[str, Any] = {}
+class Triton:
+    """A persistent Triton kernel, with the fastest of its configurations that are right.
+
+    `details` are about the last problem.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import triton
+        except ImportError as error:
+            raise Unavailable(f"the package triton cannot be imported ({error})") from None
+        self.version = triton.__version__
+        self.details: dict[str, Any] = {}
+
+    def __call__(self, problem: Groups) -> Launch:
+        from benchmarks.triton_groups import Product, configurations
+
+        best: tuple[float, str, Launch] | None = None
+        reasons: list[str] = []
+        for config in configurations():
+            launch = _launch_of(Product(config), problem)
+            try:
+                reason = problem.fault(lambda launch=launch: launch(0))
+                seconds = quick_seconds(launch, len(problem.sets)) if reason is None else 0.0
+            except Unavailable as error:
+                reason, seconds = str(error), 0.0
+            if reason is not None:
+                reasons.append(f"{config}: {reason}")
+            elif best is None or seconds < best[0]:
+                best = seconds, str(config), launch
+        if wrong := [reason for reason in reasons if "WRONG" in reason]:
+            raise RuntimeError("; ".join(wrong))  # a fault of ours, not to be tuned away
+        if best is None:
+            raise Unavailable("no Triton configuration runs: " + "; ".join(reasons))
+        self.details = {"configuration": best[1], "triton": self.version}
+        return best[2]
+
+
+def _launch_of(run: Any, problem: Groups) -> Launch:
+    """Launches of something that is called with operands and where groups begin."""
+
+    def launch(number: int) -> Any:
+        a, b, out = problem.sets[number]
+        run(a, b, out, problem.on_device)
+        return out
+
+    return launch
+
+
+def ours(plan: Plan, kernel: Any) -> Prepare:
+    """A plan's kernel; `kernel` may be the error that it ended with."""
 
     def prepare(problem: Groups) -> Launch:
-        if problem.dtype not in kernels:
-            gemm = Gemm(problem.dtype, transpose_b=True, grouped=True)
-            kernels[problem.dtype] = build(plan, gemm, target)
-        kernel = kernels[problem.dtype]
+        if isinstance(kernel, CoordGraphError):
+            raise kernel
 
-        def launch(number: int) -> Any:
-            a, b, out = problem.sets[number]
-            offsets, grid = problem.on_device, plan.workgroups
-            return kernel(a, b, out=out, offsets=offsets, workgroups=grid)
+        def run(a: Any, b: Any, out: Any, offsets: Any) -> None:
+            kernel(a, b, out=out, offsets=offsets, workgroups=plan.workgroups)
 
-        return launch
+        return _launch_of(run, problem)
 
     return prepare
 
@@ -195,52 +246,69 @@ def parser() -> argparse.ArgumentParser:
 
 
 def contenders(
-    plans: Sequence[Plan], target: str, tell: Callable[[str], None]
-) -> dict[str, Callable[[Groups], Launch]]:
-    """Who competes, by name."""
+    plans: Iterable[tuple[Plan, Any]], tell: Callable[[str], None]
+) -> dict[str, Prepare]:
+    """Who competes, by name: peers, and plans with their kernels."""
     import torch
 
-    found: dict[str, Callable[[Groups], Launch]] = {CUBLAS: cublas}
+    cublas_name, grouped_name, triton_name = PEERS
+    found: dict[str, Prepare] = {cublas_name: cublas}
     if hasattr(torch, "_grouped_mm"):
-        found["torch._grouped_mm"] = grouped_mm
+        found[grouped_name] = grouped_mm
     else:
-        tell(f"without torch._grouped_mm: PyTorch {torch.__version__} has none")
-    return found | {str(plan): ours(plan, target) for plan in plans}
+        tell(f"without {grouped_name}: PyTorch {torch.__version__} has none")
+    try:
+        found[triton_name] = Triton()
+    except Unavailable as error:
+        tell(f"without {triton_name}: {error}")
+    return found | {str(plan): ours(plan, kernel) for plan, kernel in plans}
+
+
+def enter(prepare: Prepare, problem: Groups, options: Any) -> Sampler | str:
+    """A contender ready to be timed, or what is wrong with it."""
+    try:
+        launch = prepare(problem)
+        fault = problem.fault(lambda: launch(0))
+        if fault is not None:
+            return fault
+        sampler = Sampler(launch, len(problem.sets), options.seconds, graphs=options.graphs)
+
+        def sampled() -> Any:
+            sampler.sample()
+            return problem.sets[0][2]
+
+        # Launches that follow each other closely must not disturb each other either. What makes an
+        # output of its own cannot be looked at.
+        if launch(0) is problem.sets[0][2]:
+            fault = problem.fault(sampled)
+        return sampler if fault is None else fault
+    except (CoordGraphError, Unavailable) as error:
+        return str(error)
+    except Exception as error:  # a long run goes on without this one, and ends with a failure
+        return f"{FAILED}: {type(error).__name__}: {error}"
 
 
 def compete(
-    everyone: dict[str, Callable[[Groups], Launch]], problem: Groups, options: Any
+    everyone: dict[str, Prepare], problem: Groups, options: Any
 ) -> Iterator[dict[str, Any]]:
     """A row for each, timed in turns where the result is right."""
-    samplers: dict[str, Sampler] = {}
-    faults: dict[str, str] = {}
-    for name, prepare in everyone.items():
-        try:
-            launch = prepare(problem)
-            fault = problem.fault(lambda launch=launch: launch(0))
-            if fault is None:
-                samplers[name] = Sampler(
-                    launch, len(problem.sets), options.seconds, graphs=options.graphs
-                )
-        except CoordGraphError as error:
-            fault = str(error)
-        except Exception as error:  # a long run goes on without this one, and ends with a failure
-            fault = f"{FAILED}: {type(error).__name__}: {error}"
-        if fault is not None:
-            faults[name] = fault
+    entered = {name: enter(prepare, problem, options) for name, prepare in everyone.items()}
+    faults = {name: found for name, found in entered.items() if isinstance(found, str)}
+    samplers = {name: found for name, found in entered.items() if isinstance(found, Sampler)}
     times = take_turns([*samplers.values()], options.rounds, REGIMES[options.regime])
     spreads = {name: Spread.of(found) for name, found in zip(samplers, times, strict=True)}
     m, n, k = problem.shape.m, problem.shape.n, problem.shape.k
-    for name in everyone:
+    for name, prepare in everyone.items():
         row: dict[str, Any] = {
             "shape": problem.shape.name, "m": m, "n": n, "k": k, "groups": len(problem.sizes),
             "sizes": list(problem.sizes), "name": name, "regime": options.regime,
-            "buffers": len(problem.sets), "ours": name not in (CUBLAS, "torch._grouped_mm"),
+            "buffers": len(problem.sets), "ours": name not in PEERS,
         }  # fmt: skip
         if name in faults:
             yield {**row, "problem": faults[name]}
             continue
         seconds = spreads[name].median
+        row |= getattr(prepare, "details", {})
         row |= {"seconds": spreads[name].json(), "tflops": 2e-12 * m * n * k / seconds}
         if CUBLAS in spreads:
             row["of_cublas"] = spreads[CUBLAS].median / seconds
@@ -279,10 +347,19 @@ def main() -> None:
         "rows": [],
     }
     path = result_path(options.results, record)
-    everyone = contenders(options.plans, options.target, console.print)
-    with Monitor() as monitor:
+    gemm = Gemm(options.dtype, transpose_b=True, grouped=True)
+    bars = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Monitor() as monitor, Progress(*bars, console=console) as progress:
+        compiling = progress.add_task("compiling", total=len(options.plans))
+        compiled = compile_for(
+            options.plans, gemm, options.target, lambda: progress.advance(compiling)
+        )
+        everyone = contenders(compiled, console.print)
+        progress.remove_task(compiling)
+        task = progress.add_task("groups", total=len(options.shapes) * len(options.counts))
         for found in options.shapes:
             for count in options.counts:
+                progress.update(task, description=f"{found.name}, {count} groups")
                 start = time.monotonic()
                 problem = Groups(found, uneven(found.m, count, options.skew), options.dtype)
                 rows = list(compete(everyone, problem, options))
@@ -291,6 +368,7 @@ def main() -> None:
                 write(path, record)
                 console.print(table(rows))
                 del problem
+                progress.advance(task)
     console.print(f"written to {path}")
     exit_where_wrong(record["rows"])
 

@@ -24,6 +24,7 @@ from passes.choosing import Plan
 __all__ = [
     "Plan",
     "build",
+    "compile_for",
     "compile_plans",
     "loaded",
     "parse_plan",
@@ -98,12 +99,19 @@ def side_by_side(work: Callable[..., None], jobs: Sequence[tuple[Any, ...]]) -> 
 def compile_plans(
     plans: Sequence[Plan], dtype: str, layout: str, target: str, step: Callable[[], None]
 ) -> Iterator[tuple[Plan, Any]]:
+    """Each plan with its loaded kernel for single products, or the error; see `compile_for`."""
+    return compile_for(plans, problem(dtype, layout), target, step)
+
+
+def compile_for(
+    plans: Sequence[Plan], gemm: Gemm, target: str, step: Callable[[], None]
+) -> Iterator[tuple[Plan, Any]]:
     """Each plan with its loaded kernel, or with the error; `step` is called after each.
 
     Processes side by side fill the cache on disk first. Plans that differ in their grid alone have
     one kernel.
     """
-    gemm, found = problem(dtype, layout), dict[str, Any]()
+    found: dict[str, Any] = {}
     first = {plan.kernel: plan for plan in reversed(plans)}
     side_by_side(_fill_cache, [(plan, gemm, target) for plan in first.values()])
     for plan in plans:

@@ -1,5 +1,7 @@
 """Pictures of records: speed relative to cuBLAS in every problem, a file for each group.
 
+Of `waves` and `schedules`: utilisation and speed over the number of waves.
+
     python -m benchmarks plot benchmarks/results/gemm-20261121T120000.json
 
 needs matplotlib but no GPU. The files are written beside the record.
@@ -37,10 +39,23 @@ def draw(record: dict[str, Any], path: Path, form: str = "svg") -> Iterator[Path
     if record.get("kind") == "waves":
         yield _save(_waves(record), path.with_suffix(f".{form}"))
         return
+    if record.get("kind") == "schedules":
+        for (tile, layout), rows in _panels(record["rows"], "tile", "layout").items():
+            place = path.with_name(f"{path.stem}-{tile}-{layout}.{form}")
+            yield _save(_schedules(f"{tile} {layout}", rows, record), place)
+        return
     for letter, rows in groups(record["rows"]).items():
         if any("of_cublas" in row for row in rows):
             place = path.with_name(f"{path.stem}-{_word(letter)}.{form}")
             yield _save(_group(letter, rows, record), place)
+
+
+def _panels(rows: Sequence[Row], *names: str) -> dict[tuple[str, ...], list[Row]]:
+    """Rows by what they hold under some names."""
+    found: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(row.get(name, "") for name in names), []).append(row)
+    return found
 
 
 def _word(text: str) -> str:
@@ -59,9 +74,7 @@ def _where(record: dict[str, Any]) -> str:
 
 def _group(letter: str, rows: Sequence[Row], record: dict[str, Any]) -> Figure:
     """A panel for every layout and regime; a column of dots for every shape."""
-    panels: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        panels.setdefault((row["layout"], row.get("regime", "")), []).append(row)
+    panels = _panels(rows, "layout", "regime")
     most = max(len(problems(panel)) for panel in panels.values())
     size = max(9.0, 2.5 + 0.75 * most), 3.6 * len(panels) + 1.6
     figure = Figure(figsize=size, layout="constrained")
@@ -142,13 +155,46 @@ def _waves(record: dict[str, Any]) -> Figure:
     return figure
 
 
+def _schedules(what: str, rows: Sequence[Row], record: dict[str, Any]) -> Figure:
+    """Counted utilisation over tiles by processors, and what was measured below it."""
+    figure = Figure(figsize=(10, 9), layout="constrained")
+    figure.suptitle(f"{what} – {_where(record)}")
+    counted, speed = figure.subplots(2, 1, sharex=True)
+    everyone = names(rows)
+    for place, name in enumerate(everyone):
+        mine = [row for row in rows if row["name"] == name]
+        label = mine[0].get("schedule", name)
+        style = {"color": "black" if name == CUBLAS else f"C{place}", "linewidth": 1}
+        for axis, figure_of in ((counted, "utilisation"), (speed, "tflops")):
+            dots = sorted((r["tiles"] / r["processors"], r[figure_of]) for r in mine
+                          if figure_of in r)  # fmt: skip
+            if dots:
+                marker = MARKERS[place % len(MARKERS)]
+                axis.plot(
+                    *zip(*dots, strict=True), f"{marker}-", markersize=4, label=label, **style
+                )
+    counted.set_ylabel("utilisation, counted")
+    counted.set_ylim(0, 1.05)
+    speed.set_ylabel("TFLOP/s, measured")
+    speed.set_ylim(bottom=0)
+    speed.set_xlabel("output tiles T by processors W")
+    for axis in (counted, speed):
+        axis.grid(alpha=0.3)
+    # cuBLAS has no counts, so the lower panel has everybody.
+    handles = speed.get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=2, fontsize="small")
+    return figure
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks plot",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("records", type=Path, nargs="+", help="JSON files of gemm or waves")
+    parser.add_argument(
+        "records", type=Path, nargs="+", help="JSON files of gemm, waves or schedules"
+    )
     parser.add_argument("--format", dest="form", default="svg", choices=FORMATS)
     options = parser.parse_args()
     for path in options.records:

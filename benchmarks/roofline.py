@@ -26,7 +26,7 @@ class Roof:
         """The least seconds: every operand moved once, or all operations at full rate.
 
         >>> Roof(4e12, 800e12).floor(4096, 4096, 4096)
-        0.0001717986918
+        0.00017179869184
         """
         flops = 2 * m * n * k
         moved = element_bytes * (m * k + k * n + m * n)

@@ -1,12 +1,14 @@
 """Many of our plans on many problems: what a model of costs is fitted to, and judged by.
 
     python -m benchmarks sweep                                # the six groups
-    python -m benchmarks sweep --random 100 --layouts nt      # the Stream-K paper's corpus
+    python -m benchmarks sweep --random 300 --likely 12 --layouts nt   # the Stream-K paper's corpus
     python -m passes.choosing.calibrate benchmarks/results/sweep-*.json --write
+    python -m benchmarks chosen benchmarks/results/sweep-*.json
 
 For every problem the plans of the best predictions are measured, beside cuBLAS, and what --plans
 names besides; as `benchmarks gemm` does it, sustained. A row holds a problem, a plan and its
-median.
+median. Predictions that are wrong are found by --explore: plans drawn from those that are predicted
+to be slower.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import argparse
 import random
 import sys
 from dataclasses import replace
-from math import exp, log
+from itertools import islice
+from math import exp, inf, log
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +35,18 @@ from benchmarks.report import console_here
 from benchmarks.shapes import GROUPS, Shape, chosen, shape
 from codegen.nvptx.driver import unavailable
 from passes.choosing import rank
+from passes.choosing.ranking import choices
 
 __all__ = ["corpus", "main", "plans_for"]
 
 SMALLEST, LARGEST, STEP = 128, 8192, 8
 LIKELY = 24
+UNLIKELY, CROWD = 2.0, 1000
+"""Of what a plan may be predicted to take, over the best prediction; and plans to draw from."""
 
 
-def corpus(count: int, seed: int = 0) -> list[Shape]:
-    """Shapes with extents log-uniform from 128 to 8192, as in arXiv:2301.03598; multiples of 8.
+def corpus(count: int, seed: int = 0, step: int = STEP) -> list[Shape]:
+    """Shapes with extents log-uniform from 128 to 8192 (arXiv:2301.03598), multiples of `step`.
 
     >>> [found.name for found in corpus(2)] == [found.name for found in corpus(3)][:2]
     True
@@ -48,16 +54,31 @@ def corpus(count: int, seed: int = 0) -> list[Shape]:
     chance = random.Random(seed)
 
     def extent() -> int:
-        return round(exp(chance.uniform(log(SMALLEST), log(LARGEST))) / STEP) * STEP
+        return round(exp(chance.uniform(log(SMALLEST), log(LARGEST))) / step) * step
 
     sizes = [(extent(), extent(), extent()) for _ in range(count)]
     return [Shape("x".join(map(str, size)), *size) for size in sizes]
 
 
-def plans_for(found: Shape, layout: str, dtype: str, count: int) -> list[Plan]:
-    """The plans of the best predictions."""
+def plans_for(
+    found: Shape, layout: str, dtype: str, count: int, explored: int = 0, seed: int = 0
+) -> list[Plan]:
+    """The plans of the best predictions, and some drawn from the others, each of another tile."""
     gemm = replace(any_size(dtype, layout), m=found.m, n=found.n, k=found.k)
-    return [choice.plan for choice in rank(gemm, None, count)]
+    likely = [choice.plan for choice in rank(gemm, None, count)]
+    if not explored:
+        return likely
+    others: dict[object, Plan] = {}
+    best = inf
+    for choice in islice(choices(gemm), CROWD):
+        best = min(best, choice.seconds)
+        if choice.seconds > UNLIKELY * best:
+            break
+        plan = choice.plan
+        others.setdefault((plan.tile, plan.cluster, plan.consumers), plan)
+    crowd = [plan for plan in others.values() if plan not in likely]
+    chance = random.Random(f"{found.size} {layout} {seed}")
+    return [*likely, *chance.sample(crowd, min(explored, len(crowd)))]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -71,9 +92,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--shapes", type=shape, nargs="+", help="m x n x k, as 4096x4096x64")
     made.add_argument("--random", type=int, default=0, metavar="N", help="shapes of the corpus")
     made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--step", type=int, default=STEP, help="they are multiples of, default 8")
     made.add_argument("--layouts", nargs="+", default=["nn", "nt"], choices=LAYOUTS)
     made.add_argument("--dtype", default="bf16", choices=list(DTYPES))
     made.add_argument("--likely", type=int, default=LIKELY, help=f"plans, default {LIKELY}")
+    made.add_argument("--explore", type=int, default=0, metavar="N", help="others, at random")
     made.add_argument("--plans", type=parse_plan, nargs="+", default=[], help="and these")
     made.add_argument("--rounds", type=int, default=5)
     made.add_argument("--seconds", type=float, default=0.002, help="about, for one sample")
@@ -98,15 +121,16 @@ def main() -> None:
     console = console_here()
     record: dict[str, Any] = {**environment("sweep"), "dtype": options.dtype, "rows": []}
     path, rows, wrong = result_path(options.results, record), record["rows"], []
-    drawn = corpus(options.random, options.seed)
+    drawn = corpus(options.random, options.seed, options.step)
     problems = chosen(options.groups, [*(options.shapes or ()), *drawn])
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         allowance = Allowance(options.time_limit, len(problems) * len(options.layouts))
         task = progress.add_task("problems", total=allowance.left)
         for layout in options.layouts:
+            how = (options.likely, options.explore, options.seed)
             plans = {
-                found: [*plans_for(found, layout, options.dtype, options.likely), *options.plans]
+                found: [*plans_for(found, layout, options.dtype, *how), *options.plans]
                 for _, found in problems
             }
             every = list(dict.fromkeys(plan for some in plans.values() for plan in some))

@@ -17,7 +17,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from benchmarks.contenders import Unavailable
 from benchmarks.problem import Problem
 
-__all__ = ["Config", "Matmul", "configurations"]
+__all__ = ["ALIGNMENT", "Config", "Matmul", "configurations", "processors"]
 
 ALIGNMENT = 8
 """Elements of 2 bytes in the 16 bytes that rows must be multiples of."""
@@ -121,7 +121,8 @@ def product(
 
 
 @cache
-def _processors() -> int:
+def processors() -> int:
+    """Of the device."""
     import torch
 
     return torch.cuda.get_device_properties(0).multi_processor_count
@@ -143,7 +144,7 @@ class Matmul:
         self.turned = {"A_TURNED": problem.a_turned, "B_TURNED": problem.b_turned}
         self.size = (shape.m, shape.n, shape.k)
         tiles = triton.cdiv(shape.m, config.m) * triton.cdiv(shape.n, config.n)
-        self.grid = (min(tiles, _processors() * config.programs),)
+        self.grid = (min(tiles, processors() * config.programs),)
 
     def __call__(self, a: Any, b: Any, out: Any) -> None:
         c = self.config

@@ -60,7 +60,7 @@ def whole_waves(tiles: int, workgroups: int, tile: Sequence[int], k: int) -> Sha
     """A nearly square shape of exactly as many full waves as the tiles begin.
 
     >>> whole_waves(133, 132, (128, 256, 64), 4096).size
-    '2816x3072x4096'
+    '3072x2816x4096'
     """
     count = math.ceil(tiles / workgroups) * workgroups
     wanted = math.sqrt(count * tile[1] / tile[0])

@@ -51,7 +51,6 @@ class Situation:
         ordinal: the GPU's number.
         boxes: the copy engine takes A and B.
         reads_c: C is added.
-        turns: plans whose warpgroups take turns are to be tried as well.
     """
 
     gemm: Gemm
@@ -61,7 +60,6 @@ class Situation:
     ordinal: int = 0
     boxes: bool = True
     reads_c: bool = False
-    turns: bool = False
 
     @property
     def any_size(self) -> Gemm:
@@ -76,7 +74,7 @@ class Situation:
             return
         if self.target == "sm_90a" and self.boxes:
             device = constants_of(self.device, self.processors)
-            for choice in rank(self.gemm, device, reads_c=self.reads_c, turns=self.turns):
+            for choice in rank(self.gemm, device, reads_c=self.reads_c):
                 yield choice.plan
         yield instructions_plan(m, n, k, self.processors)
 

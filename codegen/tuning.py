@@ -14,7 +14,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,7 +159,7 @@ def tuned(situation: Situation, views: Mapping[str, TensorView], stream: Any, bu
     if situation.target == "cpu":
         return next(build(situation))[0]
     _refuse_capture(stream)
-    plans = list(islice(build(replace(situation, turns=True)), MEASURED))
+    plans = list(islice(build(situation), MEASURED))
     if len(plans) > 1:
         seconds = _measured(situation, views, plans)
         best = min(range(len(plans)), key=seconds.__getitem__)

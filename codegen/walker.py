@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir
-from sympy import Expr, Symbol
+from sympy import Expr, Integer, Symbol
 from sympy.logic.boolalg import Boolean
 
 from codegen.arguments import Arguments
@@ -21,6 +21,8 @@ from coordgraph.control.operations import Assign, For, If, Locate, SetCoordinate
 from coordgraph.control.resolve import Node, resolve
 
 __all__ = ["Fragments", "Walker"]
+
+ONE = Integer(1)
 
 
 class Fragments:
@@ -113,11 +115,12 @@ class Walker:
         found = node.place(dim)
         return self.wide(found.values[0], node), self.condition(found.guard, node)
 
-    def raised(self, node: Node, turn: str) -> ir.Value:
-        """What a flag is when it is up, in 32 bits: 1, or 1 more than the index along `turn`."""
-        if not turn:
-            return ir.Constant(ir.IntType(32), 1)
-        value = node.scope.resolve(node.place(turn).values[0] + 1)
+    def raised(self, node: Node, turn: str, readers: Expr = ONE) -> ir.Value:
+        """What a flag is when it is up, in 32 bits: 1 more than the index along `turn`, if any.
+
+        Else the number of its `readers`.
+        """
+        value = node.scope.resolve(node.place(turn).values[0] + 1 if turn else readers)
         return self.expressions.widen(self.number(value, node), 32, value, node.scope.ranges)
 
     def register(self, node: Node, dims: tuple[str, ...], width: int) -> int:

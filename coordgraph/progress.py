@@ -13,7 +13,7 @@ from typing import Literal
 from sympy import Expr
 from sympy.logic.boolalg import false, true
 
-from coordgraph.control.operations import If, ReceivePartial, SendPartial
+from coordgraph.control.operations import AwaitPartial, If, ReceivePartial, SendPartial
 from coordgraph.control.resolve import Node, resolve
 from coordgraph.coordinates.traverse import Direction, solve
 from coordgraph.errors import EvaluationError
@@ -34,7 +34,7 @@ def wait_direction(graph: KernelGraph) -> WaitDirection:
     """
     nodes = tuple(_live(resolve(graph.control.root.body, graph.scope())))
     sends = [node for node in nodes if isinstance(node.op, SendPartial)]
-    receives = [node for node in nodes if isinstance(node.op, ReceivePartial)]
+    receives = [node for node in nodes if isinstance(node.op, ReceivePartial | AwaitPartial)]
     if not receives:
         return "none"
     workgroup = graph.workgroup.symbol

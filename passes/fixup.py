@@ -10,9 +10,12 @@ additions is fixed, which makes every run give the same bits.
   other one, nearer and nearer, receives, and sends the sum on. The flag says whose turn it is. With
   J peers J sends and J receives come one after another, but no workgroup adds more than one piece,
   and only one tile of sums is read and written: it stays in the cache.
+- `scatter`: nobody owns a tile; every workgroup with a piece of it sends that, and finishes a share
+  of the tile: see `passes.scatter`. All must be resident at the same time. With J peers all send at
+  the same time, and then each adds 1/(J + 1) of all pieces.
 
-A workgroup's share is contiguous, so at most one of its segments is a piece of a tile that another
-workgroup owns: with a slot for each workgroup, each is sent once.
+With an owner, a workgroup's share is contiguous, so at most one of its segments is a piece of a
+tile that another workgroup owns: with a slot for each workgroup, each is sent once.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ __all__ = [
 ]
 
 OWNERS = ("first", "last")
-REDUCTIONS = ("peers", "tree", "turnstile")
+REDUCTIONS = ("peers", "tree", "turnstile", "scatter")
 SLOT, TURN = "partial.slot", "partial.turn"
 LEVEL = "fixup.level"
 
@@ -112,7 +115,7 @@ class Pieces:
         Args:
             e: the kernel being built; the coordinates of loops are added.
             owner: `first` or `last` piece of a tile.
-            reduction: one of `REDUCTIONS`.
+            reduction: one of `REDUCTIONS` that has owners.
             after: the epilogue.
         """
         workgroup = Workgroup("workgroup").symbol

@@ -48,6 +48,8 @@ class PartlyStreamed(Pass):
             `contiguous`: neighbours, as the paper draws it; the last line above is then
             `dp.tiles --Tile--> workgroup, dp.local --Split{1, 1}--> ForTile, ForK`.
         least: iterations in a streamed share, at least; see `Stream`.
+        least_segment: iterations of a tile that a share has, at least; where it is more than 1,
+            `sk.tiles --Share--> workgroup, sk.begin, sk.local`; see `Stream`.
         reduction: how a shared tile's pieces are added up; see `Stream`.
     """
 
@@ -56,6 +58,7 @@ class PartlyStreamed(Pass):
     first: str = "sk"
     waves: str = "strided"
     least: int = 1
+    least_segment: int = 1
     reduction: str = "peers"
 
     establishes = ("scheduled",)
@@ -69,7 +72,7 @@ class PartlyStreamed(Pass):
             return f"first={self.first} is unknown; there are {', '.join(ORDERS)}"
         if self.waves not in WAVES:
             return f"waves={self.waves} is unknown; there are {', '.join(WAVES)}"
-        return check_stream_options(self.workgroups, self.owner, self.least, self.reduction)
+        return check_stream_options(self)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         work, numbers = TileWork.of(graph), graph.dangling
@@ -114,13 +117,14 @@ class PartlyStreamed(Pass):
                 self.owner,
                 chosen,
                 least=self.least,
+                least_segment=self.least_segment,
                 reduction=self.reduction,
             )
-            share = stream.tie(e, graph.gemm.accumulator)
+            stream.tie(e, graph.gemm.accumulator)
             tie = _tie_strided if self.waves == "strided" else _tie_contiguous
             walk = tie(e, dp.id, waves, count, depth)
             control = {
-                sk.id: Scope("stream-k", stream.control(e, work, share)),
+                sk.id: Scope("stream-k", stream.control(e, work)),
                 dp.id: Scope("data-parallel", (walk(work.part(ACCUMULATE, depth, work.after)),)),
             }
             e.kernel(

@@ -14,6 +14,7 @@ from coordgraph.integers import ceil_div, minimum
 from coordgraph.kernel import KernelEditor
 from passes.base import Pass
 from passes.fixup import SLOT, TURN, Pieces, add_workspace, unknown_option
+from passes.scatter import Scatter
 from passes.tiles import MOST_WORKGROUPS, TileWork, flatten_into, number_of
 
 __all__ = ["SplitK"]
@@ -42,7 +43,9 @@ class SplitK(Pass):
         owner: `first` or `last` piece of a tile runs the epilogue. With `last` workgroups wait for
             lower numbers alone, so that any grid makes progress.
         reduction: how pieces are added up; see `passes.fixup`. A `turnstile` needs a slot for each
-            tile, the others one for each piece.
+            tile, the others one for each piece. With `scatter` nobody owns a tile: every workgroup
+            finishes a share of it, waits for higher and for lower numbers, and `owner` means
+            nothing.
     """
 
     splits: int = 2
@@ -84,6 +87,8 @@ class SplitK(Pass):
                 c.add(Linear(TURN, splits, note="pieces of the tile before this one"))
                 c.connect(PassThrough(SLOT, "tile"))
                 c.connect(PassThrough(TURN, "piece"))
+            elif self.reduction == "scatter":
+                Scatter.tie(e, tiles * splits, "workgroup", accumulator, ends=False)
             else:
                 add_workspace(e, tiles * splits, accumulator)
                 c.connect(PassThrough(SLOT, "workgroup"))
@@ -108,7 +113,12 @@ class SplitK(Pass):
         first = Assign("k_first", k_first)
         count = Assign("k_count", minimum(share, depth - first.symbol))
         low, high = holder(Integer(0)), holder(depth - 1)
-        pieces = Pieces(low, high, first.symbol, count.symbol, depth, slot=tile)
-        finish = pieces.finish(e, self.owner, self.reduction, work.after)
+        if self.reduction == "scatter":
+            scatter = Scatter(low, high, ends=False)
+            shared = (*scatter.send(), *scatter.finish(e, work.after))
+            finish: Body = (If(Lt(count.symbol, depth), shared, work.after),)
+        else:
+            pieces = Pieces(low, high, first.symbol, count.symbol, depth, slot=tile)
+            finish = pieces.finish(e, self.owner, self.reduction, work.after)
         piece = (count, *work.part(ACCUMULATE, count.symbol, finish))
         return (first, If(Lt(first.symbol, depth), piece))

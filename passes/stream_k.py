@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from coordgraph import KernelGraph
 from coordgraph.coordinates.dimensions import Linear
@@ -21,15 +22,29 @@ from passes.tiles import (
 __all__ = ["StreamK", "check_stream_options"]
 
 
-def check_stream_options(
-    workgroups: int | None, owner: str, least: int, reduction: str
-) -> str | None:
+class StreamOptions(Protocol):
+    """The options that all Stream-K schedules share."""
+
+    @property
+    def workgroups(self) -> int | None: ...
+    @property
+    def owner(self) -> str: ...
+    @property
+    def least(self) -> int: ...
+    @property
+    def least_segment(self) -> int: ...
+    @property
+    def reduction(self) -> str: ...
+
+
+def check_stream_options(given: StreamOptions) -> str | None:
     """Why the options that all Stream-K schedules share are wrong, or None."""
-    if workgroups is not None and not 1 <= workgroups <= MOST_WORKGROUPS:
-        return f"workgroups={workgroups} is outside 1..{MOST_WORKGROUPS}"
-    if not 1 <= least <= LARGEST_INDEX:
-        return f"least={least} is outside 1..{LARGEST_INDEX}"
-    return unknown_option(owner, reduction)
+    if given.workgroups is not None and not 1 <= given.workgroups <= MOST_WORKGROUPS:
+        return f"workgroups={given.workgroups} is outside 1..{MOST_WORKGROUPS}"
+    for name in ("least", "least_segment"):
+        if not 1 <= (count := getattr(given, name)) <= LARGEST_INDEX:
+            return f"{name}={count} is outside 1..{LARGEST_INDEX}"
+    return unknown_option(given.owner, given.reduction)
 
 
 @dataclass(frozen=True)
@@ -42,25 +57,30 @@ class StreamK(Pass):
         local --Split{1, 1}--> ForTile, ForK
 
     An outer loop over output tiles and an inner one over k; tiles that several workgroups share
-    are put together by the owner of the tile's first (or last) segment.
+    are put together by the owner of the tile's first (or last) segment. With `least_segment` the
+    `Tile` is a `Share`, whose borders leave no slivers of tiles::
+
+        global --Share--> workgroup, begin, local
 
     Args:
         workgroups: the grid; None makes it a launch argument.
         owner: `first` or `last` segment of a shared tile runs the epilogue; see `Stream`.
         least: iterations in a share, at least; see `Stream`.
+        least_segment: iterations of a tile that a share has, at least; see `Stream`.
         reduction: how a shared tile's pieces are added up; see `Stream`.
     """
 
     workgroups: int | None = None
     owner: str = "first"
     least: int = 1
+    least_segment: int = 1
     reduction: str = "peers"
 
     name = "stream-k"
     establishes = ("scheduled",)
 
     def why_not(self, graph: KernelGraph) -> str | None:
-        return check_stream_options(self.workgroups, self.owner, self.least, self.reduction)
+        return check_stream_options(self)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         work, numbers = TileWork.of(graph), graph.dangling
@@ -83,8 +103,9 @@ class StreamK(Pass):
                 self.owner,
                 {},
                 least=self.least,
+                least_segment=self.least_segment,
                 reduction=self.reduction,
             )
-            share = stream.tie(e, graph.gemm.accumulator)
-            e.kernel(*stream.control(e, work, share), workgroup="workgroup")
+            stream.tie(e, graph.gemm.accumulator)
+            e.kernel(*stream.control(e, work), workgroup="workgroup")
         return e.graph

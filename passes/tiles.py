@@ -60,6 +60,10 @@ class TileWork:
             return body
         return (SetCoordinate(dim, Integer(0), self._located(body)),)
 
+    def at(self, dim: str, body: Body) -> Body:
+        """Operations on an output tile, in which `dim` counts iterations."""
+        return (SetCoordinate(dim, Integer(0), self._located(body)),)
+
     def _located(self, body: Body) -> Body:
         return body if self.around is None else (replace(self.around, body=body),)
 

@@ -24,7 +24,8 @@ FORBIDDEN = {
     "codegen": set[str](),
 }
 # Array libraries that a user may bring: imported where they are used, never at module level.
-GUESTS = {"torch", "cupy", "jax"}
+GUESTS = {"torch", "cupy", "jax", "scipy"}
+"""Imported where a user has them, or asks for what needs them."""
 IMPORT_NAMES = {"cuda-python": "cuda"}
 
 

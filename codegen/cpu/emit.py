@@ -7,6 +7,7 @@ and calls `gemm` for the workgroup there, until none is left.
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Any
 
@@ -34,6 +35,10 @@ _PAUSE = {
     "x86_64": ("llvm.x86.sse2.pause", ()),
     "aarch64": ("llvm.aarch64.hint", (ir.Constant(I32, 1),)),
 }
+
+
+_YIELDS = re.compile("linux|darwin|macos|bsd")
+"""Systems whose C library can give the processor to another thread (POSIX, `sched_yield`)."""
 
 
 class HostWalker(Walker):
@@ -230,23 +235,40 @@ class HostWalker(Walker):
 
     def emit_SignalFlag(self, node: Node, op: ops.SignalFlag) -> None:
         """Raise a flag: what was stored before is seen by whoever sees it up."""
-        self._set_flag(node, op.flag, self.raised(node, op.turn))
+        self._set_flag(node, op.flag, self.raised(node, op.turn, op.readers))
 
     def emit_WaitFlag(self, node: Node, op: ops.WaitFlag) -> None:
         """Look at a flag until it is up."""
-        address, b = self._address(node, op.flag)[0], self.builder
-        raised = self.raised(node, op.turn)
+        self._spin(self._address(node, op.flag)[0], "==", self.raised(node, op.turn))
+
+    def emit_TakeFlag(self, node: Node, op: ops.TakeFlag) -> None:
+        """Look at a flag until it is up, then lower it by one."""
+        address, _ = self._address(node, op.flag)
+        self._spin(address, "!=", ir.Constant(I32, 0), crowded=True)
+        # What another reader left is still the sender's word: C11, "release sequence".
+        self.builder.atomic_rmw("sub", address, ir.Constant(I32, 1), "monotonic")
+
+    def _spin(
+        self, address: ir.Value, until: str, value: ir.Value, *, crowded: bool = False
+    ) -> None:
+        """Until a flag compares so with a value.
+
+        `crowded`: more threads may wait than there are processors, so let others run.
+        """
+        b = self.builder
         again, up = b.append_basic_block("flag.wait"), b.append_basic_block("flag.up")
         pause = b.append_basic_block("flag.pause")
         b.branch(again)
         b.position_at_end(again)
         flag = b.load_atomic(address, "acquire", 4, typ=I32)
-        b.cbranch(b.icmp_unsigned("==", flag, raised), up, pause)
+        b.cbranch(b.icmp_unsigned(until, flag, value), up, pause)
         b.position_at_end(pause)
         machine = self.triple.partition("-")[0]
         if machine in _PAUSE:
             name, args = _PAUSE[machine]
             self.intrinsic(name, VOID, list(args))
+        if crowded and _YIELDS.search(self.triple):
+            self.intrinsic("sched_yield", I32, [])
         b.branch(again)
         b.position_at_end(up)
 

@@ -2,22 +2,28 @@
 
 Threads take workgroups from the front of the order, so what has been started is always a prefix of
 it. If every workgroup waits only for ones before it, then the first that has not ended can go on,
-however few threads there are.
+however few threads there are. Workgroups that wait for each other need a thread each.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
 from coordgraph import KernelGraph, LaunchError
-from coordgraph.interpreter import trace
+from coordgraph.interpreter import Trace, trace
 from coordgraph.interpreter.arguments import Array
+from coordgraph.interpreter.tracing import Receive, Send
 from coordgraph.progress import WaitDirection
 
-__all__ = ["starting_order"]
+__all__ = ["Circle", "starting_order"]
+
+
+class Circle(LaunchError):
+    """No order does: workgroups wait for each other, and must all run at the same time."""
 
 
 def starting_order(
@@ -37,7 +43,8 @@ def starting_order(
         tables: entries of the tables that the graph reads.
 
     Raises:
-        LaunchError: workgroups wait for each other in a circle.
+        Circle: workgroups wait for each other, which ends if all run at the same time.
+        LaunchError: they do so for ever.
     """
     match waits:
         case "none" | "lower":
@@ -56,13 +63,35 @@ def _topological(
 ) -> Array:
     """Every workgroup after those that it waits for."""
     before: dict[int, list[int]] = {workgroup: [] for workgroup in range(count)}
-    for waiting, signals in sorted(trace(graph, given, tables).wait_edges()):
+    found = trace(graph, given, tables)
+    for waiting, signals in sorted(found.wait_edges()):
         before[waiting].append(signals)
     try:
         return np.array(list(TopologicalSorter(before).static_order()), dtype=np.int64)
     except CycleError as error:
         circle = " -> ".join(map(str, error.args[1]))
-        raise LaunchError(
-            f"workgroups wait for each other in a circle ({circle}); threads that run one "
-            "workgroup after another would never end"
-        ) from None
+        told = f"workgroups wait for each other in a circle ({circle})"
+        if _ends_together(found):
+            raise Circle(told) from None
+        raise LaunchError(f"{told}, and would do so for ever") from None
+
+
+def _ends_together(found: Trace) -> bool:
+    """Whether all workgroups end where all run at the same time."""
+    sent: set[tuple[int, int]] = set()
+    left = [deque(events) for events in found.workgroups]
+    moved = True
+    while moved:
+        moved = False
+        for events in left:
+            while events:
+                match events[0]:
+                    case Receive(slot=slot, turn=turn) if (slot, turn) not in sent:
+                        break
+                    case Send(slot=slot, turn=turn):
+                        sent.add((slot, turn))
+                    case _:
+                        pass
+                events.popleft()
+                moved = True
+    return not any(left)

@@ -21,8 +21,8 @@ from codegen.checks import (
 )
 from codegen.cpu.emit import RUN_NAME, HostWalker
 from codegen.cpu.machine import host, lower
-from codegen.cpu.order import starting_order
-from codegen.cpu.threads import run_on_threads, thread_count
+from codegen.cpu.order import Circle, starting_order
+from codegen.cpu.threads import MOST_THREADS, run_on_threads, thread_count
 from codegen.cpu.workspace import Workspaces
 from codegen.kernel import Kernel
 from codegen.llvm import host_machine, optimize
@@ -43,7 +43,8 @@ class HostKernel(Kernel):
     """A kernel for this machine's processor cores, called with numpy arrays.
 
     A workgroup is run by one thread from beginning to end; how many threads there are decides
-    neither the result nor whether the kernel ends.
+    neither the result nor whether the kernel ends. Workgroups that wait for each other
+    (`reduction="scatter"`) get a thread each.
     """
 
     def __init__(self, graph: KernelGraph) -> None:
@@ -100,7 +101,8 @@ class HostKernel(Kernel):
             a, b, c, out: numpy arrays; a new `out` is made where none is given.
             alpha, beta: scalars of the epilogue.
             stream: the host has none; must be None.
-            workgroups: where the graph leaves it open; by default two a thread.
+            workgroups: where the graph leaves it open; by default two a thread, or one where they
+                wait for each other.
             offsets: of groups.
             threads: by default `COORDGRAPH_THREADS`, or one a processor.
         """
@@ -112,7 +114,8 @@ class HostKernel(Kernel):
         check_call(self.graph, views, beta=beta)
         threads = thread_count(threads)
         if any(p.name == "workgroups" for p in self.graph.parameters.given):
-            default = WORKGROUPS_PER_THREAD * threads
+            # Those that may wait for each other would keep more threads than processors busy.
+            default = threads if self.waits == "mixed" else WORKGROUPS_PER_THREAD * threads
             given["workgroups"] = default if workgroups is None else workgroups
         elif workgroups is not None:
             raise LaunchError("this graph fixes its workgroups; schedule it with workgroups=None")
@@ -120,7 +123,8 @@ class HostKernel(Kernel):
         plan = self._plan(tuple(given.items()), tables)
         result = plan.new_output() if out is None else out
         views.setdefault("D", numpy_view(result, "out"))
-        self._launch(plan, views, (alpha, beta), min(threads, plan.workgroups))
+        threads = plan.workgroups if plan.together else min(threads, plan.workgroups)
+        self._launch(plan, views, (alpha, beta), threads)
         return result
 
     def _make_plan(
@@ -171,13 +175,17 @@ def compile_host(graph: KernelGraph) -> HostKernel:
 
 @dataclass(frozen=True)
 class _Plan:
-    """A launch of one size: integer arguments, workspace in bytes, order of workgroups."""
+    """A launch of one size: integer arguments, workspace in bytes, order of workgroups.
+
+    `together`: they must all run at the same time.
+    """
 
     integers: tuple[int, ...]
     workgroups: int
     workspace: Mapping[str, int]
     flags: tuple[str, ...]
     order: Array | None
+    together: bool
     tables: tuple[Array, ...]
     shape: tuple[int, ...]
     kind: np.dtype[Any]
@@ -212,6 +220,17 @@ class _Formulas:
         values = parameters.launch(given, tables)
         count, *numbers = self._values(*(values[p.name] for p in parameters.items))
         shape, elements = numbers[:axes], numbers[axes:]
+        order, together = None, False
+        try:
+            order = starting_order(self.graph, waits, count, given, tables)
+        except Circle as circle:
+            if count > MOST_THREADS:
+                raise LaunchError(
+                    f"{circle}, and {count} are more than the {MOST_THREADS} threads that can run "
+                    "them at the same time; use fewer, or owner='last' and a reduction other than "
+                    "scatter"
+                ) from None
+            together = True
         return _Plan(
             tuple(values[name] for name in self.integers),
             count,
@@ -220,7 +239,8 @@ class _Formulas:
                 for t, size in zip(self.workspace, elements, strict=True)
             },
             tuple(t.name for t in self.workspace if t.role is Role.FLAGS),
-            starting_order(self.graph, waits, count, given, tables),
+            order,
+            together,
             tuple(np.array(values[t.name], np.int32) for t in parameters.tables if t.derived),
             tuple(shape),
             numpy_dtype(self.output.dtype),

@@ -8,6 +8,7 @@ that is other code: made to be linked, without setmaxnreg and with one wgmma aft
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
@@ -60,7 +61,7 @@ class Builder:
             with suppress(VerifyError):  # it holds what cannot be written
                 self._text = graph.text()
         # Who is in the cache was checked before it came there.
-        if self._cached(self.widest) is None:
+        if not any(map(self._cached, self._usual)):
             graph.verify()
             self.program(self.widest).lowered  # noqa: B018 - refuse now, not later
 
@@ -68,6 +69,11 @@ class Builder:
     def widest(self) -> Variant:
         """The variant for well-aligned tensors and no C."""
         return self.variant(WIDEST, aligned=True, reads_c=False)
+
+    @property
+    def _usual(self) -> Iterator[Variant]:
+        """The variants for well-aligned tensors, one of which every kernel in the cache has."""
+        return (self.variant(WIDEST, aligned=True, reads_c=c) for c in (False, True))
 
     def variant(self, vectors: Vectors, *, aligned: bool, reads_c: bool) -> Variant:
         """The fastest variant for tensors that may be moved so; `aligned`: A and B by boxes."""

@@ -339,11 +339,15 @@ class CudaWalker(Walker):
             self.ptx.barrier()
 
     def emit_SignalFlag(self, node: Node, op: ops.SignalFlag) -> None:
-        self.ptx.signal(self._address(node, op.flag)[0], self.raised(node, op.turn))
+        raised = self.raised(node, op.turn, op.readers)
+        self.ptx.signal(self._address(node, op.flag)[0], raised)
 
     def emit_WaitFlag(self, node: Node, op: ops.WaitFlag) -> None:
         flag, value = self._address(node, op.flag)[0], self.raised(node, op.turn)
         self.ptx.wait(flag, value, watchdog=self.watchdog)
+
+    def emit_TakeFlag(self, node: Node, op: ops.TakeFlag) -> None:
+        self.ptx.take(self._address(node, op.flag)[0], watchdog=self.watchdog)
 
     def emit_ClearFlag(self, node: Node, op: ops.ClearFlag) -> None:
         self.ptx.clear(self._address(node, op.flag)[0])

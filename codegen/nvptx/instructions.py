@@ -203,10 +203,23 @@ class Instructions:
 
         With a watchdog the kernel traps after 2^26 polls instead of hanging.
         """
-        poll = "ld.acquire.gpu.global.u32 v, [$0]; setp.ne.u32 p, v, $1;"
-        guard = f"add.u32 n, n, 1; setp.gt.u32 q, n, {SPIN_LIMIT}; @q trap;" if watchdog else ""
-        text = (
-            "{ .reg .pred p, q; .reg .b32 v, n; mov.b32 n, 0; "
-            f"WAIT_${{:uid}}: {poll} {guard} @p bra WAIT_${{:uid}}; }}"
-        )
+        text = _spin("setp.ne.u32 p, v, $1;", watchdog=watchdog)
         self.asm(text, "l,r", [flag, value], VOID, pure=False)
+
+    def take(self, flag: ir.Value, *, watchdog: bool) -> None:
+        """Spin until a flag is not zero, lower it by one, see what was written before it.
+
+        Who reads what another reader left synchronises with the sender all the same: `red` is
+        atomic (PTX ISA, "Observation Order").
+        """
+        lower = "red.relaxed.gpu.global.add.u32 [$0], 0xffffffff;"
+        text = _spin("setp.eq.u32 p, v, 0;", lower, watchdog=watchdog)
+        self.asm(text, "l", [flag], VOID, pure=False)
+
+
+def _spin(again: str, then: str = "", *, watchdog: bool) -> str:
+    """Poll the flag at $0 as v, with acquire, as long as `again` sets p."""
+    guard = f"add.u32 n, n, 1; setp.gt.u32 q, n, {SPIN_LIMIT}; @q trap;" if watchdog else ""
+    poll = f"ld.acquire.gpu.global.u32 v, [$0]; {again} {guard} @p bra WAIT_${{:uid}};"
+    start = ".reg .pred p, q; .reg .b32 v, n; mov.b32 n, 0;"
+    return f"{{ {start} WAIT_${{:uid}}: {poll} {then} }}"

@@ -59,7 +59,7 @@ class Loaded:
             raise LaunchError(
                 f"{grid} workgroups wait for each other, but {function.device.name} holds "
                 f"only {function.resident} at a time; use at most that many workgroups, "
-                "or owner='last'"
+                "or owner='last' and a reduction other than scatter"
             )
         return values
 

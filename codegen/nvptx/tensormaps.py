@@ -71,7 +71,7 @@ class TensorMaps:
             *(ctypes.addressof(array) for array in (extents, steps_in_bytes, boxes, steps)),
             int(driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
             int(swizzle),
-            int(driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B),
+            int(driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B),
             int(driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
         )
         self._alive = (extents, steps_in_bytes, boxes, steps)

@@ -29,6 +29,7 @@ __all__ = [
     "SignalFlag",
     "StoreFragment",
     "Tabulate",
+    "TakeFlag",
     "WaitCopies",
     "WaitFlag",
     "ZeroFragment",
@@ -195,13 +196,18 @@ class MultiplyFragments(Operation):
 class SignalFlag(Operation):
     """Publish what the workgroup wrote, then raise the flag (release, device scope).
 
-    It becomes 1, or 1 more than the index along `turn`, where there is one.
+    It becomes 1, or 1 more than the index along `turn`, where there is one, or the number of its
+    `readers`, each of whom takes it.
     """
 
     flag: str
     turn: str = ""
+    readers: Expr = Integer(1)  # noqa: RUF009 - frozen
 
     ROLES = ("flag", "turn")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "readers", sympify(self.readers))
 
 
 @dataclass(frozen=True)
@@ -215,6 +221,18 @@ class WaitFlag(Operation):
     turn: str = ""
 
     ROLES = ("flag", "turn")
+
+
+@dataclass(frozen=True)
+class TakeFlag(Operation):
+    """Wait until the flag is up, lower it by one; then what was written before it may be read.
+
+    It is one of the readers for whom the flag was raised; the last one leaves it lowered.
+    """
+
+    flag: str
+
+    ROLES = ("flag",)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,9 @@ from coordgraph.integers import index_symbol
 
 __all__ = [
     "OPERATIONS",
+    "AddPartial",
     "Assign",
+    "AwaitPartial",
     "Body",
     "Epilogue",
     "For",
@@ -232,14 +234,19 @@ class MultiplyAccumulate(Operation):
 class SendPartial(Operation):
     """Leave the accumulator in the workspace slot `slot`, then raise its flag.
 
-    Where a slot is sent more than once, `turn` counts its senders: the flag becomes 1 + turn.
+    Where a slot is sent more than once, `turn` counts its senders: the flag becomes 1 + turn. Where
+    several workgroups await it, the flag becomes the number of its `readers`.
     """
 
     slot: str
     accumulator: str = "acc"
     turn: str = ""
+    readers: Expr = ONE
 
     ROLES = ("slot", "turn")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "readers", sympify(self.readers))
 
 
 @dataclass(frozen=True)
@@ -254,6 +261,28 @@ class ReceivePartial(Operation):
     turn: str = ""
 
     ROLES = ("slot", "turn")
+
+
+@dataclass(frozen=True)
+class AwaitPartial(Operation):
+    """Wait until the flag of `slot` is up and lower it by one: one of its readers is served.
+
+    From here on this workgroup may read the slot, as often as it likes.
+    """
+
+    slot: str
+
+    ROLES = ("slot",)
+
+
+@dataclass(frozen=True)
+class AddPartial(Operation):
+    """Add the partial in `slot`, which was awaited before, to the accumulator."""
+
+    slot: str
+    accumulator: str = "acc"
+
+    ROLES = ("slot",)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from coordgraph.control.operations import Assign, For, Locate, SetCoordinate
 from coordgraph.coordinates.graph import CoordinateGraph
 from coordgraph.coordinates.rules import simplify_condition
 from coordgraph.coordinates.traverse import Direction, Solution, solve
-from coordgraph.integers import Ranges, ceil_div, index_symbol, operands, simplify
+from coordgraph.errors import VerifyError
+from coordgraph.integers import Ranges, ceil_div, index_symbol, operands, simplify, symbols_of
 
 __all__ = ["Loop", "Scoped"]
 
@@ -73,11 +74,11 @@ class Scoped:
     def enter_for(self, op: For) -> tuple[Loop, Scoped]:
         """The loop to run and the scope of its body.
 
-        A step that does not change in the loop makes the index `start + step·ordinal`, so that
+        A step that is known before anything runs makes the index `start + step·ordinal`, so that
         what is a multiple of the step is seen to be one.
         """
         start, stop, step = self.resolve(op.start), self.resolve(op.stop), self._put_in(op.step)
-        if step == 1 or op.symbol in step.free_symbols:
+        if step == 1 or not step.free_symbols <= self.fixed:
             last = self.expand(stop) - 1
             ranges = self.ranges.with_bounds(op.symbol, self.expand(start), (last,))
             scope = replace(self, ranges=ranges).binding(op.dim, op.symbol)
@@ -118,13 +119,21 @@ class Scoped:
         """The value that the dimension's symbol takes, and the scope of the body.
 
         A number or a name stands for the index itself (no value to compute, None); anything else
-        is computed once and keeps the dimension's symbol, so that expressions stay short.
+        is computed once and keeps the dimension's symbol, so that expressions stay short. What
+        is computed of things that never change does not change in the body either.
+
+        Raises:
+            VerifyError: the dimension never changes where it stands, and would here.
         """
         value, symbol = self.resolve(op.value), self.coordinates.symbol(op.dim)
         if value.is_Integer or value.is_Symbol or symbol in value.free_symbols:
             return None, self.binding(op.dim, value)
-        ranges = self.ranges.with_value(symbol, self.expand(value), self.fixed)
-        return value, replace(self, ranges=ranges).binding(op.dim, symbol)
+        if symbol in self.fixed:
+            raise VerifyError(f"'{op.dim}' is set already, to what must not change inside")
+        expanded = self.expand(value)
+        ranges = self.ranges.with_value(symbol, expanded, self.fixed)
+        fixed = self.fixed | {symbol} if symbols_of(expanded) <= self.fixed else self.fixed
+        return value, replace(self, ranges=ranges, fixed=fixed).binding(op.dim, symbol)
 
     def enter_locate(self, op: Locate) -> tuple[tuple[Expr, ...], Scoped]:
         """The values that the dimensions' symbols take, one after another, and the body's scope."""

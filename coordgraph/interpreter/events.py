@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Event", "Point"]
+__all__ = ["ANY", "Event", "Point"]
+
+ANY = -1
+"""Waited for: whatever a flag is when it is up."""
 
 
 class Point(Enum):
@@ -21,7 +24,7 @@ class Point(Enum):
     WAIT = "wait"
     """Go on with a slot whose flag is up; until then the workgroup cannot be chosen."""
     CLEAR = "clear"
-    """Lower the slot's flag, having added the partial."""
+    """Lower the slot's flag, having added the partial, or being one of those who will."""
     CLEARED = "cleared"
     """Go on after the flag was lowered."""
 
@@ -30,10 +33,14 @@ class Point(Enum):
 class Event:
     """A point of a workgroup; `slot` and the place of its flag where a slot is concerned.
 
-    `value` is what the flag becomes, or is waited to be.
+    `value` is what the flag becomes, or is waited to be; `ANY` where it need but be up.
     """
 
     point: Point
     slot: int = -1
     flag: tuple[str, int] = ("", -1)
     value: int = 1
+
+    def met(self, now: int) -> bool:
+        """What the flag says is what is waited for."""
+        return now > 0 if self.value == ANY else now == self.value

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from coordgraph.control.operations import (
+    AddPartial,
+    AwaitPartial,
     Epilogue,
     InitAccumulator,
     LoadTile,
@@ -22,7 +24,7 @@ from coordgraph.coordinates.edges import Ragged
 from coordgraph.errors import EvaluationError
 from coordgraph.integers import evaluate
 from coordgraph.interpreter.arguments import Array, flat, numpy_dtype
-from coordgraph.interpreter.events import Event, Point
+from coordgraph.interpreter.events import ANY, Event, Point
 from coordgraph.interpreter.formulas import Elements, Environment
 from coordgraph.interpreter.program import Loop, Program, Work
 from coordgraph.kernel import KernelGraph
@@ -173,6 +175,10 @@ class Machine:
                 yield from self._send(work, op, env)
             case ReceivePartial():
                 yield from self._receive(work, op, env)
+            case AwaitPartial():
+                yield from self._await(work, env)
+            case AddPartial():
+                self._add_partial(work, op.accumulator, env)
             case Epilogue():
                 result = self._accumulator(op.accumulator) * self.type.type(self.alpha)
                 if self.read_c:
@@ -209,12 +215,28 @@ class Machine:
             raise EvaluationError(
                 f"workgroup {self.workgroup} waited for slot {slot}, but another one received it"
             )
-        elements = work.elements(user)
-        partial = self.memory.read(user.tensor, elements, env)
-        self.accumulators[op.accumulator] = self._accumulator(op.accumulator) + partial
+        self._add(work, user, op.accumulator, env)
         yield Event(Point.CLEAR, slot, flag, raised)
         self.memory.flat[flag[0]][flag[1]] = 0
         yield Event(Point.CLEARED, slot, flag, raised)
+
+    def _await(self, work: Work, env: Environment) -> Iterator[Event]:
+        _, slot, flag = self._slot(work, env)
+        yield Event(Point.WAIT, slot, flag, ANY)
+        yield Event(Point.CLEAR, slot, flag, ANY)
+        if not self.memory.value(flag):
+            raise EvaluationError(
+                f"workgroup {self.workgroup} awaits slot {slot}, which has fewer readers than that"
+            )
+        self.memory.flat[flag[0]][flag[1]] -= 1
+        yield Event(Point.CLEARED, slot, flag, ANY)
+
+    def _add_partial(self, work: Work, accumulator: str, env: Environment) -> None:
+        self._add(work, work.workspace(Role.PARTIALS), accumulator, env)
+
+    def _add(self, work: Work, user: User, accumulator: str, env: Environment) -> None:
+        partial = self.memory.read(user.tensor, work.elements(user), env)
+        self.accumulators[accumulator] = self._accumulator(accumulator) + partial
 
     def _slot(self, work: Work, env: Environment) -> tuple[User, int, tuple[str, int]]:
         """The tensor of partials, the slot's number and its flag."""

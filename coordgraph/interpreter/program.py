@@ -17,7 +17,9 @@ from sympy.core.relational import Eq, Ne, Relational
 from sympy.logic.boolalg import And, Boolean
 
 from coordgraph.control.operations import (
+    AddPartial,
     Assign,
+    AwaitPartial,
     Epilogue,
     For,
     If,
@@ -35,6 +37,7 @@ from coordgraph.control.operations import (
 from coordgraph.control.resolve import Node, resolve
 from coordgraph.control.scope import Scoped
 from coordgraph.coordinates.dimensions import Dimension, MacroTileIndex, User
+from coordgraph.coordinates.graph import CoordinateGraph
 from coordgraph.coordinates.traverse import Solution
 from coordgraph.errors import EvaluationError
 from coordgraph.integers import ceil_div
@@ -62,6 +65,8 @@ WORK = (
     MultiplyAccumulate,
     SendPartial,
     ReceivePartial,
+    AwaitPartial,
+    AddPartial,
     Epilogue,
     StoreTile,
 )
@@ -114,9 +119,8 @@ class Program:
         """
         key = (id(scope), others)
         if key not in self._in_tile:
-            dims = self.graph.coordinates.of_kind(MacroTileIndex)
-            inside = (d.id for d in dims if d.id not in scope.known and d.id not in others)
-            self._in_tile[key] = (scope, scope.hardware(inside))
+            dims = _free(self.graph.coordinates, scope.known, others)
+            self._in_tile[key] = (scope, scope.hardware(d.id for d in dims))
         return self._in_tile[key][1]
 
     def work(self, kind: type[Operation]) -> Iterator[Work]:
@@ -206,12 +210,8 @@ class Work:
     def elements(self, user: User) -> Elements:
         """The elements of a tensor's tile here, by the indices inside the tile."""
         if user.id not in self._elements:
-            graph, known = self.program.graph.coordinates, self.node.scope.known
-            axes = [
-                axis
-                for axis in _inside(self.program, user)
-                if axis.id not in known and axis.id not in self._others
-            ]
+            graph = self.program.graph.coordinates
+            axes = _inside(graph, user, self.node.scope.known, self._others)
             found = self._scope.reverse(user.id)
             self._elements[user.id] = Elements(
                 found.values[0],
@@ -230,8 +230,10 @@ class Work:
     @cached_property
     def raised(self) -> Formula:
         """What the slot's flag is when it is sent."""
-        turn = self._place("turn").values if "turn" in self.node.op.bindings else (Integer(0),)
-        return Formula([turn[0] + 1], self.program.slots)
+        if "turn" in self.node.op.bindings:
+            return Formula([self._place("turn").values[0] + 1], self.program.slots)
+        readers = getattr(self.node.op, "readers", Integer(1))
+        return Formula([self._scope.resolve(readers)], self.program.slots)
 
     def workspace(self, role: Role) -> User:
         """The tensor of this role in which the slot lies."""
@@ -252,6 +254,23 @@ class Work:
         """The tile numbers that the operation binds, then whether they are not padding."""
         found = self._place("tile")
         return Formula([*found.values, found.guard], self.program.slots)
+
+    @cached_property
+    def output(self) -> Formula:
+        """The numbers of the output tile that is worked on here."""
+        names = next(self.program.work(StoreTile)).node.op.bindings["tile"]
+        return Formula(self._scope.reverse(*names).values, self.program.slots)
+
+    @cached_property
+    def share(self) -> Formula:
+        """Which share of the tile that the operation binds is meant, of how many: 0, 1 for all."""
+        graph, known = self.program.graph.coordinates, self.node.scope.known
+        number, count = Integer(0), Integer(1)
+        for axis in graph.of_kind(MacroTileIndex, tensor=getattr(self.node.op, "tensor", "")):
+            for dim in _bound_below(graph, axis, known):
+                size = _size(graph[dim])
+                number, count = number * size + known[dim], count * size
+        return Formula([number, count], self.program.slots)
 
     @cached_property
     def iteration(self) -> Formula:
@@ -400,11 +419,39 @@ def _linear(guard: Boolean, symbol: Symbol) -> bool:
     return True
 
 
-def _inside(program: Program, user: User) -> list[MacroTileIndex]:
+def _bound_below(graph: CoordinateGraph, axis: Dimension, known: Mapping[str, Expr]) -> list[str]:
+    """What is bound of the parts into which an index inside a tile is cut."""
+    return [d for edge in graph.edges_below(axis) for d in edge.downstream if d in known]
+
+
+def _free(
+    graph: CoordinateGraph, known: Mapping[str, Expr], others: frozenset[str]
+) -> list[MacroTileIndex]:
+    """The indices inside tiles that nothing says: of a share of a tile, those inside the share.
+
+    Those of `others`, tiles of other shapes, are left out.
+    """
+    indices = [axis for axis in graph.of_kind(MacroTileIndex) if axis.id not in others]
+    cut = {axis.id for axis in indices if _bound_below(graph, axis, known)}
+    above = {
+        axis.id: {u for edge in graph.edges_above(axis) for u in edge.upstream} for axis in indices
+    }
+    parts = {axis for axis, up in above.items() if up & above.keys()}
+    return [
+        axis
+        for axis in indices
+        if axis.id not in known
+        and axis.id not in cut
+        and (axis.id not in parts or above[axis.id] & cut)
+    ]
+
+
+def _inside(
+    graph: CoordinateGraph, user: User, known: Mapping[str, Expr], others: frozenset[str]
+) -> list[MacroTileIndex]:
     """The indices inside a tile below a tensor, in the order of their axes."""
-    graph = program.graph.coordinates
     below = nx.descendants(graph.networkx(), user.id)
-    found = (d for d in graph.of_kind(MacroTileIndex) if d.id in below)
+    found = (d for d in _free(graph, known, others) if d.id in below)
     return sorted(found, key=lambda d: -1 if d.axis is None else d.axis)
 
 

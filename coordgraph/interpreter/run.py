@@ -114,7 +114,7 @@ class _Run:
         event = next(self.live[workgroup], None)
         if event is None:
             del self.live[workgroup]
-        elif event.point is Point.WAIT and self.memory.value(event.flag) != event.value:
+        elif event.point is Point.WAIT and not event.met(self.memory.value(event.flag)):
             self.blocked.setdefault(event.flag, {})[workgroup] = event
         else:
             self.ready[workgroup] = event
@@ -122,8 +122,8 @@ class _Run:
     def _wake(self, flag: tuple[str, int]) -> None:
         """Who waits for what the flag says now can go on."""
         waiting, now = self.blocked.pop(flag, {}), self.memory.value(flag)
-        self.ready.update({w: e for w, e in waiting.items() if e.value == now})
-        if left := {w: e for w, e in waiting.items() if e.value != now}:
+        self.ready.update({w: e for w, e in waiting.items() if e.met(now)})
+        if left := {w: e for w, e in waiting.items() if not e.met(now)}:
             self.blocked[flag] = left
 
     def _deadlock(self) -> Deadlock:

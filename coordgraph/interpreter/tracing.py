@@ -16,6 +16,7 @@ from math import prod
 from typing import Any, TypeVar
 
 from coordgraph.control.operations import (
+    AwaitPartial,
     Epilogue,
     InitAccumulator,
     MultiplyAccumulate,
@@ -80,12 +81,16 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A partial of `tile` goes to `slot`, in its `turn` where a slot is sent several times."""
+    """A partial of `tile` goes to `slot`, in its `turn` where a slot is sent several times.
+
+    So many `readers` receive it.
+    """
 
     workgroup: int
     slot: int
     tile: OutputTile
     turn: int = 0
+    readers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +105,23 @@ class Receive:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The epilogue of a tile runs."""
+    """The epilogue of a tile runs, or of one of the equal `shares` into which it is cut."""
 
     workgroup: int
     tile: OutputTile
+    share: int = 0
+    shares: int = 1
     span: Span = (1, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A tile of the output is written."""
+    """A tile of the output is written, or one of the `shares` into which it is cut."""
 
     workgroup: int
     tile: OutputTile
+    share: int = 0
+    shares: int = 1
     span: Span = (1, 1)
 
 
@@ -239,25 +248,30 @@ class Trace:
             yield f"output tile {tile} does not exist"
 
     def _endings(self) -> Iterator[str]:
-        """Every output tile ends exactly once."""
+        """Every output tile ends exactly once, as a whole or share by share."""
         for what, events in (("epilogues", self.epilogues), ("stores", self.stores)):
-            counts: dict[OutputTile, int] = defaultdict(int)
+            counts: dict[OutputTile, list[tuple[int, int]]] = defaultdict(list)
             for event in events:
                 for tile in self.covered(event):
-                    counts[tile] += 1
+                    counts[tile].append((event.share, event.shares))
             for tile in self._output():
-                if (count := counts.pop(tile, 0)) != 1:
-                    yield f"output tile {tile} has {count} {what}"
+                found = counts.pop(tile, [])
+                shares = found[0][1] if found else 1
+                if sorted(found) == [(share, shares) for share in range(shares)]:
+                    continue
+                of = f" of shares {sorted(found)}" if any(n > 1 for _, n in found) else ""
+                yield f"output tile {tile} has {len(found)} {what}{of}"
             for tile in counts:
                 yield f"{what} of output tile {tile}, which does not exist"
 
     def _signals(self) -> Iterator[str]:
-        """Every wait has exactly one signal, for the same tile, in a slot that exists."""
+        """Every wait has its signal, for the same tile, in a slot that exists."""
         sent: dict[tuple[int, int], list[OutputTile]] = defaultdict(list)
         got: dict[tuple[int, int], list[OutputTile]] = defaultdict(list)
         for events, place in ((self.sends, sent), (self.receives, got)):
             for event in events:
-                place[event.slot, event.turn].append(event.tile)
+                readers = event.readers if isinstance(event, Send) else 1
+                place[event.slot, event.turn] += [event.tile] * readers
                 if not 0 <= event.slot < self.slots:
                     yield f"slot {event.slot} is outside 0..{self.slots - 1}"
         for at in sorted(sent.keys() | got.keys()):
@@ -341,14 +355,22 @@ class _Recorder:
             case SendPartial() | ReceivePartial():
                 self.flush(op.accumulator)
                 (slot,), (raised,) = work.slot(env), work.raised(env)
-                kind = Send if isinstance(op, SendPartial) else Receive
-                self.events.append(kind(self.workgroup, slot, self.tile, raised - 1))
+                if isinstance(op, ReceivePartial):
+                    self.events.append(Receive(self.workgroup, slot, self.tile, raised - 1))
+                elif op.turn:
+                    self.events.append(Send(self.workgroup, slot, self.tile, raised - 1))
+                else:
+                    self.events.append(Send(self.workgroup, slot, self.tile, readers=raised))
+            case AwaitPartial():
+                (slot,) = work.slot(env)
+                self.events.append(Receive(self.workgroup, slot, work.output(env)))
             case Epilogue() | StoreTile():
                 self.flush(op.accumulator)
                 *tile, exists = work.tile(env)
                 kind = Finish if isinstance(op, Epilogue) else Store
                 if exists:
-                    self.events.append(kind(self.workgroup, _first(tile, work.span), work.span))
+                    tile, share = _first(tile, work.span), work.share(env)
+                    self.events.append(kind(self.workgroup, tile, *share, work.span))
             case _:
                 pass
         yield from ()

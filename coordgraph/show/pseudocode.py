@@ -15,7 +15,9 @@ from sympy.logic.boolalg import And, false, true
 
 from coordgraph.control.asynchronous import Advance, Counter
 from coordgraph.control.operations import (
+    AddPartial,
     Assign,
+    AwaitPartial,
     Body,
     Epilogue,
     For,
@@ -208,13 +210,21 @@ class _Writer:
             case SendPartial():
                 slot = _index(scope, op.slot)
                 yield f"// store partial tile to workspace slot {slot}"
-                yield f"flags[{slot}] = {_raised(scope, op.turn)};"
+                raised = _raised(scope, op.turn) if op.turn else to_c(scope.resolve(op.readers))
+                yield f"flags[{slot}] = {raised};"
             case ReceivePartial():
                 slot = _index(scope, op.slot)
                 down = f"!= {_raised(scope, op.turn)}" if op.turn else "== 0"
                 yield f"while (flags[{slot}] {down});"
                 yield f"// load partial tile from workspace slot {slot}, add it to {op.accumulator}"
                 yield f"flags[{slot}] = 0;"
+            case AwaitPartial():
+                slot = _index(scope, op.slot)
+                yield f"while (flags[{slot}] == 0);"
+                yield f"flags[{slot}]--;  // atomically: one of its readers"
+            case AddPartial():
+                slot = _index(scope, op.slot)
+                yield f"// load partial tile from workspace slot {slot}, add it to {op.accumulator}"
             case _:
                 yield from self._generic(op, scope, seen)
 

@@ -5,18 +5,17 @@ A file is what `python -m benchmarks sweep` writes: a JSON object with `rows` li
 0.000221}`, a problem, a plan and seconds. Rows of other contenders (`"plan": "cublas"`) are left
 out.
 
-What matters is that the plan with the best prediction is a good one, less that predictions are
-exact. So the loss has, besides the error of the predicted times (where plans near the best count
-most), what is lost by the plans that the predictions would choose; and a weak pull towards the
-first guesses, for figures that the measurements say nothing about. It is made smaller by changing
-one figure after another.
+Logarithms of the figures are fitted by least squares to logarithms of times. Plans near the best of
+their problem count most, since only among them is chosen; far errors count less than their square;
+and a weak pull towards the first guesses holds figures that the measurements say nothing about. It
+needs scipy (the extra `bench`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -26,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgraph import Gemm
-from passes.choosing.candidates import slow
+from passes.choosing.candidates import crowded, slow
 from passes.choosing.constants import FITTED, FOLDER, Constants, constants_of
 from passes.choosing.model import cost
 from passes.choosing.plan import Plan
@@ -34,16 +33,13 @@ from passes.choosing.table import Column, Flag, Table
 
 __all__ = ["Measurements", "Quality", "fit", "is_plan", "main", "problem_of", "quality"]
 
-NEAR, FAR_WEIGHT = 0.15, 0.05
+NEAR, FAR_WEIGHT = 0.3, 0.2
 """How fast the weight of slower plans falls, and what is left of it."""
-LARGEST_ERROR = 0.5
-SOFTNESS = 0.01
-"""Predictions that differ by as much, relatively, are nearly a tie."""
-PULL = 3e-4
-ROUNDS, FIRST_STEP, LARGEST_STEP, SMALLEST_STEP = 40, 0.3, 0.7, 0.002
-STARTS, SPREAD = 16, 0.4
-WORST = 0.1
-"""What the worst choice counts beside the mean."""
+LARGE_ERROR = 0.1
+"""Of a logarithm; beyond it errors count linearly."""
+PULL = 0.1
+"""What doubling a figure counts beside errors."""
+MOST_ROUNDS, STEP = 80, 1e-4
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,8 @@ class Measurements:
         numbers: dict[Gemm, int] = {}
         of = np.array([numbers.setdefault(gemm, len(numbers)) for gemm, _, _ in found], np.intp)
         seconds = np.array([t for _, _, t in found], np.float64)
-        return cls(table, seconds, of, ~slow(table))  # the model need not know what is no candidate
+        # The model need not know what is no candidate.
+        return cls(table, seconds, of, ~slow(table) & ~crowded(table, constants_of()))
 
     def where(self, chosen: Flag) -> Measurements:
         """Some of the rows."""
@@ -140,72 +137,37 @@ def _first(mask: Flag, predicted: Column) -> int:
     return int(rows[np.argmin(predicted[rows])])
 
 
-def fit(
-    measured: Measurements,
-    first: Constants,
-    *,
-    rounds: int = ROUNDS,
-    starts: int = STARTS,
-    seed: int = 0,
-) -> Constants:
-    """Of several descents, each to where the loss is least, the one that chooses best."""
-    loss = _loss(measured.where(measured.usable), first)
-    random = np.random.default_rng(seed)
-    found: list[tuple[float, int, Constants]] = []
-    for start in range(starts):
-        spread = random.normal(size=len(FITTED)) * (SPREAD if start else 0)
-        scales = dict(zip(FITTED, np.exp(spread), strict=True))
-        begin = first.with_figures({n: float(getattr(first, n) * s) for n, s in scales.items()})
-        found.append(_descend(loss, begin, rounds, random, start))
+def fit(measured: Measurements, first: Constants) -> Constants:
+    """The figures with the least weighted errors, found from the guesses `first`.
 
-    def chooses(constants: Constants) -> float:
-        seen = quality(measured, constants)
-        return seen.loss + WORST * seen.largest
+    Raises:
+        ImportError: scipy is not there.
+    """
+    from scipy.optimize import least_squares
 
-    return min((chooses(constants), loss, start, constants) for loss, start, constants in found)[3]
-
-
-def _descend(
-    loss: Callable[[Constants], float],
-    constants: Constants,
-    rounds: int,
-    random: np.random.Generator,
-    start: int,
-) -> tuple[float, int, Constants]:
-    """Change one figure after another, by less and less where that does not help."""
-    least, steps = loss(constants), dict.fromkeys(FITTED, FIRST_STEP)
-    for _ in range(rounds):
-        for name in map(str, random.permutation(FITTED)):
-            for factor in np.exp(steps[name]), np.exp(-steps[name]):
-                tried = constants.with_figures({name: float(getattr(constants, name) * factor)})
-                if (found := loss(tried)) < least:
-                    least, constants = found, tried
-                    steps[name] = min(steps[name] * 1.5, LARGEST_STEP)
-                    break
-            else:
-                steps[name] = max(steps[name] / 2, SMALLEST_STEP)
-    return least, start, constants
-
-
-def _loss(data: Measurements, first: Constants) -> Callable[[Constants], float]:
+    data = measured.where(measured.usable)
     relative = data.seconds / data.best(data.seconds)[data.problem]
-    weight = np.exp(-(relative - 1) / NEAR) + FAR_WEIGHT
-    weight /= weight.sum()
-    logarithm = np.log(data.seconds)
+    weight = np.sqrt(np.exp(-(relative - 1) / NEAR) + FAR_WEIGHT)
+    guess = np.log([getattr(first, name) for name in FITTED])
 
-    def loss(constants: Constants) -> float:
-        predicted = cost(data.table, constants).total
-        error = np.minimum((np.log(predicted) - logarithm) ** 2, LARGEST_ERROR**2)
-        above = predicted / data.best(predicted)[data.problem] - 1
-        chance = np.exp(-above / SOFTNESS)
-        lost = np.bincount(data.problem, chance * (relative - 1)) / np.bincount(
-            data.problem, chance
+    def figures(logarithms: Column) -> Constants:
+        return first.with_figures(dict(zip(FITTED, map(float, np.exp(logarithms)), strict=True)))
+
+    def errors(logarithms: Column) -> Column:
+        predicted = cost(data.table, figures(logarithms)).total
+        return np.concatenate(
+            [weight * np.log(predicted / data.seconds), PULL * (logarithms - guess)]
         )
-        away = sum(np.log(getattr(constants, n) / getattr(first, n)) ** 2 for n in FITTED)
-        chosen = np.minimum(lost, LARGEST_ERROR).mean() + 3 * (lost**2).mean()
-        return float((weight * error).sum() + chosen + PULL * away)
 
-    return loss
+    found = least_squares(
+        errors,
+        guess,
+        loss="soft_l1",
+        f_scale=LARGE_ERROR,
+        diff_step=STEP,
+        max_nfev=MOST_ROUNDS,
+    )
+    return figures(found.x)
 
 
 def problem_of(row: dict[str, Any]) -> Gemm:

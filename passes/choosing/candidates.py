@@ -10,11 +10,11 @@ import numpy as np
 from coordgraph import Gemm
 from coordgraph.tensors import dtype
 from passes.choosing.constants import Constants
-from passes.choosing.model import ALONE, TREE, WARPGROUP, Shape
+from passes.choosing.model import ALONE, SCATTER, TREE, WARPGROUP, Shape
 from passes.choosing.plan import Plan
 from passes.choosing.table import Column, Flag, Table, sizes
 
-__all__ = ["candidates", "slow", "sums", "tilings"]
+__all__ = ["candidates", "crowded", "slow", "sums", "tilings"]
 
 Tiling = tuple[int, int, int, int, int, int, int]
 """Tile m, n, k, cluster m, n, k, and warpgroups that take turns."""
@@ -39,7 +39,11 @@ WIDTHS = {
 """Of a workgroup's part of a tile, by its rows: those that were measured."""
 TURNS = ((128, 128), (128, 96), (64, 256))
 """Rows and columns of the parts with which warpgroups take turns."""
-FEW_ROWS, FEW_TILE, LEAST_ROWS = (16, 32), 128, 48
+FEWEST_ROWS, FEW_TILE, LEAST_ROWS = 16, 128, 48
+DEEP = {16: (2, 4), 32: (2, 4), 64: (2,)}
+"""Iterations of more than one row of shared memory, by rows: so that enough of B is under way."""
+DEEPEST_COLUMNS = 64
+"""With which stages that deep are still many."""
 MOST_SUMS, MOST_SUMS_STREAMED = 192, 144
 """Accumulators of a workitem, and those of plans that send and receive partial sums."""
 MOST_SUMS_BESIDE_C = {(2, False): 192, (4, False): 96, (2, True): 96, (4, True): 64}
@@ -69,8 +73,9 @@ def _tilings(c_bytes: int) -> Iterator[Tiling]:
             yield from _clusters(rows, columns, turns=1)
             if rows <= 64 or columns <= 64:
                 yield rows, columns, 2 * UNIT_K, 1, 1, 2, 1
-            if rows in FEW_ROWS:
-                yield rows, columns, 2 * UNIT_K, 1, 1, 1, 1
+            for units in DEEP.get(rows, ()):
+                if units == 2 or columns <= DEEPEST_COLUMNS:
+                    yield rows, columns, units * UNIT_K, 1, 1, 1, 1
     for rows, columns in TURNS:
         if not c_bytes or rows * columns // WARPGROUP <= MOST_SUMS_BESIDE_C[c_bytes, False]:
             yield from _clusters(rows, columns, turns=2)
@@ -107,17 +112,19 @@ def slow(table: Table) -> Flag:
     return (table.turned_b == 0) & (Shape(table).box_n < NARROWEST)
 
 
-def candidates(
-    problem: Gemm, device: Constants, *, reads_c: bool = False, turns: bool = False
-) -> Table:
+def crowded(table: Table, device: Constants) -> Flag:
+    """Plans with a workgroup for every tile, and more tiles than the device holds workgroups."""
+    shape = Shape(table)
+    return (table.schedule == PLAIN) & (shape.tiles > device.slots(shape.workgroups))
+
+
+def candidates(problem: Gemm, device: Constants, *, reads_c: bool = False) -> Table:
     """Plans for a problem whose sizes are given, as a table without those that make no sense.
 
     Args:
         problem: with m, n and k.
         device: see `constants_of`.
         reads_c: C is added.
-        turns: with plans whose warpgroups take turns. What they cost is not yet fitted to as many
-            measurements as the rest, so they are only for those who measure.
     """
     m, n, k = sizes(problem)
     out_bytes = dtype(problem.out_dtype or problem.dtype).bytes
@@ -125,8 +132,8 @@ def candidates(
     held, taking = known[7], known[6]
     # Where a tile has all of few rows, each column of B is read by one workgroup alone.
     least = m if m <= FEW_TILE else LEAST_ROWS
-    keep = (known[0] >= least) & (known[0] < 2 * max(m, FEW_ROWS[0]))
-    keep &= (known[1] < 2 * max(n, UNIT_K)) & (turns | (taking == 1))
+    keep = (known[0] >= least) & (known[0] < 2 * max(m, FEWEST_ROWS))
+    keep &= known[1] < 2 * max(n, UNIT_K)
     tile_m, tile_n, tile_k, *cluster = (column[keep] for column in known[:6])
     taking = taking[keep]
     workgroups = cluster[0] * cluster[1] * cluster[2]
@@ -153,6 +160,7 @@ def candidates(
     many = any_split > TREE_PEERS
     parts.append((TREE, divide & many & (even > 1) & (tiles * even != slots), tiles * even))
     parts.append((TREE, divide & many & (tiles % slots != 0), slots))
+    parts.append((SCATTER, divide & (even > 1), tiles * even))
     bands = [1, *(band for band in BANDS if band < m)]
     rows: list[tuple[Column, ...]] = []
     for kind, mask, grid in parts:

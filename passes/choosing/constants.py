@@ -29,6 +29,7 @@ class Constants:
         pairs, fours: clusters of 2 and of 4 workgroups that it holds at a time.
         estimated: scaled from another device, not measured.
         source: where the figures are from.
+        cache_bytes: of the L2 cache.
         clock: cycles a second while multiplying.
         shared_bytes: bytes a cycle that the tensor cores of an SM read from shared memory.
         twins: what multiplications take longer where two warpgroups have B as the left operand.
@@ -36,11 +37,16 @@ class Constants:
         turn_seconds, copy_seconds: of the producer, for an iteration and for each box of it.
         ingest_rate: bytes a second into an SM's shared memory, and `ask_rate` those of them that it
             asks for itself, without what others of its cluster bring.
-        straddle: what asking for a box takes longer where its rows begin inside cache lines.
+        straddle: what asking for a box takes longer where its rows begin inside cache lines, and
+            `split` where inside sectors of 32 bytes.
+        coupled: what it takes longer where those of a cluster bring all of A and B apart.
+        empty_seconds: of a row of a box that lies outside A or B, besides.
         outside: what an iteration takes longer where narrow boxes lie wholly outside B.
         l2_rate, dram_rate: bytes a second of all.
         pull_rate: those of one workgroup that come from memory.
+        resident: the share of small operands that a launch finds in the L2 cache.
         lockstep: what reading takes longer where workgroups are all at the same depth.
+        again: of the larger operand, what asking twice as often for it costs as if it were read.
         dram_seconds: until the first bytes come from memory.
         l2_bytes: of the cache, as far as it is of use.
         mixed_loss: the share of what others have read that streamed shares do not find there.
@@ -48,9 +54,12 @@ class Constants:
         cluster_seconds: of one with clusters, besides.
         tile_seconds, box_seconds, store_rate: the end of a tile, of each box in which a warpgroup
             stores it, and bytes of D a second of a workgroup.
+        split_store: what storing takes longer where rows of D begin inside sectors.
         handover_seconds: from one main loop to the next where warpgroups take turns.
         send_seconds, send_rate, receive_seconds, receive_rate: a partial sum, sent and added.
         level_seconds: of a level of a tree of partial sums, besides what is received.
+        scatter_seconds, scatter_rate: of the sum of all pieces of a share, where every workgroup
+            that has a piece finishes one.
         sum_seconds, sum_rate: the sum over a cluster that divides k.
         power_flops, power_shared, power_l2, power_dram: operations and bytes a second that the
             power limit allowed if there were nothing else.
@@ -63,6 +72,7 @@ class Constants:
     fours: int
     estimated: bool
     source: str
+    cache_bytes: int = 50_000_000
     clock: float = 1.755e9
     shared_bytes: float = 128.0
     twins: float = 1.03
@@ -71,12 +81,17 @@ class Constants:
     copy_seconds: float = 35e-9
     ingest_rate: float = 110e9
     ask_rate: float = 100e9
-    straddle: float = 2.0
+    straddle: float = 1.3
+    split: float = 1.5
+    coupled: float = 1.3
+    empty_seconds: float = 2e-9
     outside: float = 1.2
     l2_rate: float = 7.5e12
     dram_rate: float = 4.3e12
-    pull_rate: float = 50e9
+    pull_rate: float = 36e9
+    resident: float = 0.5
     lockstep: float = 1.08
+    again: float = 0.2
     dram_seconds: float = 0.5e-6
     l2_bytes: float = 40e6
     mixed_loss: float = 0.2
@@ -85,12 +100,15 @@ class Constants:
     tile_seconds: float = 0.8e-6
     box_seconds: float = 0.1e-6
     store_rate: float = 60e9
+    split_store: float = 1.5
     handover_seconds: float = 0.15e-6
     send_seconds: float = 1e-6
     send_rate: float = 30e9
     receive_seconds: float = 0.4e-6
     receive_rate: float = 70e9
     level_seconds: float = 1e-6
+    scatter_seconds: float = 3e-6
+    scatter_rate: float = 40e9
     sum_seconds: float = 1.2e-6
     sum_rate: float = 80e9
     power_flops: float = 1000e12

@@ -14,14 +14,14 @@ import numpy as np
 from passes.choosing.constants import Constants
 from passes.choosing.table import Column, Flag, Table
 
-__all__ = ["ALONE", "TREE", "WARPGROUP", "Cost", "Shape", "cost"]
+__all__ = ["ALONE", "SCATTER", "TREE", "WARPGROUP", "Cost", "Shape", "cost"]
 
-STREAM_K, TWO_TILE, TREE = 2, 3, 4
+STREAM_K, TWO_TILE, TREE, SCATTER = 2, 3, 4, 5
 ELEMENT, ACCUMULATOR = 2, 4
 """Bytes of an element of A and B, and of a partial sum."""
 MMA_M, MMA_K, UNIT_K = 64, 16, 64
 """Rows and depth of an instruction; depth of a row of shared memory."""
-WIDEST_COLUMNS, WARPGROUP, LINE = 256, 128, 128
+WIDEST_COLUMNS, WARPGROUP, LINE, SECTOR = 256, 128, 128, 32
 SHORT = 320
 """Rows and columns of a workgroup's part, together, of a short iteration."""
 ALONE = 144
@@ -96,10 +96,25 @@ class Shape:
         )
         """Of them those that the workgroup itself asks the L2 cache for."""
         row_a, row_b = np.where(t.turned_a == 1, t.m, t.k), np.where(t.turned_b == 1, t.k, t.n)
-        straddling_a, straddling_b = (row * ELEMENT % LINE != 0 for row in (row_a, row_b))
         rows_a, rows_b = self.rows / t.cluster_n, self.columns / t.cluster_m
-        self.straddling = (rows_a * straddling_a + rows_b * straddling_b) / (rows_a + rows_b)
-        """The share of them in rows that do not begin with a cache line."""
+        self.straddling = (rows_a * _astray(row_a, LINE) + rows_b * _astray(row_b, LINE)) / (
+            rows_a + rows_b
+        )
+        """The share of them in rows that do not begin with a cache line, """
+        self.split = (rows_a * _astray(row_a, SECTOR) + rows_b * _astray(row_b, SECTOR)) / (
+            rows_a + rows_b
+        )
+        """and with a sector of one."""
+        size_a, size_b = t.m * t.k, t.n * t.k
+        apart = np.where(t.cluster_n > 1, size_b, np.where(t.cluster_m > 1, size_a, 0))
+        self.cold = np.maximum(size_a, size_b) * ELEMENT
+        """Bytes of the larger one of A and B, """
+        self.asks = np.where(size_a > size_b, self.tiles_n, self.tiles_m)
+        """and how many ask for each of them."""
+        self.apart = apart / (size_a + size_b)
+        """The share of A and B that workgroups of a cluster bring each for itself."""
+        self.empty = _last(t.m, t.tile_m, self.rows) + _last(t.n, t.tile_n, self.columns)
+        """Rows and columns outside A and B of the workgroup that has the most of them."""
         self.partial_bytes = self.rows * self.columns * ACCUMULATOR
         narrow = np.gcd(self.mma_columns.astype(int), UNIT_K)
         box_m = np.where(swapped, narrow, UNIT_K)
@@ -123,7 +138,9 @@ def cost(t: Table, c: Constants) -> Cost:
     slots = c.slots(s.workgroups)
     step, tensor_bytes = _step(s, c)
     stored_bytes = s.rows * s.columns * t.out_bytes
-    tile = c.tile_seconds + s.stores * c.box_seconds + stored_bytes / c.store_rate
+    # Rows of D that begin inside sectors: the cache writes parts of them.
+    partly = 1 + (c.split_store - 1) * _astray(t.n, SECTOR, t.out_bytes)
+    tile = c.tile_seconds + s.stores * c.box_seconds + stored_bytes / c.store_rate * partly
     # Unlike the others, the plain data-parallel schedule has a workgroup for every tile.
     grid = np.where(t.schedule == 0, slots, t.workgroups)
     waves, share, streamed = _shares(t, s, grid)
@@ -140,6 +157,9 @@ def cost(t: Table, c: Constants) -> Cost:
     # In a tree, pieces are added level by level; each level waits for a piece to be sent.
     levels = np.ceil(np.log2(peers + 1))
     added = np.where(t.schedule == TREE, levels * (receive + c.level_seconds), peers * receive)
+    # Where all finish a share each, they read as much as they have sent.
+    finish = c.scatter_seconds + s.partial_bytes / c.scatter_rate
+    added = np.where(t.schedule == SCATTER, finish, added)
     fixup = np.where(shared, send + added, 0)
     sums = np.where(
         t.cluster_k > 1,
@@ -157,12 +177,18 @@ def cost(t: Table, c: Constants) -> Cost:
     traffic = _traffic(t, s, grid, asked, c, mixed=streamed & ~aligned, streams=share * grid)
     stored = t.m * t.n * t.out_bytes
     partial = np.where(shared, grid * s.workgroups * s.partial_bytes, 0)
-    # What one workgroup has under way does not keep the memory busy: the busiest takes its time.
-    busiest = iterations / (s.tiles * s.depth * s.workgroups) * traffic / c.pull_rate
+    # A launch finds something of operands that fit the cache; the rest is read at the rate of the
+    # memory, or of those who read, if they are few.
+    room = np.maximum(1 - (t.m * t.k + t.n * t.k) * ELEMENT / c.cache_bytes, 0)
+    traffic = traffic * (1 - np.minimum(c.resident * room, 1))
+    readers = np.where(t.schedule <= 1, np.minimum(s.tiles, grid), grid) * s.workgroups
+    rate = np.minimum(c.dram_rate, c.pull_rate * readers)
     # Workgroups that are all at the same depth meet in the same channels of the memory.
     staggered = streamed & ~aligned
     meet = np.where(staggered, 1, c.lockstep)
-    dram = meet * np.maximum((traffic + stored) / c.dram_rate, busiest) + c.dram_seconds
+    # Asked for by several at the same time, while it is on its way.
+    again = np.where(staggered, 0, c.again * s.cold * np.log2(np.maximum(s.asks, 1)))
+    dram = meet * ((traffic + again) / rate + stored / c.dram_rate) + c.dram_seconds
     l2 = (asked + stored + 2 * partial) / c.l2_rate
     flops = 2 * s.tiles * t.tile_m * t.tile_n * s.depth * t.tile_k
     inside = s.tiles * s.depth * s.workgroups * tensor_bytes
@@ -177,6 +203,17 @@ def cost(t: Table, c: Constants) -> Cost:
     return Cost(launch, loop, end, fixup, sums, dram, l2, power, total)
 
 
+def _astray(row: Column, unit: Column | int, element: Column | int = ELEMENT) -> Column:
+    """The share of rows of so many elements that do not begin with a unit of so many bytes."""
+    return 1 - np.gcd((row * element).astype(int), unit) / unit
+
+
+def _last(extent: Column, tile: Column, part: Column) -> Column:
+    """Positions that are outside, of a part of the last tile that has most of them."""
+    outside = np.ceil(extent / tile) * tile - extent
+    return np.minimum(outside, part)
+
+
 def _step(s: Shape, c: Constants) -> tuple[Column, Column]:
     """Seconds of an iteration, and bytes that its multiplications read from shared memory."""
     count = s.blocks * s.pieces * s.units * (UNIT_K / MMA_K)
@@ -185,8 +222,15 @@ def _step(s: Shape, c: Constants) -> tuple[Column, Column]:
     clocks = clocks * np.where(s.twins, c.twins, 1)
     multiply = count * clocks / c.clock + c.step_seconds
     # Rows that begin inside a cache line have one line more in each box.
-    lines = 1 + (c.straddle - 1) * s.straddling
-    bring = np.maximum(s.operand_bytes / c.ingest_rate, s.asked_bytes * lines / c.ask_rate)
+    lines = 1 + (c.straddle - 1) * s.straddling + (c.split - 1) * s.split
+    asked = lines / c.ask_rate
+    # What lies outside is not asked for, but filled with zeros, row by row.
+    rows = s.empty * s.units
+    inside = np.maximum(s.asked_bytes - rows * UNIT_K * ELEMENT, 0)
+    last = inside * asked + rows * c.empty_seconds
+    bring = np.maximum(s.operand_bytes / c.ingest_rate, np.maximum(s.asked_bytes * asked, last))
+    # A workgroup of a cluster waits for what delays the others, too.
+    bring = bring * (1 + (c.coupled - 1) * s.apart)
     ask = s.copies * c.copy_seconds + c.turn_seconds
     step = np.maximum(np.maximum(multiply, bring), ask)
     return step * np.where(s.outside, c.outside, 1), count * rows
@@ -194,7 +238,7 @@ def _step(s: Shape, c: Constants) -> tuple[Column, Column]:
 
 def _shares(t: Table, s: Shape, grid: Column) -> tuple[Column, Column, Flag]:
     """Whole tiles of the busiest workgroup, iterations that it streams besides, and if any are."""
-    streams, two = (t.schedule == STREAM_K) | (t.schedule == TREE), t.schedule == TWO_TILE
+    streams, two = np.isin(t.schedule, (STREAM_K, TREE, SCATTER)), t.schedule == TWO_TILE
     fit = np.floor(s.tiles / grid)
     fewer = np.where(s.tiles % grid == 0, fit, np.maximum(fit - 1, 0))
     waves = np.where(streams, 0, np.where(two, fewer, np.ceil(s.tiles / grid)))

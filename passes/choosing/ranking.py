@@ -28,7 +28,7 @@ PARTS = {
     "fixup": "bringing partial sums together through memory",
     "cluster": "sums over the cluster",
 }
-SIMILAR = 4
+SIMILAR = 3
 """Plans in a short list that differ in less than tile and cluster."""
 
 
@@ -62,14 +62,14 @@ class Choice:
 
 
 def choices(
-    problem: Gemm, device: Constants | None = None, *, reads_c: bool = False, turns: bool = False
+    problem: Gemm, device: Constants | None = None, *, reads_c: bool = False
 ) -> Iterator[Choice]:
     """Every candidate, the best first.
 
     Raises:
         ValueError: the problem leaves a size open.
     """
-    table = candidates(problem, device or constants_of(), reads_c=reads_c, turns=turns)
+    table = candidates(problem, device or constants_of(), reads_c=reads_c)
     found = cost(table, device or constants_of())
     for row in np.argsort(found.total, kind="stable"):
         terms = found.row(int(row))
@@ -83,7 +83,6 @@ def rank(
     count: int = 16,
     *,
     reads_c: bool = False,
-    turns: bool = False,
 ) -> tuple[Choice, ...]:
     """The best plans of a problem, the best first, and no more than a few of each tile and cluster.
 
@@ -92,11 +91,10 @@ def rank(
         device: see `constants_of`.
         count: how many at most.
         reads_c: C is added, for which large tiles have no registers.
-        turns: also plans whose warpgroups take turns; see `candidates`.
     """
     found: list[Choice] = []
     alike: dict[object, int] = {}
-    for choice in choices(problem, device, reads_c=reads_c, turns=turns):
+    for choice in choices(problem, device, reads_c=reads_c):
         key = choice.plan.tile, choice.plan.cluster
         alike[key] = alike.get(key, 0) + 1
         if alike[key] > SIMILAR:

@@ -31,6 +31,7 @@ SCHEDULES = (
     "stream-k{owner=last}",
     "two-tile-stream-k{owner=last}",
     "stream-k{owner=last,reduction=tree}",
+    "stream-k{reduction=scatter}",
 )
 """The schedules that are judged; `Table.schedule` is a place in here."""
 _KINDS: dict[tuple[type[Pass], str], int] = {
@@ -39,6 +40,7 @@ _KINDS: dict[tuple[type[Pass], str], int] = {
     (StreamK, "peers"): 2,
     (TwoTileStreamK, "peers"): 3,
     (StreamK, "tree"): 4,
+    (StreamK, "scatter"): 5,
 }
 
 
@@ -120,7 +122,12 @@ def _numbers(gemm: Gemm, plan: Plan) -> tuple[float, ...]:
     persistent = "persistent" if getattr(last, "persistent", False) else ""
     kind = _KINDS.get((type(last), getattr(last, "reduction", persistent)))
     owner = getattr(last, "owner", "last")
-    if kind is None or owner != "last" or not all(isinstance(o, Rasterize) for o in orders):
+    owned = getattr(last, "reduction", None) != "scatter"
+    if (
+        kind is None
+        or (owned and owner != "last")
+        or not all(isinstance(o, Rasterize) for o in orders)
+    ):
         raise ValueError(f"no model knows '{plan.pipeline}'")
     width = 1
     for order in orders:

@@ -30,6 +30,7 @@ from coordgraph.control.lowered import (
     WaitFlag,
 )
 from coordgraph.control.operations import (
+    AddPartial,
     Assign,
     Body,
     Epilogue,
@@ -50,6 +51,7 @@ from coordgraph.coordinates.traverse import Direction, solve
 from coordgraph.integers import ceil_div, index_symbol, minimum, operands
 from coordgraph.tilings import Tiling
 from passes.lowering.blocking import ACCUMULATOR, Block
+from passes.scatter import SHARE, cut_otherwise
 
 __all__ = ["Buffers"]
 
@@ -72,6 +74,8 @@ class _Axis:
     inside: str
     step: int
     extent: Expr
+    only: Expr | None = None
+    """The one block to take, where a share of the tile is worked on."""
 
     @property
     def here(self) -> Expr:
@@ -80,7 +84,10 @@ class _Axis:
 
     def blocks(self, *body: Operation) -> Operation:
         """Over the blocks with an element inside."""
-        return For(self.block, Integer(0), ceil_div(self.extent, Integer(self.step)), body=body)
+        blocks = ceil_div(self.extent, Integer(self.step))
+        if self.only is not None:
+            return If(Lt(self.only, blocks), (SetCoordinate(self.block, self.only, body),))
+        return For(self.block, Integer(0), blocks, body=body)
 
     def elements(self, *body: Operation) -> Operation:
         """Over the elements of a block that are inside."""
@@ -108,10 +115,17 @@ class Buffers:
     block: Block
     tiling: Tiling
     instruction: str
+    share: bool = False
+    """The operations are on a share of a tile: one row of blocks."""
+
+    def cut_tiles(self) -> None:
+        """Cut tiles into shares of a row of blocks."""
+        cut_otherwise(self.c, self.c[self.tiling.own("block.m")].fixed_size)
 
     def lower(self, body: Body, scope: Scoped) -> Iterator[Operation]:
         """Operations in a row, those on tiles lowered; what is no operation on tiles stays."""
-        pieces = [piece for op in body for piece in self._pieces(op)]
+        here = replace(self, share=SHARE in scope.known)
+        pieces = [piece for op in body for piece in here._pieces(op)]
         for on_tiles, group in groupby(pieces, lambda piece: bool(piece.tensors)):
             run = tuple(group)
             if on_tiles:
@@ -134,11 +148,13 @@ class Buffers:
                 return (self._each(f"store {op.tensor}", op.tensor, copy),)
             case SendPartial():
                 copy = CopyElements(self._total, "partials")
-                return (self._each("send", "D", copy), _Piece((), SignalFlag("flags", op.turn)))
+                signal = SignalFlag("flags", op.turn, op.readers)
+                return (self._each("send", "D", copy), _Piece((), signal))
             case ReceivePartial():
-                add = self._update("receive", "D", AccumulateFragment(ELEMENT, "partials", ()))
                 wait = _Piece((), WaitFlag("flags", op.turn))
-                return (wait, add, _Piece((), ClearFlag("flags")))
+                return (wait, self._add_partial(), _Piece((), ClearFlag("flags")))
+            case AddPartial():
+                return (self._add_partial(),)
             case _:
                 return (_Piece((), op),)
 
@@ -168,6 +184,10 @@ class Buffers:
         body = self._columns.blocks(self._rows.blocks(*block))
         return _Piece(("A", "B"), Scope("multiply", (body,)))
 
+    def _add_partial(self) -> _Piece:
+        """Add what another workgroup has left."""
+        return self._update("receive", "D", AccumulateFragment(ELEMENT, "partials", ()))
+
     def _epilogue(self, tensor: str) -> tuple[_Piece, ...]:
         """`acc = alpha·acc + beta·C`."""
         scale = self._update("scale", "D", ScaleFragment(ELEMENT, (), "alpha"))
@@ -188,7 +208,8 @@ class Buffers:
 
     @property
     def _rows(self) -> _Axis:
-        return self._axis("block.m", "block.row", self.block.rows, "tile.rows")
+        rows = self._axis("block.m", "block.row", self.block.rows, "tile.rows")
+        return replace(rows, only=index_symbol(SHARE)) if self.share else rows
 
     @property
     def _columns(self) -> _Axis:

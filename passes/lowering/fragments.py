@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass
+from math import prod
 
 from sympy import Integer
 
@@ -19,12 +20,15 @@ from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.tilings import Tiling, Tilings
 from passes.lowering.control import Accumulator, at, unrolled
 from passes.lowering.staging import Operand
+from passes.scatter import SHARE, cut_otherwise
 
 __all__ = ["LANES", "MMA_K", "MMA_M", "PAIR_N", "WarpGrid", "choose_warps"]
 
 MMA_M, MMA_K, LANES = 16, 16, 32
 PAIR_N = 16
 """One ldmatrix.x4 of B feeds two instructions of n = 8."""
+REGISTERS = ("fragment.m", "fragment.n", "acc.eighth", "acc.half")
+"""What tells the pairs of an accumulator apart."""
 MOST_ACCUMULATORS = 128
 """Accumulator registers of a thread that leave room for fragments and addresses in 255."""
 ODD, MOST_ODD_ACCUMULATORS = 64, 96
@@ -74,8 +78,15 @@ class WarpGrid:
         c.connect(Flatten((own("acc.row"), own("acc.quad")), own("lane")))
         for axis in (0, 1):
             c.connect(PassThrough(t.index("C", axis), t.index("D", axis)))
-        registers = ("fragment.m", "fragment.n", "acc.eighth", "acc.half")
-        return Accumulator(c, tuple(map(own, registers)), own("acc.pair"), t.accumulator)
+        return Accumulator(c, tuple(map(own, REGISTERS)), own("acc.pair"), t.accumulator)
+
+    def add_shares(self, c: CoordinateEditor) -> Accumulator:
+        """Cut a tile into shares of one pair of registers of every workitem."""
+        own = self.tiling.own
+        registers = tuple(map(own, REGISTERS))
+        cut_otherwise(c, prod(c[name].fixed_size for name in registers))
+        c.connect(Flatten(registers, SHARE))
+        return Accumulator(c, (), own("acc.pair"), self.tiling.accumulator)
 
     def multiply(self, c: CoordinateEditor, a: Operand, b: Operand, dtype: str) -> Body:
         """One tile's worth of matrix instructions on what shared memory holds."""

@@ -6,10 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from sympy import Integer
+
 from coordgraph import KernelGraph
 from coordgraph.control import Scoped
+from coordgraph.control.lowered import TakeFlag
 from coordgraph.control.operations import (
+    AddPartial,
     Assign,
+    AwaitPartial,
     Body,
     Epilogue,
     For,
@@ -30,6 +35,7 @@ from coordgraph.tilings import Tiling, Tilings
 from passes.base import Pass
 from passes.lowering.blocking import Block, choose_block
 from passes.lowering.buffers import Buffers
+from passes.scatter import SHARE
 
 __all__ = ["LowerToHost"]
 
@@ -39,6 +45,7 @@ ON_TILES = (
     MultiplyAccumulate,
     SendPartial,
     ReceivePartial,
+    AddPartial,
     Epilogue,
     StoreTile,
 )
@@ -100,10 +107,12 @@ class LowerToHost(Pass):
                 block = self._block(graph, tiling)
                 block.add(e.coordinates, graph.gemm, tiling)
                 instruction = f"{kind}.{graph.gemm.accumulator}x{block.lanes}"
-                buffers[tiling.accumulator] = Buffers(
-                    e.coordinates, graph.gemm, block, tiling, instruction
-                )
-            lower = _Lowering(graph.tilings, buffers)
+                own = Buffers(e.coordinates, graph.gemm, block, tiling, instruction)
+                if SHARE in e.coordinates:
+                    own.cut_tiles()
+                buffers[tiling.accumulator] = own
+            shares = e.coordinates[SHARE].fixed_size if SHARE in e.coordinates else 0
+            lower = _Lowering(graph.tilings, buffers, shares)
             body = tuple(lower.body(graph.control.root.body, graph.scope()))
             e.kernel(*body, workgroup=graph.control.root.workgroup)
         return e.graph
@@ -111,10 +120,17 @@ class LowerToHost(Pass):
 
 @dataclass(frozen=True)
 class _Lowering:
-    """Replaces operations on tiles, each by what the buffers of its accumulator make of it."""
+    """Replaces operations on tiles, each by what the buffers of its accumulator make of it.
+
+    Args:
+        tilings: of the graph.
+        buffers: by accumulator.
+        shares: into how many a tile is cut here, if it is.
+    """
 
     tilings: Tilings
     buffers: Mapping[str, Buffers]
+    shares: int
 
     def body(self, body: Body, scope: Scoped) -> Iterator[Operation]:
         """The operations with those on tiles replaced, each knowing what is bound around it."""
@@ -125,6 +141,8 @@ class _Lowering:
             for op in group:
                 match op:
                     case For():
+                        if op.dim == SHARE:
+                            op = replace(op, stop=Integer(self.shares))
                         _, inside = scope.enter_for(op)
                         yield op.with_body(*self.body(op.body, inside))
                     case SetCoordinate():
@@ -143,6 +161,8 @@ class _Lowering:
                         yield op
                     case _ if op.BODIES:
                         yield op.with_body(*self.body(op.children, scope))
+                    case AwaitPartial():
+                        yield TakeFlag("flags")
                     case _:
                         yield op
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordgraph import KernelGraph
+from coordgraph.control.graph import rewrite
 from coordgraph.control.operations import (
     Body,
     Epilogue,
@@ -17,6 +18,7 @@ from coordgraph.control.operations import (
     accumulates,
 )
 from coordgraph.gemm import Gemm
+from coordgraph.integers import index_symbol
 from coordgraph.tensors import dtype
 from coordgraph.tilings import Tiling, Tilings
 from passes.base import Pass
@@ -24,8 +26,10 @@ from passes.lowering.control import NOTHING, Accumulator, multiplied
 from passes.lowering.fragments import LANES, MMA_K, MMA_M, PAIR_N, choose_warps
 from passes.lowering.machine import cuda_machine
 from passes.lowering.pipeline import add_ring, pipelined
+from passes.lowering.scatter import ScatterLowering
 from passes.lowering.staging import CHUNK, OUTPUTS, Operand
 from passes.lowering.tables import add_tables, table_bytes
+from passes.scatter import SHARE
 
 __all__ = ["LowerToTensorCores"]
 
@@ -126,18 +130,28 @@ class LowerToTensorCores(Pass):
                         return parts[op.accumulator].accumulator.send(op.turn)
                     case ReceivePartial():
                         return parts[op.accumulator].accumulator.receive(op.turn)
-                    case Epilogue():
-                        accumulator = parts[op.accumulator].accumulator
-                        return accumulator.epilogue(op.tensor, self.vector_d)
-                    case StoreTile():
-                        accumulator = parts[op.accumulator].accumulator
-                        return (accumulator.store(op.tensor, self.vector_d),)
+                    case Epilogue() | StoreTile():
+                        return _after(op, parts[op.accumulator].accumulator, self.vector_d)
                     case _:
                         return op
 
-            tables = add_tables(c, graph)
-            lowered = graph.control.rewrite(lower)
-            e.kernel(*tables, *lowered.root.body, workgroup=lowered.root.workgroup)
+            tables, body = add_tables(c, graph), graph.control.root.body
+            if SHARE in c:
+                ((name, grid),) = grids.items()  # tiles that are shared have one shape
+                whole, share = parts[name].accumulator, grid.add_shares(c)
+                scatter = ScatterLowering(
+                    c,
+                    share,
+                    share.add("partials", PAIR),
+                    index_symbol("workitem"),
+                    grid.workitems,
+                    whole.barrier,
+                    whole.store("partials", PAIR),
+                    lambda op: _after(op, share, self.vector_d),
+                )
+                body = scatter.lower(body)
+            body = tuple(new for op in body for new in rewrite(op, lower))
+            e.kernel(*tables, *body, workgroup=graph.control.root.workgroup)
         return e.graph
 
 
@@ -173,6 +187,17 @@ def _no_warps(tilings: Tilings) -> str | None:
                 f"tile has, in blocks of {MMA_M}x{PAIR_N}; choose extents that are multiples of 64"
             )
     return None
+
+
+def _after(op: Operation, accumulator: Accumulator, width: int) -> Operation | Body:
+    """What follows a product, on the registers of an accumulator."""
+    match op:
+        case Epilogue():
+            return accumulator.epilogue(op.tensor, width)
+        case StoreTile():
+            return (accumulator.store(op.tensor, width),)
+        case _:
+            return op
 
 
 def _accumulation_loops(graph: KernelGraph) -> tuple[str, ...]:

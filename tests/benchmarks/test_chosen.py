@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import chosen
+from benchmarks.record import load
 
 RESULTS = Path(chosen.__file__).parent / "results"
 
@@ -44,3 +46,58 @@ def test_the_kept_measurements_hold_every_group() -> None:
         found = chosen.judge(json.loads(path.read_text())["rows"], "NVIDIA H200")
         assert {one.group for one in found} == set("ABCDEF")
         assert all(one.chosen <= one.best for one in found)
+
+
+def judged(group: str, best: float, preferred: float) -> chosen.Judged:
+    return chosen.Judged(group, f"{group} {best}", best, "a", preferred, "b")
+
+
+def test_means_are_geometric_and_of_groups_and_of_all() -> None:
+    found = [judged("A", 2.0, 1.0), judged("A", 0.5, 0.5), judged("B", 1.0, 0.8)]
+    said = chosen.summary(found)
+    assert list(said) == ["A", "B", "all"]
+    assert said["A"]["best"] == (pytest.approx(1.0), 0.5)
+    assert said["A"]["of_best"] == (pytest.approx(2**-0.5), 0.5)
+    assert said["B"]["chosen"] == (pytest.approx(0.8), 0.8)
+    assert said["all"]["of_best"] == (pytest.approx(0.4 ** (1 / 3)), 0.5)
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
+    monkeypatch.setattr(sys, "argv", ["chosen", *map(str, words)])
+    chosen.main()
+
+
+def test_the_command_lists_what_is_lost_most_and_writes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = row("128x256x64 data-parallel{persistent=true} on 132", 200e-6)
+    fast = row("64x64x64 data-parallel{persistent=true} on 132", 100e-6)
+    path, out = tmp_path / "sweep.json", tmp_path / "chosen.json"
+    path.write_text(json.dumps({"rows": [row("cublas", 150e-6), slow, fast]}))
+    command(monkeypatch, path, "--json", out)
+    printed = capsys.readouterr().out
+    assert "4096x4096x4096 nt: 0.500 of the best; chosen 0.750 128x256x64" in printed
+    record = load(out)
+    assert (record["kind"], record["of"]) == ("chosen", "sweep.json")
+    assert record["means"]["all"]["of_best"]["mean"] == pytest.approx(0.5)
+    assert record["rows"][0]["of_best"] == pytest.approx(0.5)
+    command(monkeypatch, path, "--worst", 0)
+    assert "of the best" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["{}", '{"rows": []}'])
+def test_files_that_say_nothing_are_refused(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "sweep.json"
+    path.write_text(text)
+    with pytest.raises(SystemExit, match=r"holds no record|has no problem"):
+        command(monkeypatch, path)
+
+
+def test_one_summary_is_of_one_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        command(monkeypatch, "a.json", "b.json", "--json", "c.json")
+    assert "of one file" in capsys.readouterr().err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,18 @@ def test_every_measure_has_help(
         main()
     assert ended.value.code == 0
     assert "python -m benchmarks" in capsys.readouterr().out
+
+
+def examples() -> list[str]:
+    files = sorted(Path(gemm.__file__).parent.glob("*.py"))
+    return [path.stem for path in files if ">>>" in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("name", examples())
+def test_examples_in_docstrings(name: str):
+    found = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))
+    assert found.attempted
+    assert not found.failed
 
 
 def test_an_unknown_measure_is_named(monkeypatch: pytest.MonkeyPatch):

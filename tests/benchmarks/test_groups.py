@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import codegen
+from benchmarks import groups
+from benchmarks.contenders import Unavailable
 from benchmarks.groups import PLANS, ours, parser, table, uneven
-from benchmarks.plans import parse_plan
-from coordgraph import Gemm, KernelGraph
+from benchmarks.plans import compile_for, parse_plan
+from benchmarks.shapes import Shape
+from coordgraph import CoordGraphError, Gemm, KernelGraph
 from passes import Pipeline
 from passes.lowering import LowerToHopper
 
@@ -41,7 +45,7 @@ def test_plans_are_for_hopper(text: str):
     assert LowerToHopper().why_not(Pipeline.parse(plan.pipeline)(problem)) is None
 
 
-def test_a_plan_is_built_once_and_launched_on_its_grid(monkeypatch: pytest.MonkeyPatch):
+def test_a_plan_is_built_for_groups_and_launched_on_its_grid(monkeypatch: pytest.MonkeyPatch):
     """The compiler is a fake; what reaches it, and the kernel, is not."""
     compiled: list[KernelGraph] = []
     launched: list[dict[str, object]] = []
@@ -58,14 +62,110 @@ def test_a_plan_is_built_once_and_launched_on_its_grid(monkeypatch: pytest.Monke
         return Kernel()
 
     monkeypatch.setattr(codegen, "compile", compile)
-    problem: Any = SimpleNamespace(dtype="bf16", sets=[("a", "b", "d")], on_device="offsets")
-    prepare = ours(parse_plan("128x128x64 stream-k on 60"), "sm_90a")
-    for _ in range(2):
-        prepare(problem)(0)
+    problem: Any = SimpleNamespace(sets=[("a", "b", "d")], on_device="offsets")
+    plans = [parse_plan(f"128x128x64 stream-k on {grid}") for grid in (60, 64)]
+    gemm = Gemm("bf16", transpose_b=True, grouped=True)
+    steps: list[int] = []
+    built = list(compile_for(plans, gemm, "sm_90a", lambda: steps.append(1)))
+    for plan, kernel in built:
+        assert ours(plan, kernel)(problem)(0) == "d"
     (graph,) = compiled
-    assert graph.gemm == Gemm("bf16", transpose_b=True, grouped=True)
-    wanted = {"a": "a", "b": "b", "out": "d", "offsets": "offsets", "workgroups": 60}
-    assert launched == [wanted, wanted]
+    assert graph.gemm == gemm
+    assert len(steps) == 2
+    wanted = {"a": "a", "b": "b", "out": "d", "offsets": "offsets"}
+    assert launched == [{**wanted, "workgroups": grid} for grid in (60, 64)]
+
+
+def test_a_plan_that_was_not_built_says_why():
+    with pytest.raises(CoordGraphError, match="no such tile"):
+        ours(parse_plan("128x128x64 stream-k"), CoordGraphError("no such tile"))(Any)
+
+
+class Made:
+    """A problem whose contenders are functions; the right result is 7."""
+
+    shape = Shape("8x8x8", 8, 8, 8)
+    sizes = (3, 5)
+    dtype = "bf16"
+
+    def __init__(self) -> None:
+        self.sets = [("a", "b", [0]), ("a", "b", [0])]
+
+    def fault(self, compute: Callable[[], Any]) -> str | None:
+        self.sets[0][2][0] = -1
+        return None if compute()[0] == 7 else "WRONG: 1 of 1 elements"
+
+
+@pytest.fixture
+def samplers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samplers that call, and take as long as their contender says."""
+
+    class Fake(groups.Sampler):
+        def __init__(self, launch: Any, sets: int, seconds: float, *, graphs: bool) -> None:
+            self.launch, self.sets = launch, sets
+
+        def sample(self, share: float = 1.0) -> float:
+            for number in range(self.sets):
+                self.launch(number)
+            return getattr(self.launch, "takes", 1e-3)
+
+    monkeypatch.setattr(groups, "Sampler", Fake)
+
+
+@pytest.mark.usefixtures("samplers")
+def test_contenders_that_are_wrong_or_fail_are_not_timed():
+    def writing(value: int, then: int, takes: float) -> groups.Prepare:
+        """Computes one value at first, another when it follows itself closely."""
+
+        def prepare(problem: Any) -> groups.Launch:
+            calls = [0]
+
+            def launch(number: int) -> Any:
+                calls[0] += 1
+                out = problem.sets[number][2]
+                out[0] = value if calls[0] <= 2 else then
+                return out
+
+            launch.takes = takes  # pyright: ignore[reportFunctionMemberAccess]
+            return launch
+
+        return prepare
+
+    def refused(problem: Any) -> groups.Launch:
+        raise Unavailable("no such library")
+
+    def broken(problem: Any) -> groups.Launch:
+        raise ZeroDivisionError("oh")
+
+    everyone: dict[str, groups.Prepare] = {
+        "cuBLAS": writing(7, 7, 2e-3),
+        "fast": writing(7, 7, 1e-3),
+        "wrong": writing(8, 8, 1e-3),
+        "wrong in a row": writing(7, 8, 1e-3),
+        "refused": refused,
+        "broken": broken,
+        "torch._grouped_mm": lambda problem: lambda number: [7],
+    }
+    options = SimpleNamespace(seconds=1e-3, graphs=True, rounds=3, regime="sustained")
+    problem: Any = Made()
+    rows = {row["name"]: row for row in groups.compete(everyone, problem, options)}
+    assert list(rows) == list(everyone)
+    assert rows["fast"]["of_cublas"] == pytest.approx(2.0)
+    assert rows["fast"]["tflops"] == pytest.approx(2 * 512 / 1e-3 * 1e-12)
+    assert {name: row.get("problem") for name, row in rows.items() if "problem" in row} == {
+        "wrong": "WRONG: 1 of 1 elements",
+        "wrong in a row": "WRONG: 1 of 1 elements",
+        "refused": "no such library",
+        "broken": "FAILED: ZeroDivisionError: oh",
+    }
+    assert {name: row["ours"] for name, row in rows.items()} == {
+        name: name not in groups.PEERS for name in everyone
+    }
+
+
+def test_grouped_mm_is_for_bf16():
+    with pytest.raises(Unavailable, match="bf16 only"):
+        groups.grouped_mm(SimpleNamespace(dtype="f16"))  # pyright: ignore[reportArgumentType]
 
 
 def test_rows_are_shown():

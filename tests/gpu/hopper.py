@@ -30,6 +30,7 @@ __all__ = [
     "LAYOUTS",
     "RANDOM",
     "SCALES",
+    "SCATTER",
     "SCHEDULES",
     "SHAPES",
     "SHARING",
@@ -104,6 +105,8 @@ RANDOM = (
     pingpong("stream-k{owner=last}", (64, 256, 64), layout="nt"),
     pingpong("two-tile-stream-k", (256, 128, 64), (2, 1, 1), layout="nn"),
     pingpong("stream-k{owner=last,reduction=turnstile}", (64, 256, 64), layout="nt"),
+    hopper("stream-k{reduction=scatter}", (256, 256, 64), (2, 1, 1), layout="tn"),
+    hopper("two-tile-stream-k{first=dp,reduction=scatter}", (128, 128, 64), layout="tt"),
 )
 SHARING = RANDOM[3:]
 """Those in which workgroups share tiles."""
@@ -127,6 +130,7 @@ SCHEDULES = (
     "rasterize{order=hilbert},stream-k{owner=last}",
     "rasterize{width=4,along=n,order=morton},data-parallel{persistent=true}",
     "grouped{groups=4},two-tile-stream-k{owner=last}",
+    "stream-k{owner=last,least_segment=4}",
 )
 SHAPES = (
     ((128, 256, 64), ALONE),
@@ -146,6 +150,32 @@ SWEEP = tuple(
     for turn, layout in enumerate(LAYOUTS)
 )
 """A Latin square: every schedule and every shape in every layout, each time another pair."""
+
+SCATTER = tuple(
+    hopper(schedule, *shape, layout)
+    for number, shape in enumerate(
+        (
+            ((256, 256, 64), (2, 1, 1)),
+            ((128, 512, 64), (1, 2, 1)),
+            ((128, 256, 64), ALONE),
+            ((128, 128, 64), ALONE),
+            ((64, 128, 64), ALONE),
+            ((512, 144, 64), (2, 1, 1)),
+            ((16, 256, 64), ALONE),
+            ((64, 128, 128), (1, 1, 2)),
+        )
+    )
+    for turn, layout in enumerate(LAYOUTS)
+    for schedule in (
+        (
+            "stream-k{reduction=scatter}",
+            "split-k{splits=7,reduction=scatter}",
+            "two-tile-stream-k{reduction=scatter}",
+            "hybrid-stream-k{first=dp,least=3,reduction=scatter}",
+        )[(number + turn) % 4],
+    )
+)
+"""Every workgroup with a piece finishes a share: each shape in each layout, schedules in turn."""
 
 TURN_SHAPES = (
     ((64, 256, 64), ALONE),

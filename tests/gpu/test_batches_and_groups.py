@@ -22,6 +22,7 @@ SCHEDULES = (
     "rasterize{width=4},data-parallel{persistent=true}",
     "stream-k",
     "stream-k{owner=last,reduction=tree}",
+    "stream-k{owner=last,least_segment=4}",
     "two-tile-stream-k{owner=last}",
     "two-tile-stream-k{first=dp,waves=contiguous}",
 )

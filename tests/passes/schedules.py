@@ -34,6 +34,8 @@ SCHEDULES: dict[str, Pass] = {
         *(StreamK(owner=owner) for owner in ("first", "last")),
         *(StreamK(owner=owner, reduction="tree") for owner in ("first", "last")),
         StreamK(least=5),
+        *(StreamK(owner=owner, least_segment=3) for owner in ("first", "last")),
+        StreamK(least_segment=2, reduction="turnstile"),
         *(
             TwoTileStreamK(owner=owner, first=first)
             for owner in ("first", "last")
@@ -42,9 +44,11 @@ SCHEDULES: dict[str, Pass] = {
         TwoTileStreamK(waves="contiguous"),
         TwoTileStreamK(owner="last", first="dp", waves="contiguous", least=6),
         TwoTileStreamK(owner="last", reduction="tree"),
+        TwoTileStreamK(owner="last", first="dp", least_segment=4),
         HybridStreamK(),
         HybridStreamK(owner="last", first="dp", reduction="tree"),
         HybridStreamK(owner="last", waves="contiguous", least=3),
+        HybridStreamK(owner="last", least_segment=2, reduction="tree"),
         *(StreamK(owner=owner, reduction="turnstile") for owner in ("first", "last")),
         TwoTileStreamK(first="dp", reduction="turnstile"),
         HybridStreamK(owner="last", reduction="turnstile"),
@@ -53,6 +57,11 @@ SCHEDULES: dict[str, Pass] = {
         SplitK(splits=7, owner="first", reduction="tree"),
         HeterogeneousTiles(),
         HeterogeneousTiles(small_m=1),
+        StreamK(reduction="scatter"),
+        StreamK(least=5, reduction="scatter"),
+        TwoTileStreamK(reduction="scatter"),
+        HybridStreamK(first="dp", waves="contiguous", reduction="scatter"),
+        SplitK(splits=4, reduction="scatter"),
     )
 }
 WHOLE_TILES = ("data-parallel", "heterogeneous-tiles")
@@ -97,6 +106,13 @@ def parameters(graph: KernelGraph, problem: Problem) -> dict[str, int]:
     """The launch arguments of a problem, as far as the graph has them."""
     values = dict(zip(("m", "n", "k", "workgroups"), problem, strict=True))
     return {name: value for name, value in values.items() if name in graph.parameters}
+
+
+def moved(name: str, depth: int) -> int:
+    """How much longer a share may be whose two borders are moved for short segments."""
+    least = schedule(name).options.get("least_segment", 1)
+    assert isinstance(least, int)
+    return min(least - 1, (depth - 1) // 2) + min(least - 1, depth // 2)
 
 
 def in_tiles(tiles_m: int, tiles_n: int, tiles_k: int, workgroups: int) -> Problem:

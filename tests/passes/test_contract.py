@@ -35,6 +35,8 @@ from tests.passes.schedules import ORDERS, SCHEDULES, symbolic
         (TwoTileStreamK(waves="both"), "waves=both is unknown; there are strided, contiguous"),
         (TwoTileStreamK(least=0), "least=0 is outside 1..2147483647"),
         (StreamK(least=2**31), "least=2147483648 is outside 1..2147483647"),
+        (StreamK(least_segment=0), "least_segment=0 is outside 1..2147483647"),
+        (HybridStreamK(least_segment=2**31), "least_segment=2147483648 is outside 1..2147483647"),
         (StreamK(reduction="none"), "reduction=none is unknown; there are peers, tree, turnstile"),
         (TwoTileStreamK(reduction=""), "reduction= is unknown; there are peers, tree, turnstile"),
         (HybridStreamK(first="both"), "first=both is unknown; there are sk, dp"),

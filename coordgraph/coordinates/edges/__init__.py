@@ -9,6 +9,7 @@ from coordgraph.coordinates.edges.flatten import Flatten
 from coordgraph.coordinates.edges.join import Join
 from coordgraph.coordinates.edges.passthrough import PassThrough
 from coordgraph.coordinates.edges.ragged import Ragged
+from coordgraph.coordinates.edges.share import Share
 from coordgraph.coordinates.edges.split import Split
 from coordgraph.coordinates.edges.sunder import Sunder
 from coordgraph.coordinates.edges.swizzle import Swizzle
@@ -26,6 +27,7 @@ __all__ = [
     "Law",
     "PassThrough",
     "Ragged",
+    "Share",
     "Sizes",
     "Split",
     "Sunder",

@@ -34,12 +34,14 @@ from coordgraph.control.operations import (
 )
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.integers import equal, index_symbol
-from passes.lowering.control import at, multiplied, unrolled
+from passes.lowering.control import Accumulator, at, multiplied, unrolled
 from passes.lowering.hopper.partials import Fixup
 from passes.lowering.hopper.ring import EMPTY, FULL, PHASE, STEP
+from passes.lowering.hopper.scatter import scatter
 from passes.lowering.hopper.tiles import DividedTile
 from passes.lowering.hopper.turns import Turns
 from passes.lowering.hopper.warpgroups import ClusterSum, add_accumulator
+from passes.scatter import SHARE
 
 __all__ = ["Consumer"]
 
@@ -68,16 +70,19 @@ class Consumer:
         vector: int,
         reads_c: bool,
     ) -> None:
-        self.c, self.stages, self.reads_c = c, stages, reads_c
+        self.c, self.stages = c, stages
         self.division = tiles[0].division  # in what every division has alike
         self.stores = tiles[0].store is not None
-        self.parts = {t.name: _Part(c, graph, t, stages, vector) for t in tiles}
+        self.parts = {t.name: _Part(c, graph, t, stages, vector, reads_c) for t in tiles}
         sums = [part.sum for part in self.parts.values() if part.sum]
         self.sum = sums[0] if sums else None
         self.turns = Turns(c, self.division) if self.division.turns > 1 else None
 
     def all(self, body: Body) -> Body:
         """The consumers' share of a whole body."""
+        for part in self.parts.values():
+            if part.scatter:
+                body = part.scatter.lower(body, part.of_sum)
         lowered = tuple(new for op in body for new in rewrite(op, self._lower))
         if self.turns:
             lowered = self.turns.share_out(lowered)
@@ -117,12 +122,9 @@ class Consumer:
                 part = self.parts[op.accumulator]
                 assert part.fixup is not None
                 return part.of_sum(part.fixup.send(op.turn))
-            case Epilogue() if not self.reads_c:
-                part = self.parts[op.accumulator]
-                return part.of_sum((part.accumulator.scale("alpha"),))
             case Epilogue():
                 part = self.parts[op.accumulator]
-                return part.of_sum(part.accumulator.epilogue(op.tensor, part.width))
+                return part.of_sum(part.epilogue(part.accumulator, op.tensor))
             case StoreTile():
                 part = self.parts[op.accumulator]
                 if part.store:
@@ -162,17 +164,25 @@ class _Part:
     """What the consumers have for tiles of one shape."""
 
     def __init__(
-        self, c: CoordinateEditor, graph: KernelGraph, tile: DividedTile, stages: int, vector: int
+        self,
+        c: CoordinateEditor,
+        graph: KernelGraph,
+        tile: DividedTile,
+        stages: int,
+        vector: int,
+        reads_c: bool,
     ) -> None:
         division, operands = tile.division, tile.operands
-        self.own, self.store = division.tiling.own, tile.store
+        self.own, self.store, self.reads_c = division.tiling.own, tile.store, reads_c
         self.accumulator = add_accumulator(c, division)
         self.sum = ClusterSum(c, division) if division.split > 1 else None
         sends = graph.control.of_kind(SendPartial)
         partials = any(op.accumulator == tile.name for op in sends)
-        self.fixup = Fixup(c, division, tile.rooms, stages) if partials else None
+        scattered = SHARE in c
+        self.fixup = Fixup(c, division, tile.rooms, stages) if partials and not scattered else None
         # A pair of accumulators lies along D's rows only where A is the left operand.
         self.width = 1 if division.swapped else min(vector, PAIR)
+        self.scatter = scatter(c, division, self.epilogue, self.width) if scattered else None
         left, right = reversed(operands) if division.swapped else operands
         self.begin = {
             **left.descriptor(c, (*division.warpgroups(division.left), self.own("acc.m"))),
@@ -192,6 +202,12 @@ class _Part:
             transpose_a=not left.along_k,
             transpose_b=not right.along_k,
         )
+
+    def epilogue(self, accumulator: Accumulator, tensor: str) -> Body:
+        """What becomes of an epilogue, on these registers."""
+        if not self.reads_c:
+            return (accumulator.scale("alpha"),)
+        return accumulator.epilogue(tensor, self.width)
 
     def of_sum(self, body: Body) -> Body:
         """What is done with the whole sum over k."""

@@ -56,6 +56,7 @@ from passes.lowering.hopper.warpgroups import ClusterSum
 from passes.lowering.machine import cuda_machine
 from passes.lowering.staging import CHUNK, OUTPUTS
 from passes.lowering.tables import add_tables, table_bytes
+from passes.scatter import SHARE
 
 __all__ = ["CONSUMERS", "LowerToHopper"]
 
@@ -129,6 +130,12 @@ class LowerToHopper(Pass):
             return (
                 f"cluster {_by(cluster)}: consumers={self.consumers} cannot add up the products of "
                 "a cluster that divides k; divide m or n"
+            )
+        if CONSUMERS[self.consumers] > 1 and SHARE in graph.coordinates:
+            return (
+                f"consumers={self.consumers} cannot finish shares of a tile, which all warpgroups "
+                "of a workgroup do together; take consumers=cooperative or a reduction other than "
+                "scatter"
             )
         return self._no_tiles(graph)
 

@@ -47,7 +47,7 @@ from passes.lowering.hopper.division import LANES, Division
 from passes.lowering.hopper.ring import EMPTY, FULL, PHASE, STEP
 from passes.lowering.hopper.warpgroups import VECTOR, Pieces
 
-__all__ = ["Fixup"]
+__all__ = ["Fixup", "tie_memory"]
 
 FIRST, SHARED = "fixup.first", "fixup.shared"
 F32_BYTES = 4
@@ -76,7 +76,8 @@ class Fixup(Pieces):
         stages: int,
     ) -> None:
         super().__init__(c, division)
-        self._tie_memory()
+        tie_memory(self)
+        c.add(Linear(FIRST, note="first of the slots that are waited for side by side"))
         home = max(rooms, key=lambda name: rooms[name])
         room = rooms[home] * ELEMENT_BYTES // F32_BYTES
         vectors, vector = c[self.vector].fixed_size, division.workitems * VECTOR
@@ -93,19 +94,6 @@ class Fixup(Pieces):
         c.add(Linear("fixup.inside", Integer(self.run), note="in a stage"))
         c.connect(Split(SHARED, ("stage", "fixup.inside"), (Integer(room), Integer(1))))
         c.connect(Tile("fixup.inside", ("fixup.place", self.workitem, self.element)))
-
-    def _tie_memory(self) -> None:
-        """Partials and flags as they lie in memory, in place of rows and columns of a tile."""
-        c, different = self.c, self.division.different
-        before = c.finish()
-        for edge in (*before.edges_below("partials"), *before.edges_below("flags")):
-            c.disconnect(edge)
-        slot, slots = (SLOT, *different), c[SLOT].size
-        assert slots is not None
-        c.replace(replace(c["flags"], size=slots * prod(c[name].fixed_size for name in different)))
-        c.connect(Tile("partials", (*slot, *self.place)))
-        c.connect(Tile("flags", slot) if different else PassThrough("flags", SLOT))
-        c.add(Linear(FIRST, note="first of the slots that are waited for side by side"))
 
     def send(self, turn: str) -> Body:
         """Store, then let one workitem publish; a barrier orders all stores before its release."""
@@ -155,3 +143,16 @@ class Fixup(Pieces):
             free(),
         )
         return (slots.with_body(unrolled(self.c, ("fixup.step",), *step)),)
+
+
+def tie_memory(pieces: Pieces) -> None:
+    """Partials and flags as they lie in memory, in place of rows and columns of a tile."""
+    c, different = pieces.c, pieces.division.different
+    before = c.finish()
+    for edge in (*before.edges_below("partials"), *before.edges_below("flags")):
+        c.disconnect(edge)
+    slot, slots = (SLOT, *different), c[SLOT].size
+    assert slots is not None
+    c.replace(replace(c["flags"], size=slots * prod(c[name].fixed_size for name in different)))
+    c.connect(Tile("partials", (*slot, *pieces.place)))
+    c.connect(Tile("flags", slot) if different else PassThrough("flags", SLOT))

@@ -10,7 +10,9 @@ from collections.abc import Callable
 
 from coordgraph.control.graph import rewrite
 from coordgraph.control.operations import (
+    AddPartial,
     Assign,
+    AwaitPartial,
     Body,
     Epilogue,
     For,
@@ -29,6 +31,8 @@ CONSUMED = (
     InitAccumulator,
     MultiplyAccumulate,
     SendPartial,
+    AwaitPartial,
+    AddPartial,
     Epilogue,
     StoreTile,
 )

@@ -35,6 +35,7 @@ CLUSTER = ("cluster.m", "cluster.n", "cluster.k")
 ORDER = "barrier.order"
 EACH = (ops.CopyBox, ops.Advance)
 """What loops that are written out do once for every part."""
+BATCH, SHARE = "partial.batch", index_symbol("fixup.share")
 Ready = Callable[[], bool]
 Agent = Iterator[Ready]
 Place = tuple[int, int]
@@ -95,6 +96,8 @@ class Workgroup:
     boxes: dict[Stage, dict[int, Box]] = field(default_factory=dict[Any, Any])
     """By their place in the stage."""
     named: Counter[int] = field(default_factory=Counter[int])
+    met: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
+    """Flags that those had taken who came to a named barrier."""
     multiplying: set[int] = field(default_factory=set[int])
     """Warpgroups in their main loops."""
     reading: dict[int, deque[set[Stage]]] = field(default_factory=dict[int, Any])
@@ -139,6 +142,8 @@ class Hopper:
         self.stored: dict[Place, list[Step]] = {}
         self.accumulators: dict[Place, str] = {}
         """Whose sums were stored there."""
+        self.finished: Counter[tuple[int, int, int]] = Counter()
+        """Shares of a tile that each workgroup, rank and warpgroup has finished."""
         self.epilogues: list[tuple[int, int, int]] = []
         """Workgroup, rank and warpgroup of everything stored."""
         self.memory: dict[int, list[Workgroup]] = {}
@@ -206,6 +211,11 @@ class Role:
         self.issued: set[Stage] = set()
         self.unfenced = False
         """Plain loads have read what the copy engine may overwrite."""
+        self.taken: set[int] = set()
+        """Flags that single workitems have acquired."""
+        self.acquired: set[int] = set()
+        """Flags that all workitems have."""
+        self.read: set[tuple[int, int]] = set()
         self.own.reading[warpgroup] = deque()
 
     @property
@@ -233,7 +243,9 @@ class Role:
     def _run(self, node: Node) -> Agent:
         symbol = self.machine.graph.coordinates.symbol
         match node.op:
-            case For(unroll=True) if not any(isinstance(n.op, EACH) for n in node.walk()):
+            case For(unroll=True, dim=dim) if not (
+                dim.startswith(BATCH) or any(isinstance(n.op, EACH) for n in node.walk())
+            ):
                 assert node.loop is not None  # the first of a product's parts stands for all
                 with self.binding(node.loop.symbol, self.value(node.loop.start)):
                     yield from self.run(node.body)
@@ -311,7 +323,10 @@ class Role:
             everybody = max(1, op.workitems // WARPGROUP)  # one warp of the producer
             named[number] += 1
             round = -(-named[number] // everybody)
+            met = self.own.met.setdefault(number, set())
+            met |= self.taken
             yield lambda: named[number] >= round * everybody
+            self.acquired |= met
 
     def _counted(self, role: str) -> None:
         self.own.steps.setdefault(role, []).append(self.env[index_symbol("ring.step")])
@@ -414,7 +429,15 @@ class Role:
     def do_SignalFlag(self, node: Node, op: elements.SignalFlag) -> Agent:
         flag = self.place(node, op.flag)
         assert not self.machine.flags[flag], "a flag is raised that is up"
-        self.machine.flags[flag] = self._raised(node, op.turn)
+        readers = self.value(node.scope.resolve(op.readers))
+        self.machine.flags[flag] = self._raised(node, op.turn) if op.turn else readers
+        yield lambda: True
+
+    def do_TakeFlag(self, node: Node, op: elements.TakeFlag) -> Agent:
+        flags, flag = self.machine.flags, self.place(node, op.flag)
+        yield lambda: flags[flag] > 0
+        flags[flag] -= 1
+        self.taken.add(flag)
         yield lambda: True
 
     def _raised(self, node: Node, turn: str) -> int:
@@ -422,6 +445,8 @@ class Role:
         return 1 + (self.place(node, turn) if turn else 0)
 
     def do_AccumulateFragment(self, node: Node, op: elements.AccumulateFragment) -> None:
+        if op.source == "partials":
+            self._add_share(node)
         if op.source != "fixup.shared":
             return
         self.unfenced = True
@@ -434,6 +459,20 @@ class Role:
         if begins:  # stands for the rest
             own = 0 if self.machine.turns else self.warpgroup
             self.sum = [*self.sum, *self.machine.partials.pop(first + 4 * WARPGROUP * own)]
+
+    def _add_share(self, node: Node) -> None:
+        """Add what one access brings of a piece; the first access of it stands for all."""
+        flag, share = self.place(node, "flags"), self.env[SHARE]
+        assert flag in self.acquired, "a piece is read before it may be"
+        with self.binding(SHARE, 0):
+            first = self.place(node, "partials")
+        assert (first, share) not in self.read, "a piece of a share is added twice"
+        self.read.add((first, share))
+        assert first in self.machine.partials, "a piece is read before it is there"
+        self.sum = [*self.sum, *self.machine.partials[first]]
+
+    def do_ZeroFragment(self, node: Node, op: elements.ZeroFragment) -> None:
+        self.sum = []
 
     def do_StoreFragment(self, node: Node, op: elements.StoreFragment) -> None:
         if op.destination == "partials":
@@ -453,4 +492,6 @@ class Role:
         assert place not in self.machine.stored, "a tile is stored twice"
         self.machine.stored[place] = self.sum
         self.machine.accumulators[place] = accumulator
-        self.machine.epilogues.append((self.number, self.rank, self.warpgroup))
+        here = self.number, self.rank, self.warpgroup
+        self.machine.epilogues.append(here)
+        self.machine.finished[here] += SHARE.name in node.scope.known

@@ -46,6 +46,8 @@ QUICK = (
     Configuration((96, 96, 48), vectors=Vectors(1, 1, 1), architecture="sm_89"),
     Configuration((16, 16, 16), (StreamK(workgroups=7),), architecture="sm_120"),
     Configuration((128, 128, 32), (HybridStreamK(owner="last"),), "nt"),
+    Configuration((128, 128, 32), (TwoTileStreamK(least_segment=4, reduction="turnstile"),), "tn"),
+    boxed((128, 256, 64), layout="nt", schedule=StreamK(owner="last", least_segment=8)),
     boxed((128, 256, 64), schedule=HybridStreamK(owner="last")),
     Configuration((128, 128, 32), (Rasterize(order="hilbert"), StreamK(owner="last"))),
     Configuration((64, 64, 64), (Grouped(groups=4), StreamK()), "tn"),

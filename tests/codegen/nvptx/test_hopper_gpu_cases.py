@@ -11,6 +11,7 @@ from tests.gpu.hopper import (
     DIFFERENT_D,
     LAYOUTS,
     RANDOM,
+    SCATTER,
     SCHEDULES,
     SHAPES,
     SWEEP,
@@ -28,7 +29,7 @@ from tests.gpu.hopper import (
 )
 from tests.gpu.kernels import Spec
 
-SWEPT = (*SWEEP, *TURNS)
+SWEPT = (*SWEEP, *TURNS, *SCATTER)
 NEEDED = (
     *code_of(RANDOM, random_cases),
     *code_of_d(),

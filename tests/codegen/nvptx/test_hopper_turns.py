@@ -82,7 +82,7 @@ def play(graph: KernelGraph, problem: tuple[int, int, int, int], seed: int = 0) 
     in_order = any(
         "owner=last" in step
         or "data-parallel" in step
-        or ("split-k" in step and "owner=first" not in step)
+        or ("split-k" in step and "owner=first" not in step and "scatter" not in step)
         for step in graph.log
     )
     resident = 2 if in_order else EVERYBODY
@@ -107,7 +107,11 @@ def covered(machine: Hopper, tiles: tuple[int, int, int]) -> None:
         assert (row // (rows // m), column // (columns // n)) == part
         found.add(part)
     assert found == parts
-    assert len(machine.stored) == len(parts) * machine.team
+    # A tile is stored as a whole, or share by share.
+    coordinates, count = machine.graph.coordinates, sum(machine.finished.values())
+    shares = coordinates["fixup.share"].fixed_size if "fixup.share" in coordinates else 1
+    assert count % (machine.team * shares) == 0
+    assert len(machine.stored) - count + count // shares == len(parts) * machine.team
     assert not any(machine.flags.values())
     for memory in (memory for ranks in machine.memory.values() for memory in ranks):
         steps = dict(memory.steps)

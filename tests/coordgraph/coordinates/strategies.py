@@ -22,6 +22,7 @@ from coordgraph.coordinates.edges import (
     Join,
     PassThrough,
     Ragged,
+    Share,
     Sizes,
     Split,
     Sunder,
@@ -88,6 +89,17 @@ def tile(draw: st.DrawFn) -> Case:
     whole = draw(st.integers(1, 40))
     covers = -(-whole // prod(inner)) + draw(st.integers(0, 1))
     return Tile("u0", names("d", 1 + len(inner))), (whole,), (covers, *inner)
+
+
+@strategy(Share)
+def share(draw: st.DrawFn) -> Case:
+    depth, length = draw(st.integers(1, 6)), draw(st.integers(1, 8))
+    before = draw(st.integers(0, depth - 1))
+    behind = draw(st.integers(0, depth - 1 - before))
+    edge = Share("u0", names("d", 3), *map(Integer, (length, depth, before, behind)))
+    whole = depth * draw(st.integers(1, 3))
+    covers = -(-whole // length) + draw(st.integers(0, 1))
+    return edge, (whole,), (covers, whole, length + before + behind + draw(st.integers(0, 1)))
 
 
 def nested(draw: st.DrawFn) -> tuple[list[int], list[int]]:

@@ -52,7 +52,7 @@ def test_measurements_are_read(path: Path, truth: Constants):
 def test_a_fit_gets_nearer(path: Path):
     measured = Measurements.read([path])
     before = quality(measured, constants_of())
-    after = quality(measured, fit(measured, constants_of(), rounds=15, starts=1))
+    after = quality(measured, fit(measured, constants_of()))
     assert before.error > 0.2
     assert after.error < before.error / 3
     assert after.largest < 0.05
@@ -62,7 +62,7 @@ def test_the_command_writes_a_device(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(calibrate, "FOLDER", tmp_path)
-    monkeypatch.setattr(calibrate, "ROUNDS", 2)
+    monkeypatch.setattr(calibrate, "MOST_ROUNDS", 2)
     arguments = [str(path), "--device", "A GPU", "--processors", "100", "--write"]
     calibrate.main(arguments)
     found = Constants.from_json((tmp_path / "a-gpu.json").read_text())

@@ -1,0 +1,113 @@
+"""What can be counted of a schedule before anything runs: who does how much, and what it costs.
+
+Traced from the graph by the interpreter, so every figure is exact, for any schedule whose tiles are
+all alike.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import cache
+from math import prod
+
+from coordgraph import Gemm, KernelGraph
+from coordgraph.integers import evaluate
+from coordgraph.interpreter import trace
+from coordgraph.tensors import Role
+from coordgraph.tensors import dtype as dtype_named
+from passes import Pipeline
+
+__all__ = ["Counts", "busiest", "count", "has_grid", "plane"]
+
+Tile = tuple[int, int, int]
+WORKSPACE = (Role.PARTIALS, Role.FLAGS)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """A schedule on a problem and a device.
+
+    Args:
+        tiles: of the output.
+        grid: workgroups that are launched.
+        busiest: iterations (k tiles) of the processor that has most.
+        utilisation: all iterations by what the processors could do in the time of the busiest.
+        fix_ups: partial tiles that are received and added.
+        workspace_bytes: for partial tiles and flags.
+    """
+
+    tiles: int
+    grid: int
+    busiest: int
+    utilisation: float
+    fix_ups: int
+    workspace_bytes: int
+
+    def json(self) -> dict[str, float]:
+        return asdict(self)
+
+
+@cache
+def scheduled(schedule: str, tile: Tile, dtype: str) -> KernelGraph:
+    """The graph of a schedule for every size; PassError, ParseError where there is none."""
+    return Pipeline.parse(schedule)(Gemm(dtype).graph(tile))
+
+
+def has_grid(schedule: str, tile: Tile, dtype: str = "bf16") -> bool:
+    """Whether the number of workgroups is a launch argument."""
+    return "workgroups" in scheduled(schedule, tile, dtype).parameters
+
+
+def busiest(iterations: Iterable[int], processors: int) -> int:
+    """Iterations of the processor that has most; who is free first takes the next workgroup.
+
+    Workgroups begin in order. Epilogues, and waiting for partials, take no time.
+
+    >>> busiest([4] * 7, 3), busiest([5, 1, 1, 1], 2)
+    (12, 5)
+    """
+    free = [0] * processors
+    for length in iterations:
+        heapq.heapreplace(free, free[0] + length)
+    return max(free)
+
+
+def count(
+    schedule: str, tile: Tile, size: tuple[int, int, int], processors: int, dtype: str = "bf16"
+) -> Counts:
+    """Count for a size m, n, k; a grid that can be chosen has a workgroup on every processor.
+
+    Raises:
+        PassError, ParseError: there is no such schedule.
+    """
+    graph = scheduled(schedule, tile, dtype)
+    values: dict[str, int] = dict(zip(("m", "n", "k"), size, strict=True))
+    if "workgroups" in graph.parameters:
+        values["workgroups"] = processors
+    found = trace(graph, values)
+    known = graph.parameters.evaluate({"read_c": 0, **values})
+    most = busiest(found.iterations, processors)
+    return Counts(
+        tiles=prod(found.tiles[:-1]),
+        grid=len(found.workgroups),
+        busiest=most,
+        utilisation=prod(found.tiles) / (most * processors),
+        fix_ups=len(found.receives),
+        workspace_bytes=sum(
+            int(evaluate(tensor.elements, known)) * dtype_named(tensor.dtype).bytes
+            for tensor in graph.tensors
+            if tensor.role in WORKSPACE
+        ),
+    )
+
+
+def plane(tiles: int) -> tuple[int, int]:
+    """Rows and columns of so many tiles, as nearly a square as their factors allow.
+
+    >>> plane(132), plane(133), plane(131)
+    ((11, 12), (7, 19), (1, 131))
+    """
+    rows = max(d for d in range(1, tiles + 1) if tiles % d == 0 and d * d <= tiles)
+    return rows, tiles // rows

@@ -1,0 +1,112 @@
+"""Reduce-scatter on Hopper: few tiles in many pieces, the same bits whenever and whatever runs.
+
+Kernels are made as shipped, without a watchdog: run with `--timeout-method=thread`.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import pytest
+
+from codegen.nvptx.driver import device
+from coordgraph import LaunchError
+from tests.gpu import hopper
+from tests.gpu.hopper import SCATTER, Case, has_open_grid
+from tests.gpu.kernels import Problem, Spec, flags_are_down, kernel, poison_partials
+from tests.gpu.test_hopper import Lane, Launched, all_right, race
+from tests.support.gpu import require_gpu
+
+torch: Any = pytest.importorskip("torch")
+
+TALL = ((512, 512, 16384), (128, 256, 65536), (264, 520, 8200), (8, 1032, 4104), (72, 8, 30008))
+"""Few tiles, many k tiles; ragged ones too."""
+SCALES = ((1.0, 0.0), (0.5, -2.0))
+QUICK = SCATTER[::5]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _on_hopper() -> None:
+    require_gpu()
+    if device(0).architecture != "sm_90a":
+        pytest.skip(f"these kernels are for sm_90a, this is {device(0).architecture}")
+
+
+@pytest.fixture(scope="module")
+def _code(_on_hopper: None) -> None:
+    hopper.warm(hopper.code_of(SCATTER, cases))
+
+
+def cases(spec: Spec) -> list[Case]:
+    """On the whole device with and without C; on few workgroups, where the grid is open."""
+    found = [Case(spec, shape, 3, *scale) for shape in TALL for scale in SCALES]
+    if has_open_grid(spec):
+        found += [Case(spec, TALL[2], 5, 1.0, 0.0, workgroups) for workgroups in (1, 2, 5, 31)]
+    return [case for case in found if fits(case)]
+
+
+def fits(case: Case) -> bool:
+    """All workgroups of split-k are there at once; else the launch would be refused."""
+    (schedule,) = (step for step in case.spec.schedule if hasattr(step, "reduction"))
+    splits = getattr(schedule, "splits", 0)
+    m, n, _ = case.shape
+    rows, columns, _ = case.spec.tile
+    return -(-m // rows) * -(-n // columns) * splits <= 100 // prod(case.spec.cluster or ())
+
+
+@pytest.mark.usefixtures("_code")
+@pytest.mark.parametrize("spec", SCATTER, ids=str)
+def test_tall_products(spec: Spec):
+    """Right, and the same bits the second time; workspaces and outputs hold NaN before."""
+    ours = cases(spec)
+    assert len(ours) >= 2
+    first, again = ([Launched(case) for case in ours] for _ in range(2))
+    all_right(first)
+    all_right(again)
+    for one, two in zip(first, again, strict=True):
+        assert torch.equal(one.out, two.out), f"{one.case}: another result the second time"
+    assert flags_are_down(kernel(spec))
+
+
+def shapes_of(spec: Spec) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Two problems that it may be given on the whole device."""
+    shapes = dict.fromkeys(case.shape for case in cases(spec) if not case.workgroups)
+    one, other, *_ = shapes
+    return one, other
+
+
+@pytest.mark.usefixtures("_code")
+@pytest.mark.parametrize("spec", QUICK, ids=str)
+def test_two_streams_at_once(spec: Spec):
+    """Both kernels need all workgroups at the same time: one waits for the other to end."""
+    one, other = shapes_of(spec)
+    race([Lane(Problem.make(spec, one)), Lane(Problem.make(spec, other, seed=1))], 20)
+
+
+@pytest.mark.usefixtures("_code")
+@pytest.mark.parametrize("spec", QUICK, ids=str)
+def test_hundred_replays(spec: Spec):
+    """Of a CUDA graph: the last reader leaves every flag as the next launch needs it."""
+    problem = Problem.make(spec, shapes_of(spec)[0])
+    expected, out = problem.run(), problem.out()
+    problem.check(expected)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernel(spec)(problem.a, problem.b, out=out)
+    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+    for _ in range(100):
+        poison_partials(kernel(spec))
+        out.fill_(float("nan"))
+        graph.replay()
+        wrong += (out != expected).sum()
+    assert int(wrong) == 0
+    assert flags_are_down(kernel(spec))
+
+
+@pytest.mark.usefixtures("_code")
+def test_more_workgroups_than_there_is_room_for_are_refused():
+    spec = next(spec for spec in SCATTER if has_open_grid(spec))
+    problem = Problem.make(spec, TALL[0])
+    with pytest.raises(LaunchError, match=r"wait for each other.*a reduction other than scatter"):
+        kernel(spec)(problem.a, problem.b, out=problem.out(), workgroups=5000)
