@@ -369,8 +369,8 @@ class _Recorder:
                 *tile, exists = work.tile(env)
                 kind = Finish if isinstance(op, Epilogue) else Store
                 if exists:
-                    tile, share = _first(tile, work.span), work.share(env)
-                    self.events.append(kind(self.workgroup, tile, *share, work.span))
+                    at = (self.workgroup, _first(tile, work.span), *work.share(env))
+                    self.events.append(kind(*at, span=work.span))
             case _:
                 pass
         yield from ()

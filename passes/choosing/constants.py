@@ -44,7 +44,6 @@ class Constants:
         outside: what an iteration takes longer where narrow boxes lie wholly outside B.
         l2_rate, dram_rate: bytes a second of all.
         pull_rate: those of one workgroup that come from memory.
-        resident: the share of small operands that a launch finds in the L2 cache.
         lockstep: what reading takes longer where workgroups are all at the same depth.
         again: of the larger operand, what asking twice as often for it costs as if it were read.
         dram_seconds: until the first bytes come from memory.
@@ -89,7 +88,6 @@ class Constants:
     l2_rate: float = 7.5e12
     dram_rate: float = 4.3e12
     pull_rate: float = 36e9
-    resident: float = 0.5
     lockstep: float = 1.08
     again: float = 0.2
     dram_seconds: float = 0.5e-6

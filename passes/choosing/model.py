@@ -177,12 +177,10 @@ def cost(t: Table, c: Constants) -> Cost:
     traffic = _traffic(t, s, grid, asked, c, mixed=streamed & ~aligned, streams=share * grid)
     stored = t.m * t.n * t.out_bytes
     partial = np.where(shared, grid * s.workgroups * s.partial_bytes, 0)
-    # A launch finds something of operands that fit the cache; the rest is read at the rate of the
-    # memory, or of those who read, if they are few.
-    room = np.maximum(1 - (t.m * t.k + t.n * t.k) * ELEMENT / c.cache_bytes, 0)
-    traffic = traffic * (1 - np.minimum(c.resident * room, 1))
+    # A few workgroups do not keep the memory busy. That shows where operands exceed the cache.
     readers = np.where(t.schedule <= 1, np.minimum(s.tiles, grid), grid) * s.workgroups
-    rate = np.minimum(c.dram_rate, c.pull_rate * readers)
+    fit = (t.m * t.k + t.n * t.k) * ELEMENT < c.cache_bytes
+    rate = np.where(fit, c.dram_rate, np.minimum(c.dram_rate, c.pull_rate * readers))
     # Workgroups that are all at the same depth meet in the same channels of the memory.
     staggered = streamed & ~aligned
     meet = np.where(staggered, 1, c.lockstep)
