@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from sympy import Expr
@@ -17,6 +18,7 @@ from coordgraph.gemm import Gemm
 from coordgraph.parameters import LARGEST_INDEX, Parameters
 from coordgraph.tables import Table
 from coordgraph.tensors import Tensor
+from coordgraph.tilings import Tilings
 
 __all__ = ["KernelEditor", "KernelGraph"]
 
@@ -69,6 +71,11 @@ class KernelGraph:
         names = ("A.index.0", "B.index.1", "A.index.1")
         m, n, k = (self.coordinates[name].fixed_size for name in names)
         return m, n, k
+
+    @cached_property
+    def tilings(self) -> Tilings:
+        """The macro tiles of each accumulator: there may be several shapes in one kernel."""
+        return Tilings.of(self)
 
     def tensor(self, name: str) -> Tensor:
         """A tensor by name."""

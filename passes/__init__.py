@@ -3,6 +3,7 @@
 from passes.base import PASSES, Pass
 from passes.data_parallel import DataParallel
 from passes.grouped import Grouped
+from passes.heterogeneous_tiles import HeterogeneousTiles
 from passes.hybrid_stream_k import HybridStreamK
 from passes.pipeline import Pipeline
 from passes.rasterize import Rasterize
@@ -15,6 +16,7 @@ __all__ = [
     "PASSES",
     "DataParallel",
     "Grouped",
+    "HeterogeneousTiles",
     "HybridStreamK",
     "Pass",
     "Pipeline",

@@ -133,7 +133,7 @@ def _bar(trace: Trace, workgroup: int, busiest: int) -> Text:
         return Text("idle", "dim")
     for position, segment in enumerate(trace.of(workgroup)):
         start = done * WIDTH // busiest
-        done += segment.k_count
+        done += segment.iterations
         width = done * WIDTH // busiest - start
         bar.append(GLYPHS[segment.role] * width, STYLES[segment.role][position % 2])
     return bar

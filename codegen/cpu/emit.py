@@ -15,6 +15,7 @@ from llvmlite import ir
 
 from codegen.cpu.elements import Elements, float_type
 from codegen.expressions import Expressions
+from codegen.places import places
 from codegen.walker import Fragments, Walker
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control import lowered as ops
@@ -59,9 +60,10 @@ class HostWalker(Walker):
         self.accumulator = graph.gemm.accumulator
         self.buffers: dict[str, int] = {}
         self.buffer_bytes = 0
-        for shared in graph.coordinates.of_kind(Shared):
-            self.buffers[shared.id] = self.buffer_bytes
-            size = shared.fixed_size * dtype(self.accumulator).bytes
+        element = dtype(self.accumulator).bytes
+        memory = graph.coordinates.of_kind(Shared)
+        for _, names, size in places(memory, lambda shared: shared.fixed_size * element):
+            self.buffers |= dict.fromkeys(names, self.buffer_bytes)
             self.buffer_bytes += -(-size // LINE) * LINE
 
     @property

@@ -9,7 +9,8 @@ from typing import Any
 from llvmlite import ir
 from sympy import Expr, Integer
 
-from codegen.nvptx.emit import CudaWalker, map_argument
+from codegen.nvptx.boxes import map_argument
+from codegen.nvptx.emit import CudaWalker
 from codegen.nvptx.instructions import F32, I1, I16, I32, I64
 from codegen.nvptx.wgmma import HopperInstructions
 from coordgraph.control import asynchronous as ops
@@ -98,7 +99,8 @@ class HopperWalker(CudaWalker):
         self.ptx.allow_next_launch()
 
     def emit_PrefetchMap(self, node: Node, op: ops.PrefetchMap) -> None:
-        self.ptx.prefetch_map(self._map(op.tensor))
+        for box in self.boxes[op.tensor]:
+            self.ptx.prefetch_map(self._map(op.tensor, box))
 
     def emit_WaitBarrier(self, node: Node, op: ops.WaitBarrier) -> None:
         parity = self._narrow(node.place(op.phase).values[0], node)
@@ -110,15 +112,16 @@ class HopperWalker(CudaWalker):
         """A resolved index as 32 bits."""
         return self.expressions.widen(self.number(index, node), 32, index, node.scope.ranges)
 
-    def _map(self, tensor: str) -> ir.Value:
+    def _map(self, tensor: str, box: tuple[int, ...]) -> ir.Value:
         """The address of a tensor map."""
-        return self.builder.ptrtoint(self.given[map_argument(tensor)], I64)
+        number = self.boxes[tensor].index(box)
+        return self.builder.ptrtoint(self.given[map_argument(tensor, number)], I64)
 
     def emit_CopyBox(self, node: Node, op: ops.CopyBox) -> None:
         at = [self._narrow(node.place(dim).values[0], node) for dim in op.source]
         target, barrier = self._shared(node, op.destination), self._shared(node, op.barrier)
         receivers = self._ranks(node, op.receivers) if op.receivers else None
-        self.ptx.copy_box(target, self._map(op.tensor), at, barrier, receivers)
+        self.ptx.copy_box(target, self._map(op.tensor, op.box), at, barrier, receivers)
 
     def emit_CopyRun(self, node: Node, op: ops.CopyRun) -> None:
         source, _ = self._address(node, op.source)
@@ -142,7 +145,7 @@ class HopperWalker(CudaWalker):
 
     def emit_StoreBox(self, node: Node, op: ops.StoreBox) -> None:
         at = [self._narrow(node.place(dim).values[0], node) for dim in op.destination]
-        self.ptx.store_box(self._shared(node, op.source), self._map(op.tensor), at)
+        self.ptx.store_box(self._shared(node, op.source), self._map(op.tensor, op.box), at)
 
     def emit_CommitStores(self, node: Node, op: ops.CommitStores) -> None:
         self.ptx.commit_stores()

@@ -10,25 +10,23 @@ from llvmlite import ir
 from sympy import Integer
 
 from codegen.expressions import Expressions
+from codegen.nvptx.boxes import boxes_of, map_argument
+from codegen.nvptx.fragments import BARRIER_BYTES, FragmentWalker
 from codegen.nvptx.instructions import F32, I1, I32, I64, Instructions, pointer
-from codegen.walker import Fragments, Walker
+from codegen.places import places
+from codegen.walker import Fragments
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control import lowered as ops
-from coordgraph.control.asynchronous import CopyBox, StoreBox
 from coordgraph.control.resolve import Node
 from coordgraph.coordinates.dimensions import Cluster, Shared, WarpNumber, Workitem
 from coordgraph.integers import Load
-from coordgraph.tensors import Role, dtype
+from coordgraph.tensors import Role
 
-__all__ = ["KERNEL_NAME", "CudaWalker", "map_argument"]
+__all__ = ["KERNEL_NAME", "CudaWalker"]
 
 KERNEL_NAME = "gemm"
 GLOBAL, SHARED = 1, 3
-MMA_REGISTERS = {"a": 4, "b": 2, "acc": 4}
-BARRIER_BYTES, WARP = 8, 32
-NARROWEST_LOAD = 4
-"""What a load counts at least, in bytes: narrow ones need an address and a guard too."""
-WIDEST_LOAD, WIDE_DISCOUNT = 16, 8
+WARP = 32
 WIDEST_COPY = 16
 """Bytes of the widest cp.async."""
 SHARED_ALIGN = 1024
@@ -36,12 +34,7 @@ SHARED_ALIGN = 1024
 TENSOR_MAP = ir.ArrayType(ir.IntType(8), 128)
 
 
-def map_argument(tensor: str) -> str:
-    """The kernel argument that describes a tensor to the copy engine."""
-    return f"{tensor}.map"
-
-
-class CudaWalker(Walker):
+class CudaWalker(FragmentWalker):
     """Builds the LLVM module of a kernel lowered to tensor cores.
 
     Args:
@@ -54,28 +47,23 @@ class CudaWalker(Walker):
     def __init__(
         self, graph: KernelGraph, *, watchdog: bool = False, bytes_in_flight: int = 32
     ) -> None:
-        super().__init__(graph)
-        self.bytes_in_flight = bytes_in_flight
+        super().__init__(graph, bytes_in_flight)
         self.watchdog = watchdog
         (workitem,) = graph.coordinates.of_kind(Workitem)
         self.threads = workitem.fixed_size
         self.cluster = prod(d.fixed_size for d in graph.coordinates.of_kind(Cluster))
         """CUDA's workgroups for each of the schedule's."""
-        self.offsets: dict[str, int] = {}
         self.shared_bytes = 0
         memory = graph.coordinates.of_kind(Shared)
-        own = [shared for shared in memory if not shared.within]
-        for shared in sorted(own, key=lambda shared: not shared.barriers):
-            align = BARRIER_BYTES if shared.barriers else SHARED_ALIGN
-            self.offsets[shared.id] = -(-self.shared_bytes // align) * align
-            self.shared_bytes = self.offsets[shared.id] + shared.fixed_size * self._bytes(shared.id)
-        self.offsets |= {x.id: self.offsets[x.within] for x in memory if x.within}
-        self.loaded = 0
+        found = places(memory, lambda shared: shared.fixed_size * self._bytes(shared.id))
+        for home, names, size in sorted(found, key=lambda place: not place[0].barriers):
+            align = BARRIER_BYTES if home.barriers else SHARED_ALIGN
+            first = -(-self.shared_bytes // align) * align
+            self.offsets |= dict.fromkeys(names, first)
+            self.shared_bytes = first + size
         copies = graph.control.of_kind(ops.CopyElements)
         self.narrow = any(c.width * self._bytes(c.source) < WIDEST_COPY for c in copies)
-        moves = (*graph.control.of_kind(CopyBox), *graph.control.of_kind(StoreBox))
-        self.boxes = {op.tensor: op.box for op in moves}
-        """The tensors that the copy engine moves, and the elements of a box, contiguous first."""
+        self.boxes = boxes_of(graph)
 
     def build(self) -> ir.Module:
         """The module."""
@@ -85,16 +73,18 @@ class CudaWalker(Walker):
         self.function.calling_convention = "ptx_kernel"
         self.function.type = pointer(0)  # untyped, as every pointer here
         self._annotate(module, self.function)
-        self.given: dict[str, ir.Value] = {}
+        self.given = {}
         for tensor in self.graph.tensors:
             argument = self._add_argument(tensor.name, pointer(GLOBAL))
             if tensor.role is Role.INPUT:
                 argument.add_attribute("noalias")
-        for tensor in self.boxes:
-            # A parameter that stays where the driver put it: the copy engine reads it there.
-            argument = self._add_argument(map_argument(tensor), TENSOR_MAP.as_pointer())
-            argument.attributes.align = 64
-            set.update(argument.attributes, ("byval", '"nvvm.grid_constant"'))
+        for tensor, boxes in self.boxes.items():
+            for number in range(len(boxes)):
+                # A parameter that stays where the driver put it: the copy engine reads it there.
+                name = map_argument(tensor, number)
+                argument = self._add_argument(name, TENSOR_MAP.as_pointer())
+                argument.attributes.align = 64
+                set.update(argument.attributes, ("byval", '"nvvm.grid_constant"'))
         for name in self.arguments.floats:
             self._add_argument(name, F32)
         for name, kind in self.arguments.integer_types():
@@ -260,33 +250,6 @@ class CudaWalker(Walker):
 
     # Memory
 
-    def _element(self, dim: str) -> Any:
-        found = self.graph.coordinates[dim]
-        if element := getattr(found, "element", ""):
-            return dtype(element)
-        return dtype(self.graph.tensor(getattr(found, "tensor", "")).dtype)
-
-    def _bytes(self, dim: str) -> int:
-        """Bytes of an element."""
-        found = self.graph.coordinates[dim]
-        if isinstance(found, Shared) and found.barriers:
-            return BARRIER_BYTES
-        return self._element(dim).bytes
-
-    def _address(self, node: Node, dim: str) -> tuple[ir.Value, Any]:
-        """Pointer to an element of a tensor or of shared memory, and its guard."""
-        index, guard = self.place(node, dim)
-        size = self._bytes(dim)
-        b = self.builder
-        if dim in self.offsets:
-            narrow = b.trunc(index, I32)
-            offset = b.add(
-                b.mul(narrow, ir.Constant(I32, size)), ir.Constant(I32, self.offsets[dim])
-            )
-            return b.gep(self.shared, [offset], source_etype=ir.IntType(8)), guard
-        offset = b.mul(index, ir.Constant(I64, size))
-        return b.gep(self.given[dim], [offset], source_etype=ir.IntType(8)), guard
-
     def _when(self, guard: Any) -> Any:
         """A context for what happens only where the guard holds."""
         if isinstance(guard, bool):
@@ -349,102 +312,3 @@ class CudaWalker(Walker):
 
     def emit_ClearFlag(self, node: Node, op: ops.ClearFlag) -> None:
         self.ptx.clear(self._address(node, op.flag)[0])
-
-    # Registers
-
-    def _slots(
-        self, node: Node, name: str, dims: tuple[str, ...], width: int
-    ) -> list[ir.AllocaInstr]:
-        first, kind = self.register(node, dims, width), F32 if name == "acc" else I32
-        return [self.fragments.slot(name, first + i, kind) for i in range(width)]
-
-    def _load_slots(self, slots: list[ir.AllocaInstr]) -> list[ir.Value]:
-        return [self.builder.load(slot, typ=slot.allocated_type) for slot in slots]
-
-    def emit_ZeroFragment(self, node: Node, op: ops.ZeroFragment) -> None:
-        for slot in self._slots(node, op.fragment, op.registers, op.width):
-            self.builder.store(ir.Constant(F32, 0.0), slot)
-
-    def emit_ScaleFragment(self, node: Node, op: ops.ScaleFragment) -> None:
-        for slot in self._slots(node, op.fragment, op.registers, op.width):
-            value = self.builder.load(slot, typ=F32)
-            self.builder.store(self.builder.fmul(value, self.given[op.scale]), slot)
-
-    def emit_LoadFragment(self, node: Node, op: ops.LoadFragment) -> None:
-        if not op.form.startswith("ldmatrix.x4"):
-            raise CodegenError(f"no form '{op.form}' of LoadFragment on this target")
-        address, _ = self._address(node, op.source)
-        values = self.ptx.ldmatrix(address, trans=op.form.endswith(".trans"))
-        slots = self._slots(node, op.fragment, op.registers, len(values))
-        for slot, value in zip(slots, values, strict=True):
-            self.builder.store(value, slot)
-
-    def emit_MultiplyFragments(self, node: Node, op: ops.MultiplyFragments) -> None:
-        a = self._slots(node, op.a, op.a_registers, MMA_REGISTERS["a"])
-        b = self._slots(node, op.b, op.b_registers, MMA_REGISTERS["b"])
-        acc = self._slots(node, op.accumulator, op.registers, MMA_REGISTERS["acc"])
-        kind = op.instruction.rsplit(".", 1)[1]
-        operands = [self._load_slots(x) for x in (a, b, acc)]
-        for slot, value in zip(acc, self.ptx.mma(kind, *operands), strict=True):
-            self.builder.store(value, slot)
-
-    def emit_StoreFragment(self, node: Node, op: ops.StoreFragment) -> None:
-        address, guard = self._address(node, op.destination)
-        values = self._load_slots(self._slots(node, op.fragment, op.registers, op.width))
-        element = self._element(op.destination)
-        packed, size = self._packed(values, element.name), op.width * element.bytes
-        if guard is True:
-            self.builder.store(packed, address, align=size)
-        elif guard is not False:
-            self.ptx.store_if(packed, address, 8 * size, guard)
-
-    def _packed(self, values: list[ir.Value], kind: str) -> ir.Value:
-        """Accumulator values as they lie in memory."""
-        if kind == "f32":
-            if len(values) == 1:
-                return values[0]
-            vector: ir.Value = ir.Constant(ir.VectorType(F32, len(values)), ir.Undefined)
-            for i, value in enumerate(values):
-                vector = self.builder.insert_element(vector, value, ir.Constant(I32, i))
-            return vector
-        if len(values) == 1:
-            return self.ptx.from_f32(values[0], kind)
-        low, high = values
-        return self.ptx.pack_f32(low, high, kind)
-
-    def emit_AccumulateFragment(self, node: Node, op: ops.AccumulateFragment) -> None:
-        address, guard = self._address(node, op.source)
-        if guard is False:
-            return
-        slots = self._slots(node, op.fragment, op.registers, op.width)
-        element = self._element(op.source)
-        size = op.width * element.bytes
-        whole = self._read(address, 8 * size, guard)
-        for slot, value in zip(slots, self._unpacked(whole, element), strict=True):
-            if op.scale:
-                value = self.builder.fmul(value, self.given[op.scale])
-            total = self.builder.fadd(self.builder.load(slot, typ=F32), value)
-            self.builder.store(self.ptx.pinned(total), slot)
-        # Wide loads from one base need registers for what they bring and for nothing else.
-        self.loaded += size // WIDE_DISCOUNT if size == WIDEST_LOAD else max(size, NARROWEST_LOAD)
-        if self.loaded >= self.bytes_in_flight:
-            self.loaded = 0
-            self.ptx.fence()
-
-    def _read(self, address: ir.Value, bits: int, guard: Any) -> ir.Value:
-        """So many bits of memory as an integer, zero where they are padding."""
-        if guard is True:
-            return self.builder.load(address, typ=ir.IntType(bits), align=bits // 8)
-        return self.ptx.load_or_zero(address, bits, guard)
-
-    def _unpacked(self, whole: ir.Value, element: Any) -> list[ir.Value]:
-        """The elements that an integer holds, lowest first, as f32."""
-        b, part = self.builder, ir.IntType(element.bits)
-        values: list[ir.Value] = []
-        for shift in range(0, whole.type.width, element.bits):
-            moved = b.lshr(whole, ir.Constant(whole.type, shift)) if shift else whole
-            bits = b.trunc(moved, part) if part.width < whole.type.width else moved
-            values.append(
-                b.bitcast(bits, F32) if element.bits == 32 else self.ptx.to_f32(bits, element.name)
-            )
-        return values

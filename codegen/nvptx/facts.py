@@ -30,7 +30,8 @@ class Facts:
         overlaps: the code itself waits for earlier launches.
         waits: which workgroups wait for which, as `wait_direction` says.
         bytes_in_flight: what the program was made with.
-        boxes: what the copy engine moves at a time, of the tensors that it moves.
+        boxes: what the copy engine moves at a time, of the tensors that it moves: one shape of
+            box or several, each with a map of its own.
         parameters: what launches are given and what follows from it.
         tensors: all of them, in the order of the arguments.
         grid: workgroups of the schedule.
@@ -44,7 +45,7 @@ class Facts:
     overlaps: bool
     waits: str
     bytes_in_flight: int
-    boxes: dict[str, tuple[int, ...]]
+    boxes: dict[str, tuple[tuple[int, ...], ...]]
     parameters: Parameters
     tensors: tuple[Tensor, ...]
     grid: Expr
@@ -112,7 +113,7 @@ class Facts:
             "overlaps": self.overlaps,
             "waits": self.waits,
             "bytes_in_flight": self.bytes_in_flight,
-            "boxes": {name: list(box) for name, box in self.boxes.items()},
+            "boxes": {name: [list(box) for box in boxes] for name, boxes in self.boxes.items()},
             "parameters": [
                 [p.name, int(p.minimum), int(p.maximum), _text(p.value), p.note]
                 for p in self.parameters.items
@@ -170,7 +171,10 @@ class Facts:
             bool(data["overlaps"]),
             str(data["waits"]),
             int(data["bytes_in_flight"]),
-            {name: tuple(map(int, box)) for name, box in data["boxes"].items()},
+            {
+                name: tuple(tuple(map(int, box)) for box in boxes)
+                for name, boxes in data["boxes"].items()
+            },
             Parameters(tuple(items), assumed, tables),
             tuple(
                 Tensor(

@@ -106,7 +106,8 @@ class Plan:
             self.bytes[source] = size
             if tensor.role is Role.OUTPUT:
                 self.shape = facts.shape(tensor, values)
-        for number, (name, box) in enumerate(facts.boxes.items()):
+        every = ((name, box) for name, boxes in facts.boxes.items() for box in boxes)
+        for number, (name, box) in enumerate(every):
             (tensor,) = (t for t in facts.tensors if t.name == name)
             shape, strides = facts.shape(tensor, values), facts.strides(tensor, values)
             maps = TensorMaps(shape, tensor.dtype, box, strides)

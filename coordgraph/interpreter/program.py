@@ -40,10 +40,12 @@ from coordgraph.coordinates.dimensions import Dimension, MacroTileIndex, User
 from coordgraph.coordinates.graph import CoordinateGraph
 from coordgraph.coordinates.traverse import Solution
 from coordgraph.errors import EvaluationError
+from coordgraph.integers import ceil_div
 from coordgraph.interpreter.events import Event
 from coordgraph.interpreter.formulas import Elements, Environment, Formula, Slots
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role
+from coordgraph.tilings import Tiling
 
 __all__ = [
     "Branch",
@@ -81,7 +83,7 @@ class Program:
         self.parameters = {p.name: self.slots.add(p.symbol) for p in known}
         self.grid = Formula([_size(graph.workgroup)], self.slots)
         self._loads: dict[str, LoadTile] = {}
-        self._in_tile: dict[int, tuple[Scoped, Scoped]] = {}
+        self._in_tile: dict[tuple[int, frozenset[str]], tuple[Scoped, Scoped]] = {}
         self.steps = self._compile(resolve(graph.control.root.body, graph.scope()))
 
     def environment(self, values: Mapping[str, Any], workgroup: int = 0) -> Environment:
@@ -94,22 +96,32 @@ class Program:
 
     @cached_property
     def tiles(self) -> Formula:
-        """The number of tiles in m, n and k; before them that of products in a batch."""
+        """The number of tiles in m, n and k; before them that of products in a batch.
+
+        Where there are several shapes, the tiles that divide all of them are counted.
+        """
+        coordinates = self.graph.coordinates
         for work in self.work(MultiplyAccumulate):
             *batch, m, k = work.factors[: len(work.factors) // 2]
-            sizes = (*batch, m, work.factors[-1], k)
-            return Formula([_size(self.graph.coordinates[d]) for d in sizes], self.slots)
+            sizes = [_size(coordinates[d]) for d in (*batch, m, work.factors[-1], k)]
+            for axis, (span, tensor) in enumerate(zip(work.span, "AB", strict=True)):
+                if span > 1:
+                    (edge,) = coordinates.edges_above(work.tiling.index(tensor, axis))
+                    extent = _size(coordinates[edge.upstream[0]])
+                    sizes[axis - 3] = ceil_div(extent, Integer(self.graph.tilings.unit[axis]))
+            return Formula(sizes, self.slots)
         raise EvaluationError("nothing accumulates in this graph")
 
-    def in_tile(self, scope: Scoped) -> Scoped:
-        """A scope in which the indices inside tiles stand for themselves.
+    def in_tile(self, scope: Scoped, others: frozenset[str]) -> Scoped:
+        """A scope in which the indices inside tiles stand for themselves, but for those of others.
 
         One for all operations of a place, so that what was simplified for one helps the next.
         """
-        if id(scope) not in self._in_tile:
-            inside = scope.hardware(d.id for d in _free(self.graph.coordinates, scope.known))
-            self._in_tile[id(scope)] = (scope, inside)
-        return self._in_tile[id(scope)][1]
+        key = (id(scope), others)
+        if key not in self._in_tile:
+            dims = _free(self.graph.coordinates, scope.known, others)
+            self._in_tile[key] = (scope, scope.hardware(d.id for d in dims))
+        return self._in_tile[key][1]
 
     def work(self, kind: type[Operation]) -> Iterator[Work]:
         """The steps that do an operation of a kind."""
@@ -199,7 +211,7 @@ class Work:
         """The elements of a tensor's tile here, by the indices inside the tile."""
         if user.id not in self._elements:
             graph = self.program.graph.coordinates
-            axes = _inside(graph, user, self.node.scope.known)
+            axes = _inside(graph, user, self.node.scope.known, self._others)
             found = self._scope.reverse(user.id)
             self._elements[user.id] = Elements(
                 found.values[0],
@@ -271,9 +283,26 @@ class Work:
         """The numbers of both tiles as expressions."""
         return self._scope.reverse(*self.factors)
 
+    @cached_property
+    def tiling(self) -> Tiling:
+        """The shape of the tiles that the operation is on."""
+        return self.program.graph.tilings.of_operation(self.node.op)
+
+    @cached_property
+    def span(self) -> tuple[int, int]:
+        """How many of the tiles that the program counts such a tile is, in m and n."""
+        tilings = self.program.graph.tilings
+        return tilings.span(self.tiling) if len(tilings) > 1 else (1, 1)
+
+    @cached_property
+    def _others(self) -> frozenset[str]:
+        """The elements of tiles of other shapes."""
+        tilings = self.program.graph.tilings
+        return tilings.others(self.tiling) if len(tilings) > 1 else frozenset()
+
     @property
     def _scope(self) -> Scoped:
-        return self.program.in_tile(self.node.scope)
+        return self.program.in_tile(self.node.scope, self._others)
 
     def _place(self, role: str) -> Solution:
         return self._scope.reverse(*self.node.op.bindings[role])
@@ -395,9 +424,14 @@ def _bound_below(graph: CoordinateGraph, axis: Dimension, known: Mapping[str, Ex
     return [d for edge in graph.edges_below(axis) for d in edge.downstream if d in known]
 
 
-def _free(graph: CoordinateGraph, known: Mapping[str, Expr]) -> list[MacroTileIndex]:
-    """The indices inside tiles that nothing says: of a share of a tile, those inside the share."""
-    indices = graph.of_kind(MacroTileIndex)
+def _free(
+    graph: CoordinateGraph, known: Mapping[str, Expr], others: frozenset[str]
+) -> list[MacroTileIndex]:
+    """The indices inside tiles that nothing says: of a share of a tile, those inside the share.
+
+    Those of `others`, tiles of other shapes, are left out.
+    """
+    indices = [axis for axis in graph.of_kind(MacroTileIndex) if axis.id not in others]
     cut = {axis.id for axis in indices if _bound_below(graph, axis, known)}
     above = {
         axis.id: {u for edge in graph.edges_above(axis) for u in edge.upstream} for axis in indices
@@ -412,10 +446,12 @@ def _free(graph: CoordinateGraph, known: Mapping[str, Expr]) -> list[MacroTileIn
     ]
 
 
-def _inside(graph: CoordinateGraph, user: User, known: Mapping[str, Expr]) -> list[MacroTileIndex]:
+def _inside(
+    graph: CoordinateGraph, user: User, known: Mapping[str, Expr], others: frozenset[str]
+) -> list[MacroTileIndex]:
     """The indices inside a tile below a tensor, in the order of their axes."""
     below = nx.descendants(graph.networkx(), user.id)
-    found = (d for d in _free(graph, known) if d.id in below)
+    found = (d for d in _free(graph, known, others) if d.id in below)
     return sorted(found, key=lambda d: -1 if d.axis is None else d.axis)
 
 

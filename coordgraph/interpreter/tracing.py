@@ -46,6 +46,9 @@ __all__ = [
 
 OutputTile = tuple[int, ...]
 """Its number in m and n; of a batch, the product's number comes first."""
+Span = tuple[int, int]
+"""How many tiles in m and n an event is for. Where a kernel has tiles of several shapes, those that
+are counted are the largest that divide all of them, and `tile` is the first of a span."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,12 @@ class Segment:
     depth: int
     padding: bool = False
     """These iterations do not exist: they load zeros, and a tile that does not exist is dropped."""
+    span: Span = (1, 1)
+
+    @property
+    def iterations(self) -> int:
+        """What it takes: k tiles, each as often as there are tiles in its span."""
+        return self.k_count * prod(self.span)
 
     @property
     def role(self) -> str:
@@ -102,6 +111,7 @@ class Finish:
     tile: OutputTile
     share: int = 0
     shares: int = 1
+    span: Span = (1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +122,7 @@ class Store:
     tile: OutputTile
     share: int = 0
     shares: int = 1
+    span: Span = (1, 1)
 
 
 TraceEvent = Segment | Send | Receive | Finish | Store
@@ -165,7 +176,7 @@ class Trace:
         """How many k tiles each workgroup adds up, padding included: its time."""
         counts = [0] * len(self.workgroups)
         for segment in self.segments:
-            counts[segment.workgroup] += segment.k_count
+            counts[segment.workgroup] += segment.iterations
         return tuple(counts)
 
     @property
@@ -201,6 +212,18 @@ class Trace:
     def _all(self, kind: type[E_]) -> tuple[E_, ...]:
         return tuple(e for events in self.workgroups for e in events if isinstance(e, kind))
 
+    def covered(self, event: Segment | Finish | Store) -> Iterator[OutputTile]:
+        """The output tiles of an event; of a span those that exist."""
+        if event.span == (1, 1):
+            yield event.tile
+            return
+        *batch, m, n = event.tile
+        rows, columns = (
+            range(first, min(first + count, most))
+            for first, count, most in zip((m, n), event.span, self.tiles[-3:-1], strict=True)
+        )
+        yield from ((*batch, *place) for place in product(rows, columns))
+
     def _output(self) -> Iterator[OutputTile]:
         return product(*map(range, self.tiles[:-1]))
 
@@ -209,7 +232,8 @@ class Trace:
         shares: dict[OutputTile, list[tuple[int, int]]] = defaultdict(list)
         for s in self.segments:
             if not s.padding:
-                shares[s.tile].append((s.k_first, s.k_first + s.k_count))
+                for tile in self.covered(s):
+                    shares[tile].append((s.k_first, s.k_first + s.k_count))
         for tile in self._output():
             reached = 0
             for first, end in sorted(shares.pop(tile, [])):
@@ -228,7 +252,8 @@ class Trace:
         for what, events in (("epilogues", self.epilogues), ("stores", self.stores)):
             counts: dict[OutputTile, list[tuple[int, int]]] = defaultdict(list)
             for event in events:
-                counts[event.tile].append((event.share, event.shares))
+                for tile in self.covered(event):
+                    counts[tile].append((event.share, event.shares))
             for tile in self._output():
                 found = counts.pop(tile, [])
                 shares = found[0][1] if found else 1
@@ -303,7 +328,7 @@ class _Recorder:
         self.workgroup, self.depth = workgroup, depth
         self.events: list[TraceEvent] = []
         # What accumulators hold since they were zero or sent, padding apart: a tile, ranges of k.
-        self.sums: dict[tuple[str, bool], tuple[OutputTile, list[tuple[int, int]]]] = {}
+        self.sums: dict[tuple[str, bool], tuple[OutputTile, Span, list[tuple[int, int]]]] = {}
         self.tile: OutputTile = (-1, -1)
 
     def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
@@ -344,7 +369,8 @@ class _Recorder:
                 *tile, exists = work.tile(env)
                 kind = Finish if isinstance(op, Epilogue) else Store
                 if exists:
-                    self.events.append(kind(self.workgroup, tuple(tile), *work.share(env)))
+                    at = (self.workgroup, _first(tile, work.span), *work.share(env))
+                    self.events.append(kind(*at, span=work.span))
             case _:
                 pass
         yield from ()
@@ -353,10 +379,10 @@ class _Recorder:
         """Write down what accumulators hold, as segments."""
         for name, padding in list(self.sums):
             if accumulator in (None, name):
-                tile, ranges = self.sums.pop((name, padding))
+                tile, span, ranges = self.sums.pop((name, padding))
                 for first, end in _merged(ranges):
-                    segment = Segment(self.workgroup, tile, first, end - first, self.depth, padding)
-                    self.events.append(segment)
+                    at = (self.workgroup, tile, first, end - first, self.depth)
+                    self.events.append(Segment(*at, padding, span))
 
     def _add(self, work: Work, at: tuple[int, ...], count: int) -> None:
         assert isinstance(work.node.op, MultiplyAccumulate)
@@ -367,14 +393,20 @@ class _Recorder:
             raise EvaluationError(
                 f"workgroup {self.workgroup} multiplies k tile {of_a} of A and {of_b} of B"
             )
-        self.tile = (*batch, m, n)
+        self.tile = _first((*batch, m, n), work.span)
         key = (work.node.op.accumulator, not exists)
-        tile, ranges = self.sums.setdefault(key, (self.tile, []))
+        tile, _, ranges = self.sums.setdefault(key, (self.tile, work.span, []))
         if exists and tile != self.tile:
             raise EvaluationError(
                 f"workgroup {self.workgroup} adds to tile {self.tile} what belongs to {tile}"
             )
         ranges.append((k, k + count))
+
+
+def _first(tile: Sequence[int], span: Span) -> OutputTile:
+    """The first tile of a span, given the number of spans before it."""
+    *batch, m, n = tile
+    return (*batch, m * span[0], n * span[1])
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

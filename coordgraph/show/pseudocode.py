@@ -181,7 +181,8 @@ class _Writer:
                 yield f"// tile of {op.tensor}: {str(error).splitlines()[0]}"
                 continue
             values.update(zip(_names(op), solution.values, strict=True))
-            guards += And.make_args(solution.guard)
+            guard = solution.guard  # not And.make_args, which is a set, in the order of hashes
+            guards += guard.args if isinstance(guard, And) else (guard,)
         for name in sorted(values, key=_axis_order):
             if seen.get(name) != values[name]:
                 yield f"{'' if name in seen else 'uint '}{name} = {to_c(values[name])};"

@@ -6,6 +6,8 @@ never in tensors. Operands are packed so that a block reads its operands front t
 
     A.index.0, D.index.0 --Tile--> block.m, block.row        A.index.1, B.index.0 --> block.k
     B.index.1, D.index.1 --Tile--> block.n, block.column --Tile--> block.vector, block.lane
+
+Tiles of each shape have blocks of their own; their buffers share one place.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from coordgraph.control.operations import Body, For, Operation
 from coordgraph.coordinates.dimensions import ForLoop, Lane, Linear, Register, Shared
 from coordgraph.coordinates.edges import PassThrough, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
+from coordgraph.tilings import Tiling
 from passes.lowering.control import at, unrolled
 
 __all__ = ["ACCUMULATOR", "Block", "choose_block"]
@@ -48,58 +51,65 @@ class Block:
         height, width = _whole(m, self.rows), _whole(n, self.columns)
         return height * width + (height + width) * k
 
-    def add(self, c: CoordinateEditor, gemm: Gemm) -> None:
-        """Tie the tile positions to blocks, and blocks to the buffers."""
-        m, n, k = (c[name].fixed_size for name in ("D.index.0", "D.index.1", "A.index.1"))
+    def add(self, c: CoordinateEditor, gemm: Gemm, t: Tiling) -> None:
+        """Tie the tile positions of a tiling to blocks, and blocks to the buffers."""
+        m, n, k = t.shape
+        own = t.own
         height, width = _whole(m, self.rows), _whole(n, self.columns)
-        c.add(Linear("block.m", Integer(height // self.rows), note="register blocks down the tile"))
-        c.add(Register("block.row", Integer(self.rows)))
-        c.add(Linear("block.n", Integer(width // self.columns), note="register blocks across it"))
-        c.add(Linear("block.column", Integer(self.columns)))
-        c.add(Register("block.vector", Integer(self.vectors)))
-        c.add(Lane("block.lane", Integer(self.lanes), note="element of a vector"))
-        c.add(ForLoop("block.k", Integer(k), name="block K"))
-        rows, columns = ("block.m", "block.row"), ("block.n", "block.column")
+        down, across = Integer(height // self.rows), Integer(width // self.columns)
+        c.add(Linear(own("block.m"), down, note="register blocks down the tile"))
+        c.add(Register(own("block.row"), Integer(self.rows)))
+        c.add(Linear(own("block.n"), across, note="register blocks across it"))
+        c.add(Linear(own("block.column"), Integer(self.columns)))
+        c.add(Register(own("block.vector"), Integer(self.vectors)))
+        c.add(Lane(own("block.lane"), Integer(self.lanes), note="element of a vector"))
+        c.add(ForLoop(own("block.k"), Integer(k), name="block K"))
+        rows, columns = (own("block.m"), own("block.row")), (own("block.n"), own("block.column"))
         for tensor in ("A", "D"):
-            c.connect(Tile((f"{tensor}.index.0",), rows))
+            c.connect(Tile((t.index(tensor, 0),), rows))
         for tensor in ("B", "D"):
-            c.connect(Tile((f"{tensor}.index.1",), columns))
+            c.connect(Tile((t.index(tensor, 1),), columns))
         for axis in (0, 1):
-            c.connect(PassThrough((f"C.index.{axis}",), (f"D.index.{axis}",)))
-        c.connect(PassThrough(("A.index.1",), ("block.k",)))
-        c.connect(PassThrough(("B.index.0",), ("block.k",)))
-        c.connect(Tile(("block.column",), ("block.vector", "block.lane")))
-        c.add(Shared("A.shared", Integer(height * k), tensor="A"))
-        c.add(Shared("B.shared", Integer(width * k), tensor="B"))
-        c.add(Shared(ACCUMULATOR, Integer(height * width)))
+            c.connect(PassThrough((t.index("C", axis),), (t.index("D", axis),)))
+        c.connect(PassThrough((t.index("A", 1),), (own("block.k"),)))
+        c.connect(PassThrough((t.index("B", 0),), (own("block.k"),)))
+        c.connect(Tile((own("block.column"),), (own("block.vector"), own("block.lane"))))
+        sizes = {"A.shared": height * k, "B.shared": width * k, ACCUMULATOR: height * width}
+        for name, size in sizes.items():
+            tensor = name[0] if name != ACCUMULATOR else ""
+            home = name if own(name) != name else ""
+            c.add(Shared(own(name), Integer(size), tensor=tensor, within=home))
         # A keeps the order of its elements in memory: rows, or columns where it is transposed.
         last = ("block.k", "block.row") if gemm.transpose_a else ("block.row", "block.k")
-        c.connect(Tile(("A.shared",), ("block.m", *last)))
-        c.connect(Tile(("B.shared",), ("block.n", "block.k", "block.column")))
-        c.connect(Tile((ACCUMULATOR,), ("block.m", "block.n", "block.row", "block.column")))
+        for name, order in (
+            ("A.shared", ("block.m", *last)),
+            ("B.shared", ("block.n", "block.k", "block.column")),
+            (ACCUMULATOR, ("block.m", "block.n", "block.row", "block.column")),
+        ):
+            c.connect(Tile((own(name),), tuple(map(own, order))))
 
-    def accumulators(self, c: CoordinateEditor, op: Operation) -> Operation:
+    def accumulators(self, c: CoordinateEditor, t: Tiling, op: Operation) -> Operation:
         """`op` on every accumulator of a block."""
-        return unrolled(c, ("block.row", "block.vector"), at({"block.lane": 0}, op))
+        registers = (t.own("block.row"), t.own("block.vector"))
+        return unrolled(c, registers, at({t.own("block.lane"): 0}, op))
 
-    def multiply(self, c: CoordinateEditor, depth: For, instruction: str) -> Body:
+    def multiply(self, c: CoordinateEditor, t: Tiling, depth: For, instruction: str) -> Body:
         """One block of the product: accumulators stay in registers over the loop `depth`."""
-        registers, width = ("block.row", "block.vector"), self.lanes
-        load = LoadFragment("acc", ACCUMULATOR, registers, width)
-        store = StoreFragment("acc", ACCUMULATOR, registers, width)
-        vectors = LoadFragment("B", "B.shared", ("block.vector",), width)
-        element = LoadFragment("A", "A.shared", ("block.row",), width, "broadcast")
-        multiply = MultiplyFragments(
-            "A", "B", "acc", ("block.row",), ("block.vector",), registers, instruction
-        )
+        row, vector, lane = map(t.own, ("block.row", "block.vector", "block.lane"))
+        registers, width, acc, total = (row, vector), self.lanes, t.accumulator, t.own(ACCUMULATOR)
+        load = LoadFragment(acc, total, registers, width)
+        store = StoreFragment(acc, total, registers, width)
+        vectors = LoadFragment("B", t.own("B.shared"), (vector,), width)
+        element = LoadFragment("A", t.own("A.shared"), (row,), width, "broadcast")
+        multiply = MultiplyFragments("A", "B", acc, (row,), (vector,), registers, instruction)
         step = (
-            unrolled(c, ("block.vector",), at({"block.lane": 0}, vectors)),
-            unrolled(c, ("block.row",), element, unrolled(c, ("block.vector",), multiply)),
+            unrolled(c, (vector,), at({lane: 0}, vectors)),
+            unrolled(c, (row,), element, unrolled(c, (vector,), multiply)),
         )
         return (
-            self.accumulators(c, load),
+            self.accumulators(c, t, load),
             depth.with_body(*step),
-            self.accumulators(c, store),
+            self.accumulators(c, t, store),
         )
 
 

@@ -27,13 +27,11 @@ from coordgraph.control.lowered import (
     ScaleFragment,
     SignalFlag,
     StoreFragment,
-    TakeFlag,
     WaitFlag,
 )
 from coordgraph.control.operations import (
     AddPartial,
     Assign,
-    AwaitPartial,
     Body,
     Epilogue,
     For,
@@ -51,6 +49,7 @@ from coordgraph.control.operations import (
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.coordinates.traverse import Direction, solve
 from coordgraph.integers import ceil_div, index_symbol, minimum, operands
+from coordgraph.tilings import Tiling
 from passes.lowering.blocking import ACCUMULATOR, Block
 from passes.scatter import SHARE, cut_otherwise
 
@@ -65,7 +64,6 @@ EXTENTS = {
     "D": ("tile.rows", "tile.columns"),
 }
 """What is named for each axis of a tensor: how many elements of the tile at hand are inside."""
-DEPTH = For("block.k", Integer(0), index_symbol("tile.depth"))
 
 
 @dataclass(frozen=True)
@@ -110,18 +108,19 @@ class _Piece:
 
 @dataclass(frozen=True)
 class Buffers:
-    """The buffers of a workgroup: what becomes of each operation on tiles."""
+    """The buffers of a workgroup: what becomes of each operation on tiles of one shape."""
 
     c: CoordinateEditor
     gemm: Gemm
     block: Block
+    tiling: Tiling
     instruction: str
     share: bool = False
     """The operations are on a share of a tile: one row of blocks."""
 
     def cut_tiles(self) -> None:
         """Cut tiles into shares of a row of blocks."""
-        cut_otherwise(self.c, self.c["block.m"].fixed_size)
+        cut_otherwise(self.c, self.c[self.tiling.own("block.m")].fixed_size)
 
     def lower(self, body: Body, scope: Scoped) -> Iterator[Operation]:
         """Operations in a row, those on tiles lowered; what is no operation on tiles stays."""
@@ -130,7 +129,7 @@ class Buffers:
         for on_tiles, group in groupby(pieces, lambda piece: bool(piece.tensors)):
             run = tuple(group)
             if on_tiles:
-                yield _within(scope, run)
+                yield _within(scope, self.tiling, run)
             else:
                 yield from (piece.op for piece in run)
 
@@ -145,17 +144,15 @@ class Buffers:
             case Epilogue():
                 return self._epilogue(op.tensor)
             case StoreTile():
-                copy = CopyElements(ACCUMULATOR, op.tensor)
+                copy = CopyElements(self._total, op.tensor)
                 return (self._each(f"store {op.tensor}", op.tensor, copy),)
             case SendPartial():
-                copy = CopyElements(ACCUMULATOR, "partials")
+                copy = CopyElements(self._total, "partials")
                 signal = SignalFlag("flags", op.turn, op.readers)
                 return (self._each("send", "D", copy), _Piece((), signal))
             case ReceivePartial():
                 wait = _Piece((), WaitFlag("flags", op.turn))
                 return (wait, self._add_partial(), _Piece((), ClearFlag("flags")))
-            case AwaitPartial():
-                return (_Piece((), TakeFlag("flags")),)
             case AddPartial():
                 return (self._add_partial(),)
             case _:
@@ -163,8 +160,8 @@ class Buffers:
 
     def _zero(self) -> _Piece:
         """Clear the accumulator, padding too."""
-        fill: Operation = FillElements(ACCUMULATOR)
-        for dim in ("block.column", "block.row"):
+        fill: Operation = FillElements(self._total)
+        for dim in map(self.tiling.own, ("block.column", "block.row")):
             fill = For(dim, Integer(0), Integer(self.c[dim].fixed_size), body=(fill,))
         body = self._rows.blocks(self._columns.blocks(fill))
         return _Piece(("D",), Scope("zero", (body,)))
@@ -172,18 +169,18 @@ class Buffers:
     def _pack(self, tensor: str) -> _Piece:
         """Copy a tile of A or B into its buffer; the rest of its last block becomes zero."""
         axis = self._rows if tensor == "A" else self._columns
-        copy = CopyElements(tensor, f"{tensor}.shared")
-        fill = FillElements(f"{tensor}.shared")
+        buffer, depth = self.tiling.own(f"{tensor}.shared"), self._depth
+        copy, fill = CopyElements(tensor, buffer), FillElements(buffer)
         # The innermost loop runs along the tensor's contiguous axis.
         if self.gemm.transpose_a if tensor == "A" else not self.gemm.transpose_b:
-            body = (DEPTH.with_body(axis.elements(copy), axis.padding(fill)),)
+            body = (depth.with_body(axis.elements(copy), axis.padding(fill)),)
         else:
-            body = (axis.elements(DEPTH.with_body(copy)), axis.padding(DEPTH.with_body(fill)))
+            body = (axis.elements(depth.with_body(copy)), axis.padding(depth.with_body(fill)))
         return _Piece((tensor,), Scope(f"pack {tensor}", (axis.blocks(*body),)))
 
     def _multiply(self) -> _Piece:
         """The product of the packed tiles, block by block."""
-        block = self.block.multiply(self.c, DEPTH, self.instruction)
+        block = self.block.multiply(self.c, self.tiling, self._depth, self.instruction)
         body = self._columns.blocks(self._rows.blocks(*block))
         return _Piece(("A", "B"), Scope("multiply", (body,)))
 
@@ -200,18 +197,31 @@ class Buffers:
         return (scale, replace(read, op=If(given, (read.op,))))
 
     @property
+    def _total(self) -> str:
+        """The buffer of the sums."""
+        return self.tiling.own(ACCUMULATOR)
+
+    @property
+    def _depth(self) -> For:
+        """The loop along k inside the tile at hand."""
+        return For(self.tiling.own("block.k"), Integer(0), index_symbol("tile.depth"))
+
+    @property
     def _rows(self) -> _Axis:
-        only = index_symbol(SHARE) if self.share else None
-        return _Axis("block.m", "block.row", self.block.rows, index_symbol("tile.rows"), only)
+        rows = self._axis("block.m", "block.row", self.block.rows, "tile.rows")
+        return replace(rows, only=index_symbol(SHARE)) if self.share else rows
 
     @property
     def _columns(self) -> _Axis:
-        return _Axis("block.n", "block.column", self.block.columns, index_symbol("tile.columns"))
+        return self._axis("block.n", "block.column", self.block.columns, "tile.columns")
+
+    def _axis(self, block: str, inside: str, step: int, extent: str) -> _Axis:
+        return _Axis(self.tiling.own(block), self.tiling.own(inside), step, index_symbol(extent))
 
     def _update(self, name: str, tensor: str, op: Operation) -> _Piece:
         """Every element of the accumulator through a register, where `op` changes it."""
-        load = LoadFragment(ELEMENT, ACCUMULATOR, ())
-        store = StoreFragment(ELEMENT, ACCUMULATOR, ())
+        load = LoadFragment(ELEMENT, self._total, ())
+        store = StoreFragment(ELEMENT, self._total, ())
         return self._each(name, tensor, load, op, store)
 
     def _each(self, name: str, tensor: str, *body: Operation) -> _Piece:
@@ -220,18 +230,18 @@ class Buffers:
         return _Piece((tensor,), Scope(name, (self._rows.blocks(self._rows.elements(row)),)))
 
 
-def _within(scope: Scoped, pieces: tuple[_Piece, ...]) -> Operation:
+def _within(scope: Scoped, tiling: Tiling, pieces: tuple[_Piece, ...]) -> Operation:
     """Pieces where the numbers of their tiles are bound, left out where the tile is padding."""
     coordinates = scope.coordinates
     tensors = dict.fromkeys(t for piece in pieces for t in piece.tensors)
     axes = [(t, axis) for t in tensors for axis in (0, 1)]
-    sizes = {EXTENTS[t][axis]: coordinates.size(f"{t}.index.{axis}") for t, axis in axes}
+    sizes = {EXTENTS[t][axis]: coordinates.size(tiling.index(t, axis)) for t, axis in axes}
     body = tuple(piece.op for piece in pieces)
     known = {
         dim: value if value.is_Integer else coordinates.symbol(dim)
         for dim, value in scope.known.items()
     }
-    tiles = [f"{t}.tile.{axis}" for t, axis in axes]
+    tiles = [tiling.number(t, axis) for t, axis in axes]
     try:
         found = solve(coordinates, Direction.REVERSE, known, tiles, scope.ranges)
     except NoPath:
@@ -242,7 +252,7 @@ def _within(scope: Scoped, pieces: tuple[_Piece, ...]) -> Operation:
     for (t, axis), tile in zip(axes, tiles, strict=True):
         name = EXTENTS[t][axis]
         if sizes.pop(name, None) is not None:
-            assigns.append(Assign(name, _inside(scope, t, axis, tile)))
+            assigns.append(Assign(name, _inside(scope, t, axis, tile, tiling.index(t, axis))))
     body = (*assigns, *body)
     # Tensors share tile numbers: what has a name already is not worked out again.
     names: dict[Expr, Expr] = {}
@@ -255,9 +265,9 @@ def _within(scope: Scoped, pieces: tuple[_Piece, ...]) -> Operation:
     return Scope("tile", body if found.guard == true else (If(found.guard, body),))
 
 
-def _inside(scope: Scoped, tensor: str, axis: int, tile: str) -> Expr:
+def _inside(scope: Scoped, tensor: str, axis: int, tile: str, index: str) -> Expr:
     """How many elements of a tile along an axis, from the first on, the guard lets through."""
-    coordinates, index = scope.coordinates, f"{tensor}.index.{axis}"
+    coordinates = scope.coordinates
     # What is located here keeps its symbol; what is not comes from the tile's number.
     located = {dim for dim, value in scope.known.items() if value == coordinates.symbol(dim)}
     known = [*(located - {tile, index}), tile, index]

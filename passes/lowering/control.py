@@ -16,11 +16,23 @@ from coordgraph.control.lowered import (
     WaitFlag,
     ZeroFragment,
 )
-from coordgraph.control.operations import Body, For, If, Operation, SetCoordinate
+from coordgraph.control.operations import (
+    Body,
+    For,
+    If,
+    MultiplyAccumulate,
+    Operation,
+    SetCoordinate,
+)
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.integers import equal, index_symbol
+from coordgraph.tilings import ACCUMULATOR
 
-__all__ = ["Accumulator", "at", "leader", "unrolled"]
+__all__ = ["NOTHING", "Accumulator", "at", "leader", "multiplied", "unrolled"]
+
+
+NOTHING = "nothing is multiplied in this graph"
+"""Why it cannot be lowered."""
 
 
 def unrolled(c: CoordinateEditor, dims: tuple[str, ...], *body: Operation) -> Operation:
@@ -37,6 +49,12 @@ def at(dims: dict[str, int], *body: Operation) -> Operation:
     return body[0]
 
 
+def multiplied(loop: For) -> MultiplyAccumulate:
+    """What a loop over k tiles multiplies."""
+    (found,) = (op for op in loop.body if isinstance(op, MultiplyAccumulate))
+    return found
+
+
 def leader(*body: Operation) -> Operation:
     """What one workitem does for all."""
     return If(equal(index_symbol("workitem"), 0), body)
@@ -49,6 +67,7 @@ class Accumulator:
         c: the coordinates being built.
         registers: written-out dimensions, one vector of registers for every index.
         vector: the dimension along a vector, and how many elements it has.
+        fragment: the accumulator's name.
         barrier: among the workitems that hold the accumulator.
     """
 
@@ -57,11 +76,13 @@ class Accumulator:
         c: CoordinateEditor,
         registers: tuple[str, ...],
         vector: str,
+        fragment: str = ACCUMULATOR,
         barrier: Barrier = Barrier(),  # noqa: B008 - frozen
     ) -> None:
         self.c = c
         self.registers = registers
         self.vector = vector
+        self.fragment = fragment
         self.width = c[vector].fixed_size
         self.barrier = barrier
 
@@ -74,20 +95,23 @@ class Accumulator:
 
     def zero(self) -> Body:
         """Clear it."""
-        return (self._each(ZeroFragment("acc", self.registers, self.width), self.width),)
+        zero = ZeroFragment(self.fragment, self.registers, self.width)
+        return (self._each(zero, self.width),)
 
     def scale(self, scale: str) -> Operation:
         """Multiply by a scalar argument."""
-        return self._each(ScaleFragment("acc", self.registers, scale, self.width), self.width)
+        op = ScaleFragment(self.fragment, self.registers, scale, self.width)
+        return self._each(op, self.width)
 
     def add(self, source: str, width: int, scale: str = "") -> Operation:
         """Add a tensor's elements, `scale` times."""
-        op = AccumulateFragment("acc", source, self.registers, self.width, scale)
+        op = AccumulateFragment(self.fragment, source, self.registers, self.width, scale)
         return self._each(op, width)
 
     def store(self, destination: str, width: int) -> Operation:
         """Write to a tensor."""
-        return self._each(StoreFragment("acc", destination, self.registers, self.width), width)
+        op = StoreFragment(self.fragment, destination, self.registers, self.width)
+        return self._each(op, width)
 
     def epilogue(self, tensor: str, width: int) -> Body:
         """`acc = alpha·acc + beta·C`."""

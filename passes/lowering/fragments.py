@@ -6,6 +6,7 @@ a `Flatten` into the lane: no formula of it stands anywhere else.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from math import prod
 
@@ -16,13 +17,14 @@ from coordgraph.control.operations import Body
 from coordgraph.coordinates.dimensions import Lane, Register, Warp, Workitem
 from coordgraph.coordinates.edges import Flatten, PassThrough, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
+from coordgraph.tilings import Tiling, Tilings
 from passes.lowering.control import Accumulator, at, unrolled
 from passes.lowering.staging import Operand
 from passes.scatter import SHARE, cut_otherwise
 
-__all__ = ["MMA_K", "MMA_M", "PAIR_N", "WarpGrid", "choose_warps"]
+__all__ = ["LANES", "MMA_K", "MMA_M", "PAIR_N", "WarpGrid", "choose_warps"]
 
-MMA_M, MMA_K = 16, 16
+MMA_M, MMA_K, LANES = 16, 16, 32
 PAIR_N = 16
 """One ldmatrix.x4 of B feeds two instructions of n = 8."""
 REGISTERS = ("fragment.m", "fragment.n", "acc.eighth", "acc.half")
@@ -35,82 +37,89 @@ ODD, MOST_ODD_ACCUMULATORS = 64, 96
 
 @dataclass(frozen=True)
 class WarpGrid:
-    """Warps in m and n; each has an equal part of the output tile."""
+    """Warps in m and n; each has an equal part of an output tile of the tiling."""
 
     m: int
     n: int
+    tiling: Tiling
 
     @property
     def workitems(self) -> int:
         """Threads of the workgroup."""
-        return self.m * self.n * 32
+        return self.m * self.n * LANES
 
     def add(self, c: CoordinateEditor) -> None:
         """The workitem as warp and lane."""
-        c.add(Warp("warp.m", Integer(self.m)))
-        c.add(Warp("warp.n", Integer(self.n)))
-        c.add(Lane("lane", Integer(32)))
-        c.add(Workitem("workitem", Integer(self.workitems)))
-        c.connect(Flatten(("warp.m", "warp.n", "lane"), "workitem"))
+        own = self.tiling.own
+        c.add(Warp(own("warp.m"), Integer(self.m)))
+        c.add(Warp(own("warp.n"), Integer(self.n)))
+        c.add(Lane(own("lane"), Integer(LANES)))
+        if "workitem" not in c:
+            c.add(Workitem("workitem", Integer(self.workitems)))
+        c.connect(Flatten((own("warp.m"), own("warp.n"), own("lane")), "workitem"))
 
     def add_fragments(self, c: CoordinateEditor, a: Operand, b: Operand) -> Accumulator:
         """Tie the tile positions of A, B, C and D to registers and lanes."""
-        m, n, k = (c[name].fixed_size for name in ("D.index.0", "D.index.1", "A.index.1"))
-        c.add(Register("fragment.m", Integer(m // (self.m * MMA_M)), note="rows of 16"))
-        c.add(Register("fragment.n", Integer(n // (self.n * PAIR_N)), note="columns of 16"))
-        c.add(Register("fragment.k", Integer(k // MMA_K), note="depths of 16"))
-        _load_coordinates(c, "A", ("warp.m", "fragment.m"), trans=a.row_axis == 1)
-        _load_coordinates(c, "B", ("warp.n", "fragment.n"), trans=b.row_axis == 0)
+        t, own = self.tiling, self.tiling.own
+        m, n, k = t.shape
+        c.add(Register(own("fragment.m"), Integer(m // (self.m * MMA_M)), note="rows of 16"))
+        c.add(Register(own("fragment.n"), Integer(n // (self.n * PAIR_N)), note="columns of 16"))
+        c.add(Register(own("fragment.k"), Integer(k // MMA_K), note="depths of 16"))
+        _load_coordinates(c, t, "A", ("warp.m", "fragment.m"), trans=a.row_axis == 1)
+        _load_coordinates(c, t, "B", ("warp.n", "fragment.n"), trans=b.row_axis == 0)
         for name, size in (("acc.half", 2), ("acc.pair", 2), ("acc.eighth", 2)):
-            c.add(Register(name, Integer(size)))
-        c.add(Lane("acc.row", Integer(8)))
-        c.add(Lane("acc.quad", Integer(4)))
-        c.connect(Tile("D.index.0", ("warp.m", "fragment.m", "acc.half", "acc.row")))
-        c.connect(Tile("D.index.1", ("warp.n", "fragment.n", "acc.eighth", "acc.quad", "acc.pair")))
-        c.connect(Flatten(("acc.row", "acc.quad"), "lane"))
-        c.connect(PassThrough("C.index.0", "D.index.0"))
-        c.connect(PassThrough("C.index.1", "D.index.1"))
-        return Accumulator(c, REGISTERS, "acc.pair")
+            c.add(Register(own(name), Integer(size)))
+        c.add(Lane(own("acc.row"), Integer(8)))
+        c.add(Lane(own("acc.quad"), Integer(4)))
+        rows = ("warp.m", "fragment.m", "acc.half", "acc.row")
+        columns = ("warp.n", "fragment.n", "acc.eighth", "acc.quad", "acc.pair")
+        c.connect(Tile(t.index("D", 0), tuple(map(own, rows))))
+        c.connect(Tile(t.index("D", 1), tuple(map(own, columns))))
+        c.connect(Flatten((own("acc.row"), own("acc.quad")), own("lane")))
+        for axis in (0, 1):
+            c.connect(PassThrough(t.index("C", axis), t.index("D", axis)))
+        return Accumulator(c, tuple(map(own, REGISTERS)), own("acc.pair"), t.accumulator)
 
-    @staticmethod
-    def add_shares(c: CoordinateEditor) -> Accumulator:
+    def add_shares(self, c: CoordinateEditor) -> Accumulator:
         """Cut a tile into shares of one pair of registers of every workitem."""
-        cut_otherwise(c, prod(c[name].fixed_size for name in REGISTERS))
-        c.connect(Flatten(REGISTERS, SHARE))
-        return Accumulator(c, (), "acc.pair")
+        own = self.tiling.own
+        registers = tuple(map(own, REGISTERS))
+        cut_otherwise(c, prod(c[name].fixed_size for name in registers))
+        c.connect(Flatten(registers, SHARE))
+        return Accumulator(c, (), own("acc.pair"), self.tiling.accumulator)
 
-    @staticmethod
-    def multiply(c: CoordinateEditor, a: Operand, b: Operand, dtype: str) -> Body:
+    def multiply(self, c: CoordinateEditor, a: Operand, b: Operand, dtype: str) -> Body:
         """One tile's worth of matrix instructions on what shared memory holds."""
+        own = self.tiling.own
         forms = {
             "A": "ldmatrix.x4" + (".trans" if a.row_axis == 1 else ""),
             "B": "ldmatrix.x4" + (".trans" if b.row_axis == 0 else ""),
         }
-        k = "fragment.k"
-        load_a = LoadFragment("A", "A.shared", ("fragment.m",), form=forms["A"])
-        load_b = LoadFragment("B", "B.shared", ("fragment.n",), form=forms["B"])
+        m, n, k, eighth = map(own, ("fragment.m", "fragment.n", "fragment.k", "acc.eighth"))
+        load_a = LoadFragment("A", a.shared, (m,), form=forms["A"])
+        load_b = LoadFragment("B", b.shared, (n,), form=forms["B"])
         multiply = MultiplyFragments(
             "A",
             "B",
-            "acc",
-            ("fragment.m",),
-            ("fragment.n", "acc.eighth"),
-            ("fragment.m", "fragment.n", "acc.eighth"),
+            self.tiling.accumulator,
+            (m,),
+            (n, eighth),
+            (m, n, eighth),
             f"mma.m16n8k16.{dtype}",
         )
         return (
             unrolled(
                 c,
                 (k,),
-                unrolled(c, ("fragment.m",), at({"A.load.element": 0}, load_a)),
-                unrolled(c, ("fragment.n",), at({"B.load.element": 0}, load_b)),
-                unrolled(c, ("fragment.m", "fragment.n", "acc.eighth"), multiply),
+                unrolled(c, (m,), at({own("A.load.element"): 0}, load_a)),
+                unrolled(c, (n,), at({own("B.load.element"): 0}, load_b)),
+                unrolled(c, (m, n, eighth), multiply),
             ),
         )
 
 
 def _load_coordinates(
-    c: CoordinateEditor, tensor: str, across: tuple[str, str], *, trans: bool
+    c: CoordinateEditor, t: Tiling, tensor: str, across: tuple[str, str], *, trans: bool
 ) -> None:
     """Which row of 16 bytes each lane hands to ldmatrix.
 
@@ -119,31 +128,46 @@ def _load_coordinates(
     the axis that is not k. Without `trans` rows of shared memory run along k; with it, across k.
     """
     outer, inner = (0, 1) if tensor == "A" else (1, 0)
-    halves = c.add(Lane(f"{tensor}.load.half", Integer(2), note="8x8 matrices across k"))
-    depths = c.add(Lane(f"{tensor}.load.depth", Integer(2), note="8x8 matrices along k"))
-    row = c.add(Lane(f"{tensor}.load.row", Integer(8), note="row of an 8x8 matrix"))
-    element = c.add(Register(f"{tensor}.load.element", Integer(8)))
+    own = t.own
+    halves = c.add(Lane(own(f"{tensor}.load.half"), Integer(2), note="8x8 matrices across k"))
+    depths = c.add(Lane(own(f"{tensor}.load.depth"), Integer(2), note="8x8 matrices along k"))
+    row = c.add(Lane(own(f"{tensor}.load.row"), Integer(8), note="row of an 8x8 matrix"))
+    element = c.add(Register(own(f"{tensor}.load.element"), Integer(8)))
     rows, columns = (element.id, row.id) if trans else (row.id, element.id)
-    c.connect(Tile(f"{tensor}.index.{outer}", (*across, halves.id, rows)))
-    c.connect(Tile(f"{tensor}.index.{inner}", ("fragment.k", depths.id, columns)))
+    c.connect(Tile(t.index(tensor, outer), (*map(own, across), halves.id, rows)))
+    c.connect(Tile(t.index(tensor, inner), (own("fragment.k"), depths.id, columns)))
     order = (depths.id, halves.id) if tensor == "A" else (halves.id, depths.id)
-    c.connect(Flatten((*order, row.id), "lane"))
+    c.connect(Flatten((*order, row.id), own("lane")))
 
 
-def choose_warps(m: int, n: int) -> WarpGrid | None:
-    """The grid of at most 8 warps that reads least from shared memory, or None where none fits."""
+def choose_warps(tilings: Tilings) -> dict[str, WarpGrid]:
+    """For each accumulator the grid of at most 8 warps that reads least from shared memory.
+
+    All have as many warps as the largest tile; what cannot be parted into so many is left out.
+    """
+    largest = max(tilings, key=lambda tiling: tiling.shape[0] * tiling.shape[1])
+    first = _best_grid(largest, range(1, 9))
+    if first is None:
+        return {}
+    found = {t.accumulator: _best_grid(t, (first.m * first.n,)) for t in tilings}
+    return {name: grid for name, grid in found.items() if grid is not None}
+
+
+def _best_grid(tiling: Tiling, counts: Container[int]) -> WarpGrid | None:
+    """The best grid of so many warps for one tiling."""
+    m, n, _ = tiling.shape
     want = 8 if m * n >= 128 * 128 else 4
     most = MOST_ODD_ACCUMULATORS if m % ODD or n % ODD else MOST_ACCUMULATORS
     best: tuple[tuple[float, ...], WarpGrid] | None = None
     for rows in (1, 2, 4, 8):
         for columns in (1, 2, 4, 8):
             warps = rows * columns
-            if m % (rows * MMA_M) or n % (columns * PAIR_N) or warps > 8:
+            if m % (rows * MMA_M) or n % (columns * PAIR_N) or warps not in counts:
                 continue
             height, width = m // rows, n // columns
             if height * width // 32 > most:
                 continue
             cost = (abs(warps - want), (height + width) / (height * width), columns)
             if best is None or cost < best[0]:
-                best = (cost, WarpGrid(rows, columns))
+                best = (cost, WarpGrid(rows, columns, tiling))
     return best[1] if best else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -10,17 +10,28 @@ from sympy import Integer
 
 from coordgraph import KernelGraph
 from coordgraph.control import Scoped
+from coordgraph.control.lowered import TakeFlag
 from coordgraph.control.operations import (
+    AddPartial,
     Assign,
+    AwaitPartial,
     Body,
+    Epilogue,
     For,
     If,
+    InitAccumulator,
+    LoadTile,
     Locate,
+    MultiplyAccumulate,
     Operation,
+    ReceivePartial,
+    SendPartial,
     SetCoordinate,
+    StoreTile,
 )
 from coordgraph.coordinates.dimensions import Workitem
 from coordgraph.tensors import dtype
+from coordgraph.tilings import Tiling, Tilings
 from passes.base import Pass
 from passes.lowering.blocking import Block, choose_block
 from passes.lowering.buffers import Buffers
@@ -28,6 +39,16 @@ from passes.scatter import SHARE
 
 __all__ = ["LowerToHost"]
 
+ON_TILES = (
+    InitAccumulator,
+    LoadTile,
+    MultiplyAccumulate,
+    SendPartial,
+    ReceivePartial,
+    AddPartial,
+    Epilogue,
+    StoreTile,
+)
 LARGEST_BUFFERS = 1 << 30
 """Bytes of buffers for one workgroup: more is surely a mistake."""
 
@@ -63,59 +84,90 @@ class LowerToHost(Pass):
             return f"registers={self.registers} is too few for a block: two operands and a result"
         if graph.coordinates.of_kind(Workitem):
             return "the graph has workitems: it was lowered for another machine"
-        m, n, k = graph.macro_tile
-        size = self._block(graph).elements(m, n, k) * element // 8
-        if size > LARGEST_BUFFERS:
-            return f"the tile {m}x{n}x{k} needs buffers of {size} bytes a thread; make it smaller"
+        for tiling in graph.tilings:
+            m, n, k = tiling.shape
+            size = self._block(graph, tiling).elements(m, n, k) * element // 8
+            if size > LARGEST_BUFFERS:
+                tile = f"{m}x{n}x{k}"
+                return f"the tile {tile} needs buffers of {size} bytes a thread; make it smaller"
         return None
 
-    def _block(self, graph: KernelGraph) -> Block:
-        m, n, _ = graph.macro_tile
+    def _block(self, graph: KernelGraph, tiling: Tiling) -> Block:
+        m, n, _ = tiling.shape
         lanes = self.vector_bits // dtype(graph.gemm.accumulator).bits
         return choose_block(m, n, lanes, self.registers)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         """Add the coordinates of blocks, then replace each operation on tiles."""
-        block = self._block(graph)
         with graph.edit(str(self)) as e:
             e.level = "lowered"
-            block.add(e.coordinates, graph.gemm)
             kind = "fma" if self.fused else "multiply-add"
-            instruction = f"{kind}.{graph.gemm.accumulator}x{block.lanes}"
-            buffers = Buffers(e.coordinates, graph.gemm, block, instruction)
-            if SHARE in e.coordinates:
-                buffers.cut_tiles()
-            body = tuple(_lower(graph.control.root.body, graph.scope(), buffers))
+            buffers: dict[str, Buffers] = {}
+            for tiling in graph.tilings:
+                block = self._block(graph, tiling)
+                block.add(e.coordinates, graph.gemm, tiling)
+                instruction = f"{kind}.{graph.gemm.accumulator}x{block.lanes}"
+                own = Buffers(e.coordinates, graph.gemm, block, tiling, instruction)
+                if SHARE in e.coordinates:
+                    own.cut_tiles()
+                buffers[tiling.accumulator] = own
+            shares = e.coordinates[SHARE].fixed_size if SHARE in e.coordinates else 0
+            lower = _Lowering(graph.tilings, buffers, shares)
+            body = tuple(lower.body(graph.control.root.body, graph.scope()))
             e.kernel(*body, workgroup=graph.control.root.workgroup)
         return e.graph
 
 
-def _lower(body: Body, scope: Scoped, buffers: Buffers) -> Iterator[Operation]:
-    """The operations with those on tiles replaced, each knowing what is bound around it."""
-    for structural, group in groupby(body, lambda op: isinstance(op, Assign) or bool(op.BODIES)):
-        if not structural:
-            yield from buffers.lower(tuple(group), scope)
-            continue
-        for op in group:
-            match op:
-                case For():
-                    if op.dim == SHARE:  # there are as many as tiles are cut into here
-                        op = replace(op, stop=Integer(buffers.c[SHARE].fixed_size))
-                    _, inside = scope.enter_for(op)
-                    yield op.with_body(*_lower(op.body, inside, buffers))
-                case SetCoordinate():
-                    _, inside = scope.enter_set(op)
-                    yield op.with_body(*_lower(op.body, inside, buffers))
-                case Locate():
-                    _, inside = scope.enter_locate(op)
-                    yield op.with_body(*_lower(op.body, inside, buffers))
-                case If():
-                    condition = scope.resolve_condition(op.condition)
-                    yes = tuple(_lower(op.body, scope.enter_if(condition), buffers))
-                    no = tuple(_lower(op.orelse, scope.enter_if(~condition), buffers))
-                    yield replace(op, body=yes, orelse=no)
-                case Assign():
-                    _, scope = scope.assign(op)
-                    yield op
-                case _:
-                    yield op.with_body(*_lower(op.children, scope, buffers))
+@dataclass(frozen=True)
+class _Lowering:
+    """Replaces operations on tiles, each by what the buffers of its accumulator make of it.
+
+    Args:
+        tilings: of the graph.
+        buffers: by accumulator.
+        shares: into how many a tile is cut here, if it is.
+    """
+
+    tilings: Tilings
+    buffers: Mapping[str, Buffers]
+    shares: int
+
+    def body(self, body: Body, scope: Scoped) -> Iterator[Operation]:
+        """The operations with those on tiles replaced, each knowing what is bound around it."""
+        for own, group in groupby(body, self._buffers):
+            if own is not None:
+                yield from own.lower(tuple(group), scope)
+                continue
+            for op in group:
+                match op:
+                    case For():
+                        if op.dim == SHARE:
+                            op = replace(op, stop=Integer(self.shares))
+                        _, inside = scope.enter_for(op)
+                        yield op.with_body(*self.body(op.body, inside))
+                    case SetCoordinate():
+                        _, inside = scope.enter_set(op)
+                        yield op.with_body(*self.body(op.body, inside))
+                    case Locate():
+                        _, inside = scope.enter_locate(op)
+                        yield op.with_body(*self.body(op.body, inside))
+                    case If():
+                        condition = scope.resolve_condition(op.condition)
+                        yes = tuple(self.body(op.body, scope.enter_if(condition)))
+                        no = tuple(self.body(op.orelse, scope.enter_if(~condition)))
+                        yield replace(op, body=yes, orelse=no)
+                    case Assign():
+                        _, scope = scope.assign(op)
+                        yield op
+                    case _ if op.BODIES:
+                        yield op.with_body(*self.body(op.children, scope))
+                    case AwaitPartial():
+                        yield TakeFlag("flags")
+                    case _:
+                        yield op
+
+    def _buffers(self, op: Operation) -> Buffers | None:
+        """Those that an operation on tiles is on."""
+        if not isinstance(op, ON_TILES):
+            return None
+        return self.buffers[self.tilings.of_operation(op).accumulator]

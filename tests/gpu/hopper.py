@@ -37,6 +37,7 @@ __all__ = [
     "SWEEP",
     "TURNS",
     "TURN_SHAPES",
+    "TWO_SHAPES",
     "WAYS_OF_D",
     "Case",
     "Code",
@@ -48,6 +49,7 @@ __all__ = [
     "program",
     "random_cases",
     "sweep_cases",
+    "two_shape_cases",
     "warm",
 ]
 
@@ -197,6 +199,22 @@ TURNS = (
 )
 """Warpgroups that take turns, under every schedule, with every shape and in every layout."""
 
+TWO_SHAPES = (
+    hopper("heterogeneous-tiles{small_m=64,small_n=64}", (128, 256, 64), layout="nt"),
+    hopper("heterogeneous-tiles{small_m=128,small_n=128}", (128, 256, 64), layout="nn"),
+    hopper("rasterize{width=4},heterogeneous-tiles{small_n=32}", (256, 128, 64), layout="tn"),
+    hopper("heterogeneous-tiles{small_m=64}", (192, 128, 64), layout="tt"),
+    hopper("heterogeneous-tiles", (64, 256, 64), layout="nt", types=("f16", "f16")),
+    hopper("heterogeneous-tiles", (128, 128, 64), layout="nt", types=("bf16", "f32")),
+    hopper("heterogeneous-tiles", (256, 256, 64), (2, 1, 1), layout="nn"),
+    hopper("rasterize{width=3,snake=true},heterogeneous-tiles", (128, 512, 64), (1, 2, 1)),
+    hopper("heterogeneous-tiles{small_n=64}", (64, 128, 128), (1, 1, 2), layout="tn"),
+    pingpong("heterogeneous-tiles", (128, 128, 64), layout="nt"),
+    pingpong("heterogeneous-tiles{small_m=64,small_n=96}", (128, 192, 64), layout="nn"),
+    pingpong("heterogeneous-tiles", (256, 128, 64), (2, 1, 1), layout="tt"),
+)
+"""Large tiles in full waves, small ones in the ragged wave."""
+
 DIFFERENT_D = (
     hopper("stream-k{owner=last}", (128, 128, 64)),
     hopper("data-parallel{persistent=true}", (16, 128, 64), types=("f16", "f16")),
@@ -282,6 +300,20 @@ def sweep_cases(spec: Spec) -> tuple[Case, ...]:
     )
     few = Case(spec, ragged, 3, -1.5, 0.25, workgroups=3)
     return (*whole, few) if has_open_grid(spec) else whole
+
+
+def two_shape_cases(spec: Spec) -> tuple[Case, ...]:
+    """Grids with which tiles of both shapes are there, of small ones alone, of large ones alone."""
+    m, n, _ = spec.tile
+    ragged = _served((997, 1218, 777), spec.layout)
+    return (
+        *sweep_cases(spec),
+        Case(spec, ragged, 4, workgroups=13),
+        Case(spec, ragged, 5, 0.5, 2.0, workgroups=7),
+        Case(spec, (m, n, 1024), 6, workgroups=9),
+        Case(spec, (4 * m, 3 * n, 520), 7, 1.5, -1.0, workgroups=4),
+        Case(spec, _served((5 * m + 1, n + 1, 64), spec.layout), 8, workgroups=6),
+    )
 
 
 def _served(shape: Shape, layout: str) -> Shape:

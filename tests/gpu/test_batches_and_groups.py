@@ -152,7 +152,7 @@ def test_offsets_that_the_kernel_before_wrote():
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-@pytest.mark.parametrize("schedule", ["data-parallel", *SCHEDULES])
+@pytest.mark.parametrize("schedule", ["data-parallel", *SCHEDULES, "heterogeneous-tiles"])
 def test_batches(schedule: str, layout: str, target: str):
     turned = {"transpose_a": layout[0] == "t", "transpose_b": layout[1] == "t"}
     made = kernel(schedule, (128, 128, 64), target, batched=True, **turned)

@@ -14,7 +14,17 @@ import pytest
 from codegen.nvptx import CudaKernel
 from codegen.nvptx.driver import device
 from tests.gpu import hopper
-from tests.gpu.hopper import DIFFERENT_D, RANDOM, SCALES, SHARING, SWEEP, TURNS, WAYS_OF_D, Case
+from tests.gpu.hopper import (
+    DIFFERENT_D,
+    RANDOM,
+    SCALES,
+    SHARING,
+    SWEEP,
+    TURNS,
+    TWO_SHAPES,
+    WAYS_OF_D,
+    Case,
+)
 from tests.gpu.kernels import Problem, Spec, compare, flags_are_down, kernel, poison_partials
 from tests.support.gpu import require_gpu
 
@@ -42,6 +52,11 @@ def _code(_on_hopper: None) -> None:
 @pytest.fixture(scope="module")
 def _code_of_the_sweep(_on_hopper: None) -> None:
     hopper.warm(hopper.code_of((*SWEEP, *TURNS), hopper.sweep_cases))
+
+
+@pytest.fixture(scope="module")
+def _code_of_two_shapes(_on_hopper: None) -> None:
+    hopper.warm(hopper.code_of(TWO_SHAPES, hopper.two_shape_cases))
 
 
 every_sharing_kernel = pytest.mark.parametrize("spec", SHARING, ids=str)
@@ -119,6 +134,16 @@ def test_every_schedule_tile_layout(spec: Spec):
     for one, two in zip(first, again, strict=True):
         assert torch.equal(one.out, two.out), f"{one.case}: another result the second time"
     assert flags_are_down(kernel(spec))
+
+
+@pytest.mark.usefixtures("_code_of_two_shapes")
+@pytest.mark.parametrize("spec", TWO_SHAPES, ids=str)
+def test_tiles_of_two_shapes(spec: Spec):
+    cases = hopper.two_shape_cases(spec)
+    first, again = ([Launched(case) for case in cases] for _ in range(2))
+    all_right(first)
+    for one, two in zip(first, again, strict=True):
+        assert torch.equal(one.out, two.out), f"{one.case}: another result the second time"
 
 
 def serves(made: CudaKernel, problem: Problem, out: Any, c: Any) -> int:

@@ -7,6 +7,7 @@ import pytest
 from passes import (
     DataParallel,
     Grouped,
+    HeterogeneousTiles,
     HybridStreamK,
     Rasterize,
     Reorder,
@@ -47,6 +48,9 @@ SPECS = (
     Spec((StreamK(owner="last"),), (128, 128, 64), "tn", "f16", "f32"),
     Spec((TwoTileStreamK(),), (128, 192, 64), "nt", "bf16"),
     Spec((Reorder(swap=True, group=2), TwoTileStreamK()), (128, 64, 64), "tt", "bf16", "f32"),
+    Spec((HeterogeneousTiles(),), (128, 128, 32), "nn", "bf16", target="sm_80"),
+    Spec((HeterogeneousTiles(small_m=64, small_n=64),), (128, 256, 64), "nt", "f16"),
+    Spec((Rasterize(width=4), HeterogeneousTiles(small_m=32)), (64, 128, 64), "tt", "bf16", "f32"),
 )
 COUNT = 7
 SCALES = ((1.0, 0.0), (0.5, 2.0), (-1.5, 1.0), (0.0, 1.0), (2.0, -0.25))
@@ -55,7 +59,7 @@ SCALES = ((1.0, 0.0), (0.5, 2.0), (-1.5, 1.0), (0.0, 1.0), (2.0, -0.25))
 @pytest.mark.parametrize("aligned", [True, False], ids=["aligned", "odd"])
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_shapes(spec: Spec, aligned: bool):
-    """23 kernels x 2 widths x 9 shapes; every launch is made twice and gives the same bits."""
+    """26 kernels x 2 widths x 9 shapes; every launch is made twice and gives the same bits."""
     for number, shape in enumerate(shapes(SPECS.index(spec), COUNT, aligned=aligned)):
         problem = Problem.make(spec, shape)
         first, again = problem.run(), problem.run()

@@ -10,6 +10,7 @@ from coordgraph import Gemm, KernelGraph
 from passes import (
     DataParallel,
     Grouped,
+    HeterogeneousTiles,
     HybridStreamK,
     Pass,
     Pipeline,
@@ -54,6 +55,8 @@ SCHEDULES: dict[str, Pass] = {
         *(SplitK(splits=3, owner=owner) for owner in ("first", "last")),
         SplitK(splits=4, reduction="peers"),
         SplitK(splits=7, owner="first", reduction="tree"),
+        HeterogeneousTiles(),
+        HeterogeneousTiles(small_m=1),
         StreamK(reduction="scatter"),
         StreamK(least=5, reduction="scatter"),
         TwoTileStreamK(reduction="scatter"),
@@ -61,6 +64,8 @@ SCHEDULES: dict[str, Pass] = {
         SplitK(splits=4, reduction="scatter"),
     )
 }
+WHOLE_TILES = ("data-parallel", "heterogeneous-tiles")
+"""Schedules under which nobody waits for anybody."""
 ORDERS = {
     "plain": (),
     "swap": (Reorder(swap=True),),

@@ -9,6 +9,7 @@ from coordgraph.interpreter import trace
 from passes import (
     DataParallel,
     Grouped,
+    HeterogeneousTiles,
     HybridStreamK,
     Pass,
     Pipeline,
@@ -55,6 +56,13 @@ from tests.passes.schedules import ORDERS, SCHEDULES, symbolic
         (Rasterize(order="hilbert", width=128), "width=128: a curve needs a power of two"),
         (Grouped(groups=0), "groups=0 is outside 1..8"),
         (Grouped(groups=9), "groups=9 is outside 1..8"),
+        (HeterogeneousTiles(workgroups=0), "workgroups=0 is outside 1..65535"),
+        (HeterogeneousTiles(small_m=48), "small_m=48 does not divide the macro tile's 128"),
+        (HeterogeneousTiles(small_n=0), "small_n=0 does not divide the macro tile's 128"),
+        (
+            HeterogeneousTiles(small_m=128, small_n=128),
+            "small tiles of 128x128 are whole macro tiles: nothing is divided; data-parallel",
+        ),
     ],
 )
 def test_options_that_make_no_sense_are_refused(step: Pass, why: str):
@@ -74,6 +82,7 @@ def test_options_that_make_no_sense_are_refused(step: Pass, why: str):
         (DataParallel, "persistent", "yes", "True or False"),
         (DataParallel, "persistent", 1, "True or False"),
         (Reorder, "group", "a", "a whole number"),
+        (HeterogeneousTiles, "small_m", "half", "a whole number or None"),
     ],
 )
 def test_options_of_the_wrong_type_are_refused(
@@ -82,6 +91,17 @@ def test_options_of_the_wrong_type_are_refused(
     with pytest.raises(PassError) as caught:
         kind(**{option: value})(Gemm("f32").graph())
     assert str(caught.value) == f"{kind.name} refuses: {option} = {value!r} should be {wanted}"
+
+
+def test_two_shapes_of_tiles_refuse_groups():
+    graph = Gemm("f32", grouped=True).graph()
+    with pytest.raises(PassError, match="groups begin at rows of their own"):
+        HeterogeneousTiles()(graph)
+
+
+def test_odd_tiles_have_no_halves():
+    assert HeterogeneousTiles().small((12, 7, 5)) == (6, 7)
+    assert "nothing is divided" in (HeterogeneousTiles().why_not(Gemm().graph((3, 5, 7))) or "")
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

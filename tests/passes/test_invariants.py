@@ -15,6 +15,8 @@ from tests.passes.schedules import (
     CORNERS,
     ORDERS,
     SCHEDULES,
+    TILE,
+    WHOLE_TILES,
     Problem,
     moved,
     numeric,
@@ -23,6 +25,7 @@ from tests.passes.schedules import (
     symbolic,
 )
 
+PERSISTENT = "data-parallel{persistent=true}"
 every_schedule = pytest.mark.parametrize("name", SCHEDULES)
 every_order = pytest.mark.parametrize("order", ORDERS)
 
@@ -36,9 +39,8 @@ def check(graph: KernelGraph, problem: Problem, name: str) -> Trace:
     """The invariants; `problems` covers iterations, epilogues, signals and slots."""
     found = trace(graph, parameters(graph, problem))
     assert found.problems() == ()
-    assert sum(not s.padding and s.k_count for s in found.segments) == (
-        found.tiles[0] * found.tiles[1] * found.tiles[2]
-    )
+    useful = (s.k_count * len([*found.covered(s)]) for s in found.segments if not s.padding)
+    assert sum(useful) == found.tiles[0] * found.tiles[1] * found.tiles[2]
     # Where tiles have owners, a workgroup sends once, so one slot and flag for each are enough; a
     # turnstile has one for each tile that is shared. An idle workgroup is never waited for.
     sent = Counter(send.workgroup for send in found.sends)
@@ -146,10 +148,35 @@ def test_hybrid_stream_k_streams_the_ragged_wave_alone(name: str, problem: Probl
     assert len({s.tile for s in found.segments if s.role != "whole"}) <= ragged
 
 
+@pytest.mark.parametrize("name", [name for name in SCHEDULES if name.startswith("hetero")])
+@given(problems())
+@settings(max_examples=25)
+def test_heterogeneous_tiles_divide_the_ragged_wave_alone(name: str, problem: Problem):
+    m, n, _, workgroups = problem
+    graph = symbolic(name)
+    found = trace(graph, parameters(graph, problem))
+    waves, ragged = divmod(-(-m // TILE[0]) * -(-n // TILE[1]), workgroups)
+    pieces = 8 if "small_m=1" in name else 4
+    large = [s for s in found.segments if s.span != (1, 1)]
+    assert len(large) == waves * workgroups
+    assert all(len(found.of(w)) >= waves for w in range(workgroups))
+    # In the time of one macro tile: of the ragged wave nobody has more than a share, rounded up.
+    depth = found.tiles[2]
+    busiest = waves * pieces + -(-ragged * pieces // workgroups)
+    assert max(found.iterations) == busiest * depth
+    assert found.utilisation <= 1
+    # Whole macro tiles alone take no less time.
+    persistent = trace(symbolic(PERSISTENT), parameters(symbolic(PERSISTENT), problem))
+    assert max(found.iterations) <= max(persistent.iterations) * pieces
+    if m % TILE[0] == n % TILE[1] == 0:
+        useful = (waves * workgroups + ragged) * pieces
+        assert found.utilisation == pytest.approx(useful / (busiest * workgroups))
+
+
 @every_schedule
 def test_the_direction_of_waits_is_derived(name: str):
     sharing = "lower" if waits_for_lower(name) else "higher"
-    expected = "none" if name.startswith("data") else sharing
+    expected = "none" if name.startswith(WHOLE_TILES) else sharing
     if "scatter" in name:  # for both
         expected = "mixed"
     assert wait_direction(symbolic(name)) == expected

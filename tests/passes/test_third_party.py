@@ -16,7 +16,7 @@ from coordgraph.integers import Ranges
 from coordgraph.interpreter import SCHEDULERS, interpret, trace
 from coordgraph.progress import wait_direction
 from passes import Pass, Pipeline
-from tests.passes.schedules import CORNERS, SCHEDULES, schedule
+from tests.passes.schedules import CORNERS, SCHEDULES, WHOLE_TILES, schedule
 from tests.passes.test_invariants import waits_for_lower
 
 
@@ -107,7 +107,7 @@ def test_orders_from_outside_compose_with_every_schedule(name: str, order: Pass,
     step = schedule(name, workgroups)
     graph = Pipeline([order, step])(Gemm("f32", m=m, n=n, k=k).graph((4, 4, 4)))
     sharing = "lower" if waits_for_lower(name) else "higher"
-    expected = "none" if name.startswith("data") else sharing
+    expected = "none" if name.startswith(WHOLE_TILES) else sharing
     assert wait_direction(graph) == expected
     check(graph, CORNERS[corner])
 

@@ -15,7 +15,7 @@ from sympy import Integer
 
 from coordgraph.control.asynchronous import CopyBox
 from coordgraph.control.operations import Operation
-from coordgraph.coordinates.dimensions import Linear, Register, Shared, Unroll
+from coordgraph.coordinates.dimensions import Linear, Register, Unroll
 from coordgraph.coordinates.edges import Flatten, Swizzle, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
 from passes.lowering.control import at, unrolled
@@ -56,7 +56,7 @@ class BoxedOperand(Operand):
         return self.column_axis == self.k_axis
 
     def _position(self, axis: int) -> str:
-        return f"{self.tensor}.own.{axis}"
+        return self.division.own(self.tensor, axis)
 
     @property
     def row(self) -> str:
@@ -80,32 +80,33 @@ class BoxedOperand(Operand):
         left = self.division.left == (M if self.tensor == "A" else N)
         return gcd(MMA_M if left else self.division.columns, WIDEST_BOX)
 
-    def stage(self, c: CoordinateEditor, stages: int) -> None:
-        """Tie the tile position to shared memory: a ring of `stages` tiles of boxes."""
-        t, rows, columns = self.tensor, c[self.row].fixed_size, c[self.column].fixed_size
+    def stage(self, c: CoordinateEditor, stages: int, room: int) -> None:
+        """Tie the tile position to shared memory: a ring of tiles of boxes; see `Operand.stage`."""
+        own, rows, columns = self._own, c[self.row].fixed_size, c[self.column].fixed_size
         width = self.box(c)
         chunks = width // CHUNK
-        c.add(Shared(self.shared, Integer(stages * rows * columns), tensor=t))
-        box = c.add(Linear(f"{t}.shared.box", Integer(columns // width)))
-        row = c.add(Linear(f"{t}.shared.row", Integer(rows)))
-        chunk = c.add(Linear(f"{t}.shared.chunk", Integer(chunks), note="16-byte chunk"))
-        place = c.add(Linear(f"{t}.shared.place", Integer(chunks), note="before swizzle"))
-        element = c.add(Linear(f"{t}.shared.element", Integer(CHUNK)))
-        c.connect(Tile(self.shared, ("stage", box.id, row.id, chunk.id, element.id)))
+        self.add_memory(c, stages, room)
+        box = c.add(Linear(own("shared.box"), Integer(columns // width)))
+        row = c.add(Linear(own("shared.row"), Integer(rows)))
+        chunk = c.add(Linear(own("shared.chunk"), Integer(chunks), note="16-byte chunk"))
+        place = c.add(Linear(own("shared.place"), Integer(chunks), note="before swizzle"))
+        element = c.add(Linear(own("shared.element"), Integer(CHUNK)))
+        self.ring(c, room, (box.id, row.id, chunk.id, element.id))
         c.connect(swizzle((row.id, chunk.id), (self.row, place.id), chunks))
         c.connect(Flatten((box.id, place.id, element.id), self.column))
 
     def copies(self, c: CoordinateEditor) -> Operation:
         """Tie the tile position to boxes; returns this workgroup's copies of one tile."""
-        t, rows, columns = self.tensor, c[self.row].fixed_size, c[self.column].fixed_size
+        t, own = self.tensor, self._own
+        rows, columns = c[self.row].fixed_size, c[self.column].fixed_size
         for sharer in self._sharers:
             rows //= c[sharer].fixed_size
         width, layers = self.box(c), next(n for n in (1, 2, 4) if rows // n <= MOST_ROWS)
         rows //= layers
-        step = c.add(Unroll(f"{t}.box", Integer(columns // width)))
-        layer = c.add(Unroll(f"{t}.box.layer", Integer(layers), note="boxes above each other"))
-        inside = c.add(Linear(f"{t}.box.element", Integer(width), note="first element of a box: 0"))
-        across = c.add(Linear(f"{t}.box.row", Integer(rows), note="first row of a box: 0"))
+        step = c.add(Unroll(own("box"), Integer(columns // width)))
+        layer = c.add(Unroll(own("box.layer"), Integer(layers), note="boxes above each other"))
+        inside = c.add(Linear(own("box.element"), Integer(width), note="first element of a box: 0"))
+        across = c.add(Linear(own("box.row"), Integer(rows), note="first row of a box: 0"))
         c.connect(Tile(self.column, (step.id, inside.id)))
         c.connect(Tile(self.row, (*self._sharers, layer.id, across.id)))
         axes = (f"{t}.{self.column_axis}", f"{t}.{self.row_axis}", *self.matrix)
@@ -118,14 +119,14 @@ class BoxedOperand(Operand):
 
         `parts` are the dimensions of the outer axis above the rows of one instruction.
         """
-        t, outer = self.tensor, self._position(1 - self.k_axis)
+        own, outer = self._own, self._position(1 - self.k_axis)
         extent = c[outer].fixed_size
         for part in parts:
             extent //= c[part].fixed_size - (part == "warpgroup")  # one of them is the producer
-        first = c.add(Register(f"{t}.mma.outer", Integer(extent), note="of an instruction"))
-        depth = c.add(Register(f"{t}.mma.depth", Integer(MMA_K), note="of an instruction"))
+        first = c.add(Register(own("mma.outer"), Integer(extent), note="of an instruction"))
+        depth = c.add(Register(own("mma.depth"), Integer(MMA_K), note="of an instruction"))
         c.connect(Tile(outer, (*parts, first.id)))
-        c.connect(Tile(self._position(self.k_axis), ("fragment.k", depth.id)))
+        c.connect(Tile(self._position(self.k_axis), (self.tiling.own("fragment.k"), depth.id)))
         return {first.id: 0, depth.id: 0}
 
     def strides(self, c: CoordinateEditor) -> tuple[int, int]:

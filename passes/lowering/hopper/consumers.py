@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sympy import And, Gt, Lt
@@ -33,13 +34,11 @@ from coordgraph.control.operations import (
 )
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.integers import equal, index_symbol
-from passes.lowering.control import Accumulator, at, unrolled
-from passes.lowering.hopper.boxes import BoxedOperand
-from passes.lowering.hopper.division import Division
+from passes.lowering.control import Accumulator, at, multiplied, unrolled
 from passes.lowering.hopper.partials import Fixup
 from passes.lowering.hopper.ring import EMPTY, FULL, PHASE, STEP
 from passes.lowering.hopper.scatter import scatter
-from passes.lowering.hopper.stores import BoxedStore
+from passes.lowering.hopper.tiles import DividedTile
 from passes.lowering.hopper.turns import Turns
 from passes.lowering.hopper.warpgroups import ClusterSum, add_accumulator
 from passes.scatter import SHARE
@@ -56,10 +55,8 @@ class Consumer:
     Args:
         c: the coordinates being built.
         graph: the scheduled graph.
-        division: of a macro tile.
-        operands: A and B.
+        tiles: what tiles of each shape are divided into.
         stages: of the ring.
-        store: D's way through shared memory, or None to store it from registers.
         vector: elements of C and D that may be moved at once.
         reads_c: the epilogue adds C where a launch gives it.
     """
@@ -68,48 +65,24 @@ class Consumer:
         self,
         c: CoordinateEditor,
         graph: KernelGraph,
-        division: Division,
-        operands: tuple[BoxedOperand, BoxedOperand],
+        tiles: Sequence[DividedTile],
         stages: int,
-        store: BoxedStore | None,
         vector: int,
         reads_c: bool,
     ) -> None:
-        self.c, self.division, self.stages, self.store = c, division, stages, store
-        self.reads_c = reads_c
-        self.accumulator = add_accumulator(c, division)
-        self.sum = ClusterSum(c, division) if division.split > 1 else None
-        partials = any(t.name == "partials" for t in graph.tensors)
-        scattered = SHARE in c
-        self.fixup = Fixup(c, division, operands, stages) if partials and not scattered else None
-        self.turns = Turns(c, division) if division.turns > 1 else None
-        # A pair of accumulators lies along D's rows only where A is the left operand.
-        self.width = 1 if division.swapped else min(vector, PAIR)
-        self.scatter = scatter(c, division, self._epilogue, self.width) if scattered else None
-        left, right = reversed(operands) if division.swapped else operands
-        self.begin = {
-            **left.descriptor(c, (*division.warpgroups(division.left), "acc.m")),
-            **right.descriptor(c, (*division.warpgroups(division.right), "acc.p")),
-        }
-        n = division.columns
-        self.multiply = MultiplyShared(
-            left.shared,
-            right.shared,
-            "acc",
-            ("acc.m", "acc.p"),
-            f"wgmma.m64n{n}k16.{graph.gemm.dtype}",
-            n // 2,
-            left.strides(c),
-            right.strides(c),
-            (left.row_bytes(c), right.row_bytes(c)),
-            transpose_a=not left.along_k,
-            transpose_b=not right.along_k,
-        )
+        self.c, self.stages = c, stages
+        self.division = tiles[0].division  # in what every division has alike
+        self.stores = tiles[0].store is not None
+        self.parts = {t.name: _Part(c, graph, t, stages, vector, reads_c) for t in tiles}
+        sums = [part.sum for part in self.parts.values() if part.sum]
+        self.sum = sums[0] if sums else None
+        self.turns = Turns(c, self.division) if self.division.turns > 1 else None
 
     def all(self, body: Body) -> Body:
         """The consumers' share of a whole body."""
-        if self.scatter:
-            body = self.scatter.lower(body, self._of_sum)
+        for part in self.parts.values():
+            if part.scatter:
+                body = part.scatter.lower(body, part.of_sum)
         lowered = tuple(new for op in body for new in rewrite(op, self._lower))
         if self.turns:
             lowered = self.turns.share_out(lowered)
@@ -119,8 +92,11 @@ class Consumer:
 
     def receive(self, slots: For) -> Body:
         """The producer's share of receiving partials."""
-        assert self.fixup is not None
-        return self._of_sum(self.fixup.load(slots))
+        (receive,) = slots.body
+        assert isinstance(receive, ReceivePartial)
+        part = self.parts[receive.accumulator]
+        assert part.fixup is not None
+        return part.of_sum(part.fixup.load(slots))
 
     def initial(self) -> Body:
         """What one workitem does before all others begin."""
@@ -128,7 +104,7 @@ class Consumer:
 
     def end(self) -> Body:
         """Shared memory is let go only when the copy engine has read it."""
-        if self.store is None:
+        if not self.stores:
             return ()
         return (If(equal(self.division.thread, 0), (WaitStores(0),)),)
 
@@ -137,44 +113,43 @@ class Consumer:
             case InitAccumulator():
                 return ()  # the first multiplication of a tile overwrites
             case For() if accumulates(op):
-                return self._accumulate(op)
-            case For(body=(ReceivePartial(),)) if self.fixup:
-                return self._of_sum(self.fixup.add_up(op, self._free))
-            case SendPartial() if self.fixup:
-                return self._of_sum(self.fixup.send(op.turn))
+                return self._accumulate(op, self.parts[multiplied(op).accumulator])
+            case For(body=(ReceivePartial(accumulator=name),)):
+                part = self.parts[name]
+                assert part.fixup is not None
+                return part.of_sum(part.fixup.add_up(op, self._free))
+            case SendPartial():
+                part = self.parts[op.accumulator]
+                assert part.fixup is not None
+                return part.of_sum(part.fixup.send(op.turn))
             case Epilogue():
-                return self._of_sum(self._epilogue(self.accumulator, op.tensor))
-            case StoreTile() if self.store:
-                return self._of_sum(self.store.store(self.c))
+                part = self.parts[op.accumulator]
+                return part.of_sum(part.epilogue(part.accumulator, op.tensor))
             case StoreTile():
-                return self._of_sum((self.accumulator.store(op.tensor, self.width),))
+                part = self.parts[op.accumulator]
+                if part.store:
+                    return part.of_sum(part.store.store(self.c))
+                return part.of_sum((part.accumulator.store(op.tensor, part.width),))
             case _:
                 return op
 
-    def _epilogue(self, accumulator: Accumulator, tensor: str) -> Body:
-        if not self.reads_c:
-            return (accumulator.scale("alpha"),)
-        return accumulator.epilogue(tensor, self.width)
-
-    def _of_sum(self, body: Body) -> Body:
-        """What is done with the whole sum over k."""
-        return self.sum.by_first(body) if self.sum else body
-
-    def _accumulate(self, loop: For) -> Body:
+    def _accumulate(self, loop: For, part: _Part) -> Body:
         """Multiply as stages fill; free a stage once the multiplications on it have ended."""
-        first = And(equal(loop.symbol, 0), equal(index_symbol("fragment.k"), 0))
-        multiply = replace(self.multiply, fresh=first)
+        own, accumulator = part.own, part.multiply.accumulator
+        first = And(equal(loop.symbol, 0), equal(index_symbol(own("fragment.k")), 0))
+        multiply = replace(part.multiply, fresh=first)
+        every = (own("fragment.k"), own("acc.m"), own("acc.p"))
         body = (
             WaitBarrier(FULL, PHASE),
-            FenceMultiplies(),
-            unrolled(self.c, ("fragment.k", "acc.m", "acc.p"), at(self.begin, multiply)),
+            FenceMultiplies(accumulator),
+            unrolled(self.c, every, at(part.begin, multiply)),
             CommitMultiplies(),
-            WaitMultiplies(1),
+            WaitMultiplies(1, accumulator),
             If(Gt(loop.symbol, 0), (self._free(),)),
             Advance(STEP),
         )
-        end = (WaitMultiplies(0), self._free())
-        return (replace(loop, body=body), *end, *(self.sum.add_up() if self.sum else ()))
+        end = (WaitMultiplies(0, accumulator), self._free())
+        return (replace(loop, body=body), *end, *(part.sum.add_up() if part.sum else ()))
 
     def _free(self) -> Operation:
         """Each warpgroup gives back the stage of the step before, to everybody who fills it."""
@@ -183,3 +158,57 @@ class Consumer:
         step = index_symbol(STEP) + (self.stages - 1)  # the same stage, and never negative
         arrive = ArriveBarrier(EMPTY, thread if sharers > 1 else None)
         return If(Lt(thread, sharers), (SetCoordinate(STEP, step, (arrive,)),))
+
+
+class _Part:
+    """What the consumers have for tiles of one shape."""
+
+    def __init__(
+        self,
+        c: CoordinateEditor,
+        graph: KernelGraph,
+        tile: DividedTile,
+        stages: int,
+        vector: int,
+        reads_c: bool,
+    ) -> None:
+        division, operands = tile.division, tile.operands
+        self.own, self.store, self.reads_c = division.tiling.own, tile.store, reads_c
+        self.accumulator = add_accumulator(c, division)
+        self.sum = ClusterSum(c, division) if division.split > 1 else None
+        sends = graph.control.of_kind(SendPartial)
+        partials = any(op.accumulator == tile.name for op in sends)
+        scattered = SHARE in c
+        self.fixup = Fixup(c, division, tile.rooms, stages) if partials and not scattered else None
+        # A pair of accumulators lies along D's rows only where A is the left operand.
+        self.width = 1 if division.swapped else min(vector, PAIR)
+        self.scatter = scatter(c, division, self.epilogue, self.width) if scattered else None
+        left, right = reversed(operands) if division.swapped else operands
+        self.begin = {
+            **left.descriptor(c, (*division.warpgroups(division.left), self.own("acc.m"))),
+            **right.descriptor(c, (*division.warpgroups(division.right), self.own("acc.p"))),
+        }
+        n = division.columns
+        self.multiply = MultiplyShared(
+            left.shared,
+            right.shared,
+            tile.name,
+            (self.own("acc.m"), self.own("acc.p")),
+            f"wgmma.m64n{n}k16.{graph.gemm.dtype}",
+            n // 2,
+            left.strides(c),
+            right.strides(c),
+            (left.row_bytes(c), right.row_bytes(c)),
+            transpose_a=not left.along_k,
+            transpose_b=not right.along_k,
+        )
+
+    def epilogue(self, accumulator: Accumulator, tensor: str) -> Body:
+        """What becomes of an epilogue, on these registers."""
+        if not self.reads_c:
+            return (accumulator.scale("alpha"),)
+        return accumulator.epilogue(tensor, self.width)
+
+    def of_sum(self, body: Body) -> Body:
+        """What is done with the whole sum over k."""
+        return self.sum.by_first(body) if self.sum else body

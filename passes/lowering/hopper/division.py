@@ -28,6 +28,7 @@ from coordgraph.coordinates.dimensions import (
 from coordgraph.coordinates.edges import Flatten, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.integers import equal, floor_div, floor_mod, index_symbol
+from coordgraph.tilings import Tiling
 
 __all__ = [
     "MMA_COLUMNS",
@@ -67,7 +68,7 @@ class Division:
     """Who multiplies what.
 
     Args:
-        tile: the macro tile of a cluster, in m, n and k.
+        tiling: the macro tiles of a cluster.
         cluster: workgroups of a cluster in m, n and k; all but one of them are 1.
         swapped: B is the left operand.
         alone: accumulators of a workitem up to which one warpgroup multiplies alone; then nobody
@@ -76,11 +77,16 @@ class Division:
             they divide it.
     """
 
-    tile: tuple[int, int, int]
+    tiling: Tiling
     cluster: tuple[int, int, int] = (1, 1, 1)
     swapped: bool = False
     alone: int = 0
     turns: int = 1
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """The macro tile of a cluster, in m, n and k."""
+        return self.tiling.shape
 
     @property
     def left(self) -> int:
@@ -173,11 +179,10 @@ class Division:
         left = REGISTERS - PRODUCER_REGISTERS * WARPGROUP
         return min(left // (self.consumers * WARPGROUP) // 8 * 8, MOST_REGISTERS)
 
-    def add(self, c: CoordinateEditor) -> None:
+    def add_machine(self, c: CoordinateEditor) -> None:
         """The cluster's rank in m, n and k; the workitem as warpgroup, warp and lane.
 
-        The last warpgroup is the producer. Every tile position becomes a workgroup of the cluster
-        and a position in that workgroup's own part.
+        The last warpgroup is the producer. Tiles of all shapes are divided over the same machine.
         """
         c.add(Warpgroup("warpgroup", Integer(self.consumers + 1)))
         c.add(Warp("warp", Integer(WARPS)))
@@ -191,10 +196,17 @@ class Division:
                 c.add(Linear(name, Integer(count), note="in the cluster"))
             c.add(Cluster(RANK, Integer(self.workgroups)))
             c.connect(Flatten(CLUSTER, RANK))
+
+    def add(self, c: CoordinateEditor) -> None:
+        """Every tile position as a workgroup of the cluster and a position in its own part."""
         places = (("A", 0, M), ("A", 1, K), ("B", 0, K), ("B", 1, N), ("D", 0, M), ("D", 1, N))
         for tensor, axis, along in places:
-            own = c.add(Linear(f"{tensor}.own.{axis}", Integer(self.extent(along))))
-            c.connect(Tile(f"{tensor}.index.{axis}", (*self.ranks(along), own.id)))
+            own = c.add(Linear(self.own(tensor, axis), Integer(self.extent(along))))
+            c.connect(Tile(self.tiling.index(tensor, axis), (*self.ranks(along), own.id)))
+
+    def own(self, tensor: str, axis: int) -> str:
+        """The position in a workgroup's own part of a tile, along an axis of a tensor."""
+        return self.tiling.own(f"{tensor}.own.{axis}")
 
     def ranks(self, axis: int) -> tuple[str, ...]:
         """The coordinate that says which part along m, n or k this workgroup has, if any."""

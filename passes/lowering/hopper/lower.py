@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -26,15 +27,16 @@ from coordgraph.control.operations import (
     Body,
     For,
     If,
+    LoadTile,
     Scope,
     SetCoordinate,
 )
-from coordgraph.coordinates.dimensions import Register
 from coordgraph.gemm import Gemm
 from coordgraph.tensors import Tensor, dtype
+from coordgraph.tilings import Tiling
 from passes.base import Pass
-from passes.lowering.control import leader
-from passes.lowering.hopper.boxes import GROUP_ROWS, MMA_K, WIDEST_BOX, BoxedOperand
+from passes.lowering.control import NOTHING, leader
+from passes.lowering.hopper.boxes import GROUP_ROWS, WIDEST_BOX
 from passes.lowering.hopper.consumers import Consumer
 from passes.lowering.hopper.division import (
     MMA_COLUMNS,
@@ -49,6 +51,7 @@ from passes.lowering.hopper.division import (
 from passes.lowering.hopper.ring import EMPTY, FULL, PHASE, STEP, add_ring
 from passes.lowering.hopper.roles import part
 from passes.lowering.hopper.stores import BoxedStore
+from passes.lowering.hopper.tiles import DividedTile, divided_tiles, matrix
 from passes.lowering.hopper.warpgroups import ClusterSum
 from passes.lowering.machine import cuda_machine
 from passes.lowering.staging import CHUNK, OUTPUTS
@@ -110,6 +113,8 @@ class LowerToHopper(Pass):
 
     def why_not(self, graph: KernelGraph) -> str | None:
         gemm, cluster = graph.gemm, self._cluster
+        if not graph.tilings:
+            return NOTHING
         if self.architecture != "sm_90a":
             return f"wgmma is there on sm_90a only, not on {self.architecture}"
         if gemm.dtype not in ("bf16", "f16"):
@@ -132,30 +137,48 @@ class LowerToHopper(Pass):
                 "of a workgroup do together; take consumers=cooperative or a reduction other than "
                 "scatter"
             )
-        tile = graph.macro_tile
-        if any(extent % count for extent, count in zip(tile, cluster, strict=True)):
-            return f"the tile {_by(tile)} cannot be divided by a cluster of {_by(cluster)}"
-        division = self._division(graph)
-        if why := _no_division(gemm, division) or self._no_registers(graph, division):
-            return f"tile {_by(tile)}: {why}"
-        if (stages := self._stages(graph, division)) < LEAST_STAGES:
+        return self._no_tiles(graph)
+
+    def _no_tiles(self, graph: KernelGraph) -> str | None:
+        """Why tiles of some shape cannot be multiplied, or None."""
+        cluster = self._cluster
+        for tile in (tiling.shape for tiling in graph.tilings):
+            if any(extent % count for extent, count in zip(tile, cluster, strict=True)):
+                return f"the tile {_by(tile)} cannot be divided by a cluster of {_by(cluster)}"
+        divisions = self._divisions(graph)
+        for division in divisions:
+            if why := _no_division(graph.gemm, division) or self._no_registers(graph, division):
+                return f"tile {_by(division.tile)}: {why}"
+        if why := _no_team(divisions):
+            return why
+        if (stages := self._stages(graph, divisions)) < LEAST_STAGES:
             return f"{stages} stages are too few: a ring needs {LEAST_STAGES}"
         return None
 
-    def _division(self, graph: KernelGraph) -> Division:
+    def _divisions(self, graph: KernelGraph) -> tuple[Division, ...]:
+        """Of tiles of each shape, all over the same warpgroups.
+
+        One warpgroup alone has a product where it can have that of every shape.
+        """
+        found = tuple(self._division(graph, tiling) for tiling in graph.tilings)
+        if len({division.team for division in found}) > 1:
+            return tuple(replace(division, alone=0) for division in found)
+        return found
+
+    def _division(self, graph: KernelGraph, tiling: Tiling) -> Division:
         """B is the left operand where a workgroup's part has too few rows of A.
 
         Two warpgroups need two blocks of rows. One alone has the wider instructions unswapped.
         """
         turns = CONSUMERS[self.consumers]
-        rows, columns = (graph.macro_tile[axis] // self._cluster[axis] for axis in (M, N))
+        rows, columns = (tiling.shape[axis] // self._cluster[axis] for axis in (M, N))
         swapped = rows % MMA_M != 0 or (turns == 1 and rows < 2 * MMA_M <= columns)
         alone = MOST_ALONE
         if self.reads_c:
             kind = dtype(graph.gemm.out_dtype or graph.gemm.dtype)
             by_pairs = self._by_boxes(graph) and not swapped
             alone = MOST_ALONE_BESIDE_C[kind.bytes] if by_pairs else MOST_ALONE_BY_ELEMENTS
-        return Division(graph.macro_tile, self._cluster, swapped, alone, turns)
+        return Division(tiling, self._cluster, swapped, alone, turns)
 
     def _no_registers(self, graph: KernelGraph, division: Division) -> str | None:
         """Why the sums of a tile have no room in the registers of warpgroups, or None."""
@@ -180,60 +203,59 @@ class LowerToHopper(Pass):
         """The copy engine may store D. It cannot cut a box where a group of rows ends."""
         return self.vector == CHUNK and not graph.gemm.grouped
 
-    def _store(self, graph: KernelGraph, division: Division) -> BoxedStore | None:
-        """D's way through shared memory, if it goes there."""
+    def _stores(self, graph: KernelGraph, divisions: Sequence[Division]) -> tuple[BoxedStore, ...]:
+        """D's ways through shared memory, if it goes there."""
         kind = graph.gemm.out_dtype or graph.gemm.dtype
         if not self._by_boxes(graph) or dtype(kind).bytes != 2:
-            return None
+            return ()
 
-        def score(store: BoxedStore) -> tuple[int, int]:
-            stages = self._stages_beside(graph, division, store)
-            return min(stages, self.stages or ENOUGH_STAGES[self.consumers]), store.slots
+        def score(stores: tuple[BoxedStore, ...]) -> tuple[int, int]:
+            stages = self._stages_beside(graph, divisions, stores)
+            enough = min(stages, self.stages or ENOUGH_STAGES[self.consumers])
+            return enough, sum(store.slots for store in stores)
 
-        return max(BoxedStore.all(division, _matrix(graph.gemm, "D")), key=score)
+        return max(BoxedStore.all(divisions, matrix(graph.gemm, "D")), key=score)
 
-    def _stages(self, graph: KernelGraph, division: Division) -> int:
+    def _stages(self, graph: KernelGraph, divisions: Sequence[Division]) -> int:
         """Stages of the ring."""
-        return self._stages_beside(graph, division, self._store(graph, division))
+        return self._stages_beside(graph, divisions, self._stores(graph, divisions))
 
     def _stages_beside(
-        self, graph: KernelGraph, division: Division, store: BoxedStore | None
+        self, graph: KernelGraph, divisions: Sequence[Division], stores: Sequence[BoxedStore]
     ) -> int:
         """How many stages fit beside D's slots."""
-        rows = division.extent(M) + division.extent(N)
-        tile_bytes = rows * division.extent(K) * dtype(graph.gemm.dtype).bytes
+        elements = sum(max(d.extent(axis) * d.extent(K) for d in divisions) for axis in (M, N))
+        stage_bytes = elements * dtype(graph.gemm.dtype).bytes
         room = cuda_machine(self.architecture).shared_bytes
-        other = BARRIER_BYTES + ClusterSum.bytes(division) + (store.bytes if store else 0)
-        other += table_bytes(graph)
-        return min((room - other) // tile_bytes, self.stages or MOST_STAGES)
+        other = BARRIER_BYTES + max(ClusterSum.bytes(division) for division in divisions)
+        other += max((store.bytes for store in stores), default=0) + table_bytes(graph)
+        return min((room - other) // stage_bytes, self.stages or MOST_STAGES)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
-        gemm, division = graph.gemm, self._division(graph)
-        axes = {"A": (1, 0) if gemm.transpose_a else (0, 1)}
-        axes["B"] = (1, 0) if gemm.transpose_b else (0, 1)
-        a, b = (BoxedOperand(t, *axes[t], division, _matrix(gemm, t)) for t in "AB")
-        stages, store = self._stages(graph, division), self._store(graph, division)
+        gemm, divisions = graph.gemm, self._divisions(graph)
+        division = divisions[0]  # in what every division has alike
+        stages, stores = self._stages(graph, divisions), self._stores(graph, divisions)
         with graph.edit(str(self)) as e:
             e.level = "lowered"
             c = e.coordinates
-            division.add(c)
+            division.add_machine(c)
             add_ring(c, stages)
-            for operand in (a, b):
-                operand.stage(c, stages)
-            if store:
-                store.add(c)
-            c.add(Register("fragment.k", Integer(division.extent(K) // MMA_K)))
-            copies = (a.copies(c), b.copies(c))
-            tile_bytes = (a.elements(c) + b.elements(c)) * dtype(gemm.dtype).bytes
+            tiles = divided_tiles(c, gemm, divisions, stages, stores)
             if any(t.name == "partials" for t in graph.tensors):
                 e.tensors = tuple(_per_piece(t, division) for t in e.tensors)
-            work = Consumer(c, graph, division, (a, b), stages, store, self.vector, self.reads_c)
+            work = Consumer(c, graph, tiles, stages, self.vector, self.reads_c)
+            by_name = {tile.name: tile for tile in tiles}
+
+            def load(loop: For) -> Body:
+                first = next(op for op in loop.body if isinstance(op, LoadTile))
+                return (_load(loop, by_name[graph.tilings.of_operation(first).accumulator]),)
+
             body = graph.control.root.body
-            produce = part(body, lambda loop: (_load(loop, copies, tile_bytes),), work.receive)
+            produce = part(body, load, work.receive)
             consume = work.all(body)
             together = (ClusterBarrier(),) if division.workgroups > 1 else (Barrier(),)
             e.kernel(
-                leader(*_barriers(stages, division), *work.initial(), *_publish(store)),
+                leader(*_barriers(stages, division), *work.initial(), *_publish(bool(stores))),
                 *together,
                 AllowNextLaunch(),
                 AwaitEarlierLaunch(),
@@ -258,11 +280,6 @@ class LowerToHopper(Pass):
                 workgroup=graph.control.root.workgroup,
             )
         return e.graph
-
-
-def _matrix(gemm: Gemm, tensor: str) -> tuple[str, ...]:
-    """The coordinate that tells the matrices of a tensor apart, if it has several."""
-    return (gemm.leading,) if tensor in gemm.batched_tensors else ()
 
 
 def _by(counts: tuple[int, ...]) -> str:
@@ -293,6 +310,19 @@ def _no_division(gemm: Gemm, division: Division) -> str | None:
     return None
 
 
+def _no_team(divisions: Sequence[Division]) -> str | None:
+    """Why tiles of different shapes cannot have the same warpgroups, or None."""
+    teams = {division.team for division in divisions}
+    if len(teams) == 1:
+        return None
+    odd = next(division for division in divisions if division.team == min(teams))
+    return (
+        f"a workgroup's part {odd.extent(M)}x{odd.extent(N)} of tile {_by(odd.tile)} cannot be "
+        f"halved, and those of other tiles have {max(teams)} warpgroups; it needs a multiple of "
+        f"{2 * MMA_M} or of {2 * MMA_COLUMNS} across, or consumers=pingpong"
+    )
+
+
 def _per_piece(tensor: Tensor, division: Division) -> Tensor:
     """Workgroups with different parts of a tile have a flag each."""
     if tensor.name != "flags" or not division.different:
@@ -310,16 +340,16 @@ def _barriers(stages: int, division: Division) -> Body:
     )
 
 
-def _publish(store: BoxedStore | None) -> Body:
-    maps = ("A", "B", "D") if store else ("A", "B")
+def _publish(stores: bool) -> Body:
+    maps = ("A", "B", "D") if stores else ("A", "B")
     return (PublishBarriers(), *(PrefetchMap(name) for name in maps))
 
 
-def _load(loop: For, copies: Body, tile_bytes: int) -> For:
+def _load(loop: For, tile: DividedTile) -> For:
     """The producer's loop: wait until a stage is free, then fill it."""
     return loop.with_body(  # type: ignore[return-value]
         WaitBarrier(EMPTY, PHASE, before=True),
-        ExpectBytes(FULL, tile_bytes),
-        *copies,
+        ExpectBytes(FULL, tile.bytes),
+        *tile.copies,
         Advance(STEP),
     )

@@ -7,7 +7,7 @@ the piece in runs as long as a stage is, while consumers add up what has come.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -42,7 +42,7 @@ from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.integers import floor_mod, index_symbol
 from passes.fixup import SLOT
 from passes.lowering.control import at, unrolled
-from passes.lowering.hopper.boxes import ELEMENT_BYTES, BoxedOperand
+from passes.lowering.hopper.boxes import ELEMENT_BYTES
 from passes.lowering.hopper.division import LANES, Division
 from passes.lowering.hopper.ring import EMPTY, FULL, PHASE, STEP
 from passes.lowering.hopper.warpgroups import VECTOR, Pieces
@@ -64,7 +64,7 @@ class Fixup(Pieces):
     Args:
         c: the coordinates being built.
         division: of a macro tile.
-        operands: A and B, whose stages the ring has.
+        rooms: elements of a stage of A and of B, by the name of their shared memory.
         stages: of the ring.
     """
 
@@ -72,28 +72,28 @@ class Fixup(Pieces):
         self,
         c: CoordinateEditor,
         division: Division,
-        operands: tuple[BoxedOperand, BoxedOperand],
+        rooms: Mapping[str, int],
         stages: int,
     ) -> None:
         super().__init__(c, division)
-        tie_memory(c, division)
+        tie_memory(self)
         c.add(Linear(FIRST, note="first of the slots that are waited for side by side"))
-        home = max(operands, key=lambda operand: operand.elements(c))
-        room = home.elements(c) * ELEMENT_BYTES // F32_BYTES
-        vectors, vector = c["piece.vector"].fixed_size, division.workitems * VECTOR
+        home = max(rooms, key=lambda name: rooms[name])
+        room = rooms[home] * ELEMENT_BYTES // F32_BYTES
+        vectors, vector = c[self.vector].fixed_size, division.workitems * VECTOR
         spare = (division.registers - division.accumulators) // REGISTERS_OF_A_READ
         fitting = range(min(room // vector, spare), 0, -1)
         self.run = next(n for n in fitting if vectors % n == 0) * vector
         """Elements of a partial in one stage."""
         c.add(Unroll("fixup.step", Integer(vectors * vector // self.run)))
         c.add(Register("fixup.place", Integer(self.run // vector)))
-        c.connect(Tile("piece.vector", ("fixup.step", "fixup.place")))
+        c.connect(Tile(self.vector, ("fixup.step", "fixup.place")))
         # The stages of the larger operand: what of each is not needed is left free.
         size = Integer((stages - 1) * room + self.run)
-        c.add(Shared(SHARED, size, element="f32", within=home.shared))
+        c.add(Shared(SHARED, size, element="f32", within=home))
         c.add(Linear("fixup.inside", Integer(self.run), note="in a stage"))
         c.connect(Split(SHARED, ("stage", "fixup.inside"), (Integer(room), Integer(1))))
-        c.connect(Tile("fixup.inside", ("fixup.place", "piece.workitem", "piece.element")))
+        c.connect(Tile("fixup.inside", ("fixup.place", self.workitem, self.element)))
 
     def send(self, turn: str) -> Body:
         """Store, then let one workitem publish; a barrier orders all stores before its release."""
@@ -112,7 +112,7 @@ class Fixup(Pieces):
         mine = SetCoordinate(SLOT, first + lane, (wait, ClearFlag("flags")))
         some = If(Lt(lane, slots.stop - first), (mine,))
         warp = Barrier(self.division.own_barrier.identifier, LANES)
-        place = {"fixup.place": 0, "piece.workitem": 0, "piece.element": 0}
+        place = {"fixup.place": 0, self.workitem: 0, self.element: 0}
         step = (
             WaitBarrier(EMPTY, PHASE, before=True),
             ExpectBytes(FULL, self.run * F32_BYTES),
@@ -133,10 +133,10 @@ class Fixup(Pieces):
         copy engine was seen to overwrite what had not been read (PTX ISA, "Async proxy").
         """
         registers = ("fixup.step", "fixup.place")
-        read = AccumulateFragment("acc", SHARED, registers, VECTOR)
+        read = AccumulateFragment(self.accumulator, SHARED, registers, VECTOR)
         step = (
             WaitBarrier(FULL, PHASE),
-            unrolled(self.c, ("fixup.place",), at({"piece.element": 0}, read)),
+            unrolled(self.c, ("fixup.place",), at({self.element: 0}, read)),
             FenceShared(),
             self.division.own_barrier,
             Advance(STEP),
@@ -145,13 +145,14 @@ class Fixup(Pieces):
         return (slots.with_body(unrolled(self.c, ("fixup.step",), *step)),)
 
 
-def tie_memory(c: CoordinateEditor, division: Division) -> None:
+def tie_memory(pieces: Pieces) -> None:
     """Partials and flags as they lie in memory, in place of rows and columns of a tile."""
-    before, different = c.finish(), division.different
+    c, different = pieces.c, pieces.division.different
+    before = c.finish()
     for edge in (*before.edges_below("partials"), *before.edges_below("flags")):
         c.disconnect(edge)
     slot, slots = (SLOT, *different), c[SLOT].size
     assert slots is not None
     c.replace(replace(c["flags"], size=slots * prod(c[name].fixed_size for name in different)))
-    c.connect(Tile("partials", (*slot, *Pieces.PLACE)))
+    c.connect(Tile("partials", (*slot, *pieces.place)))
     c.connect(Tile("flags", slot) if different else PassThrough("flags", SLOT))

@@ -36,11 +36,12 @@ def scatter(
         width: elements of D that may be stored at once.
     """
     pieces = Pieces(c, division)
-    tie_memory(c, division)
-    cut_otherwise(c, c["piece.vector"].fixed_size)
-    c.connect(Flatten(("acc.m", "acc.p", "acc.n"), SHARE))
-    c.connect(PassThrough("piece.vector", SHARE))
-    share = Accumulator(c, ("acc.half",), "acc.pair", division.barrier)
+    tie_memory(pieces)
+    own, name = division.tiling.own, division.tiling.accumulator
+    cut_otherwise(c, c[pieces.vector].fixed_size)
+    c.connect(Flatten((own("acc.m"), own("acc.p"), own("acc.n")), SHARE))
+    c.connect(PassThrough(pieces.vector, SHARE))
+    share = Accumulator(c, (own("acc.half"),), own("acc.pair"), name, division.barrier)
 
     def after(op: Operation) -> Operation | Body:
         match op:
@@ -54,7 +55,7 @@ def scatter(
     return ScatterLowering(
         c,
         share,
-        at({"piece.element": 0}, AccumulateFragment("acc", "partials", (), VECTOR)),
+        at({pieces.element: 0}, AccumulateFragment(name, "partials", (), VECTOR)),
         division.member,
         division.workitems,
         division.barrier,

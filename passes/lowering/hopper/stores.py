@@ -9,19 +9,19 @@ modes"). Elements outside D are dropped by the copy engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import gcd
 
-from sympy import Integer
+from sympy import And, Integer
 
 from coordgraph.control.asynchronous import CommitStores, FenceShared, StoreBox, WaitStores
 from coordgraph.control.lowered import StoreFragment
 from coordgraph.control.operations import Body, If
 from coordgraph.coordinates.dimensions import Lane, Linear, Register, Shared
-from coordgraph.coordinates.edges import Flatten, Tile
+from coordgraph.coordinates.edges import Flatten, Split, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
-from coordgraph.integers import equal
+from coordgraph.integers import equal, index_symbol
 from passes.lowering.control import at, unrolled
 from passes.lowering.hopper.boxes import WIDEST_BOX, swizzle
 from passes.lowering.hopper.division import MMA_M, Division
@@ -39,19 +39,45 @@ MOST_SLOTS = 4
 class BoxedStore:
     """The way of a 16-bit D through shared memory; `slots` boxes for each warpgroup.
 
-    `matrix` is the coordinate that tells D's matrices apart, if there are several.
+    Tiles of several shapes share the place: `room` are the elements that each warpgroup has in it,
+    and `drained` says that a tile may not begin before the copy engine has read all of the one
+    before, which may have had other slots. `matrix` is the coordinate that tells D's matrices
+    apart, if there are several.
     """
 
     division: Division
     slots: int
+    room: int = 0
+    drained: bool = False
     matrix: tuple[str, ...] = ()
 
     @classmethod
-    def all(cls, division: Division, matrix: tuple[str, ...] = ()) -> Iterator[BoxedStore]:
-        """With every number of slots that goes round evenly in the boxes of a tile."""
-        one = cls(division, 1, matrix)
-        boxes = division.blocks * one.boxes
-        return (cls(division, n, matrix) for n in range(1, MOST_SLOTS + 1) if boxes % n == 0)
+    def all(
+        cls, divisions: Sequence[Division], matrix: tuple[str, ...] = ()
+    ) -> Iterator[tuple[BoxedStore, ...]]:
+        """For tiles of each shape, with every number of slots that goes round evenly in a tile.
+
+        Where all have the same slots, a tile begins with the first and ends with the last one, so
+        whichever shape was stored before, what has waited longest is in the next slot.
+        """
+        one = [cls(division, 1, matrix=matrix) for division in divisions]
+        for most in range(1, MOST_SLOTS + 1):
+            found = [replace(store, slots=store.fitting(most)) for store in one]
+            if all(store.slots < most for store in found):
+                continue
+            room = max(store.own_room for store in found)
+            drained = len({(store.slots, store.own_room) for store in found}) > 1
+            yield tuple(replace(store, room=room, drained=drained) for store in found)
+
+    def fitting(self, most: int) -> int:
+        """The largest number of slots, of `most`, that goes round evenly."""
+        boxes = self.division.blocks * self.boxes
+        return max(n for n in range(1, most + 1) if boxes % n == 0)
+
+    @property
+    def own_room(self) -> int:
+        """Elements of a warpgroup's slots."""
+        return self.slots * self.rows * self.box
 
     @property
     def columns(self) -> int:
@@ -76,77 +102,94 @@ class BoxedStore:
     @property
     def bytes(self) -> int:
         """Shared memory."""
-        return self.division.consumers * self.slots * self.slot_bytes
-
-    @property
-    def slot_bytes(self) -> int:
-        """Of a box in shared memory, a multiple of the swizzle period."""
-        return self.rows * self.box * 2
+        return self.division.consumers * self.room * 2
 
     def add(self, c: CoordinateEditor) -> None:
         """Tie accumulator blocks to boxes of D, and lanes of stmatrix to rows of shared memory."""
         division, boxes, blocks = self.division, self.boxes, self.division.blocks
+        own = division.tiling.own
         chunks = self.box // CHUNK
         # Unswapped, an instruction's 64 x n are several boxes; swapped, n x 64 are one.
-        c.add(Register("store.m", Integer(blocks), note="blocks of 64 rows"))
-        c.add(Register("store.box", Integer(boxes), note="boxes of a block"))
+        c.add(Register(own("store.m"), Integer(blocks), note="blocks of 64 rows"))
+        c.add(Register(own("store.box"), Integer(boxes), note="boxes of a block"))
         across = division.share(division.right) // boxes // MATRICES
-        c.add(Register("store.n", Integer(across), note="columns of 16 in a box"))
-        c.add(Lane("store.eighth", Integer(2), note="8x8 matrices across"))
-        c.add(Lane("store.half", Integer(2), note="8x8 matrices down"))
-        c.add(Lane("store.row", Integer(8), note="row of an 8x8 matrix"))
-        c.add(Register("store.element", Integer(CHUNK)))
-        c.connect(Flatten(("store.eighth", "store.half", "store.row"), "lane"))
+        c.add(Register(own("store.n"), Integer(across), note="columns of 16 in a box"))
+        c.add(Lane(own("store.eighth"), Integer(2), note="8x8 matrices across"))
+        c.add(Lane(own("store.half"), Integer(2), note="8x8 matrices down"))
+        c.add(Lane(own("store.row"), Integer(8), note="row of an 8x8 matrix"))
+        c.add(Register(own("store.element"), Integer(CHUNK)))
+        lanes = ("store.eighth", "store.half", "store.row")
+        c.connect(Flatten(tuple(map(own, lanes)), "lane"))
         # Which slot: boxes in their order, round and round.
-        c.add(Linear("store.number", Integer(blocks * boxes), note="boxes of a tile"))
-        c.add(Linear("store.turn", Integer(blocks * boxes // self.slots)))
-        c.add(Linear("store.slot", Integer(self.slots)))
-        c.connect(Tile("store.number", ("store.m", "store.box")))
-        c.connect(Flatten(("store.turn", "store.slot"), "store.number"))
+        c.add(Linear(own("store.number"), Integer(blocks * boxes), note="boxes of a tile"))
+        c.add(Linear(own("store.turn"), Integer(blocks * boxes // self.slots)))
+        c.add(Linear(own("store.slot"), Integer(self.slots)))
+        c.connect(Tile(own("store.number"), (own("store.m"), own("store.box"))))
+        c.connect(Flatten((own("store.turn"), own("store.slot")), own("store.number")))
         # Where in the box: 16-byte chunks, swizzled with their row.
-        row = c.add(Linear("store.box.row", Integer(self.rows)))
-        column = c.add(Linear("store.box.column", Integer(self.box)))
-        down = ("warp", "store.half")
-        over = ("store.n", "store.eighth")
+        row = c.add(Linear(own("store.box.row"), Integer(self.rows)))
+        column = c.add(Linear(own("store.box.column"), Integer(self.box)))
+        down = ("warp", own("store.half"))
+        over = (own("store.n"), own("store.eighth"))
         rows, columns = (over, down) if division.swapped else (down, over)
-        c.connect(Tile(row.id, (*rows, "store.row")))
-        c.connect(Tile(column.id, (*columns, "store.element")))
-        size = division.consumers * self.slots * self.rows * self.box
-        c.add(Shared(SHARED, Integer(size), tensor="D"))
-        c.add(Linear("D.shared.row", Integer(self.rows)))
-        c.add(Linear("D.shared.chunk", Integer(chunks), note="16-byte chunk"))
-        c.add(Linear("D.shared.place", Integer(chunks), note="before swizzle"))
-        c.add(Linear("D.shared.element", Integer(CHUNK)))
-        inside = ("store.slot", "D.shared.row", "D.shared.chunk", "D.shared.element")
-        warpgroup = ("warpgroup",) if division.consumers > 1 else ()
-        c.connect(Tile(SHARED, (*warpgroup, *inside)))
-        memory = ("D.shared.row", "D.shared.chunk")
-        c.connect(swizzle(memory, (row.id, "D.shared.place"), chunks))
-        c.connect(Flatten(("D.shared.place", "D.shared.element"), column.id))
+        c.connect(Tile(row.id, (*rows, own("store.row"))))
+        c.connect(Tile(column.id, (*columns, own("store.element"))))
+        size = Integer((division.consumers - 1) * self.room + self.own_room)
+        home = SHARED if own(SHARED) != SHARED else ""
+        c.add(Shared(own(SHARED), size, tensor="D", within=home))
+        c.add(Linear(own("D.shared.row"), Integer(self.rows)))
+        c.add(Linear(own("D.shared.chunk"), Integer(chunks), note="16-byte chunk"))
+        c.add(Linear(own("D.shared.place"), Integer(chunks), note="before swizzle"))
+        c.add(Linear(own("D.shared.element"), Integer(CHUNK)))
+        self._place(c)
+        memory = (own("D.shared.row"), own("D.shared.chunk"))
+        c.connect(swizzle(memory, (row.id, own("D.shared.place")), chunks))
+        c.connect(Flatten((own("D.shared.place"), own("D.shared.element")), column.id))
         # Where in D: the first element of a box.
-        c.add(Linear("store.first.row", Integer(self.rows), note="first row of a box: 0"))
-        c.add(Linear("store.first.column", Integer(self.box), note="first element of a box: 0"))
-        rows, columns = ((), ("store.m",)) if division.swapped else (("store.m",), ("store.box",))
-        c.connect(Tile("D.own.0", (*division.warpgroups(0), *rows, "store.first.row")))
-        c.connect(Tile("D.own.1", (*division.warpgroups(1), *columns, "store.first.column")))
+        first = own("store.first.row"), own("store.first.column")
+        c.add(Linear(first[0], Integer(self.rows), note="first row of a box: 0"))
+        c.add(Linear(first[1], Integer(self.box), note="first element of a box: 0"))
+        block, box = (own("store.m"),), (own("store.box"),)
+        rows, columns = ((), block) if division.swapped else (block, box)
+        for axis, along in enumerate((rows, columns)):
+            parts = (*division.warpgroups(axis), *along, first[axis])
+            c.connect(Tile(division.own("D", axis), parts))
+
+    def _place(self, c: CoordinateEditor) -> None:
+        """Where in shared memory: the warpgroup's slots, in each the rows of a box."""
+        own, consumers = self.division.tiling.own, self.division.consumers
+        shared = own(SHARED)
+        names = ("store.slot", "D.shared.row", "D.shared.chunk", "D.shared.element")
+        warpgroup, inside = ("warpgroup",) if consumers > 1 else (), tuple(map(own, names))
+        if warpgroup and self.own_room < self.room:
+            number = c.add(Linear(own("D.shared.warpgroup"), Integer(consumers)))
+            part = c.add(Linear(own("D.shared.inside"), Integer(self.own_room)))
+            c.connect(Tile(number.id, warpgroup))
+            c.connect(Split(shared, (number.id, part.id), (Integer(self.room), Integer(1))))
+            warpgroup, shared = (), part.id
+        c.connect(Tile(shared, (*warpgroup, *inside)))
 
     def store(self, c: CoordinateEditor) -> Body:
         """Every box: wait for its slot, fill it, hand it to the copy engine."""
         barrier = self.division.own_barrier
         one = equal(self.division.thread, 0)
         form = "stmatrix.x4" + (".trans" if self.division.swapped else "")
-        registers = ("store.m", "store.box", "store.n")
-        fill = StoreFragment("acc", SHARED, registers, MATRICES // 2, form)
+        tiling = self.division.tiling
+        own, shared = tiling.own, tiling.own(SHARED)
+        registers = (own("store.m"), own("store.box"), own("store.n"))
+        fill = StoreFragment(tiling.accumulator, shared, registers, MATRICES // 2, form)
         box = (self.box, self.rows, *(1 for _ in self.matrix))
-        copy = StoreBox("D", SHARED, ("D.1", "D.0", *self.matrix), box)
-        start = {"store.box.row": 0, "store.box.column": 0}
-        place = {"store.first.row": 0, "store.first.column": 0}
+        copy = StoreBox("D", shared, ("D.1", "D.0", *self.matrix), box)
+        start = {own("store.box.row"): 0, own("store.box.column"): 0}
+        place = {own("store.first.row"): 0, own("store.first.column"): 0}
+        begins = And(one, *(equal(index_symbol(dim), 0) for dim in registers[:2]))
         box = (
+            *((If(begins, (WaitStores(0),)),) if self.drained else ()),
             If(one, (WaitStores(self.slots - 1),)),
             barrier,
-            unrolled(c, ("store.n",), at({"store.element": 0}, fill)),
+            unrolled(c, registers[2:], at({own("store.element"): 0}, fill)),
             FenceShared(),
             barrier,
             If(one, (at({**start, **place}, copy), CommitStores())),
         )
-        return (unrolled(c, ("store.m", "store.box"), *box),)
+        return (unrolled(c, registers[:2], *box),)

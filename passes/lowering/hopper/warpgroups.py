@@ -35,23 +35,26 @@ VECTOR = 4
 
 def add_accumulator(c: CoordinateEditor, division: Division) -> Accumulator:
     """Tie the tile positions of C and D to warpgroups, warps, lanes and registers."""
-    c.add(Register("acc.m", Integer(division.blocks), note="blocks of 64 rows"))
-    c.add(Register("acc.p", Integer(division.pieces), note="instructions side by side"))
-    c.add(Register("acc.n", Integer(division.columns // 8), note="columns of 8"))
-    c.add(Register("acc.half", Integer(2)))
-    c.add(Register("acc.pair", Integer(2)))
-    c.add(Lane("acc.row", Integer(8)))
-    c.add(Lane("acc.quad", Integer(4)))
+    tiling, own = division.tiling, division.tiling.own
+    block, piece, eight = own("acc.m"), own("acc.p"), own("acc.n")
+    half, pair, row, quad = (own(f"acc.{name}") for name in ("half", "pair", "row", "quad"))
+    c.add(Register(block, Integer(division.blocks), note="blocks of 64 rows"))
+    c.add(Register(piece, Integer(division.pieces), note="instructions side by side"))
+    c.add(Register(eight, Integer(division.columns // 8), note="columns of 8"))
+    c.add(Register(half, Integer(2)))
+    c.add(Register(pair, Integer(2)))
+    c.add(Lane(row, Integer(8)))
+    c.add(Lane(quad, Integer(4)))
     left, right = division.left, division.right
-    rows = (*division.warpgroups(left), "acc.m", "warp", "acc.half", "acc.row")
-    columns = (*division.warpgroups(right), "acc.p", "acc.n", "acc.quad", "acc.pair")
-    c.connect(Tile(f"D.own.{left}", rows))
-    c.connect(Tile(f"D.own.{right}", columns))
-    c.connect(Flatten(("acc.row", "acc.quad"), "lane"))
-    c.connect(PassThrough("C.index.0", "D.index.0"))
-    c.connect(PassThrough("C.index.1", "D.index.1"))
-    registers = ("acc.m", "acc.p", "acc.n", "acc.half")
-    return Accumulator(c, registers, "acc.pair", division.barrier)
+    rows = (*division.warpgroups(left), block, "warp", half, row)
+    columns = (*division.warpgroups(right), piece, eight, quad, pair)
+    c.connect(Tile(division.own("D", left), rows))
+    c.connect(Tile(division.own("D", right), columns))
+    c.connect(Flatten((row, quad), "lane"))
+    for axis in (0, 1):
+        c.connect(PassThrough(tiling.index("C", axis), tiling.index("D", axis)))
+    registers = (block, piece, eight, half)
+    return Accumulator(c, registers, pair, tiling.accumulator, division.barrier)
 
 
 class Pieces:
@@ -64,17 +67,20 @@ class Pieces:
     def __init__(self, c: CoordinateEditor, division: Division) -> None:
         self.c, self.division = c, division
         self.barrier = division.barrier
-        if "piece.vector" not in c:
-            c.add(Register("piece.vector", Integer(division.accumulators // VECTOR)))
-            c.add(Linear("piece.workitem", Integer(division.workitems)))
-            c.add(Register("piece.element", Integer(VECTOR)))
-            c.connect(Tile("piece.workitem", (division.warp_of_team, "lane")))
-
-    PLACE = ("piece.vector", "piece.workitem", "piece.element")
+        self.accumulator = division.tiling.accumulator
+        names = ("piece.vector", "piece.workitem", "piece.element")
+        self.place = self.vector, self.workitem, self.element = tuple(
+            map(division.tiling.own, names)
+        )
+        if self.vector not in c:
+            c.add(Register(self.vector, Integer(division.accumulators // VECTOR)))
+            c.add(Linear(self.workitem, Integer(division.workitems)))
+            c.add(Register(self.element, Integer(VECTOR)))
+            c.connect(Tile(self.workitem, (division.warp_of_team, "lane")))
 
     def each(self, op: Operation) -> Operation:
         """`op` on every access."""
-        return unrolled(self.c, ("piece.vector",), at({"piece.element": 0}, op))
+        return unrolled(self.c, (self.vector,), at({self.element: 0}, op))
 
     def leader(self, op: Operation) -> Operation:
         """What one of the workitems does for all that hold the accumulator."""
@@ -82,12 +88,12 @@ class Pieces:
 
     def add(self, source: str) -> Operation:
         """Add what another workgroup has stored."""
-        return self.each(AccumulateFragment("acc", source, ("piece.vector",), VECTOR))
+        return self.each(AccumulateFragment(self.accumulator, source, (self.vector,), VECTOR))
 
     def store(self, destination: str, rank: Expr | None = None) -> Operation:
         """Store for another workgroup."""
         return self.each(
-            StoreFragment("acc", destination, ("piece.vector",), VECTOR, rank=rank),
+            StoreFragment(self.accumulator, destination, (self.vector,), VECTOR, rank=rank),
         )
 
 
@@ -96,7 +102,7 @@ class ClusterSum(Pieces):
 
     The others store theirs in its shared memory: sums --Tile--> sender, vector, workitem, element.
     Two barriers say when all is there and when it has been read; their phase is a coordinate of the
-    running number of the sum.
+    running number of the sum. Tiles of all shapes share the barriers and the memory.
     """
 
     NUMBER, PHASE = "sum.number", "sum.phase"
@@ -105,13 +111,22 @@ class ClusterSum(Pieces):
     def __init__(self, c: CoordinateEditor, division: Division) -> None:
         super().__init__(c, division)
         self.senders = division.split - 1
-        c.add(Linear(self.NUMBER, note="running number of a sum"))
-        c.add(Linear("sum.turn"))
-        c.add(Linear(self.PHASE, Integer(2), note="parity of a barrier"))
-        c.connect(Flatten(("sum.turn", self.PHASE), self.NUMBER))
-        c.add(Linear(self.SENDER, Integer(self.senders)))
-        c.add(Shared(self.SUMS, Integer(self.bytes(division) // 4), element="f32"))
-        c.connect(Tile(self.SUMS, (self.SENDER, *self.PLACE)))
+        self.sums = division.tiling.own(self.SUMS)
+        first = self.NUMBER not in c
+        if first:
+            c.add(Linear(self.NUMBER, note="running number of a sum"))
+            c.add(Linear("sum.turn"))
+            c.add(Linear(self.PHASE, Integer(2), note="parity of a barrier"))
+            c.connect(Flatten(("sum.turn", self.PHASE), self.NUMBER))
+            c.add(Linear(self.SENDER, Integer(self.senders)))
+        home = self.SUMS if self.sums != self.SUMS else ""
+        size = Integer(self.bytes(division) // 4)
+        c.add(Shared(self.sums, size, element="f32", within=home))
+        c.connect(Tile(self.sums, (self.SENDER, *self.place)))
+        if first:
+            self._add_barriers(c)
+
+    def _add_barriers(self, c: CoordinateEditor) -> None:
         for name in (self.STORED, self.READ):
             c.add(Shared(name, Integer(1), note="mbarrier"))
             c.add(Linear(f"{name}.first", Integer(1)))
@@ -141,11 +156,11 @@ class ClusterSum(Pieces):
         arrive = ArriveBarrier(self.STORED, first, publish=True)
         send = (
             at({read: 0}, WaitBarrier(self.READ, self.PHASE, before=True)),
-            SetCoordinate(self.SENDER, rank - 1, (self.store(self.SUMS, first),)),
+            SetCoordinate(self.SENDER, rank - 1, (self.store(self.sums, first),)),
             self.barrier,
             at({stored: 0}, self.leader(arrive)),
         )
-        every = For(self.SENDER, Integer(0), Integer(self.senders), body=(self.add(self.SUMS),))
+        every = For(self.SENDER, Integer(0), Integer(self.senders), body=(self.add(self.sums),))
         free = ArriveBarrier(self.READ, thread + 1)
         receive = (
             at({stored: 0}, WaitBarrier(self.STORED, self.PHASE, cluster=True)),

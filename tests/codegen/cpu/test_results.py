@@ -62,6 +62,23 @@ def test_the_output_may_have_another_type(dtype: str, out_dtype: str):
         Problem(kernel("stream-k", dtype=dtype, out_dtype=out_dtype), m, n, k, 2.0, 0.5).check()
 
 
+@pytest.mark.parametrize("transposed", ["", "ab"])
+@pytest.mark.parametrize(("dtype", "out_dtype"), [*TYPES, ("bf16", "f32")])
+@pytest.mark.parametrize("small", ["{small_m=3,small_n=8}", "{small_m=12,small_n=1}"])
+def test_tiles_of_two_shapes(small: str, dtype: str, out_dtype: str | None, transposed: str):
+    """Each has register blocks of its own; neither number of rows nor of columns fits them."""
+    code = kernel(
+        f"heterogeneous-tiles{small}",
+        dtype=dtype,
+        out_dtype=out_dtype,
+        transpose_a="a" in transposed,
+        transpose_b="b" in transposed,
+    )
+    for m, n, k in SIZES:
+        for workgroups in (2, 5):
+            Problem(code, m, n, k, alpha=-0.75, beta=0.25).check(workgroups=workgroups)
+
+
 TILES = [(1, 1, 1), (5, 7, 3), (2, 3, 64), (33, 17, 8), (64, 1, 5), (1, 70, 2)]
 
 

@@ -17,6 +17,7 @@ from coordgraph import Gemm, KernelGraph
 from passes import (
     DataParallel,
     Grouped,
+    HeterogeneousTiles,
     HybridStreamK,
     Pass,
     Pipeline,
@@ -38,6 +39,7 @@ __all__ = [
     "hopper",
     "sweep",
     "taking_turns",
+    "two_shapes",
 ]
 
 Choice = TypeVar("Choice")
@@ -136,6 +138,36 @@ LARGE_TURN_SHAPES = (
     ((128, 384, 64), (1, 2, 1)),
 )
 """More than 128 sums leave those who take turns registers for nothing but boxes and one loop."""
+TWO_SHAPES = (
+    ((128, 256, 32), (64, 64)),
+    ((128, 256, 64), (128, 128)),
+    ((256, 128, 32), (32, 128)),
+    ((128, 128, 32), (64, 64)),
+    ((128, 128, 64), (128, 16)),
+    ((64, 128, 32), (32, 64)),
+    ((64, 64, 64), (32, 32)),
+    ((96, 128, 48), (96, 64)),
+    ((64, 64, 16), (32, 32)),
+)
+"""Macro tiles, and small ones that as many warps can divide."""
+TWO_HOPPER_SHAPES = (
+    ((128, 256, 64), (64, 64), ALONE, "cooperative"),
+    ((128, 256, 64), (128, 128), ALONE, "cooperative"),
+    ((256, 128, 64), (128, 32), ALONE, "cooperative"),
+    ((128, 192, 64), (64, 96), ALONE, "cooperative"),
+    ((192, 128, 64), (64, 128), ALONE, "cooperative"),
+    ((64, 256, 64), (32, 128), ALONE, "cooperative"),
+    ((64, 64, 64), (64, 16), ALONE, "cooperative"),
+    ((256, 256, 64), (128, 128), (2, 1, 1), "cooperative"),
+    ((128, 512, 64), (64, 128), (1, 2, 1), "cooperative"),
+    ((64, 128, 128), (64, 64), (1, 1, 2), "cooperative"),
+    ((128, 128, 64), (64, 64), ALONE, "pingpong"),
+    ((64, 256, 64), (64, 128), ALONE, "pingpong"),
+    ((128, 192, 64), (64, 96), ALONE, "pingpong"),
+    ((256, 128, 64), (128, 64), (2, 1, 1), "pingpong"),
+    ((128, 256, 64), (64, 128), (1, 2, 1), "pingpong"),
+)
+"""The same for Hopper: with the cluster, and with what its warpgroups do."""
 LAYOUTS = ("nn", "tn", "nt", "tt")
 """Of A and B: n as they are, t transposed."""
 TYPES = (("bf16", "bf16"), ("bf16", "f32"), ("f16", "f16"), ("f16", "f32"), ("bf16", "f16"))
@@ -239,6 +271,27 @@ def boxed(
         cluster,
         consumers=consumers,
     )
+
+
+def two_shapes(turn: int = 0) -> Iterator[Configuration]:
+    """Tiles of two shapes, with every pair and layout, the rest chosen as above."""
+    for tile, (m, n) in TWO_SHAPES:
+        for layout in LAYOUTS:
+            base = Configuration(tile, (HeterogeneousTiles(small_m=m, small_n=n),), layout)
+            digest = hashlib.sha256(f"{turn} {base}".encode()).digest()
+            yield replace(
+                base,
+                types=_pick(TYPES, digest[0]),
+                vectors=_pick(VECTORS, digest[1]),
+                architecture=_pick(ARCHITECTURES, digest[2]),
+            )
+    for tile, (m, n), cluster, consumers in TWO_HOPPER_SHAPES:
+        for layout in LAYOUTS:
+            schedule = HeterogeneousTiles(small_m=m, small_n=n)
+            base = boxed(tile, cluster, layout, schedule, consumers=consumers)
+            digest = hashlib.sha256(f"{turn} {base}".encode()).digest()
+            vectors = Vectors(d=_pick((8, 2, 1), digest[1]))
+            yield _fitting(replace(base, types=_pick(TYPES, digest[0]), vectors=vectors))
 
 
 def taking_turns(turn: int = 0) -> Iterator[Configuration]:

@@ -77,9 +77,10 @@ class Barrier:
 
 @dataclass
 class Box:
-    """A box in shared memory, and the warpgroups that have multiplied it."""
+    """A box in shared memory, its step of the ring, the warpgroups that have multiplied it."""
 
     place: Place
+    step: int
     used: set[int] = field(default_factory=set[int])
 
 
@@ -139,6 +140,8 @@ class Hopper:
         self.flags: Counter[int] = Counter()
         self.partials: dict[int, list[Step]] = {}
         self.stored: dict[Place, list[Step]] = {}
+        self.accumulators: dict[Place, str] = {}
+        """Whose sums were stored there."""
         self.finished: Counter[tuple[int, int, int]] = Counter()
         """Shares of a tile that each workgroup, rank and warpgroup has finished."""
         self.epilogues: list[tuple[int, int, int]] = []
@@ -335,13 +338,17 @@ class Role:
         stage, offset = self._stage(node, op.destination)
         for rank in self.machine.sharing(self.rank, op.receivers):
             memory = self.machine.memory[self.number][rank]
-            boxes = memory.boxes.setdefault(stage, {})
-            old = boxes.get(offset)
+            boxes, step = memory.boxes.setdefault(stage, {}), self.env[index_symbol("ring.step")]
+            # A stage is filled with boxes of one step; those of the last may be fewer and smaller.
+            old = [box for box in boxes.values() if box.step != step]
             team = self.machine.team
-            assert old is None or len(old.used) == team, "overwritten before it was multiplied"
+            assert all(len(box.used) == team for box in old), "overwritten before it was multiplied"
+            if old:
+                boxes.clear()
+            assert offset not in boxes, "a box is copied twice"
             reading = (group for groups in memory.reading.values() for group in groups)
             assert not any(stage in group for group in reading), "overwritten while it is read"
-            boxes[offset] = Box((first, second))
+            boxes[offset] = Box((first, second), step)
             barrier = memory.barriers[op.barrier, self.place(node, op.barrier)]
             barrier.change(bytes=-2 * op.box[0] * op.box[1])
         yield lambda: True
@@ -354,7 +361,9 @@ class Role:
         reading = (group for groups in self.own.reading.values() for group in groups)
         assert not any(stage in group for group in reading), "overwritten while it is read"
         first = self.value(node.scope.resolve(index_symbol("fixup.step"))) == 0
-        self.own.boxes[stage] = {0: Run((self.place(node, op.source), int(first)))}
+        self.own.boxes[stage] = {
+            0: Run((self.place(node, op.source), int(first)), self.env[index_symbol("ring.step")])
+        }
         self._barrier(node, op.barrier).change(bytes=-4 * op.count)
         yield lambda: True
 
@@ -366,10 +375,13 @@ class Role:
 
     def _stage(self, node: Node, dim: str) -> tuple[Stage, int]:
         """The stage of a place in shared memory, and the place in the stage."""
-        sizes = (self.machine.graph.coordinates[d].fixed_size for d in (dim, "stage"))
-        whole, stages = sizes
+        coordinates = self.machine.graph.coordinates
+        shared = coordinates[dim]
+        assert isinstance(shared, Shared)
+        home = shared.within or dim
+        whole, stages = (coordinates[d].fixed_size for d in (home, "stage"))
         number, offset = divmod(self.place(node, dim), whole // stages)
-        return (dim, number), offset
+        return (home, number), offset
 
     def do_FenceShared(self, node: Node, op: ops.FenceShared) -> None:
         self.unfenced = False
@@ -387,8 +399,9 @@ class Role:
             self.issued.add(stage)
             assert stage in self.own.boxes, "multiplied before it is there"
             boxes = self.own.boxes[stage]
-            first[dim[0]] = boxes[0].place
+            first[stage[0][0]] = boxes[0].place
             for box in boxes.values():
+                assert box.step == self.env[index_symbol("ring.step")], "another step's box"
                 assert self.warpgroup not in box.used, "a step is multiplied twice"
                 box.used.add(self.warpgroup)
                 assert len(box.used) <= self.machine.team, "a step is multiplied by two"
@@ -467,16 +480,18 @@ class Role:
             assert place not in self.machine.partials, "a slot is written before it was added"
             self.machine.partials[place] = self.sum
         elif op.destination == "D":
-            self._store(node)
+            self._store(node, op.fragment)
 
     def do_StoreBox(self, node: Node, op: ops.StoreBox) -> None:
-        self._store(node)
+        tile, _, _ = op.source.removesuffix("D.shared").partition(".")
+        self._store(node, tile or "acc")
 
-    def _store(self, node: Node) -> None:
+    def _store(self, node: Node, accumulator: str) -> None:
         place = self.place(node, "D.0"), self.place(node, "D.1")
         assert not self.own.reading[self.warpgroup], "a product is stored before it is there"
         assert place not in self.machine.stored, "a tile is stored twice"
         self.machine.stored[place] = self.sum
+        self.machine.accumulators[place] = accumulator
         here = self.number, self.rank, self.warpgroup
         self.machine.epilogues.append(here)
         self.machine.finished[here] += SHARE.name in node.scope.known

@@ -8,7 +8,16 @@ import pytest
 
 from codegen.nvptx.program import Vectors
 from coordgraph.control.asynchronous import SetRegisters
-from passes import DataParallel, Grouped, HybridStreamK, Rasterize, Reorder, StreamK, TwoTileStreamK
+from passes import (
+    DataParallel,
+    Grouped,
+    HeterogeneousTiles,
+    HybridStreamK,
+    Rasterize,
+    Reorder,
+    StreamK,
+    TwoTileStreamK,
+)
 from tests.codegen.nvptx.configurations import (
     ALONE,
     Configuration,
@@ -16,6 +25,7 @@ from tests.codegen.nvptx.configurations import (
     hopper,
     sweep,
     taking_turns,
+    two_shapes,
 )
 from tests.support.ptxas import assert_clean
 
@@ -75,8 +85,20 @@ QUICK = (
         consumers="pingpong",
     ),
     boxed((16, 256, 64), layout="nn", schedule=TwoTileStreamK(), vector=1, consumers="pingpong"),
+    Configuration((128, 256, 32), (HeterogeneousTiles(small_m=64, small_n=64),), "nt"),
+    Configuration(
+        (128, 128, 32),
+        (Rasterize(width=4), HeterogeneousTiles()),
+        "tn",
+        ("f16", "f32"),
+        Vectors(4, 2, 1),
+        "sm_86",
+    ),
+    boxed((128, 256, 64), schedule=HeterogeneousTiles(small_m=64, small_n=64)),
+    boxed((256, 256, 64), (2, 1, 1), "nn", HeterogeneousTiles(), vector=2),
+    boxed((128, 128, 64), layout="tt", schedule=HeterogeneousTiles(), consumers="pingpong"),
 )
-TURNS = 2
+KINDS, TURNS = (sweep, hopper, taking_turns, two_shapes), 2
 
 
 def check(configuration: Configuration) -> None:
@@ -107,7 +129,7 @@ def test_a_representative_is_assembled(configuration: Configuration):
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize(
     "configuration",
-    [c for turn in range(TURNS) for c in (*sweep(turn), *hopper(turn), *taking_turns(turn))],
+    [c for turn in range(TURNS) for kind in KINDS for c in kind(turn)],
     ids=str,
 )
 def test_every_configuration_is_assembled(configuration: Configuration):

@@ -13,7 +13,7 @@ import codegen
 from codegen.nvptx import CudaKernel, runtime, tensormaps, workspace
 from codegen.nvptx.plan import Plan
 from coordgraph import Gemm, LaunchError
-from passes import DataParallel, Pass, StreamK, TwoTileStreamK
+from passes import DataParallel, HeterogeneousTiles, Pass, StreamK, TwoTileStreamK
 from tests.codegen.nvptx.fake_driver import OTHER_CONTEXT, FakeDriver, matrix
 
 M, N, K = 256, 512, 128
@@ -196,9 +196,25 @@ def test_maps_are_made_once_for_an_address(fake_driver: FakeDriver):
     of_b = [x for x in fake_driver.encoded if x.shape == (K, N)]
     assert len(of_a) == len(of_b) == 50
     # CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 and CU_TENSOR_MAP_SWIZZLE_128B
-    assert {(x.stride, x.box, x.kind, x.swizzle) for x in of_a} == {(2 * K, boxes["A"], 9, 3)}
-    assert {(x.stride, x.box, x.kind, x.swizzle) for x in of_b} == {(2 * N, boxes["B"], 9, 3)}
+    assert {(x.stride, x.box, x.kind, x.swizzle) for x in of_a} == {(2 * K, *boxes["A"], 9, 3)}
+    assert {(x.stride, x.box, x.kind, x.swizzle) for x in of_b} == {(2 * N, *boxes["B"], 9, 3)}
     assert len([x for x in fake_driver.encoded if x.shape == (M, N)]) == ("D" in boxes)
+
+
+def test_each_shape_of_box_has_a_map_of_its_own(fake_driver: FakeDriver):
+    made = kernel(HeterogeneousTiles(small_n=16), target="sm_90a")
+    count_arguments(made, fake_driver)
+    boxes = made.program().walker.boxes
+    assert {name: len(shapes) for name, shapes in boxes.items()} == {"A": 2, "B": 2, "D": 2}
+    a, b, _, d = operands()
+    for _ in range(2):
+        made(a, b, out=d)
+    encoded = [(x.shape, x.box) for x in fake_driver.encoded]
+    shapes = {"A": (M, K), "B": (K, N), "D": (M, N)}
+    assert encoded == [(shapes[name], box) for name, every in boxes.items() for box in every]
+    at = {"A": a.pointer, "B": b.pointer, "D": d.pointer}
+    wanted = tuple(at[name] for name, every in boxes.items() for _ in every)
+    assert fake_driver.launches[-1].values[4 : 4 + len(wanted)] == wanted
 
 
 def test_each_launch_has_the_maps_of_its_tensors(fake_driver: FakeDriver):

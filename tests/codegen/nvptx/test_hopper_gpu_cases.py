@@ -17,6 +17,7 @@ from tests.gpu.hopper import (
     SWEEP,
     TURN_SHAPES,
     TURNS,
+    TWO_SHAPES,
     Code,
     boxes,
     code_of,
@@ -24,11 +25,17 @@ from tests.gpu.hopper import (
     program,
     random_cases,
     sweep_cases,
+    two_shape_cases,
 )
 from tests.gpu.kernels import Spec
 
 SWEPT = (*SWEEP, *TURNS, *SCATTER)
-NEEDED = (*code_of(RANDOM, random_cases), *code_of_d(), *code_of(SWEPT, sweep_cases))
+NEEDED = (
+    *code_of(RANDOM, random_cases),
+    *code_of_d(),
+    *code_of(SWEPT, sweep_cases),
+    *code_of(TWO_SHAPES, two_shape_cases),
+)
 WIDEST = tuple(
     (spec, boxes(8, reads_c=c)) for spec in (*RANDOM, *DIFFERENT_D) for c in (False, True)
 )
@@ -40,7 +47,7 @@ def name(code: Code) -> str:
     return f"{spec} {'x'.join(map(str, vectors))} {kind}"
 
 
-@pytest.mark.parametrize("spec", [*RANDOM, *DIFFERENT_D, *SWEPT], ids=str)
+@pytest.mark.parametrize("spec", [*RANDOM, *DIFFERENT_D, *SWEPT, *TWO_SHAPES], ids=str)
 def test_no_kernel_is_refused(spec: Spec):
     assert spec.lowering is not None
     assert spec.lowering.why_not(spec.graph) is None
@@ -97,6 +104,20 @@ def test_the_sweep_is_a_latin_square():
     assert len(made) == len(SCHEDULES) * len(LAYOUTS) == len(SWEEP)
     assert tiles == {(layout, *shape) for layout in LAYOUTS for shape in SHAPES}
     assert len({(spec.schedule, spec.tile, spec.cluster) for spec in SWEEP}) == len(SWEEP)
+
+
+def test_tiles_of_both_shapes_are_launched():
+    """Full waves with a rest, a rest alone and full waves alone, by the grids of the cases."""
+    for spec in TWO_SHAPES:
+        found: set[tuple[bool, bool]] = set()
+        for case in two_shape_cases(spec):
+            m, n, _ = case.shape
+            tiles = -(-m // spec.tile[0]) * -(-n // spec.tile[1])
+            waves, rest = divmod(tiles, case.workgroups or 132)
+            found.add((waves > 0, rest > 0))
+        assert found >= {(True, True), (False, True), (True, False)}
+    assert {spec.layout for spec in TWO_SHAPES} == {*LAYOUTS}
+    assert {spec.consumers for spec in TWO_SHAPES} == {"cooperative", "pingpong"}
 
 
 def test_turns_are_taken_under_every_schedule_and_in_every_layout():

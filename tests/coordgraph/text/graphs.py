@@ -15,6 +15,7 @@ PIPELINES = (
     "reorder{swap=true,group=3},stream-k",
     "stream-k{workgroups=132,owner=last}",
     "two-tile-stream-k{first=dp}",
+    "heterogeneous-tiles{workgroups=132,small_n=32}",
     "rasterize{width=4,snake=true,along=n},two-tile-stream-k{waves=contiguous,least=4}",
 )
 PROBLEMS = (

@@ -54,7 +54,7 @@ def test_parts_of_tiles_are_counted_as_the_lowering_divides_them(out: str):
         if size not in graphs:
             graphs[size] = problem.graph(size)
         plan = Plan(size, cluster, consumers=consumers)
-        division: Division = plan.lowering._division(graphs[size])
+        division: Division = plan.lowering._divisions(graphs[size])[0]
         shape = Shape(row(problem, plan))
         rows, columns = size[0] // m, size[1] // n
         assert shape.consumers[0] == division.team

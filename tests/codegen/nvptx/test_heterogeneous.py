@@ -1,0 +1,410 @@
+"""Tiles of two shapes in one kernel: each lowered as if alone, in one ring and in shared slots."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from codegen.nvptx.facts import Facts
+from codegen.nvptx.program import CudaProgram
+from coordgraph import Gemm, KernelGraph, PassError, parse
+from coordgraph.control import asynchronous as ops
+from coordgraph.control.lowered import (
+    AccumulateFragment,
+    CopyElements,
+    LoadFragment,
+    MultiplyFragments,
+    StoreFragment,
+)
+from coordgraph.control.operations import Operation
+from coordgraph.control.resolve import Node
+from coordgraph.interpreter import trace
+from passes import DataParallel, HeterogeneousTiles, Pass, Pipeline
+from passes.lowering import LowerToHopper, LowerToTensorCores
+from tests.codegen.nvptx.configurations import boxed
+from tests.codegen.nvptx.hopper import Lowered, lowered, mesh
+from tests.codegen.nvptx.hopper_machine import Hopper
+from tests.support.mermaid import render
+from tests.support.ptxas import assert_clean
+
+Shape = tuple[int, int, int]
+PREFIX = "small."
+WORK = (
+    ops.CopyBox,
+    ops.MultiplyShared,
+    ops.StoreBox,
+    StoreFragment,
+    AccumulateFragment,
+    LoadFragment,
+    MultiplyFragments,
+    CopyElements,
+)
+"""What is done with elements of tiles."""
+MMA, WGMMA = LowerToTensorCores(stages=3), LowerToHopper(stages=3)
+TURNS = LowerToHopper(stages=3, consumers="pingpong")
+PAIRS = (
+    (MMA, (128, 256, 32), (128, 128, 32)),
+    (MMA, (64, 128, 32), (64, 64, 32)),
+    (WGMMA, (256, 160, 64), (128, 160, 64)),
+    (WGMMA, (128, 128, 64), (64, 128, 64)),
+    (LowerToHopper(stages=3, cluster_m=2), (512, 160, 64), (256, 160, 64)),
+    (LowerToHopper(stages=3, cluster_k=2), (128, 128, 128), (64, 128, 128)),
+    (TURNS, (128, 128, 64), (64, 128, 64)),
+    (TURNS, (128, 128, 64), (64, 64, 64)),
+)
+"""Shapes that have as many warps alone as together."""
+every_pair = pytest.mark.parametrize(("step", "large", "small"), PAIRS, ids=str)
+every_layout = pytest.mark.parametrize("layout", ["nn", "tn", "nt", "tt"])
+
+
+def gemm(layout: str = "nt") -> Gemm:
+    a, b = (side == "t" for side in layout)
+    return Gemm("bf16", transpose_a=a, transpose_b=b)
+
+
+def together(step: Pass, large: Shape, small: Shape, layout: str = "nt") -> KernelGraph:
+    schedule = HeterogeneousTiles(small_m=small[0], small_n=small[1])
+    return step(schedule(gemm(layout).graph(large)))
+
+
+def renamed(text: str, graph: KernelGraph) -> str:
+    """A text in which coordinates are called what small tiles' are in a graph with both."""
+
+    def name(found: re.Match[str]) -> str:
+        own = PREFIX + found[0]
+        return own if own in graph.coordinates else found[0]
+
+    # A name with a dot, or one in quotes; others are parameters.
+    pattern = r"\b[A-Za-z]\w*(\.\w+)+|(?<=')[a-z]\w*(?=')"
+    return re.sub(pattern, name, text.replace("'acc'", "'small'"))
+
+
+def written(op: Operation, name: Callable[[str], str] = str) -> str:
+    """An operation with its names changed; what an `And` joins is in order again."""
+    text = name(repr(op))
+    return re.sub(r"Eq\(.*?\) & Eq\(.*?\)", lambda x: str(sorted(x[0].split(" & "))), text)
+
+
+@every_pair
+@every_layout
+@pytest.mark.parametrize("which", ["large", "small"])
+def test_each_shape_is_lowered_as_if_alone(
+    step: Pass, large: Shape, small: Shape, layout: str, which: str
+):
+    """Same coordinates, edges and instructions, but for the schedule and for the room of a ring."""
+    mine = large if which == "large" else small
+    alone = step(DataParallel(persistent=True)(gemm(layout).graph(mine)))
+    both = together(step, large, small, layout)
+
+    def name(text: str) -> str:
+        return renamed(text, both) if which == "small" else text
+
+    made = {repr(edge) for edge in both.coordinates.edges}
+    other = {edge for edge in alone.coordinates.edges if name(repr(edge)) not in made}
+    rings = {f"{tensor}.shared" for tensor in "ABD"} | {"sum.shared"}
+    scheduled = {"tile", "A.tile.0"}
+    assert {edge.upstream[0] for edge in other} <= scheduled | (
+        rings if which == "small" else set()
+    )
+    for dim in alone.coordinates:
+        if dim.id in ("wave", *rings):
+            continue
+        found = both.coordinates[name(repr(dim.id))[1:-1]]
+        if found.size is not None and found.size.is_Integer:
+            assert (found.kind, found.size) == (dim.kind, dim.size)
+    work = [written(op, name) for op in alone.control.operations if isinstance(op, WORK)]
+    assert work == [
+        written(op)
+        for op in both.control.operations
+        if isinstance(op, WORK) and ((PREFIX in repr(op)) == (which == "small"))
+    ]
+
+
+@every_pair
+def test_stages_begin_where_they_do_for_the_largest_tile(step: Pass, large: Shape, small: Shape):
+    graph = together(step, large, small).coordinates
+    stages = graph["stage"].fixed_size
+    for tensor in "AB":
+        home, other = f"{tensor}.shared", f"{PREFIX}{tensor}.shared"
+        room = graph[home].fixed_size // stages
+        inside = graph[other].fixed_size - (stages - 1) * room
+        assert 0 < inside <= room
+        assert graph[other].within == home  # type: ignore[attr-defined]
+        (edge,) = (e for e in graph.edges_below(other) if "stage" in e.downstream)
+        for stage in range(stages):
+            zero = {dim: 0 for dim in edge.downstream} | {"stage": stage}
+            (place,) = graph.reverse(zero, [other])
+            assert place == stage * room
+            last = {d: graph[d].fixed_size - 1 for d in edge.downstream} | {"stage": stage}
+            (place,) = graph.reverse(last, [other])
+            assert place == stage * room + inside - 1
+
+
+# D's slots
+
+SLOTS = (
+    boxed((128, 256, 64), schedule=HeterogeneousTiles(small_m=64, small_n=64)),
+    boxed((128, 256, 64), schedule=HeterogeneousTiles(small_n=128)),
+    boxed((256, 128, 64), schedule=HeterogeneousTiles()),
+    boxed((256, 256, 64), (2, 1, 1), schedule=HeterogeneousTiles()),
+    boxed((128, 192, 64), schedule=HeterogeneousTiles(small_m=128)),
+    boxed((128, 128, 64), schedule=HeterogeneousTiles(), consumers="pingpong"),
+    boxed((128, 160, 64), schedule=HeterogeneousTiles(small_m=64), consumers="pingpong"),
+)
+
+
+def fills(this: Lowered, prefix: str, warpgroup: int) -> Iterator[tuple[list[int], set[int]]]:
+    """Of each box of a tile: what is waited for before, and where a warpgroup fills it."""
+    (node,) = this.nodes(StoreFragment, destination=f"{prefix}D.shared")
+    (parent,) = (
+        n
+        for n in this.nodes(Operation)
+        if any(c.op == ops.FenceShared() for c in n.body) and node in [*n.walk()]
+    )
+    waits = [n for n in parent.body if any(isinstance(c.op, ops.WaitStores) for c in n.body)]
+    block, box = (f"{prefix}store.{name}" for name in ("m", "box"))
+    thread = np.array(128 * warpgroup)
+    for m, b in product(range(this.size(block)), range(this.size(box))):
+        here = {block: np.array(m), box: np.array(b)}
+        pending = [_pending(n) for n in waits if _holds(this, n, {**here, "workitem": thread})]
+        at = mesh(lane=32, warp=4, element=8, n=this.size(f"{prefix}store.n"))
+        workitem = 128 * warpgroup + 32 * at["warp"] + at["lane"]
+        places = this.place(
+            node,
+            f"{prefix}D.shared",
+            {**here, "workitem": workitem, f"{prefix}store.n": at["n"]},
+        )
+        yield pending, {int(x) for x in (places + at["element"]).ravel()}
+
+
+def _pending(node: Node) -> int:
+    (op,) = (child.op for child in node.body)
+    assert isinstance(op, ops.WaitStores)
+    return op.pending
+
+
+def _holds(this: Lowered, node: Node, at: dict[str, np.ndarray]) -> bool:
+    assert node.condition is not None
+    return bool(this.values(node.condition, at))
+
+
+@pytest.mark.parametrize("configuration", SLOTS, ids=str)
+@pytest.mark.parametrize("order", ["LLSSSLSL", "SLLS"])
+def test_no_slot_is_filled_while_it_is_read(configuration: object, order: str):
+    """Tiles of both shapes after each other: the copy engine reads a slot until it is waited for.
+
+    A warpgroup waits for its own stores alone, so nobody else may write to its slots.
+    """
+    this = lowered(configuration)  # type: ignore[arg-type]
+    everybody: list[set[int]] = []
+    for warpgroup in range(this.consumers):
+        reading: deque[set[int]] = deque()
+        mine: set[int] = set()
+        boxes = {"L": [*fills(this, "", warpgroup)], "S": [*fills(this, PREFIX, warpgroup)]}
+        for waits, places in (box for tile in order for box in boxes[tile]):
+            for pending in waits:
+                while len(reading) > pending:
+                    reading.popleft()
+            assert not any(places & others for others in reading), "filled while it is read"
+            reading.append(places)
+            mine |= places
+        everybody.append(mine)
+    assert len(set().union(*everybody)) == sum(map(len, everybody)), "another one's slots"
+    sizes = [this.size(name) for name in ("D.shared", f"{PREFIX}D.shared")]
+    assert max(map(max, everybody)) < max(sizes)
+
+
+# The machine
+
+PLAYED = {
+    "cooperative": (LowerToHopper(stages=3), (128, 256, 64), (64, 64, 64)),
+    "in m": (LowerToHopper(stages=3, cluster_m=2), (256, 128, 64), (128, 64, 64)),
+    "in n": (LowerToHopper(stages=4, cluster_n=2), (128, 256, 64), (64, 128, 64)),
+    "by elements": (LowerToHopper(stages=2, vector=2), (128, 128, 64), (64, 128, 64)),
+    "taking turns": (TURNS, (128, 128, 64), (64, 64, 64)),
+    "taking turns in m": (
+        LowerToHopper(stages=3, cluster_m=2, consumers="pingpong"),
+        (256, 128, 64),
+        (128, 128, 64),
+    ),
+}
+PROBLEMS = {
+    "full waves and a rest": (3, 3, 3, 4),
+    "fewer tiles than workgroups": (1, 2, 5, 5),
+    "full waves alone": (2, 2, 2, 4),
+    "one k tile": (5, 1, 1, 3),
+    "longer than the ring": (3, 1, 11, 2),
+    "one workgroup": (1, 3, 2, 1),
+}
+
+
+def play(step: Pass, large: Shape, small: Shape, problem: tuple[int, ...], seed: int) -> None:
+    """Every element of D is stored once, by a tile of the shape that the schedule says."""
+    schedule = HeterogeneousTiles(small_m=small[0], small_n=small[1])
+    scheduled = schedule(gemm().graph(large))
+    *tiles, workgroups = problem
+    m, n, k = (count * extent - 8 for count, extent in zip(tiles, large, strict=True))
+    sizes = {"m": m, "n": n, "k": k, "workgroups": workgroups}
+    machine = Hopper(step(scheduled), sizes, resident=2, seed=seed)
+    machine.run()
+    # In units of a workgroup's part of a small tile.
+    high, wide = (
+        extent // count for extent, count in zip(small, machine.cluster[:2], strict=False)
+    )
+    found: dict[tuple[int, int], str] = {}
+    for (row, column), steps in machine.stored.items():
+        ks = [k for (_, k), _ in steps]
+        assert ks == [k for _, (k, _) in steps] == [large[2] * i for i in range(tiles[2])]
+        ((top, left),) = {(r, c) for (r, _), (_, c) in steps}
+        name = machine.accumulators[row, column]
+        shape = small if name == "small" else large
+        rows, columns = (x // count for x, count in zip(shape, machine.cluster[:2], strict=False))
+        assert (row // rows, column // columns) == (top // rows, left // columns)
+        for i, j in product(range(rows // high), range(columns // wide)):
+            unit = top // high + i, left // wide + j
+            assert found.setdefault(unit, name) == name
+    wanted: dict[tuple[int, int], str] = {}
+    known = {"m": m, "n": n, "k": k, "workgroups": workgroups}
+    for tile in trace(scheduled, known).epilogues:
+        name = "small" if tile.span == (1, 1) else "acc"
+        places = zip(tile.tile, tile.span, machine.cluster, strict=False)
+        units = (range(count * first, count * (first + span)) for first, span, count in places)
+        rows, columns = units
+        wanted |= {(row, column): name for row in rows for column in columns}
+    assert found == wanted
+    stores = {name: [*machine.accumulators.values()].count(name) for name in ("acc", "small")}
+    parts = large[0] * large[1] // (small[0] * small[1])
+    units = {name: [*wanted.values()].count(name) for name in ("acc", "small")}
+    assert stores == {
+        "acc": machine.team * units["acc"] // parts,
+        "small": machine.team * units["small"],
+    }
+    for memory in (memory for ranks in machine.memory.values() for memory in ranks):
+        filled = memory.steps.pop("producer", [])
+        assert filled == list(range(len(filled)))
+        multiplied = sorted(step for steps in memory.steps.values() for step in steps)
+        assert multiplied == sorted(filled * machine.team)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("kind", PLAYED)
+def test_every_element_is_stored_once_by_a_tile_of_its_shape(kind: str, problem: str):
+    play(*PLAYED[kind], PROBLEMS[problem], seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("kind", PLAYED)
+def test_in_any_order(kind: str, problem: str):
+    for seed in range(1, 20):
+        play(*PLAYED[kind], PROBLEMS[problem], seed=seed)
+
+
+def test_bytes_are_those_of_the_boxes_of_a_part():
+    """A stage of small tiles is full when the small boxes are there."""
+    graph = together(*PLAYED["cooperative"])
+    sizes = {op.bytes for op in graph.control.of_kind(ops.ExpectBytes)}
+    assert sizes == {2 * 64 * (128 + 256), 2 * 64 * (64 + 64)}
+
+
+@pytest.mark.usefixtures("ptxas")
+@pytest.mark.parametrize("step", [MMA, WGMMA, TURNS], ids=str)
+def test_batches_have_tiles_of_both_shapes(step: LowerToTensorCores | LowerToHopper):
+    """A box is of one matrix, whatever its shape."""
+    by_boxes = isinstance(step, LowerToHopper)
+    graph = HeterogeneousTiles()(Gemm("bf16", batched=True).graph((128, 128, 64)))
+    lowering = replace(step, stages=0) if isinstance(step, LowerToHopper) else None
+    program = CudaProgram(graph, "sm_90a", boxes=by_boxes, lowering=lowering)
+    assert all(box[2:] == (1,) for boxes in program.walker.boxes.values() for box in boxes)
+    assert_clean(program.assembled()[1])
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("step", "large", "small", "why"),
+    [
+        (
+            MMA,
+            (128, 128, 32),
+            (32, 32, 32),
+            "the output tile 32x32 cannot be parted into 8 warps, which the largest tile has",
+        ),
+        (MMA, (128, 128, 32), (128, 8, 32), "the tile 128x8x32 must be a multiple of 16x16x16"),
+        (
+            WGMMA,
+            (128, 256, 64),
+            (64, 16, 64),
+            "part 64x16 of tile 64x16x64 cannot be halved, and those of other tiles have 2 "
+            "warpgroups",
+        ),
+        (WGMMA, (128, 256, 64), (32, 32, 64), "part 32x32 must be a multiple of 64 in m or in n"),
+        (
+            LowerToHopper(cluster_m=4),
+            (512, 128, 64),
+            (2, 128, 64),
+            "the tile 2x128x64 cannot be divided by a cluster of 4x1x1",
+        ),
+    ],
+)
+def test_what_is_refused(step: Pass, large: Shape, small: Shape, why: str):
+    schedule = HeterogeneousTiles(small_m=small[0], small_n=small[1])
+    graph = schedule(gemm().graph(large))
+    assert why in (step.why_not(graph) or "")
+    with pytest.raises(PassError, match="refuses"):
+        step(graph)
+
+
+# What launches know
+
+
+def test_each_shape_of_box_has_a_map():
+    program = boxed((128, 256, 64), schedule=HeterogeneousTiles(small_n=64)).program
+    facts = Facts.of(program)
+    assert facts.boxes == {
+        "A": ((64, 128), (64, 64)),
+        "B": ((64, 256), (64, 64)),
+        "D": ((64, 64), (32, 64)),
+    }
+    assert Facts.from_json(facts.to_json()) == facts
+    head = program.ptx[: program.ptx.index("{")]
+    assert head.count(".param .align 64 .b8") == 6
+    assert program.ptx.count("prefetch.tensormap") == 6
+
+
+def test_shapes_that_are_equal_along_an_axis_share_a_map():
+    program = boxed((128, 256, 64), schedule=HeterogeneousTiles(small_m=128)).program
+    assert program.walker.boxes == {
+        "A": ((64, 128),),
+        "B": ((64, 256), (64, 128)),
+        "D": ((64, 64),),
+    }
+
+
+def test_memory_is_that_of_the_largest_tile():
+    """Small tiles cost neither shared memory nor stages."""
+    for large, small in (((128, 256, 64), (64, 64)), ((128, 128, 64), (64, 128))):
+        both = HeterogeneousTiles(small_m=small[0], small_n=small[1])
+        one, two = (
+            CudaProgram(schedule(gemm().graph(large)), "sm_90a", boxes=True)
+            for schedule in (DataParallel(persistent=True), both)
+        )
+        assert one.shared_bytes == two.shared_bytes
+        for name in ("stage", "workitem"):
+            sizes = {p.lowered.coordinates[name].fixed_size for p in (one, two)}
+            assert len(sizes) == 1
+
+
+def test_the_text_reads_back_and_is_drawn():
+    pipeline = Pipeline.parse("rasterize{width=2},heterogeneous-tiles{workgroups=132,small_n=64}")
+    graph = LowerToHopper()(pipeline(gemm().graph((128, 256, 64))))
+    assert parse(graph.text()) == graph
+    (svg,) = render([graph.mermaid(only=["small.A.shared", "small.A.shared.inside", "stage"])])
+    assert "small.A.shared" in svg
