@@ -151,29 +151,37 @@ SWEEP = tuple(
 )
 """A Latin square: every schedule and every shape in every layout, each time another pair."""
 
+SCATTERED = (
+    "stream-k{reduction=scatter}",
+    "split-k{splits=7,reduction=scatter}",
+    "two-tile-stream-k{reduction=scatter}",
+    "hybrid-stream-k{first=dp,least=3,reduction=scatter}",
+)
+"""The last two have a second main loop; beside 128 sums the driver finds no registers for both."""
 SCATTER = tuple(
-    hopper(schedule, *shape, layout)
-    for number, shape in enumerate(
+    hopper(schedules[(number + turn) % len(schedules)], *shape, layout)
+    for schedules, shapes in (
         (
-            ((256, 256, 64), (2, 1, 1)),
-            ((128, 512, 64), (1, 2, 1)),
-            ((128, 256, 64), ALONE),
-            ((128, 128, 64), ALONE),
-            ((64, 128, 64), ALONE),
-            ((512, 144, 64), (2, 1, 1)),
-            ((16, 256, 64), ALONE),
-            ((64, 128, 128), (1, 1, 2)),
-        )
+            SCATTERED[:2],
+            (
+                ((256, 256, 64), (2, 1, 1)),
+                ((128, 512, 64), (1, 2, 1)),
+                ((128, 256, 64), ALONE),
+                ((512, 144, 64), (2, 1, 1)),
+            ),
+        ),
+        (
+            SCATTERED,
+            (
+                ((128, 128, 64), ALONE),
+                ((64, 128, 64), ALONE),
+                ((16, 256, 64), ALONE),
+                ((64, 128, 128), (1, 1, 2)),
+            ),
+        ),
     )
+    for number, shape in enumerate(shapes)
     for turn, layout in enumerate(LAYOUTS)
-    for schedule in (
-        (
-            "stream-k{reduction=scatter}",
-            "split-k{splits=7,reduction=scatter}",
-            "two-tile-stream-k{reduction=scatter}",
-            "hybrid-stream-k{first=dp,least=3,reduction=scatter}",
-        )[(number + turn) % 4],
-    )
 )
 """Every workgroup with a piece finishes a share: each shape in each layout, schedules in turn."""
 
