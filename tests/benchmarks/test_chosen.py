@@ -44,7 +44,7 @@ def test_the_kept_measurements_hold_every_group() -> None:
     assert [*RESULTS.glob("sweep-h200-2*.json")]
     for path in RESULTS.glob("sweep-h200-2*.json"):
         found = chosen.judge(json.loads(path.read_text())["rows"], "NVIDIA H200")
-        assert {one.group for one in found} == set("ABCDEF")
+        assert {one.group for one in found} >= set("ABCDEF")
         assert all(one.chosen <= one.best for one in found)
 
 

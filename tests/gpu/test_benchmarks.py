@@ -11,9 +11,16 @@ import pytest
 
 from benchmarks import groups, schedules
 from benchmarks.record import load
-from tests.gpu.test_batches_and_groups import check_groups, normal, on_device, poisoned
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch")  # before tests that need it are imported
+
+from tests.gpu.test_batches_and_groups import (  # noqa: E402
+    check_groups,
+    normal,
+    on_device,
+    poisoned,
+)
+
 pytestmark = pytest.mark.usefixtures("gpu")
 
 

@@ -15,10 +15,11 @@ from coordgraph import LaunchError
 from tests.gpu import hopper
 from tests.gpu.hopper import SCATTER, Case, has_open_grid
 from tests.gpu.kernels import Problem, Spec, flags_are_down, kernel, poison_partials
-from tests.gpu.test_hopper import Lane, Launched, all_right, race
 from tests.support.gpu import require_gpu
 
-torch: Any = pytest.importorskip("torch")
+torch: Any = pytest.importorskip("torch")  # before tests that need it are imported
+
+from tests.gpu.test_hopper import Lane, Launched, all_right, race  # noqa: E402
 
 TALL = ((512, 512, 16384), (128, 256, 65536), (264, 520, 8200), (8, 1032, 4104), (72, 8, 30008))
 """Few tiles, many k tiles; ragged ones too."""
