@@ -37,12 +37,12 @@ from coordgraph.control.operations import (
 from coordgraph.control.resolve import Node, resolve
 from coordgraph.control.scope import Scoped
 from coordgraph.coordinates.dimensions import Dimension, MacroTileIndex, User
-from coordgraph.coordinates.graph import CoordinateGraph
 from coordgraph.coordinates.traverse import Solution
 from coordgraph.errors import EvaluationError
 from coordgraph.integers import ceil_div
 from coordgraph.interpreter.events import Event
 from coordgraph.interpreter.formulas import Elements, Environment, Formula, Slots
+from coordgraph.interpreter.indices import bound_below, free_indices, indices_below
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role
 from coordgraph.tilings import Tiling
@@ -119,7 +119,7 @@ class Program:
         """
         key = (id(scope), others)
         if key not in self._in_tile:
-            dims = _free(self.graph.coordinates, scope.known, others)
+            dims = free_indices(self.graph.coordinates, scope.known, others)
             self._in_tile[key] = (scope, scope.hardware(d.id for d in dims))
         return self._in_tile[key][1]
 
@@ -211,7 +211,7 @@ class Work:
         """The elements of a tensor's tile here, by the indices inside the tile."""
         if user.id not in self._elements:
             graph = self.program.graph.coordinates
-            axes = _inside(graph, user, self.node.scope.known, self._others)
+            axes = indices_below(graph, user, self.node.scope.known, self._others)
             found = self._scope.reverse(user.id)
             self._elements[user.id] = Elements(
                 found.values[0],
@@ -267,7 +267,7 @@ class Work:
         graph, known = self.program.graph.coordinates, self.node.scope.known
         number, count = Integer(0), Integer(1)
         for axis in graph.of_kind(MacroTileIndex, tensor=getattr(self.node.op, "tensor", "")):
-            for dim in _bound_below(graph, axis, known):
+            for dim in bound_below(graph, axis, known):
                 size = _size(graph[dim])
                 number, count = number * size + known[dim], count * size
         return Formula([number, count], self.program.slots)
@@ -417,42 +417,6 @@ def _linear(guard: Boolean, symbol: Symbol) -> bool:
         if symbol in slope.free_symbols | rest.free_symbols:
             return False
     return True
-
-
-def _bound_below(graph: CoordinateGraph, axis: Dimension, known: Mapping[str, Expr]) -> list[str]:
-    """What is bound of the parts into which an index inside a tile is cut."""
-    return [d for edge in graph.edges_below(axis) for d in edge.downstream if d in known]
-
-
-def _free(
-    graph: CoordinateGraph, known: Mapping[str, Expr], others: frozenset[str]
-) -> list[MacroTileIndex]:
-    """The indices inside tiles that nothing says: of a share of a tile, those inside the share.
-
-    Those of `others`, tiles of other shapes, are left out.
-    """
-    indices = [axis for axis in graph.of_kind(MacroTileIndex) if axis.id not in others]
-    cut = {axis.id for axis in indices if _bound_below(graph, axis, known)}
-    above = {
-        axis.id: {u for edge in graph.edges_above(axis) for u in edge.upstream} for axis in indices
-    }
-    parts = {axis for axis, up in above.items() if up & above.keys()}
-    return [
-        axis
-        for axis in indices
-        if axis.id not in known
-        and axis.id not in cut
-        and (axis.id not in parts or above[axis.id] & cut)
-    ]
-
-
-def _inside(
-    graph: CoordinateGraph, user: User, known: Mapping[str, Expr], others: frozenset[str]
-) -> list[MacroTileIndex]:
-    """The indices inside a tile below a tensor, in the order of their axes."""
-    below = nx.descendants(graph.networkx(), user.id)
-    found = (d for d in _free(graph, known, others) if d.id in below)
-    return sorted(found, key=lambda d: -1 if d.axis is None else d.axis)
 
 
 def _size(dimension: Dimension) -> Expr:

@@ -1,0 +1,49 @@
+"""Indices inside tiles: which of them run over elements in a place of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import networkx as nx
+from sympy import Expr
+
+from coordgraph.coordinates.dimensions import Dimension, MacroTileIndex, User
+from coordgraph.coordinates.graph import CoordinateGraph
+
+__all__ = ["bound_below", "free_indices", "indices_below"]
+
+
+def bound_below(graph: CoordinateGraph, axis: Dimension, known: Mapping[str, Expr]) -> list[str]:
+    """What is bound of the parts into which an index inside a tile is cut."""
+    return [d for edge in graph.edges_below(axis) for d in edge.downstream if d in known]
+
+
+def free_indices(
+    graph: CoordinateGraph, known: Mapping[str, Expr], others: frozenset[str]
+) -> list[MacroTileIndex]:
+    """The indices inside tiles that nothing says: of a share of a tile, those inside the share.
+
+    Those of `others`, tiles of other shapes, are left out.
+    """
+    indices = [axis for axis in graph.of_kind(MacroTileIndex) if axis.id not in others]
+    cut = {axis.id for axis in indices if bound_below(graph, axis, known)}
+    above = {
+        axis.id: {u for edge in graph.edges_above(axis) for u in edge.upstream} for axis in indices
+    }
+    parts = {axis for axis, up in above.items() if up & above.keys()}
+    return [
+        axis
+        for axis in indices
+        if axis.id not in known
+        and axis.id not in cut
+        and (axis.id not in parts or above[axis.id] & cut)
+    ]
+
+
+def indices_below(
+    graph: CoordinateGraph, user: User, known: Mapping[str, Expr], others: frozenset[str]
+) -> list[MacroTileIndex]:
+    """The indices inside a tile below a tensor, in the order of their axes."""
+    below = nx.descendants(graph.networkx(), user.id)
+    found = (d for d in free_indices(graph, known, others) if d.id in below)
+    return sorted(found, key=lambda d: -1 if d.axis is None else d.axis)
