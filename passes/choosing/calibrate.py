@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +203,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--processors", type=int, help="its SMs, where there is no file of it yet")
     parser.add_argument("--write", action="store_true", help="write the device's file")
     asked = parser.parse_args(arguments)
+    if find_spec("scipy") is None:
+        sys.exit("scipy is missing; it comes with the extra bench: pip install 'coordgraph[bench]'")
     measured = Measurements.read(asked.files)
     known = constants_of(asked.device, asked.processors)
     guesses = {n: float(Constants.__dataclass_fields__[n].default) for n in FITTED}

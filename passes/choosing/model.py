@@ -273,7 +273,7 @@ def _traffic(
 
 
 def _largest(floors: tuple[Column, ...], sharpness: float) -> Column:
-    """The largest, and more where others come close: a norm of high degree."""
+    """The largest, and more where others come close: a norm."""
     stacked = np.stack(np.broadcast_arrays(*floors))
     top = stacked.max(axis=0)
     return top * ((stacked / top) ** sharpness).sum(axis=0) ** (1 / sharpness)
