@@ -188,9 +188,9 @@ def test_whole_waves_are_data_parallel(name: str):
 @pytest.mark.parametrize("name", ["stream-k", *TWO_TILE])
 def test_57_cubed(name: str):
     traced(name, in_tiles(2, 2, 2, 3))
-    start = time.perf_counter()
+    start = time.process_time()  # others may be at work on this machine
     found = traced(name, in_tiles(57, 57, 57, 132))
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 4
     assert sum(found.iterations) == 57**3
     # 1403 iterations at most, where whole tiles would take 25 waves of 57.
     assert max(found.iterations) == 1403
