@@ -46,7 +46,7 @@ from benchmarks.peers import PEERS, peers
 from benchmarks.plans import Plan, compile_plans, parse_plan, products, side_by_side
 from benchmarks.problem import DTYPES, Problem
 from benchmarks.record import RESULTS, environment, result_path, write
-from benchmarks.report import console_here, report
+from benchmarks.report import console_here, draw_beside, report
 from benchmarks.roofline import measure_roof
 from benchmarks.shapes import GROUPS, Shape, chosen, preset, shape, triple
 from benchmarks.timing import REGIMES
@@ -215,14 +215,7 @@ def main() -> None:
     }
     path = measure(options, record, console)
     report(record["rows"], console)
-    console.print(f"written to {path}")
-    try:
-        from benchmarks.plots import draw
-    except ImportError as error:
-        console.print(f"no plots: {error}; `python -m benchmarks plot {path}` draws them elsewhere")
-    else:
-        for drawn in draw(record, path):
-            console.print(f"drawn: {drawn}")
+    draw_beside(record, path, console)
     exit_where_wrong(record["rows"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE
@@ -17,6 +18,7 @@ __all__ = [
     "BEST",
     "Row",
     "console_here",
+    "draw_beside",
     "geometric_mean",
     "groups",
     "means",
@@ -233,3 +235,15 @@ def console_here() -> Console:
     """The terminal; wide enough for tables where the output goes elsewhere."""
     found = Console()
     return found if found.is_terminal else Console(width=WIDTH)
+
+
+def draw_beside(record: dict[str, Any], path: Path, console: Console) -> None:
+    """Say where a record is, and draw its pictures beside it, if matplotlib is there."""
+    console.print(f"written to {path}")
+    try:
+        from benchmarks.plots import draw
+    except ImportError as error:
+        console.print(f"no plots: {error}; `python -m benchmarks plot {path}` draws them elsewhere")
+        return
+    for drawn in draw(record, path):
+        console.print(f"drawn: {drawn}")

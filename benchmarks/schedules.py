@@ -40,7 +40,7 @@ from benchmarks.peers import CuBlas
 from benchmarks.plans import Plan, compile_plans, parse_plan
 from benchmarks.problem import DTYPES, Problem
 from benchmarks.record import RESULTS, environment, result_path, write
-from benchmarks.report import console_here
+from benchmarks.report import console_here, draw_beside
 from benchmarks.shapes import Shape, triple
 from benchmarks.timing import REGIMES
 from codegen.nvptx.driver import unavailable
@@ -307,14 +307,7 @@ def main() -> None:
     count_all(options, processors, console)
     path = measure(options, record, processors, console)
     show_times(record["rows"], console)
-    console.print(f"written to {path}")
-    try:
-        from benchmarks.plots import draw
-    except ImportError as error:
-        console.print(f"no plot: {error}")
-    else:
-        for drawn in draw(record, path):
-            console.print(f"drawn: {drawn}")
+    draw_beside(record, path, console)
     ours = [row for row in record["rows"] if row["name"] != CUBLAS]
     exit_where_wrong(ours)
 

@@ -29,7 +29,7 @@ from benchmarks.peers import CuBlas
 from benchmarks.plans import Plan, compile_plans, parse_plan
 from benchmarks.problem import DTYPES, Problem
 from benchmarks.record import RESULTS, environment, result_path, write
-from benchmarks.report import console_here, problems
+from benchmarks.report import console_here, draw_beside, problems
 from benchmarks.shapes import Shape, chosen, shape, triple
 from benchmarks.timing import REGIMES
 from codegen.nvptx.driver import unavailable
@@ -205,14 +205,7 @@ def main() -> None:
     for row in record["rows"]:
         if "shape" not in row:
             console.print(f"{row['name']}: {row['problem']}", style="red")
-    console.print(f"written to {path}")
-    try:
-        from benchmarks.plots import draw
-    except ImportError as error:
-        console.print(f"no plot: {error}")
-    else:
-        for drawn in draw(record, path):
-            console.print(f"drawn: {drawn}")
+    draw_beside(record, path, console)
     faults = [row.get("problem", "") for row in record["rows"] if row["name"] != CUBLAS]
     if any(fault.startswith(("WRONG", FAILED)) for fault in faults):
         sys.exit("some results are wrong, or contenders failed")

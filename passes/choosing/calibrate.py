@@ -60,7 +60,7 @@ class Measurements:
     usable: Flag
 
     @classmethod
-    def read(cls, paths: Iterable[Path]) -> Measurements:
+    def read(cls, paths: Iterable[Path], device: Constants) -> Measurements:
         """Raises OSError, ValueError or KeyError where a file holds something else."""
         rows = [row for path in paths for row in json.loads(path.read_text("utf-8"))["rows"]]
         found = [
@@ -71,7 +71,7 @@ class Measurements:
         of = np.array([numbers.setdefault(gemm, len(numbers)) for gemm, _, _ in found], np.intp)
         seconds = np.array([t for _, _, t in found], np.float64)
         # The model need not know what is no candidate.
-        return cls(table, seconds, of, ~slow(table) & ~crowded(table, constants_of()))
+        return cls(table, seconds, of, ~slow(table) & ~crowded(table, device))
 
     def where(self, chosen: Flag) -> Measurements:
         """Some of the rows."""
@@ -205,8 +205,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(arguments)
     if find_spec("scipy") is None:
         sys.exit("scipy is missing; it comes with the extra bench: pip install 'coordgraph[bench]'")
-    measured = Measurements.read(asked.files)
     known = constants_of(asked.device, asked.processors)
+    measured = Measurements.read(asked.files, known)
     guesses = {n: float(Constants.__dataclass_fields__[n].default) for n in FITTED}
     command = f"python -m passes.choosing.calibrate {' '.join(p.name for p in asked.files)}"
     source = f"{command}: {len(measured.seconds)} times, {date.today().isoformat()}"

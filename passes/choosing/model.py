@@ -97,13 +97,14 @@ class Shape:
         """Of them those that the workgroup itself asks the L2 cache for."""
         row_a, row_b = np.where(t.turned_a == 1, t.m, t.k), np.where(t.turned_b == 1, t.k, t.n)
         rows_a, rows_b = self.rows / t.cluster_n, self.columns / t.cluster_m
-        self.straddling = (rows_a * _astray(row_a, LINE) + rows_b * _astray(row_b, LINE)) / (
-            rows_a + rows_b
-        )
+
+        def astray(unit: int) -> Column:
+            of_a, of_b = _astray(row_a, unit), _astray(row_b, unit)
+            return (rows_a * of_a + rows_b * of_b) / (rows_a + rows_b)
+
+        self.straddling = astray(LINE)
         """The share of them in rows that do not begin with a cache line, """
-        self.split = (rows_a * _astray(row_a, SECTOR) + rows_b * _astray(row_b, SECTOR)) / (
-            rows_a + rows_b
-        )
+        self.split = astray(SECTOR)
         """and with a sector of one."""
         size_a, size_b = t.m * t.k, t.n * t.k
         apart = np.where(t.cluster_n > 1, size_b, np.where(t.cluster_m > 1, size_a, 0))
@@ -168,10 +169,8 @@ def cost(t: Table, c: Constants) -> Cost:
     )
     # Where warpgroups take turns, one stores while the other multiplies; the last store is left.
     hidden = tile + (ends - 1) * c.handover_seconds
-    loop, end = (
-        iterations * step,
-        np.where(t.turns > 1, np.minimum(hidden, ends * tile), ends * tile),
-    )
+    loop = iterations * step
+    end = np.where(t.turns > 1, np.minimum(hidden, ends * tile), ends * tile)
     launch = c.launch_seconds + np.where(s.workgroups > 1, c.cluster_seconds, 0)
     asked = s.tiles * s.depth * s.workgroups * s.asked_bytes
     traffic = _traffic(t, s, grid, asked, c, mixed=streamed & ~aligned, streams=share * grid)

@@ -231,14 +231,19 @@ def test_two_kernels_on_streams_of_their_own(spec: Spec):
 @every_sharing_kernel
 def test_fifty_replays(spec: Spec):
     """Of a CUDA graph: every launch leaves the flags as the next one needs them."""
-    problem = Problem.make(spec, SHAPE)
+    replay(spec, SHAPE, 50)
+
+
+def replay(spec: Spec, shape: tuple[int, int, int], times: int) -> None:
+    """Capture a launch, and replay it into poisoned memory: the same bits, and flags are down."""
+    problem = Problem.make(spec, shape)
     expected, out = problem.run(), problem.out()
     problem.check(expected)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         kernel(spec)(problem.a, problem.b, out=out)
     wrong = torch.zeros((), dtype=torch.int64, device="cuda")
-    for _ in range(50):
+    for _ in range(times):
         poison_partials(kernel(spec))
         out.fill_(float("nan"))
         graph.replay()

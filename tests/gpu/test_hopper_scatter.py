@@ -14,12 +14,12 @@ from codegen.nvptx.driver import device
 from coordgraph import LaunchError
 from tests.gpu import hopper
 from tests.gpu.hopper import SCATTER, Case, has_open_grid
-from tests.gpu.kernels import Problem, Spec, flags_are_down, kernel, poison_partials
+from tests.gpu.kernels import Problem, Spec, flags_are_down, kernel
 from tests.support.gpu import require_gpu
 
 torch: Any = pytest.importorskip("torch")  # before tests that need it are imported
 
-from tests.gpu.test_hopper import Lane, Launched, all_right, race  # noqa: E402
+from tests.gpu.test_hopper import Lane, Launched, all_right, race, replay  # noqa: E402
 
 TALL = ((512, 512, 16384), (128, 256, 65536), (264, 520, 8200), (8, 1032, 4104), (72, 8, 30008))
 """Few tiles, many k tiles; ragged ones too."""
@@ -89,20 +89,7 @@ def test_two_streams_at_once(spec: Spec):
 @pytest.mark.parametrize("spec", QUICK, ids=str)
 def test_hundred_replays(spec: Spec):
     """Of a CUDA graph: the last reader leaves every flag as the next launch needs it."""
-    problem = Problem.make(spec, shapes_of(spec)[0])
-    expected, out = problem.run(), problem.out()
-    problem.check(expected)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kernel(spec)(problem.a, problem.b, out=out)
-    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
-    for _ in range(100):
-        poison_partials(kernel(spec))
-        out.fill_(float("nan"))
-        graph.replay()
-        wrong += (out != expected).sum()
-    assert int(wrong) == 0
-    assert flags_are_down(kernel(spec))
+    replay(spec, shapes_of(spec)[0], 100)
 
 
 @pytest.mark.usefixtures("_code")

@@ -15,6 +15,7 @@ from tests.passes.schedules import (
     CORNERS,
     ORDERS,
     SCHEDULES,
+    TILE,
     Problem,
     numeric,
     parameters,
@@ -40,6 +41,15 @@ def matrices(problem: Problem, *, whole: bool = True) -> tuple[np.ndarray, np.nd
 def left_over(graph: KernelGraph, problem: Problem) -> dict[str, int]:
     """The launch arguments that arrays do not give."""
     return {k: v for k, v in parameters(graph, problem).items() if k == "workgroups"}
+
+
+def one_number_a_piece(pieces: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Numbers, and A (1 x k) and B (k x 1) of which each piece of k multiplies one, by 1."""
+    random = np.random.default_rng(pieces)
+    numbers = random.standard_normal(pieces).astype(np.float32) * 1000
+    a, b = np.zeros((1, pieces * TILE[2]), np.float32), np.ones((pieces * TILE[2], 1), np.float32)
+    a[0, :: TILE[2]] = numbers
+    return numbers, a, b
 
 
 def run(graph: KernelGraph, problem: Problem, schedule: Scheduler, **options: int) -> np.ndarray:

@@ -18,7 +18,7 @@ from coordgraph.progress import wait_direction
 from passes import SplitK, StreamK
 from tests.passes.schedules import TILE, Problem, in_tiles, numeric, parameters, symbolic
 from tests.passes.test_invariants import waits_for_lower
-from tests.passes.test_results import run
+from tests.passes.test_results import one_number_a_piece, run
 from tests.passes.test_tree import deep
 
 STREAMS = (
@@ -80,10 +80,7 @@ def test_graphs_of_numbers(name: str, problem: Problem):
 @pytest.mark.parametrize("pieces", [2, 3, 5])
 def test_sums_are_rounded_in_order(name: str, pieces: int):
     """One number a piece: they are added one after another, from the farthest to the owner's."""
-    random = np.random.default_rng(pieces)
-    numbers = random.standard_normal(pieces).astype(np.float32) * 1000
-    a, b = np.zeros((1, pieces * TILE[2]), np.float32), np.ones((pieces * TILE[2], 1), np.float32)
-    a[0, :: TILE[2]] = numbers
+    numbers, a, b = one_number_a_piece(pieces)
     graph = symbolic(name)
     given = {"workgroups": pieces} if "workgroups" in graph.parameters else {}
     result = interpret(graph, a, b, parameters=given).d

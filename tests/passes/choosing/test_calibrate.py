@@ -41,7 +41,7 @@ def path(truth: Constants, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_measurements_are_read(path: Path, truth: Constants):
-    measured = Measurements.read([path])
+    measured = Measurements.read([path], truth)
     assert measured.problems == len(SIZES)
     assert len(measured.seconds) == len(measured.table)
     found = quality(measured, truth)
@@ -50,7 +50,7 @@ def test_measurements_are_read(path: Path, truth: Constants):
 
 
 def test_a_fit_gets_nearer(path: Path):
-    measured = Measurements.read([path])
+    measured = Measurements.read([path], constants_of())
     before = quality(measured, constants_of())
     after = quality(measured, fit(measured, constants_of()))
     assert before.error > 0.2
