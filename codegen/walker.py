@@ -17,7 +17,7 @@ from sympy.logic.boolalg import Boolean
 from codegen.arguments import Arguments
 from codegen.expressions import Bounds, Expressions, Number
 from coordgraph import CodegenError, KernelGraph
-from coordgraph.control.operations import Assign, For, If, Locate, SetCoordinate
+from coordgraph.control.operations import Assign, For, If, Inside, Locate, SetCoordinate
 from coordgraph.control.resolve import Node, resolve
 
 __all__ = ["Fragments", "Walker"]
@@ -71,7 +71,7 @@ class Walker:
         match node.op:
             case For():
                 self._for(node, node.op)
-            case If():
+            case If() | Inside():
                 self._if(node)
             case Assign():
                 assert node.value is not None

@@ -79,7 +79,8 @@ class HopperWalker(CudaWalker):
         self.ptx.barrier_publish()
 
     def emit_ExpectBytes(self, node: Node, op: ops.ExpectBytes) -> None:
-        self.ptx.barrier_expect(self._shared(node, op.barrier), op.bytes)
+        size = self._narrow(node.scope.resolve(op.bytes), node)
+        self.ptx.barrier_expect(self._shared(node, op.barrier), size)
 
     def emit_ArriveBarrier(self, node: Node, op: ops.ArriveBarrier) -> None:
         barrier = self._shared(node, op.barrier)

@@ -41,10 +41,10 @@ class HopperInstructions(Instructions):
         """Initialised barriers become visible to the asynchronous units and the cluster."""
         self.asm("fence.mbarrier_init.release.cluster;", "", [], VOID, pure=False)
 
-    def barrier_expect(self, barrier: ir.Value, size: int) -> None:
+    def barrier_expect(self, barrier: ir.Value, size: ir.Value) -> None:
         """Arrive and expect bytes, once for the warp."""
-        text = _once(f"mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [$0], {size};")
-        self.asm(text, "r", [barrier], VOID, pure=False)
+        text = _once("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [$0], $1;")
+        self.asm(text, "r,r", [barrier, size], VOID, pure=False)
 
     def barrier_arrive(self, barrier: ir.Value) -> None:
         """Arrive."""

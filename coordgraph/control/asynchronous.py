@@ -94,9 +94,12 @@ class ExpectBytes(Operation):
     """Arrive, and let the phase wait for so many bytes of copies."""
 
     barrier: str
-    bytes: int
+    bytes: Expr
 
     ROLES = ("barrier",)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bytes", sympify(self.bytes))
 
 
 @dataclass(frozen=True)

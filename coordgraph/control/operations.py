@@ -28,6 +28,7 @@ __all__ = [
     "For",
     "If",
     "InitAccumulator",
+    "Inside",
     "Kernel",
     "LoadTile",
     "Locate",
@@ -155,6 +156,17 @@ class If(Operation):
     orelse: Body = ()
 
     BODIES = ("body", "orelse")
+
+
+@dataclass(frozen=True)
+class Inside(Operation):
+    """The body, only where none of the indices along `dims` is padding: where their guards hold."""
+
+    dims: tuple[str, ...]
+    body: Body = ()
+
+    BODIES = ("body",)
+    ROLES = ("dims",)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from coordgraph.control.operations import (
     Body,
     For,
     If,
+    Inside,
     Locate,
     Operation,
     SetCoordinate,
@@ -82,6 +83,10 @@ def resolve(body: Body, scope: Scoped) -> tuple[Node, ...]:
                 yes = resolve(op.body, scope.enter_if(condition))
                 no = resolve(op.orelse, scope.enter_if(~condition))
                 nodes.append(Node(op, scope, yes, no, condition=condition))
+            case Inside():
+                condition = scope.reverse(*op.dims).guard
+                inside = resolve(op.body, scope.enter_if(condition))
+                nodes.append(Node(op, scope, inside, condition=condition))
             case SetCoordinate():
                 value, inside = scope.enter_set(op)
                 nodes.append(Node(op, scope, resolve(op.body, inside), value=value))

@@ -23,6 +23,7 @@ from coordgraph.control.operations import (
     Epilogue,
     For,
     If,
+    Inside,
     InitAccumulator,
     LoadTile,
     Locate,
@@ -147,7 +148,7 @@ class Program:
                 assert node.loop is not None
                 self.slots.add(node.loop.symbol)
                 yield Loop(self, node, self._compile(node.body))
-            case If():
+            case If() | Inside():
                 assert node.condition is not None
                 yes, no = self._compile(node.body), self._compile(node.orelse)
                 yield Branch(Formula([node.condition], self.slots), yes, no)

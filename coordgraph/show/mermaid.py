@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from coordgraph.control.graph import ControlGraph
-from coordgraph.control.operations import Assign, For, If, Locate, Operation, SetCoordinate
+from coordgraph.control.operations import Assign, For, If, Inside, Locate, Operation, SetCoordinate
 from coordgraph.coordinates.dimensions import Dimension, ForLoop, MacroTileNumber
 from coordgraph.coordinates.edges import Edge
 from coordgraph.coordinates.graph import CoordinateGraph
@@ -93,7 +93,11 @@ def control(
     return picture.text()
 
 
-_SHAPES: dict[type[Operation], tuple[str, str]] = {For: ("([", "])"), If: ("{{", "}}")}
+_SHAPES: dict[type[Operation], tuple[str, str]] = {
+    For: ("([", "])"),
+    If: ("{{", "}}"),
+    Inside: ("{{", "}}"),
+}
 
 
 class _Picture:
@@ -212,6 +216,8 @@ def _operation(op: Operation) -> list[str]:
             return [f"For {op.dim} in {to_text(op.start)} .. {to_text(op.stop)}", *step]
         case If():
             return [f"If {to_text(op.condition)}"]
+        case Inside():
+            return [f"Inside {', '.join(op.dims)}"]
         case Assign():
             return [f"{op.name} = {to_text(op.value)}"]
         case Locate():

@@ -4,20 +4,26 @@ A box is 64, 32 or 16 elements (128, 64 or 32 bytes) along the contiguous axis, 
 it. In shared memory every row of a box is 16-byte chunks, whose number the copy engine and the
 matrix unit both exchange with the row's (PTX ISA, "Swizzling modes"): the `Swizzle` edge says so.
 What several workgroups of a cluster need, each of them brings a part of, for all.
+
+Where a tile reaches past the end of m or n, the copy engine fills a box with zeros, which takes
+longer than to read rows. So boxes are low, and those that lie outside as a whole are not asked for:
+nothing of D that is stored comes of what shared memory holds there.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, prod
+from typing import NamedTuple
 
-from sympy import Integer
+from sympy import Expr, Integer, Lt
 
-from coordgraph.control.asynchronous import CopyBox
-from coordgraph.control.operations import Operation
+from coordgraph.control.asynchronous import Advance, CopyBox
+from coordgraph.control.operations import If, Inside, Locate, Operation
 from coordgraph.coordinates.dimensions import Linear, Register, Unroll
 from coordgraph.coordinates.edges import Flatten, Swizzle, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
+from coordgraph.integers import index_symbol
 from passes.lowering.control import at, unrolled
 from passes.lowering.hopper.division import MMA_M, Division, M, N
 from passes.lowering.hopper.ring import FULL
@@ -27,12 +33,28 @@ __all__ = ["GROUP_ROWS", "MMA_K", "WIDEST_BOX", "BoxedOperand", "swizzle"]
 
 WIDEST_BOX, MOST_ROWS = 64, 256
 """Elements of 16 bits in the 128 bytes of the widest swizzle, and the highest box."""
+FEW_ROWS = 32
+"""Rows of a box across k: the fewest that the copy engine brings as fast as many."""
 MMA_K = 16
 ELEMENT_BYTES = 2
 BANKS = 8
 """16-byte chunks in one row of all banks."""
 GROUP_ROWS = 8
 """Rows of a core matrix; the widest swizzle repeats after as many."""
+
+
+class Coming(NamedTuple):
+    """What comes of one operand's tile.
+
+    Attributes:
+        counters: what counts boxes that begin inside the tensor, before the first k tile.
+        copies: what this workgroup copies for each k tile.
+        bytes: what this workgroup receives, from itself and from others.
+    """
+
+    counters: tuple[tuple[str, Operation], ...]
+    copies: Operation
+    bytes: Expr
 
 
 @dataclass(frozen=True)
@@ -95,24 +117,48 @@ class BoxedOperand(Operand):
         c.connect(swizzle((row.id, chunk.id), (self.row, place.id), chunks))
         c.connect(Flatten((box.id, place.id, element.id), self.column))
 
-    def copies(self, c: CoordinateEditor) -> Operation:
-        """Tie the tile position to boxes; returns this workgroup's copies of one tile."""
+    def copies(self, c: CoordinateEditor) -> Coming:
+        """Tie the tile position to boxes; returns what this workgroup copies for one tile."""
         t, own = self.tensor, self._own
-        rows, columns = c[self.row].fixed_size, c[self.column].fixed_size
-        for sharer in self._sharers:
-            rows //= c[sharer].fixed_size
-        width, layers = self.box(c), next(n for n in (1, 2, 4) if rows // n <= MOST_ROWS)
-        rows //= layers
-        step = c.add(Unroll(own("box"), Integer(columns // width)))
-        layer = c.add(Unroll(own("box.layer"), Integer(layers), note="boxes above each other"))
-        inside = c.add(Linear(own("box.element"), Integer(width), note="first element of a box: 0"))
-        across = c.add(Linear(own("box.row"), Integer(rows), note="first row of a box: 0"))
-        c.connect(Tile(self.column, (step.id, inside.id)))
-        c.connect(Tile(self.row, (*self._sharers, layer.id, across.id)))
+        outer, inner = self._position(1 - self.k_axis), self._position(self.k_axis)
+        extent, depth = c[outer].fixed_size, c[inner].fixed_size
+        sharers = prod(c[sharer].fixed_size for sharer in self._sharers)
+        width, shared = self.box(c), self._sharers
+        high = _rows(extent // sharers) if self.along_k else min(depth // sharers, MOST_ROWS)
+        across = high if self.along_k else width
+        number = c.add(Linear(own("boxes"), Integer(extent // across), note="across k"))
+        first = c.add(Linear(own("boxes.first"), Integer(across), note="first of a box: 0"))
+        c.connect(Tile(outer, (number.id, first.id)))
+        if self.along_k:
+            step = c.add(Unroll(own("box"), Integer(depth // width)))
+            layer = c.add(Unroll(own("box.layer"), Integer(extent // sharers // high)))
+            begin = c.add(Linear(own("box.element"), Integer(width), note="first of a box: 0"))
+            c.connect(Tile(number.id, (*shared, layer.id)))
+            c.connect(Tile(inner, (step.id, begin.id)))
+        else:
+            step = c.add(Unroll(own("box"), Integer(extent // width)))
+            layer = c.add(Unroll(own("box.layer"), Integer(depth // sharers // high)))
+            begin = c.add(Linear(own("box.row"), Integer(high), note="first row of a box: 0"))
+            c.connect(Tile(number.id, (step.id,)))
+            c.connect(Tile(inner, (*shared, layer.id, begin.id)))
         axes = (f"{t}.{self.column_axis}", f"{t}.{self.row_axis}", *self.matrix)
-        box = (width, rows, *(1 for _ in self.matrix))
-        copy = CopyBox(t, axes, self.shared, FULL, box, self._sharers)
-        return unrolled(c, (step.id, layer.id), at({inside.id: 0, across.id: 0}, copy))
+        box = (width, high, *(1 for _ in self.matrix))
+        copy = CopyBox(t, axes, self.shared, FULL, box, shared)
+        bytes = self.elements(c) * ELEMENT_BYTES // number.fixed_size
+        place, start = (step.id, layer.id), {first.id: 0, begin.id: 0}
+        axis = M if t == "A" else N
+        if number.fixed_size == 1 and not self.division.ranks(axis):
+            # The only box begins where the tile does.
+            return Coming((), unrolled(c, place, at(start, copy)), Integer(bytes))
+        inside = c.add(Linear(own("boxes.inside"), note="boxes that begin inside"))
+        counted = Inside((f"{t}.{1 - self.k_axis}",), (Advance(inside.id),))
+        begins = Lt(index_symbol(number.id), index_symbol(inside.id))
+        wanted = Locate((number.id,), body=(If(begins, (at(start, copy),)),))
+        return Coming(
+            ((inside.id, unrolled(c, (number.id,), at({first.id: 0}, counted))),),
+            unrolled(c, place, wanted),
+            bytes * index_symbol(inside.id),
+        )
 
     def descriptor(self, c: CoordinateEditor, parts: tuple[str, ...]) -> dict[str, int]:
         """Tie the tile position to what one instruction multiplies; returns where it begins.
@@ -147,3 +193,10 @@ class BoxedOperand(Operand):
 def swizzle(above: tuple[str, str], below: tuple[str, str], chunks: int) -> Swizzle:
     """Row and chunk, exchanged so that eight rows never meet in the same banks."""
     return Swizzle(above, below, "xor", divisor=BANKS // chunks, modulus=chunks)
+
+
+def _rows(extent: int) -> int:
+    """Rows of each of the boxes that make up so many: whole core matrices, and `FEW_ROWS` or so."""
+    fits = [n for n in range(GROUP_ROWS, extent + 1, GROUP_ROWS) if extent % n == 0]
+    low = max(n for n in fits if n <= FEW_ROWS)
+    return low if 2 * low > FEW_ROWS or low == extent else min(n for n in fits if n > FEW_ROWS)

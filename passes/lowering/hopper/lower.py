@@ -28,6 +28,7 @@ from coordgraph.control.operations import (
     For,
     If,
     LoadTile,
+    Operation,
     Scope,
     SetCoordinate,
 )
@@ -345,11 +346,22 @@ def _publish(stores: bool) -> Body:
     return (PublishBarriers(), *(PrefetchMap(name) for name in maps))
 
 
-def _load(loop: For, tile: DividedTile) -> For:
-    """The producer's loop: wait until a stage is free, then fill it."""
-    return loop.with_body(  # type: ignore[return-value]
+def _load(loop: For, tile: DividedTile) -> Operation:
+    """The producer's loop: wait until a stage is free, then fill it.
+
+    All k tiles of a macro tile lie inside as far as the first does.
+    """
+    a, b = tile.coming
+    steps = loop.with_body(
         WaitBarrier(EMPTY, PHASE, before=True),
-        ExpectBytes(FULL, tile.bytes),
-        *tile.copies,
+        ExpectBytes(FULL, a.bytes + b.bytes),
+        a.copies,
+        b.copies,
         Advance(STEP),
     )
+    counters = (*a.counters, *b.counters)
+    count = SetCoordinate(loop.dim, loop.start, tuple(counted for _, counted in counters))
+    body: Body = (count, steps) if counters else (steps,)
+    for dim, _ in counters:
+        body = (Counter(dim, body),)
+    return body[0]

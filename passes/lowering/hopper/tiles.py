@@ -7,12 +7,10 @@ from dataclasses import dataclass
 
 from sympy import Integer
 
-from coordgraph.control.operations import Body
 from coordgraph.coordinates.dimensions import Register
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.gemm import Gemm
-from coordgraph.tensors import dtype
-from passes.lowering.hopper.boxes import MMA_K, BoxedOperand
+from passes.lowering.hopper.boxes import MMA_K, BoxedOperand, Coming
 from passes.lowering.hopper.division import Division, K
 from passes.lowering.hopper.stores import BoxedStore
 
@@ -26,16 +24,14 @@ class DividedTile:
     Args:
         division: of a macro tile.
         operands: A and B.
-        copies: what the producer copies for one tile of each.
-        bytes: how much that is.
+        coming: what the producer brings of each.
         rooms: elements of a stage of A and of B, by the name of the memory that holds the ring.
         store: D's way through shared memory, or None to store it from registers.
     """
 
     division: Division
     operands: tuple[BoxedOperand, BoxedOperand]
-    copies: Body
-    bytes: int
+    coming: tuple[Coming, Coming]
     rooms: Mapping[str, int]
     store: BoxedStore | None
 
@@ -72,10 +68,9 @@ def divided_tiles(
         if store:
             store.add(c)
         c.add(Register(division.tiling.own("fragment.k"), Integer(division.extent(K) // MMA_K)))
-        copies = (a.copies(c), b.copies(c))
-        size = (a.elements(c) + b.elements(c)) * dtype(gemm.dtype).bytes
+        coming = (a.copies(c), b.copies(c))
         homes = {f"{x.tensor}.shared": room for x, room in zip((a, b), rooms, strict=True)}
-        made.append(DividedTile(division, (a, b), copies, size, homes, store))
+        made.append(DividedTile(division, (a, b), coming, homes, store))
     return tuple(made)
 
 

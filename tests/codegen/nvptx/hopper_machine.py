@@ -20,7 +20,7 @@ from sympy import Symbol
 from coordgraph import KernelGraph
 from coordgraph.control import asynchronous as ops
 from coordgraph.control import lowered as elements
-from coordgraph.control.operations import Assign, For, If, Operation, SetCoordinate
+from coordgraph.control.operations import Assign, For, If, Inside, Locate, Operation, SetCoordinate
 from coordgraph.control.resolve import Node, resolve
 from coordgraph.coordinates.dimensions import Shared, Workitem
 from coordgraph.integers import evaluate, index_symbol
@@ -188,6 +188,13 @@ class Role:
                         index += self.value(node.loop.step)
             case If():
                 yield from self._if(node)
+            case Inside():
+                if self.value(node.condition):
+                    yield from self.run(node.body)
+            case Locate(dims=dims):
+                for dim, value in zip(dims, node.values, strict=True):
+                    self.env[symbol(dim)] = self.value(value)
+                yield from self.run(node.body)
             case Assign() as op:
                 self.env[op.symbol] = self.value(node.value)
             case SetCoordinate(dim=dim) if node.value is not None:
@@ -234,7 +241,9 @@ class Role:
 
     def do_ExpectBytes(self, node: Node, op: ops.ExpectBytes) -> Agent:
         self.own.count("producer", self.step)
-        self._barrier(node, op.barrier).change(arrive=1, bytes=op.bytes)
+        self._barrier(node, op.barrier).change(
+            arrive=1, bytes=self.value(node.scope.resolve(op.bytes))
+        )
         yield lambda: True
 
     def do_ArriveBarrier(self, node: Node, op: ops.ArriveBarrier) -> Agent:
@@ -265,6 +274,8 @@ class Role:
 
     def do_CopyBox(self, node: Node, op: ops.CopyBox) -> Agent:
         first, second = (self.place(node, f"{op.tensor}.{axis}") for axis in (0, 1))
+        across = second if op.tensor == "B" else first
+        assert across < self._extent(op.tensor), "a box outside is asked for"
         stage, offset = self._stage(node, op.destination)
         for rank in self.machine.sharing(self.rank, op.receivers):
             memory = self.machine.memory[self.number][rank]
@@ -272,6 +283,10 @@ class Role:
             barrier = memory.barriers[op.barrier, self.place(node, op.barrier)]
             barrier.change(bytes=-2 * op.box[0] * op.box[1])
         yield lambda: True
+
+    def _extent(self, tensor: str) -> int:
+        """Rows of A, or columns of B."""
+        return self.value(self.machine.graph.coordinates[f"{tensor}.{'AB'.index(tensor)}"].size)
 
     def do_CopyRun(self, node: Node, op: ops.CopyRun) -> Agent:
         stage = self._home(node, op.destination)
