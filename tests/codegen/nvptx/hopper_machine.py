@@ -1,17 +1,16 @@
 """A machine that plays lowered Hopper kernels, warpgroup by warpgroup, in any order.
 
-It knows mbarriers, the copy engine, wgmma's groups, named barriers and flags, and of the data who
-has added up which k tiles. Each warp role of each workgroup is an agent; a random one goes on at
-every step. A warpgroup is played by its first workitems.
+Each warp role of each workgroup is an agent that walks the control graph; a random one goes on at
+every step. A warpgroup is played by its first workitems. What operations change in memory, and what
+must not happen there, is in `hopper_memory`.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 from typing import Any
@@ -25,6 +24,16 @@ from coordgraph.control.operations import Assign, For, If, Operation, SetCoordin
 from coordgraph.control.resolve import Node, resolve
 from coordgraph.coordinates.dimensions import Shared, Workitem
 from coordgraph.integers import evaluate, index_symbol
+from tests.codegen.nvptx.hopper_memory import (
+    Barrier,
+    Box,
+    Device,
+    Place,
+    Run,
+    Stage,
+    Warpgroup,
+    Workgroup,
+)
 
 __all__ = ["Deadlock", "Hopper"]
 
@@ -38,75 +47,13 @@ EACH = (ops.CopyBox, ops.Advance)
 BATCH, SHARE = "partial.batch", index_symbol("fixup.share")
 Ready = Callable[[], bool]
 Agent = Iterator[Ready]
-Place = tuple[int, int]
-"""Where a box begins in A or B: along the first axis and the second."""
-Stage = tuple[str, int]
-"""The shared memory of an operand, and a stage of it."""
-Step = tuple[Place, Place]
-"""What a multiplication reads of A and of B."""
 
 
 class Deadlock(AssertionError):
     """Agents are left, and all of them wait."""
 
 
-@dataclass
-class Barrier:
-    """An mbarrier (PTX ISA, "mbarrier"): a phase ends with its last arrival and its last byte."""
-
-    arrivals: int
-    pending: int = 0
-    missing: int = 0
-    phase: int = 0
-
-    def __post_init__(self) -> None:
-        self.pending = self.arrivals
-
-    def change(self, *, arrive: int = 0, bytes: int = 0) -> None:
-        self.pending -= arrive
-        self.missing += bytes
-        assert self.pending >= 0, "more arrivals than the barrier counts"
-        if self.pending == 0 and self.missing == 0:
-            self.phase += 1
-            self.pending = self.arrivals
-
-    def ended(self, parity: int) -> bool:
-        """The phase of this parity has ended, as try_wait.parity sees it."""
-        return self.phase % 2 != parity
-
-
-@dataclass
-class Box:
-    """A box in shared memory, its step of the ring, the warpgroups that have multiplied it."""
-
-    place: Place
-    step: int
-    used: set[int] = field(default_factory=set[int])
-
-
-class Run(Box):
-    """A run of partials: where its first one lies in memory, and 1 for the first of a slot's."""
-
-
-@dataclass
-class Workgroup:
-    """The shared memory of one workgroup of a cluster."""
-
-    barriers: dict[tuple[str, int], Barrier] = field(default_factory=dict[Any, Barrier])
-    boxes: dict[Stage, dict[int, Box]] = field(default_factory=dict[Any, Any])
-    """By their place in the stage."""
-    named: Counter[int] = field(default_factory=Counter[int])
-    met: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
-    """Flags that those had taken who came to a named barrier."""
-    multiplying: set[int] = field(default_factory=set[int])
-    """Warpgroups in their main loops."""
-    reading: dict[int, deque[set[Stage]]] = field(default_factory=dict[int, Any])
-    """What each warpgroup's groups of multiplications may still read."""
-    steps: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
-    """Of each role the steps of the ring that it filled or multiplied."""
-
-
-class Hopper:
+class Hopper(Device):
     """Plays a lowered graph for one problem.
 
     Args:
@@ -119,6 +66,7 @@ class Hopper:
     def __init__(
         self, graph: KernelGraph, sizes: Mapping[str, int], *, resident: int, seed: int
     ) -> None:
+        super().__init__()
         self.graph, self.chance, self.resident = graph, random.Random(seed), resident
         given = {p.name for p in graph.parameters.given}
         known = {**sizes, "read_c": 0}
@@ -137,15 +85,6 @@ class Hopper:
         self.turns = ORDER in graph.coordinates
         self.team = 1 if self.turns else self.warpgroups - 1
         """Warpgroups that multiply one tile."""
-        self.flags: Counter[int] = Counter()
-        self.partials: dict[int, list[Step]] = {}
-        self.stored: dict[Place, list[Step]] = {}
-        self.accumulators: dict[Place, str] = {}
-        """Whose sums were stored there."""
-        self.finished: Counter[tuple[int, int, int]] = Counter()
-        """Shares of a tile that each workgroup, rank and warpgroup has finished."""
-        self.epilogues: list[tuple[int, int, int]] = []
-        """Workgroup, rank and warpgroup of everything stored."""
         self.memory: dict[int, list[Workgroup]] = {}
 
     def run(self) -> None:
@@ -169,7 +108,7 @@ class Hopper:
                     del agents[number]
 
     def _begin(self, number: int) -> list[Agent]:
-        self.memory[number] = [Workgroup() for _ in range(self.ranks)]
+        self.memory[number] = [Workgroup(self.team) for _ in range(self.ranks)]
         made: list[Agent] = []
         first, *rest = self.nodes
         for rank in range(self.ranks):
@@ -207,16 +146,7 @@ class Role:
             index_symbol("workitem"): WARPGROUP * warpgroup,
             index_symbol("warp.number"): WARPS * warpgroup,
         }
-        self.sum: list[Step] = []
-        self.issued: set[Stage] = set()
-        self.unfenced = False
-        """Plain loads have read what the copy engine may overwrite."""
-        self.taken: set[int] = set()
-        """Flags that single workitems have acquired."""
-        self.acquired: set[int] = set()
-        """Flags that all workitems have."""
-        self.read: set[tuple[int, int]] = set()
-        self.own.reading[warpgroup] = deque()
+        self.own.warpgroups[warpgroup] = self.state = Warpgroup()
 
     @property
     def own(self) -> Workgroup:
@@ -295,9 +225,7 @@ class Role:
         return memory.barriers[name, self.place(node, name)]
 
     def do_InitBarrier(self, node: Node, op: ops.InitBarrier) -> None:
-        key = op.barrier, self.place(node, op.barrier)
-        assert key not in self.own.barriers
-        self.own.barriers[key] = Barrier(op.arrivals)
+        self.own.begin_barrier(op.barrier, self.place(node, op.barrier), op.arrivals)
 
     def do_WaitBarrier(self, node: Node, op: ops.WaitBarrier) -> Agent:
         barrier, parity = self._barrier(node, op.barrier), self.place(node, op.phase)
@@ -305,16 +233,16 @@ class Role:
         yield lambda: barrier.ended(wanted)
 
     def do_ExpectBytes(self, node: Node, op: ops.ExpectBytes) -> Agent:
-        self._counted("producer")
+        self.own.count("producer", self.step)
         self._barrier(node, op.barrier).change(arrive=1, bytes=op.bytes)
         yield lambda: True
 
     def do_ArriveBarrier(self, node: Node, op: ops.ArriveBarrier) -> Agent:
-        assert not self.unfenced, "given back before the copy engine must see that it was read"
+        self.state.give_back()
         rank = None if op.rank is None else self.value(node.scope.resolve(op.rank))
         self._barrier(node, op.barrier, rank).change(arrive=1)
         if op.barrier == ORDER:
-            self.own.multiplying.discard(self.warpgroup)
+            self.own.leave(self.warpgroup)
         yield lambda: True
 
     def do_Barrier(self, node: Node, op: elements.Barrier) -> Agent:
@@ -324,12 +252,14 @@ class Role:
             named[number] += 1
             round = -(-named[number] // everybody)
             met = self.own.met.setdefault(number, set())
-            met |= self.taken
+            met |= self.state.taken
             yield lambda: named[number] >= round * everybody
-            self.acquired |= met
+            self.state.acquired |= met
 
-    def _counted(self, role: str) -> None:
-        self.own.steps.setdefault(role, []).append(self.env[index_symbol("ring.step")])
+    @property
+    def step(self) -> int:
+        """Of the ring."""
+        return self.env[index_symbol("ring.step")]
 
     # Copies and multiplications
 
@@ -338,32 +268,15 @@ class Role:
         stage, offset = self._stage(node, op.destination)
         for rank in self.machine.sharing(self.rank, op.receivers):
             memory = self.machine.memory[self.number][rank]
-            boxes, step = memory.boxes.setdefault(stage, {}), self.env[index_symbol("ring.step")]
-            # A stage is filled with boxes of one step; those of the last may be fewer and smaller.
-            old = [box for box in boxes.values() if box.step != step]
-            team = self.machine.team
-            assert all(len(box.used) == team for box in old), "overwritten before it was multiplied"
-            if old:
-                boxes.clear()
-            assert offset not in boxes, "a box is copied twice"
-            reading = (group for groups in memory.reading.values() for group in groups)
-            assert not any(stage in group for group in reading), "overwritten while it is read"
-            boxes[offset] = Box((first, second), step)
+            memory.copy_box(stage, offset, Box((first, second), self.step))
             barrier = memory.barriers[op.barrier, self.place(node, op.barrier)]
             barrier.change(bytes=-2 * op.box[0] * op.box[1])
         yield lambda: True
 
     def do_CopyRun(self, node: Node, op: ops.CopyRun) -> Agent:
         stage = self._home(node, op.destination)
-        old = self.own.boxes.get(stage, {})
-        team = self.machine.team
-        assert all(len(box.used) == team for box in old.values()), "overwritten before it was used"
-        reading = (group for groups in self.own.reading.values() for group in groups)
-        assert not any(stage in group for group in reading), "overwritten while it is read"
         first = self.value(node.scope.resolve(index_symbol("fixup.step"))) == 0
-        self.own.boxes[stage] = {
-            0: Run((self.place(node, op.source), int(first)), self.env[index_symbol("ring.step")])
-        }
+        self.own.copy_run(stage, Run((self.place(node, op.source), int(first)), self.step))
         self._barrier(node, op.barrier).change(bytes=-4 * op.count)
         yield lambda: True
 
@@ -384,37 +297,24 @@ class Role:
         return (home, number), offset
 
     def do_FenceShared(self, node: Node, op: ops.FenceShared) -> None:
-        self.unfenced = False
+        self.state.unfenced = False
 
     def do_MultiplyShared(self, node: Node, op: ops.MultiplyShared) -> None:
         if self.value(node.scope.resolve_condition(op.fresh)):
-            self.sum = []
-            self.own.multiplying.add(self.warpgroup)
-            alone = len(self.own.multiplying) == 1
-            assert alone or not self.machine.turns, "main loops side by side"
-        self._counted(f"consumer {self.warpgroup}")
+            self.state.sum = ()
+            self.own.enter(self.warpgroup, alone=self.machine.turns)
+        self.own.count(f"consumer {self.warpgroup}", self.step)
         first: dict[str, Place] = {}
         for dim in (op.a, op.b):
             stage, _ = self._stage(node, dim)
-            self.issued.add(stage)
-            assert stage in self.own.boxes, "multiplied before it is there"
-            boxes = self.own.boxes[stage]
-            first[stage[0][0]] = boxes[0].place
-            for box in boxes.values():
-                assert box.step == self.env[index_symbol("ring.step")], "another step's box"
-                assert self.warpgroup not in box.used, "a step is multiplied twice"
-                box.used.add(self.warpgroup)
-                assert len(box.used) <= self.machine.team, "a step is multiplied by two"
-        self.sum.append((first["A"], first["B"]))
+            first[stage[0][0]] = self.own.multiply(stage, self.step, self.warpgroup)
+        self.state.sum += ((first["A"], first["B"]),)
 
     def do_CommitMultiplies(self, node: Node, op: Operation) -> None:
-        self.own.reading[self.warpgroup].append(self.issued)
-        self.issued = set()
+        self.state.commit()
 
     def do_WaitMultiplies(self, node: Node, op: ops.WaitMultiplies) -> None:
-        groups = self.own.reading[self.warpgroup]
-        while len(groups) > op.pending:
-            groups.popleft()
+        self.state.wait(op.pending)
 
     # Partials and D
 
@@ -427,17 +327,16 @@ class Role:
         self.machine.flags[self.place(node, op.flag)] = 0
 
     def do_SignalFlag(self, node: Node, op: elements.SignalFlag) -> Agent:
-        flag = self.place(node, op.flag)
-        assert not self.machine.flags[flag], "a flag is raised that is up"
         readers = self.value(node.scope.resolve(op.readers))
-        self.machine.flags[flag] = self._raised(node, op.turn) if op.turn else readers
+        up = self._raised(node, op.turn) if op.turn else readers
+        self.machine.raise_flag(self.place(node, op.flag), up)
         yield lambda: True
 
     def do_TakeFlag(self, node: Node, op: elements.TakeFlag) -> Agent:
         flags, flag = self.machine.flags, self.place(node, op.flag)
         yield lambda: flags[flag] > 0
         flags[flag] -= 1
-        self.taken.add(flag)
+        self.state.taken.add(flag)
         yield lambda: True
 
     def _raised(self, node: Node, turn: str) -> int:
@@ -449,36 +348,26 @@ class Role:
             self._add_share(node)
         if op.source != "fixup.shared":
             return
-        self.unfenced = True
-        self._counted(f"consumer {self.warpgroup}")
-        (run,) = self.own.boxes[self._home(node, op.source)].values()
-        assert isinstance(run, Run), "added before it is there"
-        assert self.warpgroup not in run.used, "a run is added twice"
-        run.used.add(self.warpgroup)
-        first, begins = run.place
+        self.own.count(f"consumer {self.warpgroup}", self.step)
+        first, begins = self.own.add_run(self._home(node, op.source), self.warpgroup)
         if begins:  # stands for the rest
             own = 0 if self.machine.turns else self.warpgroup
-            self.sum = [*self.sum, *self.machine.partials.pop(first + 4 * WARPGROUP * own)]
+            self.state.sum += self.machine.take_partials(first + 4 * WARPGROUP * own)
 
     def _add_share(self, node: Node) -> None:
         """Add what one access brings of a piece; the first access of it stands for all."""
         flag, share = self.place(node, "flags"), self.env[SHARE]
-        assert flag in self.acquired, "a piece is read before it may be"
         with self.binding(SHARE, 0):
             first = self.place(node, "partials")
-        assert (first, share) not in self.read, "a piece of a share is added twice"
-        self.read.add((first, share))
-        assert first in self.machine.partials, "a piece is read before it is there"
-        self.sum = [*self.sum, *self.machine.partials[first]]
+        self.state.read_share(flag, first, share)
+        self.state.sum += self.machine.read_partials(first)
 
     def do_ZeroFragment(self, node: Node, op: elements.ZeroFragment) -> None:
-        self.sum = []
+        self.state.sum = ()
 
     def do_StoreFragment(self, node: Node, op: elements.StoreFragment) -> None:
         if op.destination == "partials":
-            place = self.place(node, "partials")
-            assert place not in self.machine.partials, "a slot is written before it was added"
-            self.machine.partials[place] = self.sum
+            self.machine.write_partials(self.place(node, "partials"), self.state.sum)
         elif op.destination == "D":
             self._store(node, op.fragment)
 
@@ -488,10 +377,6 @@ class Role:
 
     def _store(self, node: Node, accumulator: str) -> None:
         place = self.place(node, "D.0"), self.place(node, "D.1")
-        assert not self.own.reading[self.warpgroup], "a product is stored before it is there"
-        assert place not in self.machine.stored, "a tile is stored twice"
-        self.machine.stored[place] = self.sum
-        self.machine.accumulators[place] = accumulator
         here = self.number, self.rank, self.warpgroup
-        self.machine.epilogues.append(here)
-        self.machine.finished[here] += SHARE.name in node.scope.known
+        share = SHARE.name in node.scope.known
+        self.machine.store(place, self.state.product(), accumulator, here, share=share)
