@@ -135,7 +135,21 @@ class Parameters:
         return replace(self, assumptions=(*self.assumptions, assumption))
 
     def ranges(self, *, definitions: bool = False) -> Ranges:
-        """What is known of the parameters' symbols; with their definitions for proofs of sizes."""
+        """What is known of the parameters' symbols; with their definitions for proofs of sizes.
+
+        The same object each time: it remembers what was proved.
+        """
+        return self._defined_ranges if definitions else self._plain_ranges
+
+    @cached_property
+    def _plain_ranges(self) -> Ranges:
+        return self._ranges(definitions=False)
+
+    @cached_property
+    def _defined_ranges(self) -> Ranges:
+        return self._ranges(definitions=True)
+
+    def _ranges(self, *, definitions: bool) -> Ranges:
         ranges = Ranges()
         for p in self.items:
             ranges = ranges.with_bounds(p.symbol, Integer(p.minimum), (Integer(p.maximum),))
