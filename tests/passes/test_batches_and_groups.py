@@ -30,7 +30,7 @@ from tests.passes.schedules import ORDERS, SCHEDULES, TILE, schedule, symbolic
 GROUPED = [
     name
     for name in SCHEDULES
-    if "workgroups" in symbolic(name).parameters and not name.startswith("heterogeneous")
+    if name != "data-parallel" and not name.startswith(("split-k", "heterogeneous"))
 ]
 """How many tiles there are is data, so the grid is given."""
 N, K = 7, 10
@@ -90,6 +90,12 @@ def check_groups(
 
 
 group_sizes = st.lists(st.integers(0, 2 * TILE[0] + 1), min_size=1, max_size=6)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_groups_are_for_grids_that_are_given(name: str):
+    given_grid = "workgroups" in symbolic(name).parameters
+    assert (name in GROUPED) == (given_grid and not name.startswith("heterogeneous"))
 
 
 @pytest.mark.parametrize("name", GROUPED)
