@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sympy import Symbol
@@ -23,9 +22,8 @@ from coordgraph.control.operations import (
 )
 from coordgraph.coordinates.dimensions import MacroTileNumber
 from coordgraph.coordinates.rules import decide
-from coordgraph.errors import CoordGraphError, VerifyError
+from coordgraph.errors import VerifyError
 from coordgraph.integers import evaluate, to_text
-from coordgraph.parameters import Parameters
 
 if TYPE_CHECKING:
     from coordgraph.kernel import KernelGraph
@@ -77,7 +75,7 @@ def _well_formed(graph: KernelGraph) -> Iterator[str]:
         if p.name in coordinates:
             yield f"'{p.name}' is both a parameter and a dimension"
     yield from _unknown_names(graph)
-    ranges, launches = parameters.ranges(definitions=True), _launches(parameters)
+    ranges, launches = parameters.ranges(definitions=True), parameters.examples
     for edge in coordinates.edges:
         for rule in edge.size_rule(coordinates.sizes(edge)):
             # What holds for one launch cannot be refuted; to try is what takes long.
@@ -92,16 +90,6 @@ def _well_formed(graph: KernelGraph) -> Iterator[str]:
         for symbol in sorted(unbound, key=str):
             yield f"the size of '{dimension.id}' reads '{symbol}', which is no parameter"
     yield from _unbound(graph)
-
-
-def _launches(parameters: Parameters) -> list[dict[str, int]]:
-    """Parameters of a few launches that are allowed, if they are found: small ones, larger ones."""
-    found: list[dict[str, int]] = []
-    for size in (1, 1000):
-        given = {p.name: min(max(size, p.minimum), p.maximum) for p in parameters.given}
-        with suppress(CoordGraphError, ArithmeticError, LookupError):
-            found.append(parameters.evaluate(given))
-    return found
 
 
 def _holds(rule: Boolean, values: Mapping[str, int]) -> bool:

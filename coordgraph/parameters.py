@@ -11,13 +11,14 @@ kernel works it out when it begins. The host knows its bounds alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from sympy import Expr, Integer, Symbol, sympify
 
-from coordgraph.errors import LaunchError, VerifyError
+from coordgraph.errors import CoordGraphError, LaunchError, VerifyError
 from coordgraph.integers import (
     Ranges,
     evaluate,
@@ -148,6 +149,20 @@ class Parameters:
     @cached_property
     def _defined_ranges(self) -> Ranges:
         return self._ranges(definitions=True)
+
+    @cached_property
+    def examples(self) -> tuple[Mapping[str, int], ...]:
+        """All parameters' values in a few launches that are allowed, as far as some are found.
+
+        One is as small as can be, one larger; where there are tables, checks take longer and one
+        has to do.
+        """
+        found: list[Mapping[str, int]] = []
+        for size in (1,) if self.tables else (1, 1000):
+            given = {p.name: min(max(size, p.minimum), p.maximum) for p in self.given}
+            with suppress(CoordGraphError, ArithmeticError, LookupError):
+                found.append(self.evaluate(given))
+        return tuple(found)
 
     def _ranges(self, *, definitions: bool) -> Ranges:
         ranges = Ranges()
