@@ -11,13 +11,14 @@ kernel works it out when it begins. The host knows its bounds alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from sympy import Expr, Integer, Symbol, sympify
 
-from coordgraph.errors import LaunchError, VerifyError
+from coordgraph.errors import CoordGraphError, LaunchError, VerifyError
 from coordgraph.integers import (
     Ranges,
     evaluate,
@@ -135,7 +136,35 @@ class Parameters:
         return replace(self, assumptions=(*self.assumptions, assumption))
 
     def ranges(self, *, definitions: bool = False) -> Ranges:
-        """What is known of the parameters' symbols; with their definitions for proofs of sizes."""
+        """What is known of the parameters' symbols; with their definitions for proofs of sizes.
+
+        The same object each time: it remembers what was proved.
+        """
+        return self._defined_ranges if definitions else self._plain_ranges
+
+    @cached_property
+    def _plain_ranges(self) -> Ranges:
+        return self._ranges(definitions=False)
+
+    @cached_property
+    def _defined_ranges(self) -> Ranges:
+        return self._ranges(definitions=True)
+
+    @cached_property
+    def examples(self) -> tuple[Mapping[str, int], ...]:
+        """All parameters' values in a few launches that are allowed, as far as some are found.
+
+        One is as small as can be, one larger; where there are tables, checks take longer and one
+        has to do.
+        """
+        found: list[Mapping[str, int]] = []
+        for size in (1,) if self.tables else (1, 1000):
+            given = {p.name: min(max(size, p.minimum), p.maximum) for p in self.given}
+            with suppress(CoordGraphError, ArithmeticError, LookupError):
+                found.append(self.evaluate(given))
+        return tuple(found)
+
+    def _ranges(self, *, definitions: bool) -> Ranges:
         ranges = Ranges()
         for p in self.items:
             ranges = ranges.with_bounds(p.symbol, Integer(p.minimum), (Integer(p.maximum),))

@@ -38,18 +38,24 @@ def decide(condition: Boolean, ranges: Ranges) -> bool | None:
         case Gt():
             return _decide_less(right, left, ranges)
         case Ge():
-            less = _decide_less(left, right, ranges)
+            return _decide_at_most(right, left, ranges)
         case Le():
-            less = _decide_less(right, left, ranges)
+            return _decide_at_most(left, right, ranges)
         case _:
             return None
-    return None if less is None else not less
 
 
 def _decide_less(left: Expr, right: Expr, ranges: Ranges) -> bool | None:
     if ranges.prove_less(left, right):
         return True
     return False if ranges.prove_nonnegative(left - right) else None
+
+
+def _decide_at_most(left: Expr, right: Expr, ranges: Ranges) -> bool | None:
+    # What is likelier is tried first: a proof that fails takes the longest.
+    if ranges.prove_nonnegative(right - left):
+        return True
+    return False if ranges.prove_less(right, left) else None
 
 
 def _decide_equal(left: Expr, right: Expr, ranges: Ranges) -> bool | None:

@@ -74,15 +74,25 @@ class Prover(NumericBounds):
 
     def lower(self, target: Expr) -> Bound:
         """Return a lower bound of an atom, found where it is known first."""
-        if target not in self._lowers and (home := self.home(target)) is not self:
-            self._lowers[target] = home.lower(target)
-        return super().lower(target)
+        try:  # a dictionary asks sympy for the hash each time, so once is enough
+            return self._lowers[target]
+        except KeyError:
+            home = self.home(target)
+        if home is self:
+            return super().lower(target)
+        self._lowers[target] = found = home.lower(target)
+        return found
 
     def upper(self, target: Expr) -> Bound:
         """Return an upper bound of an atom, found where it is known first."""
-        if target not in self._uppers and (home := self.home(target)) is not self:
-            self._uppers[target] = home.upper(target)
-        return super().upper(target)
+        try:  # a dictionary asks sympy for the hash each time, so once is enough
+            return self._uppers[target]
+        except KeyError:
+            home = self.home(target)
+        if home is self:
+            return super().upper(target)
+        self._uppers[target] = found = home.upper(target)
+        return found
 
     def minimum(self, p: Polynomial, goal: int | None = None) -> Bound:
         """Return a lower bound of ``p``; a search with a goal stops when it is reached."""

@@ -20,9 +20,9 @@ from codegen.cache import cache_directory
 from codegen.nvptx.building import Variant
 from codegen.nvptx.driver import device
 from codegen.nvptx.program import CudaProgram, Vectors
-from coordgraph import CoordGraphError
+from coordgraph import CoordGraphError, Gemm
 from coordgraph.tensors import dtype
-from passes import Pipeline
+from passes import Pass, Pipeline
 from tests.gpu.kernels import Spec, kernel
 
 __all__ = [
@@ -274,7 +274,14 @@ def boxes(d: int, *, reads_c: bool) -> Variant:
 
 def has_open_grid(spec: Spec) -> bool:
     """Whether a launch says how many workgroups there are."""
-    return any(p.name == "workgroups" for p in spec.graph.parameters.given)
+    return _open_grid(spec.schedule)
+
+
+@cache
+def _open_grid(schedule: tuple[Pass, ...]) -> bool:
+    """The same for every kernel of a schedule, so it is asked of one tile, which all divide."""
+    graph = Pipeline(schedule)(Gemm("bf16").graph((768, 768, 64)))
+    return any(p.name == "workgroups" for p in graph.parameters.given)
 
 
 @cache

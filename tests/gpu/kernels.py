@@ -70,7 +70,7 @@ class Spec:
     @property
     def graph(self) -> KernelGraph:
         """As scheduled."""
-        return Pipeline(self.schedule)(self.gemm.graph(self.tile))
+        return _scheduled(self.schedule, self.gemm, self.tile)
 
     @property
     def lowering(self) -> LowerToHopper | None:
@@ -85,6 +85,11 @@ class Spec:
         cluster = "" if self.cluster is None else " cluster " + "x".join(map(str, self.cluster))
         consumers = "" if self.consumers == "cooperative" else f" {self.consumers}"
         return f"{schedule} {tile} {self.layout} {types} {self.target}{cluster}{consumers}"
+
+
+@cache
+def _scheduled(schedule: tuple[Pass, ...], gemm: Gemm, tile: tuple[int, int, int]) -> KernelGraph:
+    return Pipeline(schedule)(gemm.graph(tile))
 
 
 DATA_PARALLEL = Spec()

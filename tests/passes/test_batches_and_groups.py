@@ -26,11 +26,12 @@ from coordgraph.interpreter.schedulers import Shuffled
 from coordgraph.progress import wait_direction
 from passes import DataParallel, Pipeline, Rasterize, Reorder, SplitK, StreamK
 from tests.passes.schedules import ORDERS, SCHEDULES, TILE, schedule, symbolic
+from tests.support.sampling import covering
 
 GROUPED = [
     name
     for name in SCHEDULES
-    if "workgroups" in symbolic(name).parameters and not name.startswith("heterogeneous")
+    if name != "data-parallel" and not name.startswith(("split-k", "heterogeneous"))
 ]
 """How many tiles there are is data, so the grid is given."""
 N, K = 7, 10
@@ -92,8 +93,16 @@ def check_groups(
 group_sizes = st.lists(st.integers(0, 2 * TILE[0] + 1), min_size=1, max_size=6)
 
 
-@pytest.mark.parametrize("name", GROUPED)
-@pytest.mark.parametrize("order", ["plain", "swap-group", "bands", "hilbert", "grouped"])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_groups_are_for_grids_that_are_given(name: str):
+    given_grid = "workgroups" in symbolic(name).parameters
+    assert (name in GROUPED) == (given_grid and not name.startswith("heterogeneous"))
+
+
+@pytest.mark.parametrize(
+    ("name", "order"),
+    covering(2, GROUPED, ("plain", "swap-group", "bands", "hilbert", "grouped")),
+)
 def test_every_iteration_once_and_every_tile_ends_once(name: str, order: str):
     @given(group_sizes, st.integers(1, 12))
     @settings(max_examples=8)

@@ -20,6 +20,7 @@ from passes import (
     TwoTileStreamK,
 )
 from tests.passes.schedules import ORDERS, SCHEDULES, symbolic
+from tests.support.sampling import covering
 
 
 @pytest.mark.parametrize(
@@ -185,8 +186,7 @@ def test_a_reorder_that_changes_nothing_returns_the_same_graph():
     assert Reorder()(graph) is graph
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize(("name", "order"), covering(3, SCHEDULES, ORDERS))
 def test_scheduled_graphs_verify_and_remember_their_passes(name: str, order: str):
     graph = symbolic(name, order)
     assert graph.level == "scheduled"

@@ -24,6 +24,7 @@ from tests.passes.schedules import (
     problems,
     symbolic,
 )
+from tests.support.sampling import covering
 
 PERSISTENT = "data-parallel{persistent=true}"
 every_schedule = pytest.mark.parametrize("name", SCHEDULES)
@@ -89,8 +90,7 @@ def test_one_graph_serves_all_problems_at_length(name: str, order: str):
     on()
 
 
-@every_schedule
-@pytest.mark.parametrize("corner", CORNERS)
+@pytest.mark.parametrize(("name", "corner"), covering(3, SCHEDULES, CORNERS))
 def test_a_graph_of_numbers_does_the_same_as_one_of_symbols(name: str, corner: str):
     problem = CORNERS[corner]
     assert check(numeric(name, problem), problem, name) == check(symbolic(name), problem, name)

@@ -18,6 +18,7 @@ from coordgraph.integers import compile_function, index_symbol, size_symbol
 from coordgraph.interpreter import trace
 from passes import DataParallel, Grouped, Pass, Pipeline, Rasterize, SplitK, StreamK, TwoTileStreamK
 from tests.passes.schedules import SCHEDULES, TILE
+from tests.support.sampling import covering
 
 PROVED = (
     DataParallel(),
@@ -218,8 +219,9 @@ def test_groups_work_on_neighbours_at_the_same_k(groups: int):
             assert numbers == list(range(numbers[0], numbers[0] + groups))
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("order", [*BANDED, CURVED[0], GROUPED], ids=str)
+@pytest.mark.parametrize(
+    ("name", "order"), covering(4, SCHEDULES, (*BANDED, CURVED[0], GROUPED)), ids=str
+)
 def test_compiled_kernels_compute_the_same(name: str, order: Pass):
     kernel = codegen.compile(Pipeline([order, SCHEDULES[name]])(Gemm("f32").graph(TILE)), "cpu")
     random = np.random.default_rng(1)

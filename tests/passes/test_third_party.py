@@ -18,6 +18,7 @@ from coordgraph.progress import wait_direction
 from passes import Pass, Pipeline
 from tests.passes.schedules import CORNERS, SCHEDULES, WHOLE_TILES, schedule
 from tests.passes.test_invariants import waits_for_lower
+from tests.support.sampling import covering
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ def visited(graph: KernelGraph, problem: tuple[int, int, int, int]) -> list[tupl
     return list(dict.fromkeys(s.tile for s in found.segments))
 
 
-OUTSIDE = pytest.mark.parametrize("order", [Snake(), LastRowFirst()], ids=str)
+ORDERS = (Snake(), LastRowFirst())
+OUTSIDE = pytest.mark.parametrize("order", ORDERS, ids=str)
 
 
 def check(graph: KernelGraph, problem: tuple[int, int, int, int]) -> None:
@@ -99,9 +101,11 @@ def check(graph: KernelGraph, problem: tuple[int, int, int, int]) -> None:
         assert np.array_equal(result.d, a @ b)
 
 
-@OUTSIDE
-@pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("corner", ["one tile in many pieces", "ragged everywhere"])
+@pytest.mark.parametrize(
+    ("name", "order", "corner"),
+    covering(2, SCHEDULES, ORDERS, ("one tile in many pieces", "ragged everywhere")),
+    ids=str,
+)
 def test_orders_from_outside_compose_with_every_schedule(name: str, order: Pass, corner: str):
     m, n, k, workgroups = CORNERS[corner]
     step = schedule(name, workgroups)

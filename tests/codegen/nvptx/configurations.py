@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TypeVar
 
 from codegen.nvptx.program import WIDEST, CudaProgram, Vectors
@@ -36,6 +35,7 @@ __all__ = [
     "TURN_SHAPES",
     "Configuration",
     "boxed",
+    "fitting",
     "hopper",
     "sweep",
     "taking_turns",
@@ -291,7 +291,7 @@ def two_shapes(turn: int = 0) -> Iterator[Configuration]:
             base = boxed(tile, cluster, layout, schedule, consumers=consumers)
             digest = hashlib.sha256(f"{turn} {base}".encode()).digest()
             vectors = Vectors(d=_pick((8, 2, 1), digest[1]))
-            yield _fitting(replace(base, types=_pick(TYPES, digest[0]), vectors=vectors))
+            yield replace(base, types=_pick(TYPES, digest[0]), vectors=vectors)
 
 
 def taking_turns(turn: int = 0) -> Iterator[Configuration]:
@@ -303,8 +303,7 @@ def taking_turns(turn: int = 0) -> Iterator[Configuration]:
                 base = replace(made, schedule=schedule)
                 digest = hashlib.sha256(f"{turn} {base}".encode()).digest()
                 vectors = Vectors(d=_pick((8, 2, 1), digest[1]))
-                chosen = replace(base, types=_pick(TYPES, digest[0]), vectors=vectors)
-                yield _fitting(chosen)
+                yield replace(base, types=_pick(TYPES, digest[0]), vectors=vectors)
     for tile, cluster in LARGE_TURN_SHAPES:
         for layout in LAYOUTS:
             schedule = DataParallel(persistent=True)
@@ -319,24 +318,20 @@ def hopper(turn: int = 0) -> Iterator[Configuration]:
                 base = replace(boxed(tile, cluster, layout), schedule=schedule)
                 digest = hashlib.sha256(f"{turn} {base}".encode()).digest()
                 vectors = Vectors(d=_pick((8, 2, 1), digest[1]))
-                made = replace(base, types=_pick(TYPES, digest[0]), vectors=vectors)
-                yield _fitting(made)
+                yield replace(base, types=_pick(TYPES, digest[0]), vectors=vectors)
     for tile, cluster in LARGE_SHAPES:
         for layout in LAYOUTS:
             yield boxed(tile, cluster, layout, DataParallel(persistent=True))
 
 
-def _fitting(made: Configuration) -> Configuration:
-    """With narrower elements of D where the registers do not suffice for those of 32 bits."""
-    if made.types[1] != "f32" or not _too_wide(replace(made, schedule=())):
+def fitting(made: Configuration) -> Configuration:
+    """With narrower elements of D where the registers do not suffice for those of 32 bits.
+
+    To ask takes long, so tests ask it of what they run, not of all that could be run.
+    """
+    if not made.boxes or made.types[1] != "f32" or made.program.why_not() is None:
         return made
     return replace(made, types=("f16", "f16"))
-
-
-@cache
-def _too_wide(made: Configuration) -> bool:
-    """What is refused of a tile is the same under every schedule, so none is applied."""
-    return made.program.why_not() is not None
 
 
 def _pick(choices: Sequence[Choice], number: int) -> Choice:

@@ -15,7 +15,7 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-from sympy import Symbol
+from sympy import Symbol, sympify
 
 from coordgraph import KernelGraph
 from coordgraph.control import asynchronous as ops
@@ -23,7 +23,7 @@ from coordgraph.control import lowered as elements
 from coordgraph.control.operations import Assign, For, If, Inside, Locate, Operation, SetCoordinate
 from coordgraph.control.resolve import Node, resolve
 from coordgraph.coordinates.dimensions import Shared, Workitem
-from coordgraph.integers import evaluate, index_symbol
+from coordgraph.integers import compile_function, evaluate, index_symbol, symbols_of
 from tests.codegen.nvptx.hopper_memory import (
     Barrier,
     Box,
@@ -134,6 +134,13 @@ def _resolved(graph: KernelGraph) -> tuple[Node, ...]:
     return resolve(graph.control.root.body, graph.scope())
 
 
+@cache
+def _compiled(expr: Any) -> tuple[Callable[..., tuple[int, ...]], tuple[Symbol, ...]]:
+    """An expression as a function of these symbols: most are needed many times."""
+    symbols = tuple(symbols_of(sympify(expr)))
+    return compile_function([expr], symbols), symbols
+
+
 class Role:
     """One warpgroup's walk of the control graph."""
 
@@ -153,7 +160,8 @@ class Role:
         return self.machine.memory[self.number][self.rank]
 
     def value(self, expr: Any) -> int:
-        return int(evaluate(expr, self.env))
+        function, symbols = _compiled(expr)
+        return int(function(*map(self.env.get, symbols))[0])
 
     def place(self, node: Node, dim: str) -> int:
         return self.value(node.place(dim).values[0])

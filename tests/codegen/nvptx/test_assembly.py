@@ -22,6 +22,7 @@ from tests.codegen.nvptx.configurations import (
     ALONE,
     Configuration,
     boxed,
+    fitting,
     hopper,
     sweep,
     taking_turns,
@@ -133,4 +134,4 @@ def test_a_representative_is_assembled(configuration: Configuration):
     ids=str,
 )
 def test_every_configuration_is_assembled(configuration: Configuration):
-    check(configuration)
+    check(fitting(configuration))
