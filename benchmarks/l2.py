@@ -95,24 +95,25 @@ def requests(
     if "workgroups" in graph.parameters:
         values["workgroups"] = slots
     found = trace(graph, values)
+    counts = tuple(-(-whole // extent) for extent, whole in zip(tile, size, strict=True))
+    if found.tiles != counts or any(segment.span != (1, 1) for segment in found.segments):
+        raise VerifyError(f"'{pipeline}' has tiles of several shapes; the walk knows one")
     rows, columns, depths = (
         np.minimum(extent, whole - extent * np.arange(count))
-        for extent, whole, count in zip(tile, size, found.tiles, strict=True)
+        for extent, whole, count in zip(tile, size, counts, strict=True)
     )
-    m, n, k = _iterations(found, slots, pipeline).T
+    m, n, k = _iterations(found, slots).T
     depth, first_b = len(depths), len(rows) * len(depths)
     blocks = np.column_stack((m * depth + k, first_b + n * depth + k)).ravel()
     sizes = np.outer(np.concatenate((rows, columns)), depths).ravel()
     return Requests(blocks, sizes * dtype_named(dtype).bytes, first_b)
 
 
-def _iterations(found: Trace, slots: int, pipeline: str) -> Numbers:
+def _iterations(found: Trace, slots: int) -> Numbers:
     """Tiles m, n and k of every iteration, a row each; of a step one workgroup after another."""
     begins = starts(found.iterations, slots)
     shares: list[tuple[int, ...]] = []
     for segment in found.segments:
-        if segment.span != (1, 1):
-            raise VerifyError(f"'{pipeline}' has tiles of several shapes; the walk knows one")
         begin = begins[segment.workgroup]
         begins[segment.workgroup] += segment.k_count
         if not segment.padding:  # padding takes a step, but nothing is asked for

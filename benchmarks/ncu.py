@@ -150,8 +150,9 @@ def count(jobs: dict[str, Any], seconds: float) -> dict[tuple[str, str], Counter
         status, printed = _run(command(ncu, log, child), seconds + GRACE)
         text = log.read_text(encoding="utf-8", errors="replace")
         launched = [json.loads(line) for line in done.read_text(encoding="utf-8").splitlines()]
-    if FORBIDDEN in text or status or not launched:
-        raise NoCounters(said(text if FORBIDDEN in text else f"{text}\n{printed}"))
+    everything = f"{text}\n{printed}"
+    if FORBIDDEN in everything or status or not launched:
+        raise NoCounters(said(everything))
     found = parse(text)
     if len(found) != len(launched):
         raise NoCounters(f"ncu counted {len(found)} kernels of {len(launched)} launches")

@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -180,7 +181,8 @@ def model(
     found = through_cache(asked, cache_bytes)
     return {
         **{"shape": size.name, "m": size.m, "n": size.n, "k": size.k},
-        **{"tile": tile, "schedule": schedule, "order": order, "name": str(plan)},
+        **{"tile": tile, "schedule": schedule, "name": str(plan)},
+        "order": ROWS if order == NONE else order,
         **{"slots": slots, "cache_bytes": cache_bytes},
         "asked_bytes": found.asked_bytes,
         "compulsory_bytes": found.compulsory_bytes,
@@ -227,7 +229,7 @@ def columns(rows: Sequence[Row], name: str, form: str = ".2f", scale: float = 1e
     for order in dict.fromkeys(row["order"] for row in rows):
         found = [cells.get((head, order), {}).get(name) for head in heads]
         line = ["" if value is None else format(scale * value, form) for value in found]
-        table.append([ROWS if order == NONE else order, *line])
+        table.append([order, *line])
     return aligned(table, left=1)
 
 
@@ -352,7 +354,10 @@ def main() -> None:
         jobs = len(options.shapes) * len(options.schedules) * len(options.orders)
         task = progress.add_task("modelling", total=jobs)
         device = record.get("device", "NVIDIA H200")
-        record["rows"] += model_all(options, device, partial(progress.advance, task))
+        try:
+            record["rows"] += model_all(options, device, partial(progress.advance, task))
+        except CoordGraphError as error:
+            sys.exit(f"not to be modelled: {error}")
     folder = options.results or (RESULTS if measures else None)
     path = result_path(folder, record) if folder else None
     if measures and path:
