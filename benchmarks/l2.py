@@ -96,7 +96,7 @@ def requests(
         values["workgroups"] = slots
     found = trace(graph, values)
     counts = tuple(-(-whole // extent) for extent, whole in zip(tile, size, strict=True))
-    if found.tiles != counts or any(segment.span != (1, 1) for segment in found.segments):
+    if found.tiles != counts:
         raise VerifyError(f"'{pipeline}' has tiles of several shapes; the walk knows one")
     rows, columns, depths = (
         np.minimum(extent, whole - extent * np.arange(count))

@@ -165,6 +165,7 @@ def _run(words: list[str], seconds: float) -> tuple[int, str]:
     with subprocess.Popen(
         words,
         cwd=ROOT,
+        env={**os.environ, "LC_ALL": "C"},  # numbers without a language's separators
         text=True,
         start_new_session=True,
         stdout=subprocess.PIPE,

@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from benchmarks.counts import scheduled
@@ -45,6 +45,8 @@ def read_by_lists(blocks: list[int], sizes: list[int], capacity: int) -> int:
     st.integers(0, 8),
     st.integers(0, 60),
 )
+@example([0, 1, 0, 2, 0], [1] * 8, 1, 2)
+@example([5, 6, 5, 7, 6], [1, 1, 1, 1, 1, 4, 4, 4], 6, 8)
 def test_the_cache_evicts_what_was_not_asked_for_longest(
     blocks: list[int], sizes: list[int], first_b: int, capacity: int
 ):
@@ -137,6 +139,9 @@ def test_padding_takes_a_step_and_asks_for_nothing():
 
 
 def test_tiles_of_several_shapes_are_refused():
+    # Few tiles are all small, many are of both shapes.
     for size in ((160, 96, 64), (320, 192, 64)):
         with pytest.raises(VerifyError, match="tiles of several shapes"):
-            requests("heterogeneous-tiles", (32, 32, 16), size, SLOTS)
+            requests("heterogeneous-tiles", (32, 32, 16), size, 132)
+    with pytest.raises(VerifyError, match="tiles of several shapes"):
+        requests("heterogeneous-tiles", (32, 32, 16), (160, 96, 64), SLOTS)
