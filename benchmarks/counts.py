@@ -7,7 +7,7 @@ all alike.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from math import prod
@@ -19,7 +19,7 @@ from coordgraph.tensors import Role
 from coordgraph.tensors import dtype as dtype_named
 from passes import Pipeline
 
-__all__ = ["Counts", "busiest", "count", "has_grid", "plane"]
+__all__ = ["Counts", "Tile", "busiest", "count", "has_grid", "plane", "scheduled", "starts"]
 
 Tile = tuple[int, int, int]
 WORKSPACE = (Role.PARTIALS, Role.FLAGS)
@@ -60,18 +60,26 @@ def has_grid(schedule: str, tile: Tile, dtype: str = "bf16") -> bool:
     return "workgroups" in scheduled(schedule, tile, dtype).parameters
 
 
-def busiest(iterations: Iterable[int], processors: int) -> int:
-    """Iterations of the processor that has most; who is free first takes the next workgroup.
+def starts(iterations: Iterable[int], processors: int) -> list[int]:
+    """After how many iterations each workgroup begins; who is free first takes the next one.
 
     Workgroups begin in order. Epilogues, and waiting for partials, take no time.
+
+    >>> starts([4] * 4, 3), starts([5, 1, 1, 1], 2)
+    ([0, 0, 0, 4], [0, 0, 1, 2])
+    """
+    free = [0] * processors
+    return [heapq.heapreplace(free, free[0] + length) for length in iterations]
+
+
+def busiest(iterations: Sequence[int], processors: int) -> int:
+    """Iterations of the processor that has most; see `starts`.
 
     >>> busiest([4] * 7, 3), busiest([5, 1, 1, 1], 2)
     (12, 5)
     """
-    free = [0] * processors
-    for length in iterations:
-        heapq.heapreplace(free, free[0] + length)
-    return max(free)
+    begins = starts(iterations, processors)
+    return max((b + length for b, length in zip(begins, iterations, strict=True)), default=0)
 
 
 def count(

@@ -1,6 +1,7 @@
 """Pictures of records: speed relative to cuBLAS in every problem, a file for each group.
 
-Of `waves` and `schedules`: utilisation and speed over the number of waves.
+Of `waves` and `schedules`: utilisation and speed over the number of waves. Of `traffic`: bytes from
+memory and times in every order, a file for each schedule.
 
     python -m benchmarks plot benchmarks/results/gemm-20261121T120000.json
 
@@ -30,6 +31,8 @@ __all__ = ["draw"]
 MARKERS = "osD^vPX*<>hp"
 ROOF = "the roof"
 FORMATS = ("svg", "png")
+BARS = {"modelled_bytes": "modelled", "dram_read_bytes": "measured"}
+"""Bytes from memory, as rows of `traffic` hold them."""
 # The same record makes the same file, and its text can be searched.
 matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "coordgraph"})
 
@@ -43,6 +46,11 @@ def draw(record: dict[str, Any], path: Path, form: str = "svg") -> Iterator[Path
         for (tile, layout), rows in _panels(record["rows"], "tile", "layout").items():
             place = path.with_name(f"{path.stem}-{tile}-{layout}.{form}")
             yield _save(_schedules(f"{tile} {layout}", rows, record), place)
+        return
+    if record.get("kind") == "traffic":
+        for (schedule,), rows in _panels(record["rows"], "schedule").items():
+            place = path.with_name(f"{path.stem}-{_word(schedule).strip('-')}.{form}")
+            yield _save(_traffic(schedule, rows, record), place)
         return
     for letter, rows in groups(record["rows"]).items():
         if any("of_cublas" in row for row in rows):
@@ -186,6 +194,38 @@ def _schedules(what: str, rows: Sequence[Row], record: dict[str, Any]) -> Figure
     return figure
 
 
+def _traffic(schedule: str, rows: Sequence[Row], record: dict[str, Any]) -> Figure:
+    """A line of panels for every problem: gigabytes from memory, and times where there are any."""
+    by_size = _panels([{**row, "size": _label({x: row[x] for x in "mnk"})} for row in rows], "size")
+    timed = any("relative_time" in row for row in rows)
+    size = (5.5 * (2 if timed else 1) + 1, 2.9 * len(by_size) + 1)
+    figure = Figure(figsize=size, layout="constrained")
+    figure.suptitle(f"{schedule} – {_where(record)}")
+    panels = figure.subplots(len(by_size), 2 if timed else 1, squeeze=False, sharey="row")
+    for (moved, *times), ((size_of,), mine) in zip(panels, by_size.items(), strict=True):
+        places = range(len(mine))
+        moved.set_title(size_of, fontsize="small")
+        moved.set_yticks(places, [row["order"] for row in mine], fontsize="small")
+        moved.invert_yaxis()  # the first order on top
+        for shift, (name, label) in zip((-0.2, 0.2), BARS.items(), strict=True):
+            lengths = [1e-9 * row.get(name, 0) for row in mine]
+            at = [place + shift for place in places]
+            if any(lengths):
+                moved.barh(at, lengths, 0.4, color=f"C{list(BARS).index(name)}", label=label)
+        once = 1e-9 * mine[0]["compulsory_bytes"]
+        moved.axvline(once, color="black", linewidth=1, label="A and B once")
+        for axis in times:
+            axis.barh(places, [row.get("relative_time", 0) for row in mine], 0.6, color="C2")
+            axis.axvline(1, color="black", linewidth=1)
+            axis.set_xlabel("time by that of the first order", fontsize="small")
+        moved.set_xlabel("GB from memory", fontsize="small")
+        for axis in (moved, *times):
+            axis.grid(axis="x", alpha=0.3)
+    handles = panels[0][0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=3, fontsize="small")
+    return figure
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks plot",
@@ -193,7 +233,7 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "records", type=Path, nargs="+", help="JSON files of gemm, waves or schedules"
+        "records", type=Path, nargs="+", help="JSON files of gemm, waves, schedules or traffic"
     )
     parser.add_argument("--format", dest="form", default="svg", choices=FORMATS)
     options = parser.parse_args()

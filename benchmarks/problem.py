@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from benchmarks.shapes import Shape
 
-__all__ = ["DTYPES", "Problem", "Run", "buffer_sets"]
+__all__ = ["DTYPES", "Problem", "Run", "buffer_sets", "operands"]
 
 DTYPES = {"bf16": ("bfloat16", 2.0**-8), "f16": ("float16", 2.0**-11)}
 """PyTorch's names, and the largest relative error of a rounding with some room."""
@@ -33,6 +33,23 @@ def buffer_sets(bytes_of_set: int, cache: int) -> int:
     return max(2, min(enough, MOST_SETS, MOST_BYTES // bytes_of_set))
 
 
+def operands(shape: Shape, layout: str, dtype: str) -> tuple[Any, Any, Any]:
+    """A and B as they are stored, of normal numbers, and D, on the GPU."""
+    import torch
+
+    a_turned, b_turned = (side == "t" for side in layout)
+    m, n, k, kind = shape.m, shape.n, shape.k, getattr(torch, DTYPES[dtype][0])
+
+    def normal(rows: int, columns: int) -> Any:
+        return torch.randn(rows, columns, device="cuda", dtype=kind)
+
+    return (
+        normal(k, m) if a_turned else normal(m, k),
+        normal(n, k) if b_turned else normal(k, n),
+        torch.empty(m, n, device="cuda", dtype=kind),
+    )
+
+
 class Problem:
     """One shape in one layout.
 
@@ -44,25 +61,14 @@ class Problem:
     def __init__(self, shape: Shape, layout: str, dtype: str) -> None:
         import torch
 
-        name, self.half = DTYPES[dtype]
+        self.half = DTYPES[dtype][1]
         self.torch, self.shape, self.layout, self.dtype = torch, shape, layout, dtype
         self.a_turned, self.b_turned = (side == "t" for side in layout)
         m, n, k = shape.m, shape.n, shape.k
-        kind = getattr(torch, name)
         cache = torch.cuda.get_device_properties(0).L2_cache_size
         torch.manual_seed(0)
-
-        def normal(rows: int, columns: int) -> Any:
-            return torch.randn(rows, columns, device="cuda", dtype=kind)
-
-        self.sets = [
-            (
-                normal(k, m) if self.a_turned else normal(m, k),
-                normal(n, k) if self.b_turned else normal(k, n),
-                torch.empty(m, n, device="cuda", dtype=kind),
-            )
-            for _ in range(buffer_sets(2 * (m * k + k * n + m * n), cache))
-        ]
+        count = buffer_sets(2 * (m * k + k * n + m * n), cache)
+        self.sets = [operands(shape, layout, dtype) for _ in range(count)]
         # One row out of every few, so that no tile goes unseen.
         count = min(m, max(SAMPLED_ROWS, -(-m // EVERY_ROWS)))
         places = torch.arange(count, device="cuda") + torch.rand(count, device="cuda")

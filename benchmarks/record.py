@@ -11,10 +11,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RESULTS", "environment", "load", "result_path", "write"]
+__all__ = ["RESULTS", "beginning", "environment", "load", "result_path", "write"]
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("coordgraph", "llvmlite", "cuda-python", "numpy", "sympy", "triton", "nvidia-cublas")
+
+
+def beginning(kind: str) -> dict[str, Any]:
+    """The beginning of a record of what needs no GPU: what it is, when and how it was made."""
+    return {
+        "kind": kind,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": shlex.join([*sys.argv[0].split(), *sys.argv[1:]]),
+    }
 
 
 def environment(kind: str) -> dict[str, Any]:
@@ -33,9 +42,7 @@ def environment(kind: str) -> dict[str, Any]:
             versions[name] = "not installed"
     found = device(0)
     return {
-        "kind": kind,
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": shlex.join([*sys.argv[0].split(), *sys.argv[1:]]),
+        **beginning(kind),
         "device": found.name,
         "architecture": found.architecture,
         "processors": found.processors,

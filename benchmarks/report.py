@@ -17,6 +17,7 @@ from benchmarks.shapes import GIVEN, title
 __all__ = [
     "BEST",
     "Row",
+    "aligned",
     "console_here",
     "draw_beside",
     "geometric_mean",
@@ -41,6 +42,22 @@ def geometric_mean(values: Iterable[float]) -> float:
     """
     logarithms = [math.log(value) for value in values]
     return math.exp(sum(logarithms) / len(logarithms)) if logarithms else math.nan
+
+
+def aligned(lines: Sequence[Sequence[str]], left: int = 0) -> str:
+    """Cells as columns of text, the first few aligned to the left, the others to the right.
+
+    >>> print(aligned([["order", "a"], ["bands", "12.5"]], left=1))
+    order     a
+    bands  12.5
+    """
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    places = ["<"] * left + [">"] * (len(widths) - left)
+    forms = [f"{place}{width}" for place, width in zip(places, widths, strict=True)]
+    return "\n".join(
+        "  ".join(format(cell, form) for cell, form in zip(line, forms, strict=True)).rstrip()
+        for line in lines
+    )
 
 
 def problems(rows: Iterable[Row]) -> list[list[Row]]:

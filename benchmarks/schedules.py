@@ -40,7 +40,7 @@ from benchmarks.peers import CuBlas
 from benchmarks.plans import Plan, compile_plans, parse_plan
 from benchmarks.problem import DTYPES, Problem
 from benchmarks.record import RESULTS, environment, result_path, write
-from benchmarks.report import console_here, draw_beside
+from benchmarks.report import aligned, console_here, draw_beside
 from benchmarks.shapes import Shape, triple
 from benchmarks.timing import REGIMES
 from codegen.nvptx.driver import unavailable
@@ -232,9 +232,7 @@ def columns(rows: Sequence[dict[str, Any]], name: str, form: str) -> str:
     for tiles in counts:
         waves = f"{tiles / rows[0]['processors']:.2f}"
         table.append([str(tiles), waves, *(by_place[tiles, schedule] for schedule in schedules)])
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)) for line in table]
-    return "\n".join(lines)
+    return aligned(table)
 
 
 def show_counts(rows: Sequence[dict[str, Any]], console: Console) -> None:

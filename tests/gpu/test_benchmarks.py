@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import groups, schedules
+from benchmarks import groups, ncu, schedules, traffic
 from benchmarks.record import load
 
 torch = pytest.importorskip("torch")  # before tests that need it are imported
@@ -82,3 +82,33 @@ def test_schedules_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(rows) == 2 * (1 + len(schedules.SCHEDULES))
     assert not [row for row in rows if "problem" in row]
     assert all("utilisation" in row for row in rows if row["ours"])
+
+
+def test_orders_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """With counters where the device gives them: an empty cache reads A and B once at least."""
+    rows = rows_of(
+        traffic, tmp_path, monkeypatch, "--shapes", "2048x2048x1024", "--rounds", "2",
+        "--orders", "none", "rasterize{width=4}",
+    )  # fmt: skip
+    assert len(rows) == 2 * len(traffic.SCHEDULES)
+    assert not [row for row in rows if "problem" in row]
+    assert [row["relative_time"] for row in rows[::2]] == [1.0, 1.0]
+    if "no counters" not in capsys.readouterr().out:
+        once = rows[0]["compulsory_bytes"]
+        assert all(row["dram_read_bytes"] >= 0.95 * once for row in rows)
+        assert all(row["l2_read_bytes"] >= 0.95 * row["asked_bytes"] for row in rows)
+
+
+def test_counters_are_those_of_our_kernels():
+    """As many as there are launches; skips where the device gives none."""
+    size = {"size": "1024x1024x512", "m": 1024, "n": 1024, "k": 512}
+    plans = ["128x128x64 data-parallel", "128x128x64 stream-k{owner=last} on 60"]
+    jobs = {"dtype": "bf16", "layout": "nn", "target": "native"}
+    try:
+        found = ncu.count({**jobs, "problems": [{**size, "plans": plans}]}, 60.0)
+    except ncu.NoCounters as error:
+        pytest.skip(str(error))
+    assert set(found) == {(size["size"], plan) for plan in plans}
+    assert all(one.dram_read >= 0.95 * 2 * 2 * 1024 * 512 for one in found.values())
