@@ -34,7 +34,7 @@ class Counts:
         grid: workgroups that are launched.
         busiest: iterations (k tiles) of the processor that has most.
         utilisation: all iterations by what the processors could do in the time of the busiest.
-        fix_ups: partial tiles that are received and added.
+        fix_ups: partial tiles that a workgroup receives from others and adds.
         workspace_bytes: for partial tiles and flags.
     """
 
@@ -94,7 +94,7 @@ def count(
         grid=len(found.workgroups),
         busiest=most,
         utilisation=prod(found.tiles) / (most * processors),
-        fix_ups=len(found.receives),
+        fix_ups=len(found.fix_ups),
         workspace_bytes=sum(
             int(evaluate(tensor.elements, known)) * dtype_named(tensor.dtype).bytes
             for tensor in graph.tensors

@@ -11,7 +11,7 @@ partial tiles that are stored, waited for and added.
 Counted, from the graph and exact, for every T and schedule:
 
   utilisation  all iterations (k tiles), by what W processors could do in the time of the busiest
-  fix-ups      partial tiles that are received and added
+  fix-ups      partial tiles that are received from others and added
   workspace    bytes for partial tiles and flags
 
 Measured, where there is a GPU: time and TFLOP/s of our kernels and of cuBLAS, as `benchmarks gemm`
