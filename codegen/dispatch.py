@@ -65,8 +65,8 @@ def matmul(
     kernels serve every size, and are kept on disk. Calls like one before go straight to it.
 
     Args:
-        a, b: A (m x k) and B (k x n), extents of 0 too: GPU arrays, or numpy arrays for the CPU. Views that are the
-            transpose of a row-major array are read where they lie.
+        a, b: A (m x k) and B (k x n): GPU arrays, or numpy arrays for the CPU. Views that are the
+            transpose of a row-major array are read where they lie. Extents may be 0.
         c: C (m x n), needed where beta is not zero.
         out: where D goes (m x n); None for a new array of the kind and type of `a`.
         alpha, beta: scalars of the epilogue.

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from codegen.checks import LABELS, TensorView
-from codegen.situation import HOPPER, Situation
+from codegen.checks import LABELS
+from codegen.situation import HOPPER, Situation, unaligned
 from coordgraph import CodegenError, Gemm, VerifyError
 from coordgraph.given import whole
-from coordgraph.tensors import dtype as type_named
 from passes.choosing import Explanation, Plan, constants_of, sizes
 from passes.choosing import explain as explain_plans
 from passes.choosing.constants import known_devices
 from passes.lowering import LowerToTensorCores
+
+if TYPE_CHECKING:
+    from codegen.nvptx.driver import Device
 
 __all__ = ["ByRule", "explain", "explain_problem"]
 
@@ -112,7 +116,7 @@ def explain_problem(
     refusal = LowerToTensorCores().why_not(problem.graph())
     found = _situation(problem, device, gpu=refusal is None)
     if found.target != CPU and refusal is not None:
-        raise CodegenError(f"{found.device}: {refusal}")
+        raise CodegenError(f"matmul has no code for it on {found.device}: {refusal}")
     if (constants := found.constants) is not None:
         return explain_plans(problem, constants, count)
     why = (*_why_no_model(found), "Nothing is predicted: the model is for wgmma alone.")
@@ -121,13 +125,12 @@ def explain_problem(
 
 def _situation(problem: Gemm, device: str | None, *, gpu: bool) -> Situation:
     """The problem on a device; `gpu`: where none is named, a GPU rather than the CPU."""
-    from codegen.nvptx.driver import device as gpu_number
-    from codegen.nvptx.driver import device_count
-
-    here = {g.name: g for g in map(gpu_number, range(device_count()))}
+    here = {gpu.name: gpu for gpu in _here()}
     if device is None:
         device = next(iter(here), constants_of().device) if gpu else CPU
-    boxes = not _unaligned(problem)
+    boxes = not unaligned(problem)
+    if not isinstance(device, str):
+        raise CodegenError(f"device = {device!r} is not the name of a GPU, nor 'cpu'")
     if device == CPU:
         return Situation(problem, CPU)
     if device in here:
@@ -143,18 +146,13 @@ def _situation(problem: Gemm, device: str | None, *, gpu: bool) -> Situation:
     )
 
 
-def _unaligned(problem: Gemm) -> list[tuple[str, int]]:
-    """The operands that the copy engine does not take, and the bytes of a row of each."""
-    from codegen.nvptx.tensormaps import copy_engine_takes
+def _here() -> Iterator[Device]:
+    """The GPUs of this machine that kernels run on."""
+    from codegen.nvptx.driver import device, device_count
 
-    m, n, k = sizes(problem)
-    shapes = {
-        "A": (k, m) if problem.transpose_a else (m, k),
-        "B": (n, k) if problem.transpose_b else (k, n),
-    }
-    views = {x: TensorView(0, s, (s[1], 1), problem.dtype) for x, s in shapes.items()}
-    size = type_named(problem.dtype).bytes
-    return [(x, size * v.shape[1]) for x, v in views.items() if not copy_engine_takes(v)]
+    for number in range(device_count()):
+        with suppress(CodegenError):  # too old
+            yield device(number)
 
 
 def _why_no_model(found: Situation) -> list[str]:
@@ -166,12 +164,12 @@ def _why_no_model(found: Situation) -> list[str]:
         return [f"numpy arrays are multiplied on the CPU: {count} that the caches hold."]
     rule = f"cp.async and mma.sync instead: {count} for {found.processors} SMs."
     if found.target != HOPPER:
-        return [f"{found.device} is {found.target}, without Hopper's copy engine. By {rule}"]
+        return [f"{found.device} ({found.target}) has no wgmma. By {rule}"]
     return [
         *(
             f"Rows of {LABELS[name]} have {size} bytes, no multiple of the 16 that the copy engine "
             "wants."
-            for name, size in _unaligned(found.gemm)
+            for name, size in unaligned(found.gemm)
         ),
         f"So it is {rule}",
     ]

@@ -10,13 +10,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from codegen.api import compile
+from codegen.checks import TensorView
 from codegen.kernel import Kernel
-from coordgraph import CodegenError, Gemm
+from coordgraph import CodegenError, Gemm, KernelGraph
+from coordgraph.tensors import dtype
 from passes.choosing import Constants, Plan, constants_of, rank, sizes
 from passes.choosing.candidates import fallback
 from passes.choosing.simple import host_plan, instructions_plan
 
-__all__ = ["HOPPER", "Situation", "compile_plan"]
+__all__ = ["HOPPER", "Situation", "compile_plan", "unaligned"]
 
 HOPPER = "sm_90a"
 
@@ -79,6 +81,20 @@ def _has_wgmma(gemm: Gemm) -> bool:
     return fallback().why_not(gemm) is None
 
 
+def unaligned(problem: Gemm) -> list[tuple[str, int]]:
+    """The operands that the copy engine does not take, and the bytes of a row of each."""
+    from codegen.nvptx.tensormaps import copy_engine_takes
+
+    m, n, k = sizes(problem)
+    shapes = {
+        "A": (k, m) if problem.transpose_a else (m, k),
+        "B": (n, k) if problem.transpose_b else (k, n),
+    }
+    views = {x: TensorView(0, s, (s[1], 1), problem.dtype) for x, s in shapes.items()}
+    size = dtype(problem.dtype).bytes
+    return [(x, size * v.shape[1]) for x, v in views.items() if not copy_engine_takes(v)]
+
+
 def compile_plan(
     plan: Plan, gemm: Gemm, target: str, *, boxes: bool = True, reads_c: bool = False
 ) -> Kernel:
@@ -101,5 +117,15 @@ def compile_plan(
         if reason := lowering.why_not(graph):
             raise CodegenError(f"'{plan}' where C is added: {reason}")
     if lowering is None and plan.asks_for:
-        raise CodegenError(f"'{plan}': no {plan.asks_for} on {target} for these tensors")
+        why = f": {_why_no_boxes(plan, graph)}" if target == HOPPER else ""
+        raise CodegenError(f"'{plan}': no {plan.asks_for} on {target}{why}")
+    if plan.workgroups is not None and "workgroups" not in graph.parameters:
+        raise CodegenError(
+            f"'{plan}': '{plan.pipeline}' has no grid to choose; leave out 'on {plan.workgroups}'"
+        )
     return compile(graph, target, lowering=lowering)
+
+
+def _why_no_boxes(plan: Plan, graph: KernelGraph) -> str:
+    reason = plan.lowering.why_not(graph)
+    return reason or "rows or addresses of A and B are no multiples of 16 bytes"

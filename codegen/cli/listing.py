@@ -64,12 +64,14 @@ def explain(
     out_dtype: OutDType = None,
     transpose_a: TransposeA = False,
     transpose_b: TransposeB = False,
-    gpu: Annotated[
+    device: Annotated[
         str | None,
         typer.Option(
+            "--device",
             "--gpu",
             metavar="NAME",
-            help="As the driver says it; the one here, or 'NVIDIA H200', where not given.",
+            help="cpu, or a GPU as the driver says it: one that is here or was measured. The GPU "
+            "here where not given, or else 'NVIDIA H200'; cpu for f32 and f64.",
             rich_help_panel=PROBLEM,
         ),
     ] = None,
@@ -78,7 +80,8 @@ def explain(
     """Say what a pass does to a graph, or why a problem is multiplied as it is.
 
     With a pass: before, after, options. With --m, --n and --k: the plans that codegen.matmul
-    prefers on a Hopper GPU, in microseconds by what they are spent on, and what bounds the first.
+    prefers, in microseconds by what they are spent on, and what bounds the first. Where a simple
+    rule chooses (the CPU, GPUs before Hopper, rows that are no multiples of 16 bytes): that plan.
 
     [bold]Examples[/]
 
@@ -89,9 +92,9 @@ def explain(
         if m is None or n is None or k is None:
             raise typer.BadParameter("name a pass, or give --m, --n and --k")
         problem = Problem(m, n, k, dtype, out_dtype, transpose_a, transpose_b)
-        explain_choice(problem.gemm(fixed=True), gpu, as_json=as_json)
+        explain_choice(problem.gemm(fixed=True), device, as_json=as_json)
         return
-    if (m, n, k, gpu) != (None, None, None, None):
+    if (m, n, k, device) != (None, None, None, None):
         raise typer.BadParameter("a pass is the same for every problem: give a pass or a problem")
     found = registered_passes()
     kind = found.get(name)

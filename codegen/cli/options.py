@@ -27,6 +27,7 @@ __all__ = [
     "M",
     "N",
     "OutDType",
+    "PlanText",
     "Problem",
     "Schedule",
     "Target",
@@ -120,12 +121,24 @@ Tile = Annotated[
     ),
 ]
 Schedule = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--schedule",
         "-s",
         metavar="PIPELINE",
-        help="A pass, or several: 'reorder{swap=true},stream-k{workgroups=8}'.",
+        help="A pass, or several: 'reorder{swap=true},stream-k{workgroups=8}'. "
+        f"{DEFAULT_SCHEDULE} where neither it nor --plan is given.",
+        show_default=False,
+        rich_help_panel=SCHEDULE,
+    ),
+]
+PlanText = Annotated[
+    str | None,
+    typer.Option(
+        "--plan",
+        metavar="PLAN",
+        help="Tile, cluster, passes and grid in one, as 'coordgraph explain' prints them: "
+        "'256x256x64@c2x1 stream-k{owner=last} on 66'.",
         rich_help_panel=SCHEDULE,
     ),
 ]
