@@ -32,8 +32,8 @@ class Counts:
     Args:
         tiles: of the output.
         grid: workgroups that are launched.
-        busiest: iterations (k tiles) of the processor that has most.
-        utilisation: all iterations by what the processors could do in the time of the busiest.
+        busiest: iterations (k tiles) of the SM that has most.
+        utilisation: all iterations by what the SMs could do in the time of the busiest.
         fix_ups: partial tiles that a workgroup receives from others and adds.
         workspace_bytes: for partial tiles and flags.
     """
@@ -61,7 +61,7 @@ def has_grid(schedule: str, tile: Tile, dtype: str = "bf16") -> bool:
 
 
 def busiest(iterations: Iterable[int], processors: int) -> int:
-    """Iterations of the processor that has most; who is free first takes the next workgroup.
+    """Iterations of the SM that has most; who is free first takes the next workgroup.
 
     Workgroups begin in order. Epilogues, and waiting for partials, take no time.
 
@@ -77,7 +77,7 @@ def busiest(iterations: Iterable[int], processors: int) -> int:
 def count(
     schedule: str, tile: Tile, size: tuple[int, int, int], processors: int, dtype: str = "bf16"
 ) -> Counts:
-    """Count for a size m, n, k; a grid that can be chosen has a workgroup on every processor.
+    """Count for a size m, n, k; a grid that can be chosen has a workgroup on every SM.
 
     Raises:
         PassError, ParseError: there is no such schedule.

@@ -54,7 +54,7 @@ def dtype(name: str) -> DType:
     Raises:
         VerifyError: it is no name, or none of a type that there is.
     """
-    known = f"there are {', '.join(DTYPES)}"
+    known = f"there are {', '.join(n for n in DTYPES if n != 'i32')}, and i32 for offsets"
     if not isinstance(name, str):
         raise VerifyError(f"dtype = {name!r} is not the name of a type; {known}")
     found = DTYPES.get(_ALIASES.get(name, name))

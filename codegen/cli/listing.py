@@ -54,7 +54,7 @@ def passes(as_json: Json = False) -> None:
 
 def explain(
     name: Annotated[
-        str | None, typer.Argument(metavar="[PASS]", help="A pass by name.", show_default=False)
+        str | None, typer.Argument(metavar="PASS", help="A pass by name.", show_default=False)
     ] = None,
     *,
     m: M = None,
@@ -87,10 +87,15 @@ def explain(
 
       coordgraph explain two-tile-stream-k
       coordgraph explain --m 2048 --n 2304 --k 8192 --transpose-b
+      coordgraph explain --m 2048 --n 2304 --k 8192 --dtype f32 --device cpu
     """
     if name is None:
         if m is None or n is None or k is None:
-            raise typer.BadParameter("name a pass, or give --m, --n and --k")
+            sizes = {"--m": m, "--n": n, "--k": k}
+            missing = [name for name, value in sizes.items() if value is None]
+            if len(missing) == len(sizes):
+                raise typer.BadParameter("name a pass, or give --m, --n and --k")
+            raise typer.BadParameter(f"a problem has three sizes: give {', '.join(missing)} too")
         problem = Problem(m, n, k, dtype, out_dtype, transpose_a, transpose_b)
         explain_choice(problem.gemm(fixed=True), device, as_json=as_json)
         return

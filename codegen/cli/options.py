@@ -49,12 +49,11 @@ SMALLEST_TILE = 16
 
 def _dtype(text: str) -> str:
     try:
-        found = dtype(text).name
-    except CoordGraphError as error:
-        raise typer.BadParameter(str(error)) from None
-    if found == "i32":
-        raise typer.BadParameter("matrices hold floating-point numbers")
-    return found
+        if (found := dtype(text).name) in _TYPES:
+            return found
+    except CoordGraphError:
+        pass
+    raise typer.BadParameter(f"'{text}' is no type of matrices; there are {', '.join(_TYPES)}")
 
 
 def _tile(text: str) -> tuple[int, int, int]:
@@ -71,7 +70,8 @@ def _target(text: str) -> str:
     return text
 
 
-_TYPES = "|".join(name for name in DTYPES if name != "i32")
+_TYPES = tuple(name for name in DTYPES if name != "i32")
+TYPES = "|".join(_TYPES)
 M = Annotated[int | None, typer.Option("--m", min=1, help="Rows of A.", rich_help_panel=PROBLEM)]
 N = Annotated[int | None, typer.Option("--n", min=1, help="Columns of B.", rich_help_panel=PROBLEM)]
 K = Annotated[
@@ -81,7 +81,7 @@ K = Annotated[
 DType = Annotated[
     str,
     typer.Option(
-        "--dtype", parser=_dtype, metavar=_TYPES, help="Of A and B.", rich_help_panel=PROBLEM
+        "--dtype", parser=_dtype, metavar=TYPES, help="Of A and B.", rich_help_panel=PROBLEM
     ),
 ]
 OutDType = Annotated[
@@ -89,7 +89,7 @@ OutDType = Annotated[
     typer.Option(
         "--out-dtype",
         parser=_dtype,
-        metavar=_TYPES,
+        metavar=TYPES,
         help="Of C and D; as A and B where not given.",
         rich_help_panel=PROBLEM,
     ),
