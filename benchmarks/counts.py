@@ -32,9 +32,9 @@ class Counts:
     Args:
         tiles: of the output.
         grid: workgroups that are launched.
-        busiest: iterations (k tiles) of the processor that has most.
-        utilisation: all iterations by what the processors could do in the time of the busiest.
-        fix_ups: partial tiles that are received and added.
+        busiest: iterations (k tiles) of the SM that has most.
+        utilisation: all iterations by what the SMs could do in the time of the busiest.
+        fix_ups: partial tiles that a workgroup receives from others and adds.
         workspace_bytes: for partial tiles and flags.
     """
 
@@ -85,7 +85,7 @@ def busiest(iterations: Sequence[int], processors: int) -> int:
 def count(
     schedule: str, tile: Tile, size: tuple[int, int, int], processors: int, dtype: str = "bf16"
 ) -> Counts:
-    """Count for a size m, n, k; a grid that can be chosen has a workgroup on every processor.
+    """Count for a size m, n, k; a grid that can be chosen has a workgroup on every SM.
 
     Raises:
         PassError, ParseError: there is no such schedule.
@@ -102,7 +102,7 @@ def count(
         grid=len(found.workgroups),
         busiest=most,
         utilisation=prod(found.tiles) / (most * processors),
-        fix_ups=len(found.receives),
+        fix_ups=len(found.fix_ups),
         workspace_bytes=sum(
             int(evaluate(tensor.elements, known)) * dtype_named(tensor.dtype).bytes
             for tensor in graph.tensors

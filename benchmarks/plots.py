@@ -164,7 +164,7 @@ def _waves(record: dict[str, Any]) -> Figure:
 
 
 def _schedules(what: str, rows: Sequence[Row], record: dict[str, Any]) -> Figure:
-    """Counted utilisation over tiles by processors, and what was measured below it."""
+    """Counted utilisation over tiles by SMs, and what was measured below it."""
     figure = Figure(figsize=(10, 9), layout="constrained")
     figure.suptitle(f"{what} – {_where(record)}")
     counted, speed = figure.subplots(2, 1, sharex=True)
@@ -185,7 +185,7 @@ def _schedules(what: str, rows: Sequence[Row], record: dict[str, Any]) -> Figure
     counted.set_ylim(0, 1.05)
     speed.set_ylabel("TFLOP/s, measured")
     speed.set_ylim(bottom=0)
-    speed.set_xlabel("output tiles T by processors W")
+    speed.set_xlabel("output tiles T by SMs W")
     for axis in (counted, speed):
         axis.grid(alpha=0.3)
     # cuBLAS has no counts, so the lower panel has everybody.

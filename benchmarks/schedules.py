@@ -4,20 +4,20 @@
     python -m benchmarks schedules --count-only --counts 120 132 133 264 265
     python -m benchmarks schedules --tiles 256x128x64 --k 8192 --schedules "stream-k{owner=last}"
 
-T output tiles on W processors are T/W waves. Where tiles stay whole, the last wave is as long as
+T output tiles on W SMs are T/W waves. Where tiles stay whole, the last wave is as long as
 the others, however few tiles it has. Schedules that share tiles fill it, and pay with fix-ups:
 partial tiles that are stored, waited for and added.
 
 Counted, from the graph and exact, for every T and schedule:
 
-  utilisation  all iterations (k tiles), by what W processors could do in the time of the busiest
-  fix-ups      partial tiles that are received and added
+  utilisation  all iterations (k tiles), by what W SMs could do in the time of the busiest
+  fix-ups      partial tiles that are received from others and added
   workspace    bytes for partial tiles and flags
 
 Measured, where there is a GPU: time and TFLOP/s of our kernels and of cuBLAS, as `benchmarks gemm`
 does it; every result is checked first. A schedule whose grid can be chosen has a workgroup on every
-processor. By default the GPU rests before every sample, so that the power limit, which lets fewer
-busy processors run faster, does not hide what schedules do. T tiles are as nearly a square as their
+SM. By default the GPU rests before every sample, so that the power limit, which lets fewer
+busy SMs run faster, does not hide what schedules do. T tiles are as nearly a square as their
 factors allow, so that neighbours in the scale read about as much.
 """
 
@@ -91,8 +91,8 @@ def parser() -> argparse.ArgumentParser:
         help="passes as text; `coordgraph explain` lists them and their options",
     )  # fmt: skip
     made.add_argument(
-        "--processors", type=int, metavar="W",
-        help=f"workgroups at the same time; default the GPU's processors, or {PROCESSORS}",
+        "--sms", "--processors", dest="processors", type=int, metavar="W",
+        help=f"workgroups at the same time; default the GPU's SMs, or {PROCESSORS}",
     )  # fmt: skip
     made.add_argument("--count-only", action="store_true", help="measure nothing, write nothing")
     made.add_argument("--layouts", nargs="+", default=["nt"], choices=LAYOUTS)
@@ -113,9 +113,7 @@ def read(words: Sequence[str] | None = None) -> argparse.Namespace:
     options = made.parse_args(words)
     numbers = (*options.counts, options.k, options.rounds, options.processors or 1)
     if min(numbers) < 1 or options.seconds <= 0 or options.time_limit <= 0:
-        made.error(
-            "--counts, --k, --processors, --rounds, --seconds, --time-limit must be positive"
-        )
+        made.error("--counts, --k, --sms, --rounds, --seconds, --time-limit must be positive")
     for tile in options.tiles:
         for schedule in options.schedules:
             try:
@@ -141,7 +139,7 @@ def shape_of(tiles: int, tile: Tile, k: int) -> Shape:
 
 
 def plan_of(schedule: str, tile: Tile, dtype: str, processors: int) -> Plan:
-    """The plan of a schedule, with a workgroup for every processor where that can be chosen."""
+    """The plan of a schedule, with a workgroup for every SM where that can be chosen."""
     grid = f" on {processors}" if has_grid(schedule, tile, dtype) else ""
     return parse_plan(f"{name_of(tile)} {schedule}{grid}")
 

@@ -10,6 +10,7 @@ from passes.lowering import LowerToHopper
 __all__ = ["TARGETS", "compile", "native_target"]
 
 TARGETS = ("interpreter", "cpu", "sm_80", "sm_90a", "native")
+KNOWN = f"there are {', '.join(TARGETS)} and later sm_…"
 
 
 def native_target(graph: KernelGraph) -> str:
@@ -39,9 +40,16 @@ def compile(
 
     Raises:
         VerifyError: the graph is not scheduled, or broken.
-        CodegenError: the target is unknown, is not here, or cannot do what the graph or the
-            lowering asks for.
+        CodegenError: it is no graph; the target is unknown, is not here, or cannot do what the
+            graph or the lowering asks for.
     """
+    if not isinstance(graph, KernelGraph):
+        raise CodegenError(
+            f"graph = {graph!r} is no KernelGraph; compile takes what a schedule made of "
+            "Gemm(…).graph(…), as StreamK()(Gemm('bf16').graph())"
+        )
+    if not isinstance(target, str):
+        raise CodegenError(f"target = {target!r} is no name; {KNOWN}")
     graph.workgroup  # noqa: B018 - says what to do where no schedule was applied
     if graph.level != "scheduled":
         raise CodegenError("compile takes a scheduled graph and lowers it itself")
@@ -65,4 +73,4 @@ def compile(
         from codegen.cpu import HostKernel
 
         return HostKernel(graph)
-    raise CodegenError(f"unknown target '{target}'; there are {', '.join(TARGETS)} and later sm_…")
+    raise CodegenError(f"unknown target '{target}'; {KNOWN}")

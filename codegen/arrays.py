@@ -15,7 +15,10 @@ from codegen.checks import TensorView
 from coordgraph import LaunchError, VerifyError
 from coordgraph.tensors import dtype
 
-__all__ = ["Library", "library", "stream_handle"]
+__all__ = ["Library", "library", "row_major", "stream_handle"]
+
+
+PROTOCOLS = ("__dlpack__", "__cuda_array_interface__")
 
 
 class Library:
@@ -30,6 +33,11 @@ class Library:
         Raises:
             LaunchError: it is no GPU array, or its type is none that kernels know.
         """
+        if not any(hasattr(array, protocol) for protocol in PROTOCOLS):
+            raise LaunchError(
+                f"{what}: a {type(array).__name__} is no GPU array; pass one of PyTorch, CuPy or "
+                "JAX, or for the CPU one of numpy"
+            )
         memory_view = import_module("cuda.core.utils").StridedMemoryView
         try:
             # -1: no stream order is asked for here; the caller's stream has to see to it.
@@ -42,7 +50,7 @@ class Library:
             raise LaunchError(f"{what} lies in host memory; move it to the GPU")
         shape, strides = tuple(buffer.shape), buffer.strides
         if strides is None:
-            strides = _row_major(shape)
+            strides = row_major(shape)
         kind = _name(str(buffer.dtype), what)
         return TensorView(int(buffer.ptr), shape, tuple(strides), kind, buffer.device_id)
 
@@ -134,7 +142,7 @@ class _Jax(Library):
         shape = tuple(array.shape)
         pointer = int(array.unsafe_buffer_pointer())
         kind = _name(str(array.dtype), what)
-        return TensorView(pointer, shape, _row_major(shape), kind, place.local_hardware_id)
+        return TensorView(pointer, shape, row_major(shape), kind, place.local_hardware_id)
 
     def empty(self, like: Any, shape: tuple[int, ...], kind: str) -> Any:
         jax = sys.modules["jax"]
@@ -180,10 +188,16 @@ def stream_handle(stream: Any) -> int:
     for name in ("cuda_stream", "ptr", "handle"):
         if hasattr(stream, name):
             return int(getattr(stream, name))
-    return int(stream)
+    try:
+        return int(stream)
+    except (TypeError, ValueError):
+        raise LaunchError(
+            f"stream = {stream!r} is no stream of PyTorch, CuPy or cuda.core, nor the handle of one"
+        ) from None
 
 
-def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of an array without gaps, in elements."""
     strides = [1]
     for extent in reversed(shape[1:]):
         strides.append(strides[-1] * extent)

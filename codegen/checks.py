@@ -33,6 +33,8 @@ class TensorView:
     @property
     def bytes(self) -> int:
         """Bytes from the first element to the last."""
+        if 0 in self.shape:
+            return 0
         last = sum(
             (extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True)
         )
@@ -51,6 +53,8 @@ class TensorView:
     @property
     def contiguous(self) -> bool:
         """Row-major without gaps; the stride of an axis of one element means nothing."""
+        if 0 in self.shape:
+            return True
         expected = 1
         for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if extent != 1 and stride != expected:
@@ -110,6 +114,8 @@ def problem_parameters(
     graph: KernelGraph, views: Mapping[str, TensorView], *, beta: float
 ) -> dict[str, int]:
     """m, n, k and the like where the graph leaves them open, and whether C is read.
+
+    They may be 0, which kernels do not know: see `codegen.empty`.
 
     Raises:
         LaunchError: A and B do not fit each other or the graph.
@@ -179,8 +185,6 @@ def _check_axes(tensor: Tensor, view: TensorView) -> None:
     if len(view.shape) != axes:
         what = {1: "a vector", 2: "a matrix"}.get(axes, "as many matrices as products")
         raise LaunchError(f"{label} has shape {_shape(view.shape)}; {what} is needed")
-    if 0 in view.shape:
-        raise LaunchError(f"{label} is empty: {_shape(view.shape)}; extents start at 1")
 
 
 def _check_tensor(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) -> None:
@@ -204,6 +208,8 @@ def _check_tensor(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) ->
 
 
 def _check_layout(tensor: Tensor, view: TensorView) -> None:
+    if 0 in view.shape:
+        return  # strides mean nothing
     label = LABELS[tensor.name]
     matrices = tensor.strides is not None
     if matrices and tensor.role is Role.OUTPUT and view.matrix_stride < prod(view.shape[1:]):
@@ -216,6 +222,8 @@ def _check_layout(tensor: Tensor, view: TensorView) -> None:
 
 
 def _overlap(one: TensorView, other: TensorView) -> bool:
+    if not (one.bytes and other.bytes):
+        return False
     return one.pointer < other.pointer + other.bytes and other.pointer < one.pointer + one.bytes
 
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from codegen.api import compile
 from codegen.arrays import library
-from codegen.checks import LABELS, TensorView, numpy_views, problem_parameters
+from codegen.checks import LABELS, TensorView, number, numpy_views, problem_parameters
 from codegen.kernel import Kernel
 from codegen.recent import Recent
-from coordgraph import CodegenError, CoordGraphError, Gemm
-from passes.choosing import Plan, constants_of, rank, sizes
-from passes.choosing.simple import host_plan, instructions_plan
+from codegen.situation import Situation, compile_plan
+from coordgraph import CodegenError, CoordGraphError, Gemm, LaunchError
+from coordgraph.given import flag
+from passes.choosing import Plan
 
 __all__ = ["Prepared", "Situation", "forget", "matmul"]
 
@@ -38,45 +38,6 @@ class Prepared(NamedTuple):
     turn_a: bool
     turn_b: bool
     """Pass the array's transpose, which is row-major."""
-
-
-@dataclass(frozen=True)
-class Situation:
-    """What decides which plan is right.
-
-    Args:
-        gemm: the problem, with its sizes.
-        target: `cpu` or an architecture.
-        device: the GPU's name, and `processors` its SMs; '' and 0 for the CPU.
-        ordinal: the GPU's number.
-        boxes: the copy engine takes A and B.
-        reads_c: C is added.
-    """
-
-    gemm: Gemm
-    target: str
-    device: str = ""
-    processors: int = 0
-    ordinal: int = 0
-    boxes: bool = True
-    reads_c: bool = False
-
-    @property
-    def any_size(self) -> Gemm:
-        """The problem as kernels see it: for every size."""
-        return replace(self.gemm, m=None, n=None, k=None)
-
-    def plans(self) -> Iterator[Plan]:
-        """Plans, the best first."""
-        m, n, k = sizes(self.gemm)
-        if self.target == "cpu":
-            yield host_plan(m, n, k)
-            return
-        if self.target == "sm_90a" and self.boxes:
-            device = constants_of(self.device, self.processors)
-            for choice in rank(self.gemm, device, reads_c=self.reads_c):
-                yield choice.plan
-        yield instructions_plan(m, n, k, self.processors)
 
 
 _calls = Recent[Hashable, Prepared](MOST_CALLS)
@@ -105,7 +66,7 @@ def matmul(
 
     Args:
         a, b: A (m x k) and B (k x n): GPU arrays, or numpy arrays for the CPU. Views that are the
-            transpose of a row-major array are read where they lie.
+            transpose of a row-major array are read where they lie. Extents may be 0.
         c: C (m x n), needed where beta is not zero.
         out: where D goes (m x n); None for a new array of the kind and type of `a`.
         alpha, beta: scalars of the epilogue.
@@ -116,10 +77,12 @@ def matmul(
         plan: use this one, as `'128x256x64 data-parallel'`.
 
     Raises:
-        LaunchError: shapes, types or memory do not fit; nothing was launched.
-        CodegenError: there is no GPU, or it does not multiply this type.
-        PassError, ParseError: `plan` cannot be used.
+        LaunchError: an argument is not what it should be, or shapes, types or memory do not fit;
+            nothing was launched.
+        CodegenError: there is no GPU, or it does not multiply this type, or not by `plan`.
+        PassError, ParseError, VerifyError: `plan` cannot be used.
     """
+    beta = beta if type(beta) is float else number(beta, "beta")
     try:
         # What PyTorch's tensors have. Addresses count only as far as the copy engine takes them.
         key = (
@@ -139,8 +102,13 @@ def matmul(
     except (AttributeError, RuntimeError):
         turns = transpose_a, transpose_b
         key = (*_glance(a, "a"), *_glance(b, "b"), _kind(out), beta == 0, *turns, plan)
-    found = None if tune else _calls.get(key)
+    try:
+        found = None if tune else _calls.get(key)
+    except (TypeError, ValueError):  # an option has no hash or no truth, so it is none
+        found = None
     if found is None:
+        number(alpha, "alpha")
+        _check_options(transpose_a, transpose_b, tune, plan)
         found = _prepare(a, b, c, out, beta, transpose_a, transpose_b, stream, tune, plan)
         _calls.put(key, found)
     kernel, workgroups, turn_a, turn_b = found
@@ -169,7 +137,18 @@ def _glance(array: Any, what: str) -> tuple[Hashable, ...]:
 
 
 def _kind(out: Any) -> Hashable:
-    return None if out is None else str(out.dtype)
+    return None if out is None else str(getattr(out, "dtype", None))
+
+
+def _check_options(transpose_a: Any, transpose_b: Any, tune: Any, plan: Any) -> None:
+    """LaunchError where one is of another kind than `matmul` says."""
+    for name, value in (("transpose_a", transpose_a), ("transpose_b", transpose_b), ("tune", tune)):
+        flag(value, name, LaunchError)
+    if plan is not None and not isinstance(plan, Plan | str):
+        raise LaunchError(
+            f"plan = {plan!r} is neither a Plan nor the text of one, such as "
+            "'128x256x64 data-parallel'; coordgraph explain prints those that suit a problem"
+        )
 
 
 def _prepare(
@@ -195,7 +174,7 @@ def _prepare(
     if plan is not None:
         chosen = Plan.parse(plan) if isinstance(plan, str) else plan
         return Prepared(_kernel(chosen, situation), chosen.workgroups, *turns)
-    if tune:
+    if tune and not any(view.bytes == 0 for view in views.values()):
         from codegen.tuning import tuned
 
         best = tuned(situation, views, stream, build=_built)
@@ -228,12 +207,15 @@ def _transposed(view: TensorView) -> TensorView:
 def _situation(
     views: Mapping[str, TensorView], transpose_a: bool, transpose_b: bool, *, beta: float
 ) -> Situation:
-    """Raises LaunchError: A and B do not fit each other."""
+    """Raises LaunchError: A and B do not fit each other.
+
+    An extent of 0 counts as 1: any plan will do.
+    """
     a = views["A"]
     out = views["D"].dtype if "D" in views else a.dtype
     gemm = Gemm(a.dtype, out, transpose_a=transpose_a, transpose_b=transpose_b)
     sizes = problem_parameters(gemm.graph(), views, beta=beta)
-    problem = replace(gemm, m=sizes["m"], n=sizes["n"], k=sizes["k"])
+    problem = replace(gemm, **{axis: max(sizes[axis], 1) for axis in "mnk"})
     if a.device is None:
         return Situation(problem, "cpu", reads_c=beta != 0)
     from codegen.nvptx.driver import device
@@ -276,24 +258,19 @@ def _kernel(plan: Plan, situation: Situation) -> Kernel:
     with _lock:
         if key not in _kernels:
             try:
-                _kernels[key] = _compiled(plan, situation)
+                _kernels[key] = compile_plan(
+                    plan,
+                    situation.any_size,
+                    situation.target,
+                    boxes=situation.boxes,
+                    reads_c=situation.reads_c,
+                )
             except CoordGraphError as error:
                 _kernels[key] = error
         found = _kernels[key]
     if isinstance(found, CoordGraphError):
         raise found
     return found
-
-
-def _compiled(plan: Plan, situation: Situation) -> Kernel:
-    graph, lowering = plan.graph(situation.any_size), None
-    if situation.target == "sm_90a" and situation.boxes and plan.lowering.why_not(graph) is None:
-        lowering = replace(plan.lowering, reads_c=situation.reads_c)
-        if reason := lowering.why_not(graph):
-            raise CodegenError(f"'{plan}' where C is added: {reason}")
-    if lowering is None and plan.asks_for:
-        raise CodegenError(f"'{plan}': no {plan.asks_for} on {situation.target} for these tensors")
-    return compile(graph, situation.target, lowering=lowering)
 
 
 def _refuse(kernel: Kernel, error: CodegenError) -> None:

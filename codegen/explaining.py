@@ -2,13 +2,73 @@
 
 from __future__ import annotations
 
-from coordgraph import Gemm
-from passes.choosing import Constants, Explanation, constants_of
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from codegen.checks import LABELS
+from codegen.situation import HOPPER, Situation, unaligned
+from coordgraph import CodegenError, Gemm, VerifyError
+from coordgraph.given import whole
+from passes.choosing import Explanation, Plan, constants_of, sizes
 from passes.choosing import explain as explain_plans
+from passes.choosing.constants import known_devices
+from passes.lowering import LowerToTensorCores
 
-__all__ = ["explain", "figures"]
+if TYPE_CHECKING:
+    from codegen.nvptx.driver import Device
 
-HOPPER = "sm_90a"
+__all__ = ["ByRule", "explain", "explain_problem"]
+
+CPU = "cpu"
+
+
+@dataclass(frozen=True)
+class ByRule:
+    """A plan by a simple rule, where there is no model: nothing is predicted.
+
+    Args:
+        problem: with its sizes.
+        target: `cpu` or an architecture.
+        device: the GPU's name; '' for the CPU.
+        plan: what is chosen.
+        why: sentences.
+    """
+
+    problem: Gemm
+    target: str
+    device: str
+    plan: Plan
+    why: tuple[str, ...]
+
+    @property
+    def best(self) -> ByRule:
+        """What has the plan that is chosen, as where a model chooses."""
+        return self
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain data, with the keys that there are where a model chooses."""
+        m, n, k = sizes(self.problem)
+        return {
+            "problem": {"m": m, "n": n, "k": k, "dtype": self.problem.dtype},
+            "device": self.device or self.target,
+            "estimated": None,
+            "source": None,
+            "plans": [{"plan": str(self.plan), "seconds": None, "bound": None, "terms": {}}],
+            "why": list(self.why),
+        }
+
+    def rows(self) -> list[list[str]]:
+        """The table: one plan, and no times."""
+        return [["plan"], [str(self.plan)]]
+
+    def reasons(self) -> list[str]:
+        """Sentences."""
+        return list(self.why)
+
+    def __str__(self) -> str:
+        return "\n".join([str(self.plan), "", *self.why])
 
 
 def explain(
@@ -22,29 +82,94 @@ def explain(
     transpose_b: bool = False,
     device: str | None = None,
     count: int = 8,
-) -> Explanation:
-    """The plans that `matmul` prefers for a problem, what each should take, and why.
+) -> Explanation | ByRule:
+    """The plan that `matmul` prefers for a problem, the next best, what each should take, and why.
+
+    It is for contiguous arrays whose addresses are multiples of 16 bytes, without C. What
+    `tune=True` has measured to be better goes before it.
 
     Args:
         m, n, k: the problem, D (m x n) = A (m x k) · B (k x n).
         dtype, out_dtype: of A and B, and of D.
         transpose_a, transpose_b: the array holds the transpose.
-        device: a GPU's name; by default the Hopper GPU here, or else the one that was measured.
+        device: `cpu`, or the name of a GPU that is here or was measured. By default the GPU here,
+            or else the one that was measured, and `cpu` for types that GPUs do not multiply.
         count: plans to list.
 
+    Returns:
+        The predictions of a model; where there is none, the plan by a simple rule and why.
+
     Raises:
-        VerifyError: a size or type is none.
+        VerifyError: a size, a type or a count is none.
+        CodegenError: the device is unknown, or does not multiply the type.
     """
     problem = Gemm(dtype, out_dtype, m, n, k, transpose_a, transpose_b)
-    return explain_plans(problem, figures(device), count)
+    return explain_problem(problem, device, count)
 
 
-def figures(name: str | None) -> Constants:
-    """The constants of a GPU by name, or of the one here."""
-    if name is not None:
-        return constants_of(name)
-    from codegen.nvptx.driver import device, unavailable
+def explain_problem(
+    problem: Gemm, device: str | None = None, count: int = 8
+) -> Explanation | ByRule:
+    """As `explain`, of a problem with its sizes."""
+    if (count := whole(count, "count")) < 1:
+        raise VerifyError(f"count = {count} must be at least 1")
+    refusal = LowerToTensorCores().why_not(problem.graph())
+    found = _situation(problem, device, gpu=refusal is None)
+    if found.target != CPU and refusal is not None:
+        raise CodegenError(f"matmul has no code for it on {found.device}: {refusal}")
+    if (constants := found.constants) is not None:
+        return explain_plans(problem, constants, count)
+    why = (*_why_no_model(found), "Nothing is predicted: the model is for wgmma alone.")
+    return ByRule(problem, found.target, found.device, found.simple_plan, why)
 
-    if unavailable() is None and device(0).architecture == HOPPER:
-        return constants_of(device(0).name, device(0).processors)
-    return constants_of()
+
+def _situation(problem: Gemm, device: str | None, *, gpu: bool) -> Situation:
+    """The problem on a device; `gpu`: where none is named, a GPU rather than the CPU."""
+    here = {gpu.name: gpu for gpu in _here()}
+    if device is None:
+        device = next(iter(here), constants_of().device) if gpu else CPU
+    boxes = not unaligned(problem)
+    if not isinstance(device, str):
+        raise CodegenError(f"device = {device!r} is not the name of a GPU, nor 'cpu'")
+    if device == CPU:
+        return Situation(problem, CPU)
+    if device in here:
+        g = here[device]
+        return Situation(problem, g.architecture, g.name, g.processors, g.ordinal, boxes)
+    measured = known_devices()
+    if device in measured:
+        return Situation(problem, HOPPER, device, measured[device].processors, boxes=boxes)
+    known = ", ".join(f"'{name}'" for name in dict.fromkeys((CPU, *here, *measured)))
+    raise CodegenError(
+        f"device = {device!r} is not known; there are {known}, and on a machine with another GPU "
+        "that one"
+    )
+
+
+def _here() -> Iterator[Device]:
+    """The GPUs of this machine that kernels run on."""
+    from codegen.nvptx.driver import device, device_count
+
+    for number in range(device_count()):
+        with suppress(CodegenError):  # too old
+            yield device(number)
+
+
+def _why_no_model(found: Situation) -> list[str]:
+    m, n, _ = sizes(found.gemm)
+    rows, columns, _ = found.simple_plan.tile
+    tiles = -(-m // rows) * -(-n // columns)
+    count = f"{tiles} tile{'' if tiles == 1 else 's'}"
+    if found.target == CPU:
+        return [f"numpy arrays are multiplied on the CPU: {count} that the caches hold."]
+    rule = f"cp.async and mma.sync instead: {count} for {found.processors} SMs."
+    if found.target != HOPPER:
+        return [f"{found.device} ({found.target}) has no wgmma. By {rule}"]
+    return [
+        *(
+            f"Rows of {LABELS[name]} have {size} bytes, no multiple of the 16 that the copy engine "
+            "wants."
+            for name, size in unaligned(found.gemm)
+        ),
+        f"So it is {rule}",
+    ]

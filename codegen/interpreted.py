@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from codegen.checks import check_call, number, numpy_views
+from codegen.checks import check_call, number, numpy_views, problem_parameters
+from codegen.empty import lacks_depth, new_output, writes_nothing, zeros_of_depth
 from codegen.kernel import Kernel
 from coordgraph import KernelGraph, LaunchError
 from coordgraph.gemm import OFFSETS
@@ -40,7 +41,13 @@ class InterpretedKernel(Kernel):
         if stream is not None:
             raise LaunchError("the interpreter has no streams")
         alpha, beta = number(alpha, "alpha"), number(beta, "beta")
-        check_call(self.graph, numpy_views(a, b, c, out, offsets), beta=beta)
+        views = numpy_views(a, b, c, out, offsets)
+        sizes = problem_parameters(self.graph, views, beta=beta)
+        check_call(self.graph, views, beta=beta)
+        if writes_nothing(sizes):
+            return new_output(self.graph, sizes) if out is None else out
+        if lacks_depth(sizes):
+            (a, b), alpha = zeros_of_depth(self.graph, sizes), 0.0
         parameters: dict[str, int] = {}
         if any(p.name == "workgroups" for p in self.graph.parameters.given):
             parameters["workgroups"] = WORKGROUPS if workgroups is None else workgroups

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import index
 from typing import TYPE_CHECKING
 
 from sympy import Expr, Integer
@@ -26,6 +28,7 @@ from coordgraph.coordinates.dimensions import (
 )
 from coordgraph.coordinates.edges import Concatenate, PassThrough, Ragged, Split, Tile
 from coordgraph.errors import VerifyError
+from coordgraph.given import flag, whole
 from coordgraph.integers import ceil_div, floor_div, index_symbol, load, maximum
 from coordgraph.parameters import LARGEST_SIZE, Parameter, Parameters
 from coordgraph.tables import Table, place_of
@@ -79,14 +82,20 @@ class Gemm:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", dtype(self.dtype).name)
-        object.__setattr__(self, "out_dtype", dtype(self.out_dtype or self.dtype).name)
+        out = self.dtype if self.out_dtype is None else self.out_dtype
+        object.__setattr__(self, "out_dtype", dtype(out).name)
         for name in ("dtype", "out_dtype"):
             if getattr(self, name) == "i32":
                 raise VerifyError(f"Gemm: {name} must be a floating-point type")
         for name in ("m", "n", "k"):
-            extent, most = getattr(self, name), self._largest(name)
-            if extent is not None and not (isinstance(extent, int) and 1 <= extent <= most):
-                raise VerifyError(f"Gemm: {name} = {extent!r} must be in 1..{most}")
+            if getattr(self, name) is None:
+                continue
+            extent, most = whole(getattr(self, name), f"Gemm: {name}"), self._largest(name)
+            if not 1 <= extent <= most:
+                raise VerifyError(f"Gemm: {name} = {extent} must be in 1..{most}")
+            object.__setattr__(self, name, extent)
+        for name in ("transpose_a", "transpose_b", "batched", "grouped"):
+            object.__setattr__(self, name, flag(getattr(self, name), f"Gemm: {name}"))
         if self.batched and self.grouped:
             raise VerifyError("Gemm: products are batched or grouped, not both")
         if self.grouped and self.transpose_a:
@@ -118,8 +127,7 @@ class Gemm:
         """
         from coordgraph.kernel import KernelGraph
 
-        if len(tile) != 3 or any(not isinstance(t, int) or t < 1 for t in tile):
-            raise VerifyError(f"Gemm: tile {tile!r} must be three positive numbers (m, n, k)")
+        tile = _three(tile)
         given = [
             Parameter(name, 1, self._largest(name), note=f"extent of the problem in {name}")
             for name in ("m", "n", "k")
@@ -137,6 +145,17 @@ class Gemm:
         with KernelGraph(self, parameters=Parameters((*given, read_c))).edit() as e:
             _build(self, e, tile)
         return e.graph
+
+
+def _three(tile: Iterable[int]) -> tuple[int, int, int]:
+    """The extents of a tile."""
+    try:
+        m, n, k = map(index, tile)
+        if min(m, n, k) > 0:
+            return m, n, k
+    except (TypeError, ValueError):
+        pass
+    raise VerifyError(f"Gemm: tile {tile!r} must be three positive numbers (m, n, k)")
 
 
 def stride_of(tensor: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 from sympy import Expr, Integer, Symbol, sympify
 
 from coordgraph.errors import CoordGraphError, LaunchError, VerifyError
+from coordgraph.given import whole
 from coordgraph.integers import (
     Ranges,
     evaluate,
@@ -232,7 +233,7 @@ class Parameters:
             if p.value is not None:
                 values[p.name] = int(evaluate(p.value, values))
             elif p.name in given:
-                values[p.name] = int(given[p.name])
+                values[p.name] = whole(given[p.name], p.name, LaunchError)
                 _check_bounds(p, values[p.name])
             else:
                 raise LaunchError(f"the parameter '{p.name}' needs a value ({p.note})")

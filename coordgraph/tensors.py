@@ -49,10 +49,17 @@ _ALIASES = {
 
 
 def dtype(name: str) -> DType:
-    """A type by name (`bf16`) or by numpy's name for it (`bfloat16`)."""
+    """A type by name (`bf16`) or by numpy's name for it (`bfloat16`).
+
+    Raises:
+        VerifyError: it is no name, or none of a type that there is.
+    """
+    known = f"there are {', '.join(n for n in DTYPES if n != 'i32')}, and i32 for offsets"
+    if not isinstance(name, str):
+        raise VerifyError(f"dtype = {name!r} is not the name of a type; {known}")
     found = DTYPES.get(_ALIASES.get(name, name))
     if found is None:
-        raise VerifyError(f"unknown dtype '{name}'; there are {', '.join(DTYPES)}")
+        raise VerifyError(f"unknown dtype '{name}'; {known}")
     return found
 
 

@@ -27,6 +27,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 TARGETS = frozenset(
     re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 )
+WITH_HIDDEN = [p for p in PAGES if any(b.hidden for b in read_blocks(p.read_text("utf-8")))]
 by_name = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 
 
@@ -47,17 +48,20 @@ def run_command(arguments: list[str]) -> str:
     return printed.getvalue()
 
 
-@by_name
-def test_blocks_hold_what_the_code_makes(
-    path: Path,
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-):
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody with a plain terminal, an empty folder and an empty cache."""
     for variable in ("COORDGRAPH_THREADS", "FORCE_COLOR"):
         monkeypatch.delenv(variable, raising=False)
     for variable, value in (("NO_COLOR", "1"), ("COLUMNS", "100"), ("TERM", "dumb")):
         monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+@by_name
+@pytest.mark.usefixtures("reader")
+def test_blocks_hold_what_the_code_makes(path: Path, request: pytest.FixtureRequest):
     has_commands = importlib.util.find_spec("codegen.cli") is not None
     page = Page(
         path,
@@ -65,14 +69,20 @@ def test_blocks_hold_what_the_code_makes(
         command=run_command if has_commands else None,
         targets=TARGETS,
     )
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
     page.run()
     if request.config.getoption("--update-golden"):
         path.write_text(page.updated(), encoding="utf-8", newline="\n")
     elif page.differences:
         told = "\n\n".join(map(str, page.differences))
         pytest.fail(f"{told}\n\nif the code is right: pytest --update-golden", pytrace=False)
+
+
+@pytest.mark.parametrize("path", WITH_HIDDEN, ids=lambda path: path.name)
+@pytest.mark.usefixtures("reader")
+def test_blocks_that_are_shown_need_no_others(path: Path):
+    page = Page(path, gpu=isinstance(find_gpu(), Gpu), targets=TARGETS, shown_only=True)
+    page.run()
+    assert page.differences == []
 
 
 @by_name

@@ -109,6 +109,7 @@ def options(
     [bold]A first look[/]
 
       coordgraph run --m 512 --n 768 --k 1024 --check
+      coordgraph explain --m 2048 --n 2304 --k 8192
       coordgraph show pseudocode --schedule stream-k
       coordgraph eval A.0 --at A.tile.0=3,A.index.0
       coordgraph doctor

@@ -11,12 +11,11 @@ from coordgraph import Gemm
 __all__ = ["explain_choice"]
 
 
-def explain_choice(problem: Gemm, gpu: str | None, *, as_json: bool) -> None:
+def explain_choice(problem: Gemm, device: str | None, *, as_json: bool) -> None:
     """Print the plans for a problem and the reasons for the first."""
-    from codegen.explaining import figures
-    from passes.choosing import explain
+    from codegen.explaining import ByRule, explain_problem
 
-    found = explain(problem, figures(gpu))
+    found = explain_problem(problem, device)
     if as_json:
         print_json(found.as_data())
         return
@@ -29,6 +28,9 @@ def explain_choice(problem: Gemm, gpu: str | None, *, as_json: bool) -> None:
         table.add_row(Text(plan, "bold cyan" if place == 0 else "cyan"), *numbers)
     print_block(table)
     console = stdout()
-    console.print("\n[dim]microseconds; the table's terms are described in docs/choosing.md[/]")
+    if isinstance(found, ByRule):
+        console.print()
+    else:
+        console.print("\n[dim]microseconds; the table's terms are described in docs/choosing.md[/]")
     for reason in found.reasons():
         console.print(Text(reason), soft_wrap=True)

@@ -13,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from codegen.cli.options import (
-    DEFAULT_SCHEDULE,
     DType,
     Json,
     K,
     M,
     N,
     OutDType,
+    PlanText,
     Problem,
     Schedule,
     Target,
@@ -27,7 +27,6 @@ from codegen.cli.options import (
     TransposeA,
     TransposeB,
     Workgroups,
-    read_pipeline,
 )
 from codegen.cli.output import duration, print_block, print_json, stderr, working, write_document
 from codegen.cli.stages import read_graph
@@ -82,9 +81,10 @@ def compile_command(
         str | None,
         typer.Option("--from", metavar="FILE|-", help="A scheduled graph as text or JSON."),
     ] = None,
-    schedule: Schedule = DEFAULT_SCHEDULE,
+    schedule: Schedule = None,
     workgroups: Workgroups = None,
     tile: Tile = None,
+    plan: PlanText = None,
     target: Target = "native",
     m: M = None,
     n: N = None,
@@ -105,31 +105,43 @@ def compile_command(
       coordgraph compile --target sm_90a --emit ptx -o kernel.ptx
       coordgraph compile --target cpu --emit asm | less
       coordgraph compile --target sm_80 -e ptx -e sass -e index -o code
+      coordgraph compile --target sm_90a --plan '256x256x64@c2x1 stream-k{owner=last}' -e ptx
     """
+    from codegen.cli.scheduled import Scheduled, scheduled
     from codegen.cli.targets import resolve
 
     wanted = list(dict.fromkeys(emit or ()))
     target = resolve(target, dtype)
-    if source is not None:
-        graph = read_graph(source)
+    problem = Problem(m, n, k, dtype, out_dtype, transpose_a, transpose_b)
+    told = {"schedule": schedule, "workgroups": workgroups, "tile": tile, "plan": plan}
+    if source is None:
+        made = scheduled(
+            problem,
+            target,
+            fixed=True,
+            plan=plan,
+            schedule=schedule,
+            workgroups=workgroups,
+            tile=tile,
+        )
+    elif others := [f"--{name}" for name, value in told.items() if value is not None]:
+        raise typer.BadParameter(f"--from gives a scheduled graph: leave out {', '.join(others)}")
     else:
-        problem = Problem(m, n, k, dtype, out_dtype, transpose_a, transpose_b)
-        graph = read_pipeline(schedule, workgroups)(problem.graph(tile, target, fixed=True))
+        made = Scheduled(problem, read_graph(source))
     if len(wanted) > 1 and output is None and not as_json:
         raise typer.BadParameter("several things to write need a folder: --output DIR")
     _possible(wanted, target)
-    from codegen import compile
-
     start = time.perf_counter()
     with working(f"compiling for {target}"):
-        kernel = compile(graph, target)
+        kernel = made.compile(target)
         code = {kind: _WRITERS[kind](kernel) for kind in wanted}
     seconds = time.perf_counter() - start
     with working("asking ptxas"):
         report = _report(kernel)
     files = _write(code, output, target) if output is not None else {}
     if as_json:
-        found: dict[str, Any] = {"target": target, "seconds": seconds, "pipeline": graph.log}
+        found: dict[str, Any] = {"target": target, "seconds": seconds, "pipeline": made.graph.log}
+        found["plan"] = None if made.plan is None else str(made.plan)
         found["report"] = report
         found["files"] = {kind.value: str(path) for kind, path in files.items()}
         if output is None:

@@ -54,7 +54,7 @@ def passes(as_json: Json = False) -> None:
 
 def explain(
     name: Annotated[
-        str | None, typer.Argument(metavar="[PASS]", help="A pass by name.", show_default=False)
+        str | None, typer.Argument(metavar="PASS", help="A pass by name.", show_default=False)
     ] = None,
     *,
     m: M = None,
@@ -64,12 +64,14 @@ def explain(
     out_dtype: OutDType = None,
     transpose_a: TransposeA = False,
     transpose_b: TransposeB = False,
-    gpu: Annotated[
+    device: Annotated[
         str | None,
         typer.Option(
+            "--device",
             "--gpu",
             metavar="NAME",
-            help="As the driver says it; the one here, or 'NVIDIA H200', where not given.",
+            help="cpu, or a GPU as the driver says it: one that is here or was measured. The GPU "
+            "here where not given, or else 'NVIDIA H200'; cpu for f32 and f64.",
             rich_help_panel=PROBLEM,
         ),
     ] = None,
@@ -78,20 +80,26 @@ def explain(
     """Say what a pass does to a graph, or why a problem is multiplied as it is.
 
     With a pass: before, after, options. With --m, --n and --k: the plans that codegen.matmul
-    prefers on a Hopper GPU, in microseconds by what they are spent on, and what bounds the first.
+    prefers, in microseconds by what they are spent on, and what bounds the first. Where a simple
+    rule chooses (the CPU, GPUs before Hopper, rows that are no multiples of 16 bytes): that plan.
 
     [bold]Examples[/]
 
       coordgraph explain two-tile-stream-k
       coordgraph explain --m 2048 --n 2304 --k 8192 --transpose-b
+      coordgraph explain --m 2048 --n 2304 --k 8192 --dtype f32 --device cpu
     """
     if name is None:
         if m is None or n is None or k is None:
-            raise typer.BadParameter("name a pass, or give --m, --n and --k")
+            sizes = {"--m": m, "--n": n, "--k": k}
+            missing = [name for name, value in sizes.items() if value is None]
+            if len(missing) == len(sizes):
+                raise typer.BadParameter("name a pass, or give --m, --n and --k")
+            raise typer.BadParameter(f"a problem has three sizes: give {', '.join(missing)} too")
         problem = Problem(m, n, k, dtype, out_dtype, transpose_a, transpose_b)
-        explain_choice(problem.gemm(fixed=True), gpu, as_json=as_json)
+        explain_choice(problem.gemm(fixed=True), device, as_json=as_json)
         return
-    if (m, n, k, gpu) != (None, None, None, None):
+    if (m, n, k, device) != (None, None, None, None):
         raise typer.BadParameter("a pass is the same for every problem: give a pass or a problem")
     found = registered_passes()
     kind = found.get(name)

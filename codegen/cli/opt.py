@@ -25,7 +25,9 @@ REPRODUCER = "reproducer.txt"
 
 
 def opt(
-    source: Annotated[str, typer.Argument(metavar="[FILE|-]", help="The graph; stdin.")] = "-",
+    source: Annotated[
+        str, typer.Argument(metavar="FILE|-", help="The graph in its text form; - is stdin.")
+    ] = "-",
     *,
     pipeline: Annotated[
         str, typer.Option("--pipeline", "-p", metavar="PIPELINE", help="The passes to apply.")

@@ -27,6 +27,7 @@ __all__ = [
     "M",
     "N",
     "OutDType",
+    "PlanText",
     "Problem",
     "Schedule",
     "Target",
@@ -48,12 +49,11 @@ SMALLEST_TILE = 16
 
 def _dtype(text: str) -> str:
     try:
-        found = dtype(text).name
-    except CoordGraphError as error:
-        raise typer.BadParameter(str(error)) from None
-    if found == "i32":
-        raise typer.BadParameter("matrices hold floating-point numbers")
-    return found
+        if (found := dtype(text).name) in _TYPES:
+            return found
+    except CoordGraphError:
+        pass
+    raise typer.BadParameter(f"'{text}' is no type of matrices; there are {', '.join(_TYPES)}")
 
 
 def _tile(text: str) -> tuple[int, int, int]:
@@ -70,7 +70,8 @@ def _target(text: str) -> str:
     return text
 
 
-_TYPES = "|".join(name for name in DTYPES if name != "i32")
+_TYPES = tuple(name for name in DTYPES if name != "i32")
+TYPES = "|".join(_TYPES)
 M = Annotated[int | None, typer.Option("--m", min=1, help="Rows of A.", rich_help_panel=PROBLEM)]
 N = Annotated[int | None, typer.Option("--n", min=1, help="Columns of B.", rich_help_panel=PROBLEM)]
 K = Annotated[
@@ -80,7 +81,7 @@ K = Annotated[
 DType = Annotated[
     str,
     typer.Option(
-        "--dtype", parser=_dtype, metavar=_TYPES, help="Of A and B.", rich_help_panel=PROBLEM
+        "--dtype", parser=_dtype, metavar=TYPES, help="Of A and B.", rich_help_panel=PROBLEM
     ),
 ]
 OutDType = Annotated[
@@ -88,7 +89,7 @@ OutDType = Annotated[
     typer.Option(
         "--out-dtype",
         parser=_dtype,
-        metavar=_TYPES,
+        metavar=TYPES,
         help="Of C and D; as A and B where not given.",
         rich_help_panel=PROBLEM,
     ),
@@ -120,12 +121,24 @@ Tile = Annotated[
     ),
 ]
 Schedule = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--schedule",
         "-s",
         metavar="PIPELINE",
-        help="A pass, or several: 'reorder{swap=true},stream-k{workgroups=8}'.",
+        help="A pass, or several: 'reorder{swap=true},stream-k{workgroups=8}'. "
+        f"{DEFAULT_SCHEDULE} where neither it nor --plan is given.",
+        show_default=False,
+        rich_help_panel=SCHEDULE,
+    ),
+]
+PlanText = Annotated[
+    str | None,
+    typer.Option(
+        "--plan",
+        metavar="PLAN",
+        help="Tile, cluster, passes and grid in one, as 'coordgraph explain' prints them: "
+        "'256x256x64@c2x1 stream-k{owner=last} on 66'.",
         rich_help_panel=SCHEDULE,
     ),
 ]

@@ -58,7 +58,7 @@ class Summary:
             min(trace.iterations, default=0),
             max(trace.iterations, default=0),
             {role: roles[role] for role in GLYPHS if roles[role]},
-            len(trace.receives),
+            len(trace.fix_ups),
             trace.utilisation,
         )
 

@@ -13,11 +13,11 @@ from rich.text import Text
 
 from codegen.cli.errors import ExitCode
 from codegen.cli.options import (
-    DEFAULT_SCHEDULE,
     DType,
     Fixed,
     Json,
     OutDType,
+    PlanText,
     Problem,
     Schedule,
     Target,
@@ -25,13 +25,13 @@ from codegen.cli.options import (
     TransposeA,
     TransposeB,
     Workgroups,
-    read_pipeline,
 )
 from codegen.cli.output import duration, print_block, print_json, speed, stdout, working
 
 if TYPE_CHECKING:
     from codegen.cli.check import Check
     from codegen.cli.launch import Launched
+    from codegen.cli.scheduled import Scheduled
     from coordgraph import KernelGraph
     from coordgraph.interpreter import Trace
 
@@ -55,9 +55,10 @@ def run(
     beta: Annotated[float, typer.Option(help="Scales C.", rich_help_panel=SIZES)] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Of the inputs.", rich_help_panel=SIZES)] = 0,
     fixed: Fixed = False,
-    schedule: Schedule = DEFAULT_SCHEDULE,
+    schedule: Schedule = None,
     workgroups: Workgroups = None,
     tile: Tile = None,
+    plan: PlanText = None,
     target: Target = "native",
     threads: Annotated[
         int | None, typer.Option(min=1, help="Of the CPU; one a processor by default.")
@@ -81,8 +82,10 @@ def run(
 
       coordgraph run --m 512 --n 768 --k 1024 --check
       coordgraph run --m 512 --n 768 --k 1024 --dtype f32 -s stream-k -w 7 --tile 64x64x32 -t cpu
+      coordgraph run --m 512 --n 768 --k 1024 --plan '64x64x32 stream-k{owner=last} on 5' --check
       coordgraph run --m 8192 --n 8192 --k 8192 -s 'reorder{group=8},stream-k' --target sm_90a
     """
+    from codegen.cli.scheduled import scheduled
     from codegen.cli.targets import resolve, runnable
 
     problem = Problem(m, n, k, dtype, out_dtype, transpose_a, transpose_b)
@@ -90,10 +93,17 @@ def run(
     runnable(target)
     if threads is not None and target != "cpu":
         raise typer.BadParameter(f"--threads is for the cpu, the target is {target}")
-    pipeline = read_pipeline(schedule, workgroups)
-    graph = pipeline(problem.graph(tile, target, fixed=fixed))
-    done = _execute(problem, graph, target, (alpha, beta, seed), threads, check, repeat)
-    done.diagrams = _diagrams(graph, schedule, mermaid_dir)
+    made = scheduled(
+        problem,
+        target,
+        fixed=fixed,
+        plan=plan,
+        schedule=schedule,
+        workgroups=workgroups,
+        tile=tile,
+    )
+    done = _execute(made, target, (alpha, beta, seed), threads, check, repeat)
+    done.diagrams = _diagrams(made, mermaid_dir)
     if as_json:
         print_json(done.as_data())
     else:
@@ -102,18 +112,17 @@ def run(
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
-def _diagrams(graph: KernelGraph, schedule: str, folder: Path | None) -> dict[str, Path]:
+def _diagrams(made: Scheduled, folder: Path | None) -> dict[str, Path]:
     from codegen.cli.diagrams import write_diagrams
 
-    return write_diagrams(graph, schedule, folder)
+    return write_diagrams(made.graph, made.title, folder)
 
 
 @dataclass
 class _Done:
     """All that a run found out."""
 
-    problem: Problem
-    graph: KernelGraph
+    made: Scheduled
     target: str
     machine: str
     compile_seconds: float
@@ -121,6 +130,14 @@ class _Done:
     trace: Trace | None
     check: Check | None
     diagrams: dict[str, Path]
+
+    @property
+    def problem(self) -> Problem:
+        return self.made.problem
+
+    @property
+    def graph(self) -> KernelGraph:
+        return self.made.graph
 
     @property
     def flops(self) -> float:
@@ -144,7 +161,8 @@ class _Done:
             },
             "target": self.target,
             "machine": self.machine,
-            "pipeline": ",".join(self.graph.log),
+            "pipeline": self.made.title,
+            "plan": None if self.made.plan is None else str(self.made.plan),
             "tile": self.tile,
             "schedule": Summary.of(self.trace).as_data() if self.trace else None,
             "compile_seconds": self.compile_seconds,
@@ -163,8 +181,7 @@ class _Done:
 
 
 def _execute(
-    problem: Problem,
-    graph: KernelGraph,
+    made: Scheduled,
     target: str,
     scalars: tuple[float, float, int],
     threads: int | None,
@@ -172,15 +189,15 @@ def _execute(
     repeat: int | None,
 ) -> _Done:
     """Compile, run, compare."""
-    from codegen import compile
     from codegen.cli.check import Check, make_inputs, poisoned
     from codegen.cli.launch import launch
     from codegen.cli.targets import describe_target, settled_workgroups
 
+    problem, graph, (_, beta, _) = made.problem, made.graph, scalars
     start = time.perf_counter()
     with working(f"compiling for {target}"):
-        kernel = compile(graph, target)
-        grid = settled_workgroups(kernel, None, threads)
+        kernel = made.compile(target, reads_c=beta != 0)
+        grid = settled_workgroups(kernel, made.grid, threads)
     compiled = time.perf_counter() - start
     with working("making matrices"):
         inputs = make_inputs(problem, *scalars)
@@ -195,7 +212,7 @@ def _execute(
         with working("comparing with numpy in 64 bits"):
             checked = Check.of(launched.d, inputs, problem)
     machine = describe_target(target, threads)
-    return _Done(problem, graph, target, machine, compiled, launched, trace, checked, {})
+    return _Done(made, target, machine, compiled, launched, trace, checked, {})
 
 
 def _trace(problem: Problem, graph: KernelGraph, grid: int | None) -> Trace | None:

@@ -48,7 +48,9 @@ class Part(StrEnum):
 
 
 def show(
-    form: Annotated[Form, typer.Argument(help="What to print.")] = Form.PSEUDOCODE,
+    form: Annotated[
+        Form, typer.Argument(help="What to print.", metavar="|".join(Form))
+    ] = Form.PSEUDOCODE,
     *,
     part: Annotated[
         Part, typer.Option("--part", "-p", help="Which graph a diagram shows.")

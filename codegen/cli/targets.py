@@ -62,7 +62,7 @@ def describe_target(target: str, threads: int | None = None) -> str:
 
 
 def settled_workgroups(kernel: Kernel, workgroups: int | None, threads: int | None) -> int | None:
-    """The grid of a launch where the graph leaves it open; None where the graph fixes it.
+    """The grid of a launch where the graph leaves it open; as asked for where the graph fixes it.
 
     A kernel for a GPU is loaded there, so that its first launch has nothing left to compile.
     """
@@ -70,7 +70,7 @@ def settled_workgroups(kernel: Kernel, workgroups: int | None, threads: int | No
 
     resident = kernel.resident if isinstance(kernel, CudaKernel) else None
     if not _open_grid(kernel.graph):
-        return None
+        return workgroups
     if workgroups is not None:
         return workgroups
     if kernel.target == "cpu":

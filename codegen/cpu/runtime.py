@@ -24,6 +24,7 @@ from codegen.cpu.machine import host, lower
 from codegen.cpu.order import Circle, starting_order
 from codegen.cpu.threads import MOST_THREADS, run_on_threads, thread_count
 from codegen.cpu.workspace import Workspaces
+from codegen.empty import lacks_depth, new_output, writes_nothing, zeros_of_depth
 from codegen.kernel import Kernel
 from codegen.llvm import host_machine, optimize
 from coordgraph import CodegenError, KernelGraph, LaunchError
@@ -113,6 +114,12 @@ class HostKernel(Kernel):
         given = problem_parameters(self.graph, views, beta=beta)
         check_call(self.graph, views, beta=beta)
         threads = thread_count(threads)
+        if writes_nothing(given):
+            return new_output(self.graph, given) if out is None else out
+        if lacks_depth(given):
+            a, b = zeros_of_depth(self.graph, given)
+            views |= numpy_views(a, b, None, None)
+            given, alpha = problem_parameters(self.graph, views, beta=beta), 0.0
         if any(p.name == "workgroups" for p in self.graph.parameters.given):
             # Those that may wait for each other would keep more threads than processors busy.
             default = threads if self.waits == "mixed" else WORKGROUPS_PER_THREAD * threads

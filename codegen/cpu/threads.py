@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from coordgraph import LaunchError
+from coordgraph.given import whole
 
 __all__ = ["VARIABLE", "run_on_threads", "thread_count"]
 
@@ -33,6 +34,7 @@ def thread_count(threads: int | None) -> int:
             raise LaunchError(f"{VARIABLE}={text!r} is not a number of threads") from None
     if value is None:
         return os.cpu_count() or 1
+    value = whole(value, source, LaunchError)
     if not 1 <= value <= MOST_THREADS:
         raise LaunchError(f"{source} = {value} is outside 1..{MOST_THREADS}")
     return value

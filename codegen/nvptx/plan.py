@@ -17,7 +17,7 @@ from coordgraph.gemm import OFFSETS
 from coordgraph.integers import evaluate
 from coordgraph.tensors import Role, dtype
 
-__all__ = ["Loaded", "Plan", "Pointers"]
+__all__ = ["Depthless", "Idle", "Loaded", "Plan", "Pointers"]
 
 ARGUMENTS = ("A", "B", "C", "D", OFFSETS)
 """The tensors of a call, in its order."""
@@ -179,3 +179,32 @@ class Plan:
             for place, name, size, zeroed in self._work
         ]
         return self._buffers.put(owner, found)
+
+
+class Idle:
+    """No launch: D has no element that would be written. `shape` is D's."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+
+    def overlaps(self, pointers: Pointers) -> bool:
+        """Nothing is written."""
+        return False
+
+    def launch(self, pointers: Pointers, alpha: float, beta: float, stream: int) -> None:
+        """Leave D as it is."""
+
+
+class Depthless:
+    """Launches for k = 0: `plan` is for a k from 1 on, and finds A and B of zeros at `zeros`."""
+
+    def __init__(self, plan: Plan, zeros: int) -> None:
+        self.plan, self.zeros, self.shape = plan, zeros, plan.shape
+
+    def overlaps(self, pointers: Pointers) -> bool:
+        """True where D and another tensor that is not empty may share memory."""
+        return self.plan.overlaps((self.zeros, self.zeros, *pointers[2:]))
+
+    def launch(self, pointers: Pointers, alpha: float, beta: float, stream: int) -> None:
+        """D = beta·C; alpha would scale a sum of nothing."""
+        self.plan.launch((self.zeros, self.zeros, *pointers[2:]), 0.0, beta, stream)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from math import gcd
 from typing import Any
 from weakref import finalize
 
-from codegen.arrays import library, stream_handle
+from codegen.arrays import library, row_major, stream_handle
 from codegen.checks import LABELS, TensorView, check_call, number, problem_parameters
+from codegen.empty import extents, lacks_depth, operands_of_depth, writes_nothing
 from codegen.kernel import Kernel
 from codegen.nvptx.building import Builder, Variant
 from codegen.nvptx.driver import Device, allow_while_capturing, cuda, device, require_gpu
-from codegen.nvptx.plan import Loaded, Plan
+from codegen.nvptx.plan import Depthless, Idle, Loaded, Plan
 from codegen.nvptx.program import WIDEST, CudaProgram, Vectors
 from codegen.nvptx.tensormaps import ALIGNMENT, copy_engine_takes
 from codegen.nvptx.workspace import Workspaces
@@ -32,6 +34,8 @@ MOST_PLANS = 1024
 LOW_BITS = ALIGNMENT - 1
 """What of an address decides which code serves it."""
 NOTHING: tuple[Hashable, int] = (None, 0)
+ZEROS = "zeros"
+"""A buffer, and its owner."""
 PAIR = 2
 """Elements of C and D that lie side by side in a thread."""
 
@@ -70,7 +74,7 @@ class CudaKernel(Kernel):
         self._programs = self._builder.programs
         self._functions: dict[tuple[int, Variant], Loaded] = {}
         self._workspaces: dict[int, Workspaces] = {}
-        self._plans = Recent[Hashable, Plan](MOST_PLANS)
+        self._plans = Recent[Hashable, Plan | Idle | Depthless](MOST_PLANS)
         self._lock = threading.RLock()
         release = finalize(self, _release, self._functions, self._workspaces)
         release.atexit = False  # the driver frees everything with the process
@@ -153,7 +157,7 @@ class CudaKernel(Kernel):
         offsets: Any,
         beta: float,
         workgroups: int | None,
-    ) -> Plan:
+    ) -> Plan | Idle | Depthless:
         """Check a call in full; an `out` of None counts as one to be made, and well aligned.
 
         Raises:
@@ -167,12 +171,34 @@ class CudaKernel(Kernel):
         }
         given = problem_parameters(self.graph, views, beta=beta)
         check_call(self.graph, views, beta=beta)
+        if writes_nothing(given):
+            return Idle(extents(self.graph, "D", given))
         where = device(int(views["A"].device or 0))
         with self._lock:
-            loaded = self._load(where, self._variant(views, given))
-            values = loaded.parameters(given, workgroups)
             workspaces = self._workspaces.setdefault(where.ordinal, Workspaces(where))
-            return Plan(loaded, values, workspaces)
+            zeros = None
+            if lacks_depth(given):
+                views |= self._zeros(workspaces, given)
+                given, zeros = problem_parameters(self.graph, views, beta=beta), views["A"].pointer
+            loaded = self._load(where, self._variant(views, given))
+            plan = Plan(loaded, loaded.parameters(given, workgroups), workspaces)
+            return plan if zeros is None else Depthless(plan, zeros)
+
+    def _zeros(self, workspaces: Workspaces, given: Mapping[str, int]) -> dict[str, TensorView]:
+        """A and B of zeros, as deep as the copy engine takes at least.
+
+        They are in one place, which all streams share: nobody writes there again.
+        """
+        kind, where = self.graph.gemm.dtype, workspaces.device
+        depth = ALIGNMENT // dtype(kind).bytes
+        made = {
+            name: TensorView(0, shape, row_major(shape), kind, where.ordinal)
+            for name, shape in operands_of_depth(self.graph, given, depth).items()
+        }
+        size = max(view.bytes for view in made.values())
+        with where.current():
+            pointer = workspaces.get(ZEROS, ZEROS, size, zeroed=True)
+        return {name: replace(view, pointer=pointer) for name, view in made.items()}
 
     def _variant(self, views: Mapping[str, TensorView], given: Mapping[str, int]) -> Variant:
         """The fastest code that serves these tensors."""

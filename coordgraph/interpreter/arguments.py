@@ -12,6 +12,7 @@ import numpy.typing as npt
 from sympy import Integer, Symbol
 
 from coordgraph.errors import LaunchError, VerifyError
+from coordgraph.given import whole
 from coordgraph.integers import evaluate, to_text
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role, Tensor, dtype
@@ -48,7 +49,7 @@ def bind(
         LaunchError: an argument does not fit the graph.
     """
     arrays = _arrays(graph, inputs, c, beta, tables)
-    given = {name: int(value) for name, value in parameters.items()}
+    given = {name: whole(value, name, LaunchError) for name, value in parameters.items()}
     for tensor in graph.tensors:
         if tensor.name in arrays:
             _read_sizes(tensor, arrays[tensor.name], given)

@@ -153,8 +153,22 @@ class Trace:
 
     @cached_property
     def receives(self) -> tuple[Receive, ...]:
-        """All partials received: the fix-ups."""
+        """All partials received, those that a workgroup sent to itself too."""
         return self._all(Receive)
+
+    @cached_property
+    def fix_ups(self) -> tuple[Receive, ...]:
+        """The partials received from others.
+
+        In a reduce-scatter a workgroup takes its own piece back from the workspace, and of every
+        piece only what it finishes: with p pieces of a tile there are p·(p - 1) fix-ups, each of
+        about one p-th of a tile.
+        """
+        return tuple(
+            receive
+            for receive in self.receives
+            if self._senders.get((receive.slot, receive.turn)) != {receive.workgroup}
+        )
 
     @cached_property
     def epilogues(self) -> tuple[Finish, ...]:
@@ -196,14 +210,19 @@ class Trace:
 
     def wait_edges(self) -> frozenset[tuple[int, int]]:
         """(who waits, who signals) pairs."""
-        senders: dict[tuple[int, int], set[int]] = defaultdict(set)
-        for send in self.sends:
-            senders[send.slot, send.turn].add(send.workgroup)
         return frozenset(
             (receive.workgroup, sender)
             for receive in self.receives
-            for sender in senders[receive.slot, receive.turn]
+            for sender in self._senders.get((receive.slot, receive.turn), ())
         )
+
+    @cached_property
+    def _senders(self) -> Mapping[tuple[int, int], set[int]]:
+        """Who sends to a slot in a turn: one workgroup, unless the schedule is wrong."""
+        found: dict[tuple[int, int], set[int]] = defaultdict(set)
+        for send in self.sends:
+            found[send.slot, send.turn].add(send.workgroup)
+        return found
 
     def problems(self) -> tuple[str, ...]:
         """What is wrong with the schedule: coverage, epilogues, signals, workspace."""

@@ -29,7 +29,7 @@ class Constants:
         pairs, fours: clusters of 2 and of 4 workgroups that it holds at a time.
         estimated: scaled from another device, not measured.
         source: where the figures are from.
-        cache_bytes: of the L2 cache.
+        cache_bytes: of the L2 cache, a fact: operands that fit are there from one call to the next.
         clock: cycles a second while multiplying.
         shared_bytes: bytes a cycle that the tensor cores of an SM read from shared memory.
         twins: what multiplications take longer where two warpgroups have B as the left operand.
@@ -47,7 +47,7 @@ class Constants:
         lockstep: what reading takes longer where workgroups are all at the same depth.
         again: of the larger operand, what asking twice as often for it costs as if it were read.
         dram_seconds: until the first bytes come from memory.
-        l2_bytes: of the cache, as far as it is of use.
+        l2_bytes: of the same cache, fitted: what it keeps of A and B within a call.
         mixed_loss: the share of what others have read that streamed shares do not find there.
         launch_seconds: of a launch, where launches overlap.
         cluster_seconds: of one with clusters, besides.

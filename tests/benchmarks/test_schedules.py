@@ -57,6 +57,15 @@ def test_counts_of_closed_forms(tiles: int):
     assert in_two.utilisation == pytest.approx(ideal(2 * tiles, 132))
 
 
+@pytest.mark.parametrize("splits", [2, 3, 5])
+def test_nobody_receives_from_himself(splits: int):
+    """Every peer of a reduce-scatter adds up all pieces; its own comes from nobody else."""
+    owned = count(f"split-k{{splits={splits}}}", TILE, (256, 256, 4096), 132)
+    assert owned.fix_ups == 4 * (splits - 1)
+    everybody = f"split-k{{splits={splits},reduction=scatter}}"
+    assert count(everybody, TILE, (256, 256, 4096), 132).fix_ups == 4 * splits * (splits - 1)
+
+
 def test_the_workspace_is_that_of_the_kernel():
     for schedule in SCHEDULES:
         lowered = LowerToHopper()(Pipeline.parse(schedule)(Gemm("bf16").graph((128, 256, 64))))

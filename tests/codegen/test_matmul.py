@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,6 +98,21 @@ def test_clusters_are_refused_where_there_are_none():
         codegen.matmul(a, b, plan="64x64x64@c2x1 data-parallel")
     with pytest.raises(CodegenError, match="no pingpong consumers on cpu"):
         codegen.matmul(a, b, plan="64x128x64@pingpong data-parallel")
+
+
+def test_a_grid_is_refused_where_there_is_none_to_choose():
+    a, b = operands(4, 4, 4)
+    with pytest.raises(CodegenError, match="has no grid to choose; leave out 'on 5'"):
+        codegen.matmul(a, b, plan="16x16x16 data-parallel on 5")
+
+
+def test_clusters_need_rows_that_the_copy_engine_takes(fake: FakeDriver):
+    a, b, d = matrix(500, 333, A), matrix(333, 700, B), matrix(500, 700, D)
+    with pytest.raises(CodegenError, match="no clusters on sm_90a: rows or addresses of A and B"):
+        codegen.matmul(a, b, out=d, plan="256x256x64@c2x1 stream-k")
+    a, b, d = matrix(512, 64, A), matrix(64, 768, B), matrix(512, 768, D)
+    with pytest.raises(CodegenError, match="no clusters on sm_90a: "):
+        codegen.matmul(a, b, out=d, plan="250x256x64@c2x1 stream-k")
 
 
 def test_operands_must_fit():
@@ -203,7 +219,53 @@ def test_there_is_nothing_to_tune_on_the_cpu():
     assert np.array_equal(codegen.matmul(a, b, tune=True), a @ b)
 
 
-def test_explain_takes_sizes():
-    found = codegen.explain(2048, 2304, 8192, transpose_b=True, device="NVIDIA H200")
-    assert found.best.plan == rank(Gemm("bf16", None, 2048, 2304, 8192, False, True))[0].plan
-    assert "estimated" in str(codegen.explain(64, 64, 64, device="NVIDIA H100 SXM5"))
+@pytest.mark.parametrize("value", [5, [], {"tile": 3}, ("128x128x64", "data-parallel")])
+def test_what_is_no_plan(value: Any):
+    a, b = operands(4, 5, 6)
+    with pytest.raises(LaunchError, match=r"plan = .* is neither a Plan nor the text of one"):
+        codegen.matmul(a, b, plan=value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"transpose_a": "no"}, "transpose_a = 'no' is neither True nor False"),
+        ({"transpose_b": []}, r"transpose_b = \[\] is neither True nor False"),
+        ({"tune": "yes"}, "tune = 'yes' is neither True nor False"),
+        ({"tune": np.ones(2)}, "tune = .* is neither True nor False"),
+        ({"alpha": "x"}, "alpha = 'x' is not a number"),
+        ({"beta": None}, "beta = None is not a number"),
+        ({"beta": np.ones(2)}, "beta = .* is not a number"),
+        ({"out": 4}, "out is a int, this target takes numpy arrays"),
+        ({"c": [[1]], "beta": 1.0}, "c is a list, this target takes numpy arrays"),
+        ({"stream": "x"}, "the host has no streams"),
+    ],
+)
+def test_options_are_looked_at(options: dict[str, Any], words: str):
+    a, b = operands(4, 5, 6)
+    with pytest.raises(LaunchError, match=words):
+        codegen.matmul(a, b, **options)
+
+
+@pytest.mark.parametrize("value", [None, 5, [[1.0]], "a"])
+def test_what_is_no_array(value: Any):
+    with pytest.raises(LaunchError, match=r"a: a .* is no GPU array; .* for the CPU one of numpy"):
+        codegen.matmul(value, value)
+
+
+def test_numbers_of_numpy_are_numbers():
+    a, b = operands(4, 5, 6)
+    found = codegen.matmul(a, b, ones := np.ones((4, 5), np.float32), beta=np.float64(2))
+    assert np.array_equal(found, a @ b + 2 * ones)
+    assert np.array_equal(codegen.matmul(a.T, b, transpose_a=np.True_), a @ b)
+
+
+@pytest.mark.parametrize("value", ["x", None, []])
+def test_what_is_no_stream(fake: FakeDriver, value: Any):
+    a, b, d = matrix(64, 64, A), matrix(64, 64, B), matrix(64, 64, D)
+    if value is None:
+        assert codegen.matmul(a, b, out=d, stream=value) is d
+        return
+    with pytest.raises(LaunchError, match=r"stream = .* is no stream of PyTorch"):
+        codegen.matmul(a, b, out=d, stream=value)
+    assert fake.launches == []

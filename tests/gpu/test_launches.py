@@ -217,7 +217,7 @@ Bad = Callable[[Any, Any, Any], tuple[tuple[Any, ...], dict[str, Any]]]
 BAD: dict[str, tuple[Bad, str]] = {
     "k differs": (lambda a, b, c: ((a[:, :40].contiguous(), b), {}), "k would be 40 and 64"),
     "a vector": (lambda a, b, c: ((a[0], b), {}), "a matrix is needed"),
-    "empty": (lambda a, b, c: ((a[:0], b), {}), "is empty"),
+    "no rows": (lambda a, b, c: ((a[:0], b), {}), "out is 64x64, 0x64 is needed"),
     "another type": (lambda a, b, c: ((a.half(), b), {}), "a holds f16"),
     "no such type": (lambda a, b, c: ((a.int(), b), {}), "a holds i32"),
     "host memory": (lambda a, b, c: ((a.cpu(), b), {}), "lies on 'cpu'"),

@@ -108,6 +108,7 @@ def test_more_peers_than_shares():
     found = trace(graph, parameters(graph, problem))
     assert {e.workgroup for e in found.stores} == {0, 1, 2, 3}
     assert Counter(r.workgroup for r in found.receives) == dict.fromkeys(range(6), 6)
+    assert Counter(r.workgroup for r in found.fix_ups) == dict.fromkeys(range(6), 5)
     run(graph, problem, Shuffled(0))
 
 

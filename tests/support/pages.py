@@ -2,7 +2,8 @@
 
 - `python` blocks of a page share a namespace. What one prints is the `text` block right after it.
   One that is marked `<!-- gpu -->` is only parsed where there is no GPU, and one that lies in a
-  comment (`<!-- python … -->`) is run but not shown.
+  comment (`<!-- python … -->`) is run but not shown. It may make what generated blocks draw, but
+  nothing that a block which is shown needs: readers paste those alone.
 - `mermaid` blocks marked `<!-- generated: EXPRESSION -->` are the value of the expression there.
 - `sh` blocks: lines that begin with `coordgraph` are run; `make` must name a target.
 """
@@ -45,6 +46,11 @@ class Block:
     def hidden(self) -> bool:
         """Run but not shown."""
         return self.mark == "hidden"
+
+    @property
+    def generated(self) -> bool:
+        """The value of an expression."""
+        return self.mark.startswith("generated:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +109,7 @@ class Page:
         gpu: run what needs a GPU; else it is only parsed.
         command: runs a `coordgraph` command and returns what it printed, or None to leave them.
         targets: of the Makefile.
+        shown_only: leave hidden blocks out, and diagrams, which may be made of what they define.
     """
 
     def __init__(
@@ -112,10 +119,13 @@ class Page:
         gpu: bool = False,
         command: Callable[[list[str]], str] | None = None,
         targets: frozenset[str] = frozenset(),
+        shown_only: bool = False,
     ) -> None:
         self.path, self.gpu, self.command, self.targets = path, gpu, command, targets
         self.source = path.read_text(encoding="utf-8")
         self.blocks = read_blocks(self.source)
+        if shown_only:
+            self.blocks = [b for b in self.blocks if not (b.hidden or b.generated)]
         self.differences: list[Difference] = []
 
     def run(self) -> None:
@@ -153,7 +163,7 @@ class Page:
                     output = self._python(block, namespace)
                 case "sh":
                     output = self._shell(block)
-                case "mermaid" if block.mark.startswith("generated:"):
+                case "mermaid" if block.generated:
                     made = eval(block.mark.removeprefix("generated:").strip(), namespace)
                     self._compare(block, made)
                 case "text":

@@ -61,6 +61,13 @@ def test_a_good_page_has_no_differences(tmp_path: Path):
     assert made.updated() == GOOD
 
 
+def test_a_block_that_is_shown_and_needs_a_hidden_one_is_found(tmp_path: Path):
+    with pytest.raises(NameError, match="hidden"):
+        page(tmp_path, GOOD, shown_only=True)
+    alone = GOOD.replace("hidden + 1", "3").replace("a{x}", "a{hidden}")
+    assert page(tmp_path, alone, shown_only=True).differences == []
+
+
 @pytest.mark.parametrize("change", [("\n3\n", "\n4\n"), ("\n  a3\n", "\n  a4\n  b\n")])
 def test_differences_are_seen_and_mended(tmp_path: Path, change: tuple[str, str]):
     made = page(tmp_path, GOOD.replace(*change))

@@ -1,0 +1,154 @@
+"""`codegen.explain` says what `codegen.matmul` does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import codegen
+from codegen import dispatch, situation, tuning
+from codegen.explaining import ByRule
+from codegen.nvptx import driver
+from coordgraph import CodegenError, Gemm, VerifyError
+from passes.choosing import Explanation, Plan, choices, rank
+from tests.codegen.nvptx.fake_driver import CONTEXT, install, matrix
+
+A, B, D = 1 << 30, 2 << 30, 3 << 30
+H200 = driver.Device(0, "NVIDIA H200", "sm_90a", 132, CONTEXT)
+A100 = driver.Device(0, "NVIDIA A100-SXM4-80GB", "sm_80", 108, CONTEXT)
+
+
+class Chosen(Exception):
+    """Instead of a kernel: the plan that one would be made for."""
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No GPU, and no kernel is compiled."""
+    monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
+    monkeypatch.setattr(driver, "unavailable", lambda: "the test says so")
+
+    def compile_plan(plan: Plan, *_: Any, **__: Any) -> Any:
+        raise Chosen(plan)
+
+    monkeypatch.setattr(dispatch, "compile_plan", compile_plan)
+    dispatch.forget()
+    tuning.forget()
+    yield
+    dispatch.forget()
+    tuning.forget()
+
+
+def here(monkeypatch: pytest.MonkeyPatch, device: driver.Device) -> None:
+    """Put a GPU into this machine."""
+    install(monkeypatch)
+    monkeypatch.setattr(driver, "device", lambda ordinal=0: device)
+    monkeypatch.setattr(driver, "device_count", lambda: 1)
+    monkeypatch.setattr(tuning, "remembered", lambda _: None)
+
+
+def multiplied(*arrays: Any, **options: Any) -> Plan:
+    """The plan that `matmul` takes."""
+    with pytest.raises(Chosen) as caught:
+        codegen.matmul(*arrays, **options)
+    return caught.value.args[0]
+
+
+@pytest.mark.parametrize("device", [H200, A100], ids=lambda device: device.name)
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("size", [(2048, 2304, 8192), (512, 511, 512), (511, 512, 513), (8, 8, 8)])
+def test_a_gpu(
+    device: driver.Device, size: tuple[int, int, int], turned: bool, monkeypatch: pytest.MonkeyPatch
+):
+    here(monkeypatch, device)
+    m, n, k = size
+    a, b = matrix(m, k, A), matrix(n, k, B) if turned else matrix(k, n, B)
+    plan = multiplied(a, b, out=matrix(m, n, D), transpose_b=turned)
+    for name in (None, device.name):
+        found = codegen.explain(m, n, k, transpose_b=turned, device=name)
+        assert found.best.plan == plan
+    aligned = k % 8 == 0 and (turned or n % 8 == 0)
+    assert isinstance(found, Explanation if aligned and device is H200 else ByRule)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("size", [(500, 400, 300), (3, 5, 7)])
+def test_the_cpu(kind: type, size: tuple[int, int, int]):
+    m, n, k = size
+    found = codegen.explain(m, n, k, np.dtype(kind).name, device="cpu")
+    assert found.best.plan == multiplied(np.ones((m, k), kind), np.ones((k, n), kind))
+    assert "numpy arrays are multiplied on the CPU" in str(found)
+    if kind is not np.float16:
+        assert codegen.explain(m, n, k, np.dtype(kind).name) == found
+
+
+def test_without_a_gpu_the_measured_one_is_meant():
+    found = codegen.explain(2048, 2304, 8192, transpose_b=True)
+    assert found.best.plan == rank(Gemm("bf16", None, 2048, 2304, 8192, False, True))[0].plan
+    assert str(found) == str(
+        codegen.explain(2048, 2304, 8192, transpose_b=True, device="NVIDIA H200")
+    )
+    assert "measured" in str(found)
+
+
+def test_rows_of_odd_length():
+    found = codegen.explain(512, 511, 512)
+    assert isinstance(found, ByRule)
+    assert "Rows of b have 1022 bytes" in str(found)
+    assert "16 tiles for 132 SMs" in str(found)
+    assert found.rows() == [["plan"], [str(found.plan)]]
+    assert found.as_data()["plans"][0]["plan"] == str(found.plan)
+    assert found.as_data()["device"] == "NVIDIA H200"
+
+
+@pytest.mark.parametrize("kinds", [("f32", None), ("f64", None), ("bf16", "f64")])
+def test_what_gpus_do_not_multiply(kinds: tuple[str, str | None], monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(CodegenError, match=r"no code for it on NVIDIA H200: .* not f"):
+        codegen.explain(512, 512, 512, *kinds, device="NVIDIA H200")
+    here(monkeypatch, H200)
+    monkeypatch.setattr(dispatch, "compile_plan", situation.compile_plan)
+    a, b, d = (matrix(512, 512, at, kinds[0]) for at in (A, B, D))
+    with pytest.raises(CodegenError, match="not f"):
+        codegen.matmul(a, b, out=replace(d, dtype=kinds[1] or kinds[0]))
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H100 SXM5", "", "gpu", 5, []])
+def test_unknown_devices_are_refused(name: Any, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(CodegenError, match=r"device = .* is not .* 'cpu'"):
+        codegen.explain(512, 512, 512, device=name)
+    here(monkeypatch, A100)
+    if name == "gpu":
+        with pytest.raises(CodegenError, match="'cpu', 'NVIDIA A100-SXM4-80GB', 'NVIDIA H200'"):
+            codegen.explain(512, 512, 512, device=name)
+
+
+def test_a_gpu_that_is_too_old_is_none(monkeypatch: pytest.MonkeyPatch):
+    def device(ordinal: int = 0) -> driver.Device:
+        raise CodegenError("too old")
+
+    monkeypatch.setattr(driver, "device_count", lambda: 1)
+    monkeypatch.setattr(driver, "device", device)
+    assert codegen.explain(512, 512, 512) == codegen.explain(512, 512, 512, device="NVIDIA H200")
+
+
+@pytest.mark.parametrize("count", [0, "x", 2.5])
+def test_counts(count: Any):
+    with pytest.raises(VerifyError, match="count = "):
+        codegen.explain(512, 512, 512, count=count)
+
+
+@pytest.mark.parametrize("size", [(16, 6144, 4096), (2048, 2304, 8192), (4096, 4096, 4096)])
+def test_plans_read_back(size: tuple[int, int, int]):
+    """What is printed can be given to `matmul` and to `coordgraph run --plan`."""
+    problem = Gemm("bf16", None, *size)
+    plans = {choice.plan for choice in choices(problem)} | {c.plan for c in rank(problem)}
+    plans |= {codegen.explain(*size, device="cpu").best.plan, codegen.explain(5, 5, 5).best.plan}
+    assert len(plans) > 20
+    for plan in plans:
+        assert Plan.parse(str(plan)) == plan
+        assert str(Plan.parse(str(plan))) == str(plan)
