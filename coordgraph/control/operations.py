@@ -160,12 +160,13 @@ class If(Operation):
 
 @dataclass(frozen=True)
 class Inside(Operation):
-    """The body, only where none of the indices along `dims` is padding: where their guards hold."""
+    """The body where none of the indices along `dims` is padding: their guards hold. Else `orelse`."""
 
     dims: tuple[str, ...]
     body: Body = ()
+    orelse: Body = ()
 
-    BODIES = ("body",)
+    BODIES = ("body", "orelse")
     ROLES = ("dims",)
 
 

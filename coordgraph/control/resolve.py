@@ -78,15 +78,11 @@ def resolve(body: Body, scope: Scoped) -> tuple[Node, ...]:
             case For():
                 loop, inside = scope.enter_for(op)
                 nodes.append(Node(op, scope, resolve(op.body, inside), loop=loop))
-            case If():
-                condition = scope.resolve_condition(op.condition)
+            case If() | Inside():
+                condition = scope.condition(op)
                 yes = resolve(op.body, scope.enter_if(condition))
                 no = resolve(op.orelse, scope.enter_if(~condition))
                 nodes.append(Node(op, scope, yes, no, condition=condition))
-            case Inside():
-                condition = scope.reverse(*op.dims).guard
-                inside = resolve(op.body, scope.enter_if(condition))
-                nodes.append(Node(op, scope, inside, condition=condition))
             case SetCoordinate():
                 value, inside = scope.enter_set(op)
                 nodes.append(Node(op, scope, resolve(op.body, inside), value=value))

@@ -15,7 +15,7 @@ from sympy.core.basic import Basic
 from sympy.logic.boolalg import And, Boolean
 
 from coordgraph.control.asynchronous import Counter
-from coordgraph.control.operations import Assign, For, Locate, SetCoordinate
+from coordgraph.control.operations import Assign, For, If, Inside, Locate, SetCoordinate
 from coordgraph.coordinates.graph import CoordinateGraph
 from coordgraph.coordinates.rules import simplify_condition
 from coordgraph.coordinates.traverse import Direction, Solution, solve
@@ -70,6 +70,12 @@ class Scoped:
     def resolve_condition(self, condition: Boolean) -> Boolean:
         """The same for a condition; `true` or `false` where it is decided."""
         return simplify_condition(self._put_in(condition), self.ranges)
+
+    def condition(self, op: If | Inside) -> Boolean:
+        """When the first body of a branch is taken; `true` or `false` where it is decided."""
+        if isinstance(op, Inside):
+            return self.reverse(*op.dims).guard
+        return self.resolve_condition(op.condition)
 
     def enter_for(self, op: For) -> tuple[Loop, Scoped]:
         """The loop to run and the scope of its body.

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from sympy import Expr, Integer, Symbol
 from sympy.core.basic import Basic
-from sympy.logic.boolalg import And, Boolean, false, true
+from sympy.logic.boolalg import And, false, true
 
 from coordgraph.control.asynchronous import Advance, Counter
 from coordgraph.control.operations import (
@@ -22,8 +22,8 @@ from coordgraph.control.operations import (
     Epilogue,
     For,
     If,
-    Inside,
     InitAccumulator,
+    Inside,
     Kernel,
     LoadTile,
     Locate,
@@ -102,12 +102,8 @@ class _Writer:
                     value, scope = scope.assign(op)
                     seen = _without(seen, op.symbol)
                     yield f"uint {identifier(op.name)} = {to_c(value)};"
-                case If():
-                    condition = scope.resolve_condition(op.condition)
-                    yield from self._branch(condition, op.body, op.orelse, scope, seen)
-                case Inside():
-                    guard = scope.reverse(*op.dims).guard
-                    yield from self._branch(guard, op.body, (), scope, seen)
+                case If() | Inside():
+                    yield from self._branch(op, scope, seen)
                 case For():
                     yield from self._for(op, scope, seen)
                 case Counter():
@@ -162,17 +158,16 @@ class _Writer:
         assignment = f"uint {identifier(op.dim)} = {to_c(value)};"
         yield from _braces([assignment, *self.body(op.body, inside, seen)])
 
-    def _branch(
-        self, condition: Boolean, yes: Body, no: Body, scope: Scoped, seen: dict[str, Expr]
-    ) -> Iterator[str]:
+    def _branch(self, op: If | Inside, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
+        condition = scope.condition(op)
         if condition in (true, false):  # decided by the sizes
-            yield from self.body(yes if condition == true else no, scope, seen)
+            yield from self.body(op.body if condition == true else op.orelse, scope, seen)
             return
         yield f"if ({to_c(condition)})"
-        yield from _braces(self.body(yes, scope.enter_if(condition), seen))
-        if no:
+        yield from _braces(self.body(op.body, scope.enter_if(condition), seen))
+        if op.orelse:
             yield "else"
-            yield from _braces(self.body(no, scope, seen))
+            yield from _braces(self.body(op.orelse, scope, seen))
 
     def _tile_numbers(
         self, ops: Iterable[LoadTile | Epilogue | StoreTile], scope: Scoped, seen: dict[str, Expr]

@@ -20,6 +20,7 @@ from coordgraph.control.operations import (
     For,
     If,
     InitAccumulator,
+    Inside,
     LoadTile,
     Locate,
     MultiplyAccumulate,
@@ -151,8 +152,8 @@ class _Lowering:
                     case Locate():
                         _, inside = scope.enter_locate(op)
                         yield op.with_body(*self.body(op.body, inside))
-                    case If():
-                        condition = scope.resolve_condition(op.condition)
+                    case If() | Inside():
+                        condition = scope.condition(op)
                         yes = tuple(self.body(op.body, scope.enter_if(condition)))
                         no = tuple(self.body(op.orelse, scope.enter_if(~condition)))
                         yield replace(op, body=yes, orelse=no)

@@ -181,24 +181,10 @@ class Role:
     def _run(self, node: Node) -> Agent:
         symbol = self.machine.graph.coordinates.symbol
         match node.op:
-            case For(unroll=True, dim=dim) if not (
-                dim.startswith(BATCH) or any(isinstance(n.op, EACH) for n in node.walk())
-            ):
-                assert node.loop is not None  # the first of a product's parts stands for all
-                with self.binding(node.loop.symbol, self.value(node.loop.start)):
-                    yield from self.run(node.body)
             case For():
-                assert node.loop is not None
-                index, stop = self.value(node.loop.start), self.value(node.loop.stop)
-                while index < stop:
-                    with self.binding(node.loop.symbol, index):
-                        yield from self.run(node.body)
-                        index += self.value(node.loop.step)
-            case If():
+                yield from self._for(node, node.op)
+            case If() | Inside():
                 yield from self._if(node)
-            case Inside():
-                if self.value(node.condition):
-                    yield from self.run(node.body)
             case Locate(dims=dims):
                 for dim, value in zip(dims, node.values, strict=True):
                     self.env[symbol(dim)] = self.value(value)
@@ -220,6 +206,18 @@ class Role:
                     handler = getattr(self, f"do_{node.op.kind}", None)
                     if handler is not None:
                         yield from handler(node, node.op) or ()
+
+    def _for(self, node: Node, op: For) -> Agent:
+        loop = node.loop
+        assert loop is not None
+        index, stop = self.value(loop.start), self.value(loop.stop)
+        each = op.dim.startswith(BATCH) or any(isinstance(n.op, EACH) for n in node.walk())
+        while index < stop:
+            with self.binding(loop.symbol, index):
+                yield from self.run(node.body)
+                index += self.value(loop.step)
+            if op.unroll and not each:
+                return  # the first of a product's parts stands for all
 
     def _if(self, node: Node) -> Agent:
         condition, workitem = node.condition, index_symbol("workitem")
