@@ -28,6 +28,7 @@ from coordgraph.control.operations import (
     For,
     If,
     LoadTile,
+    Locate,
     Scope,
     SetCoordinate,
 )
@@ -176,7 +177,7 @@ class LowerToHopper(Pass):
         alone = MOST_ALONE
         if self.reads_c:
             kind = dtype(graph.gemm.out_dtype or graph.gemm.dtype)
-            by_pairs = self._by_boxes(graph) and not swapped
+            by_pairs = self._by_boxes and not swapped
             alone = MOST_ALONE_BESIDE_C[kind.bytes] if by_pairs else MOST_ALONE_BY_ELEMENTS
         return Division(tiling, self._cluster, swapped, alone, turns)
 
@@ -199,14 +200,15 @@ class LowerToHopper(Pass):
     def _cluster(self) -> tuple[int, int, int]:
         return self.cluster_m, self.cluster_n, self.cluster_k
 
-    def _by_boxes(self, graph: KernelGraph) -> bool:
-        """The copy engine may store D. It cannot cut a box where a group of rows ends."""
-        return self.vector == CHUNK and not graph.gemm.grouped
+    @property
+    def _by_boxes(self) -> bool:
+        """The copy engine may store D."""
+        return self.vector == CHUNK
 
     def _stores(self, graph: KernelGraph, divisions: Sequence[Division]) -> tuple[BoxedStore, ...]:
         """D's ways through shared memory, if it goes there."""
         kind = graph.gemm.out_dtype or graph.gemm.dtype
-        if not self._by_boxes(graph) or dtype(kind).bytes != 2:
+        if not self._by_boxes or dtype(kind).bytes != 2:
             return ()
 
         def score(stores: tuple[BoxedStore, ...]) -> tuple[int, int]:
@@ -214,7 +216,9 @@ class LowerToHopper(Pass):
             enough = min(stages, self.stages or ENOUGH_STAGES[self.consumers])
             return enough, sum(store.slots for store in stores)
 
-        return max(BoxedStore.all(divisions, matrix(graph.gemm, "D")), key=score)
+        located = tuple(dim for op in graph.control.of_kind(Locate) for dim in op.dims)
+        every = BoxedStore.all(divisions, matrix(graph.gemm, "D"), tuple(dict.fromkeys(located)))
+        return max(every, key=score)
 
     def _stages(self, graph: KernelGraph, divisions: Sequence[Division]) -> int:
         """Stages of the ring."""
