@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,10 +21,12 @@ from sympy import Symbol
 from coordgraph import KernelGraph
 from coordgraph.control import asynchronous as ops
 from coordgraph.control import lowered as elements
-from coordgraph.control.operations import Assign, For, If, Operation, SetCoordinate
+from coordgraph.control.operations import Assign, For, If, Locate, Operation, SetCoordinate
 from coordgraph.control.resolve import Node, resolve
 from coordgraph.coordinates.dimensions import Shared, Workitem
+from coordgraph.gemm import OFFSETS
 from coordgraph.integers import evaluate, index_symbol
+from tests.codegen.nvptx.hopper_slots import Slots
 
 __all__ = ["Deadlock", "Hopper"]
 
@@ -33,7 +35,7 @@ PLAYED = 32
 """Workitems of a warpgroup that are played: those that do something for all."""
 CLUSTER = ("cluster.m", "cluster.n", "cluster.k")
 ORDER = "barrier.order"
-EACH = (ops.CopyBox, ops.Advance)
+EACH = (ops.CopyBox, ops.Advance, ops.StoreBox)
 """What loops that are written out do once for every part."""
 BATCH, SHARE = "partial.batch", index_symbol("fixup.share")
 Ready = Callable[[], bool]
@@ -114,16 +116,28 @@ class Hopper:
         sizes: m, n, k and, where the graph has them, workgroups.
         resident: clusters that are there at a time; others begin in order, as there is room.
         seed: of the order in which agents go on.
+        offsets: where groups of rows begin, and where the last one ends, if there are any.
     """
 
     def __init__(
-        self, graph: KernelGraph, sizes: Mapping[str, int], *, resident: int, seed: int
+        self,
+        graph: KernelGraph,
+        sizes: Mapping[str, int],
+        *,
+        resident: int,
+        seed: int,
+        offsets: Sequence[int] | None = None,
     ) -> None:
         self.graph, self.chance, self.resident = graph, random.Random(seed), resident
         given = {p.name for p in graph.parameters.given}
         known = {**sizes, "read_c": 0}
-        values = graph.parameters.evaluate({k: v for k, v in known.items() if k in given})
-        self.parameters = {p.symbol: values[p.name] for p in graph.parameters.items}
+        tables = {} if offsets is None else {OFFSETS: offsets}
+        values = graph.parameters.launch(
+            {k: v for k, v in known.items() if k in given}, tables
+        )
+        named = (*graph.parameters.items, *graph.parameters.tables)
+        self.parameters: dict[Symbol, Any] = {p.symbol: values[p.name] for p in named}
+        self.offsets = offsets
         size = graph.coordinates[graph.workgroup.id].size
         assert size is not None
         self.grid = int(evaluate(size, self.parameters))
@@ -144,6 +158,8 @@ class Hopper:
         """Whose sums were stored there."""
         self.finished: Counter[tuple[int, int, int]] = Counter()
         """Shares of a tile that each workgroup, rank and warpgroup has finished."""
+        self.boxes: dict[Place, str] = {}
+        """Of D, and who stored them: the copy engine, or workitems by rows."""
         self.epilogues: list[tuple[int, int, int]] = []
         """Workgroup, rank and warpgroup of everything stored."""
         self.memory: dict[int, list[Workgroup]] = {}
@@ -216,6 +232,7 @@ class Role:
         self.acquired: set[int] = set()
         """Flags that all workitems have."""
         self.read: set[tuple[int, int]] = set()
+        self.slots = Slots()
         self.own.reading[warpgroup] = deque()
 
     @property
@@ -263,6 +280,10 @@ class Role:
             case SetCoordinate(dim=dim) if node.value is not None:
                 with self.binding(symbol(dim), self.value(node.value)):
                     yield from self.run(node.body)
+            case Locate(dims=dims):
+                for dim, value in zip(dims, node.values, strict=True):
+                    self.env[symbol(dim)] = self.value(value)
+                yield from self.run(node.body)
             case ops.Counter(dim=dim):
                 with self.binding(symbol(dim), 0):
                     yield from self.run(node.body)
@@ -481,10 +502,42 @@ class Role:
             self.machine.partials[place] = self.sum
         elif op.destination == "D":
             self._store(node, op.fragment)
+        elif op.destination.endswith("D.shared"):
+            self.slots.fill(self.place(node, op.destination))
+
+    def do_WaitStores(self, node: Node, op: ops.WaitStores) -> None:
+        self.slots.wait(op.pending)
+
+    def do_CommitStores(self, node: Node, op: ops.CommitStores) -> None:
+        self.slots.commit()
 
     def do_StoreBox(self, node: Node, op: ops.StoreBox) -> None:
-        tile, _, _ = op.source.removesuffix("D.shared").partition(".")
-        self._store(node, tile or "acc")
+        self.slots.take(self.place(node, op.source), later=True)
+        row, end = self.place(node, "D.0"), self._end()
+        assert end is None or row + op.box[1] <= end, "the copy engine writes to the next group"
+        self._box(node, op.source, "engine")
+
+    def do_CopyElements(self, node: Node, op: elements.CopyElements) -> None:
+        self.slots.take(self.place(node, op.source), later=False)
+        row, end = self.place(node, "D.0"), self._end()
+        rows = self.machine.graph.coordinates["store.copy.row"].fixed_size
+        assert end is not None
+        assert row + rows > end, "the copy engine could have stored this"
+        if row < end:
+            self._box(node, op.source, "rows")
+
+    def _end(self) -> int | None:
+        """Where the group of the tile at hand ends, if there are groups."""
+        offsets = self.machine.offsets
+        return None if offsets is None else offsets[self.env[index_symbol("group")] + 1]
+
+    def _box(self, node: Node, source: str, who: str) -> None:
+        """A box of D; the first one of a tile stands for all where sums are looked at."""
+        place, tile = (self.place(node, "D.0"), self.place(node, "D.1")), source[: -len("D.shared")]
+        assert place not in self.machine.boxes, "a box is stored twice"
+        self.machine.boxes[place] = who
+        if all(self.env[index_symbol(f"{tile}store.{dim}")] == 0 for dim in ("m", "box")):
+            self._store(node, tile.removesuffix(".") or "acc")
 
     def _store(self, node: Node, accumulator: str) -> None:
         place = self.place(node, "D.0"), self.place(node, "D.1")
