@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sympy import And, Expr, Integer, Lt
+from sympy import Expr, Integer, Lt
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.control.lowered import CopyElements
@@ -58,7 +58,7 @@ def cuts(
     return found
 
 
-def holds(graph: CoordinateGraph, guard: Boolean, known: Mapping[str, Expr]) -> Boolean:
+def holds(graph: CoordinateGraph, guard: Boolean, known: Mapping[str, Expr | int]) -> Boolean:
     """A guard at some place: its coordinates replaced by what they are there."""
     read = [d.id for d in graph if d.symbol in guard.free_symbols]
     values = graph.reverse(known, read)

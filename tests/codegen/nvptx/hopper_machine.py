@@ -132,9 +132,7 @@ class Hopper:
         given = {p.name for p in graph.parameters.given}
         known = {**sizes, "read_c": 0}
         tables = {} if offsets is None else {OFFSETS: offsets}
-        values = graph.parameters.launch(
-            {k: v for k, v in known.items() if k in given}, tables
-        )
+        values = graph.parameters.launch({k: v for k, v in known.items() if k in given}, tables)
         named = (*graph.parameters.items, *graph.parameters.tables)
         self.parameters: dict[Symbol, Any] = {p.symbol: values[p.name] for p in named}
         self.offsets = offsets
@@ -280,22 +278,22 @@ class Role:
             case SetCoordinate(dim=dim) if node.value is not None:
                 with self.binding(symbol(dim), self.value(node.value)):
                     yield from self.run(node.body)
-            case Locate(dims=dims):
-                for dim, value in zip(dims, node.values, strict=True):
-                    self.env[symbol(dim)] = self.value(value)
-                yield from self.run(node.body)
             case ops.Counter(dim=dim):
                 with self.binding(symbol(dim), 0):
                     yield from self.run(node.body)
             case ops.Advance(dim=dim, by=by):
                 self.env[symbol(dim)] += self.value(node.scope.resolve(by))
             case _:
-                if node.body:
+                handler = getattr(self, f"do_{node.op.kind}", None)
+                if handler is not None:
+                    yield from handler(node, node.op) or ()
+                elif node.body:
                     yield from self.run(node.body)
-                else:
-                    handler = getattr(self, f"do_{node.op.kind}", None)
-                    if handler is not None:
-                        yield from handler(node, node.op) or ()
+
+    def do_Locate(self, node: Node, op: Locate) -> Agent:
+        for dim, value in zip(op.dims, node.values, strict=True):
+            self.env[self.machine.graph.coordinates.symbol(dim)] = self.value(value)
+        yield from self.run(node.body)
 
     def _if(self, node: Node) -> Agent:
         condition, workitem = node.condition, index_symbol("workitem")
