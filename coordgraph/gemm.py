@@ -39,8 +39,10 @@ if TYPE_CHECKING:
 
 __all__ = ["MOST_GROUPS", "OFFSETS", "Gemm", "stride_of"]
 
-MOST_GROUPS = 1023
-"""What a GPU's shared memory has room for beside the tiles: tables have one entry more."""
+MOST_GROUPS = 511
+"""What a GPU's shared memory has room for beside tiles and D's slots: tables have one entry more.
+
+On Hopper four stages of 128 x 256 x 64 and two slots for each warpgroup leave 3 KiB."""
 MOST_ROWS = 2**30
 """Of all groups together: half of what an index holds, since a group's last tile may reach over."""
 LARGEST_STRIDE = 2**40

@@ -276,6 +276,10 @@ class CudaWalker(FragmentWalker):
     def _copy(
         self, source: ir.Value, target: ir.Value, inside: Any, size: int, op: ops.CopyElements
     ) -> None:
+        if size == WIDEST_COPY and inside is True and not op.asynchronous:
+            whole = self.builder.load(source, typ=ir.VectorType(I32, WIDEST_COPY // 4), align=size)
+            self.builder.store(whole, target, align=size)
+            return
         inside = ir.Constant(I1, int(inside)) if isinstance(inside, bool) else inside
         if op.asynchronous and size >= 4:
             read = self.builder.select(inside, ir.Constant(I32, size), ir.Constant(I32, 0))

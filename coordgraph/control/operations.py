@@ -160,7 +160,7 @@ class If(Operation):
 
 @dataclass(frozen=True)
 class Inside(Operation):
-    """The body where none of the indices along `dims` is padding: their guards hold. Else `orelse`."""
+    """One of two bodies: where no index along `dims` is padding (guards hold), or where one is."""
 
     dims: tuple[str, ...]
     body: Body = ()

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 import codegen
+from codegen.nvptx.driver import device
 from coordgraph import Gemm
 from passes import Pipeline
+from passes.lowering import LowerToHopper
 from tests.gpu.kernels import check, torch_type
 
 torch = pytest.importorskip("torch")
@@ -86,6 +88,47 @@ def test_groups(schedule: str, tile: tuple[int, int, int], target: str):
         d = poisoned(rows, n)
         made(a, b, c, out=d, alpha=0.5, beta=2.0, offsets=given)
         check_groups(d, a, b, offsets, c, alpha=0.5, beta=2.0)
+
+
+ENDS = (0, 1, 63, 64, 65, 127, 128, 129, 0, 192, 256, 300, 48, 96, 0, 512, 17)
+"""Rows of groups: none, boxes and tiles exactly, a row less and a row more."""
+HOPPER = (
+    ((128, 256, 64), LowerToHopper()),
+    ((128, 128, 64), LowerToHopper()),
+    ((256, 128, 64), LowerToHopper(cluster_m=2)),
+    ((128, 256, 64), LowerToHopper(cluster_n=2)),
+    ((64, 64, 256), LowerToHopper(cluster_k=4)),
+    ((48, 128, 64), LowerToHopper()),
+    ((128, 48, 64), LowerToHopper()),
+    ((128, 128, 64), LowerToHopper(consumers="pingpong")),
+    ((64, 256, 64), LowerToHopper(consumers="pingpong")),
+)
+
+
+@pytest.mark.parametrize(("tile", "lowering"), HOPPER, ids=str)
+@pytest.mark.parametrize("schedule", [SCHEDULES[0], SCHEDULES[2], SCHEDULES[5]])
+def test_boxes_end_where_groups_do(
+    schedule: str, tile: tuple[int, int, int], lowering: LowerToHopper
+):
+    """All groups at once, then each alone: what lies around it stays as it was."""
+    if device(0).architecture != "sm_90a":
+        pytest.skip(f"these kernels are for sm_90a, this is {device(0).architecture}")
+    gemm = Gemm(grouped=True, transpose_b=True)
+    made = codegen.compile(Pipeline.parse(schedule)(gemm.graph(tile)), "sm_90a", lowering=lowering)
+    offsets = list(accumulate([5, *ENDS]))
+    n, k, rows = 520, 640, offsets[-1] + 130
+    a, b, c = normal(rows, k), normal(len(ENDS), n, k), normal(rows, n)
+    d = poisoned(rows, n)
+    made(a, b, out=d, offsets=on_device(offsets))
+    check_groups(d, a, b, offsets)
+    d = poisoned(rows, n)
+    made(a, b, c, out=d, alpha=0.5, beta=2.0, offsets=on_device(offsets))
+    check_groups(d, a, b, offsets, c, alpha=0.5, beta=2.0)
+    # Side by side, a group's tile might mend what another has spoilt.
+    for group, (begin, end) in enumerate(pairwise(offsets)):
+        d = poisoned(rows, n)
+        made(a, b[group : group + 1], out=d, offsets=on_device([begin, end]))
+        check_groups(d, a, b[group : group + 1], [begin, end])
 
 
 @pytest.mark.parametrize("target", TARGETS)

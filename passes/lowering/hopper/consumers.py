@@ -25,6 +25,7 @@ from coordgraph.control.operations import (
     For,
     If,
     InitAccumulator,
+    Locate,
     Operation,
     ReceivePartial,
     SendPartial,
@@ -39,7 +40,7 @@ from passes.lowering.hopper.partials import Fixup
 from passes.lowering.hopper.ring import EMPTY, FULL, PHASE, STEP
 from passes.lowering.hopper.scatter import scatter
 from passes.lowering.hopper.tiles import DividedTile
-from passes.lowering.hopper.turns import Turns
+from passes.lowering.hopper.turns import Turns, multiplies
 from passes.lowering.hopper.warpgroups import ClusterSum, add_accumulator
 from passes.scatter import SHARE
 
@@ -118,6 +119,8 @@ class Consumer:
                 part = self.parts[name]
                 assert part.fixup is not None
                 return part.of_sum(part.fixup.add_up(op, self._free))
+            case Locate():
+                return _after_products(op)
             case SendPartial():
                 part = self.parts[op.accumulator]
                 assert part.fixup is not None
@@ -158,6 +161,16 @@ class Consumer:
         step = index_symbol(STEP) + (self.stages - 1)  # the same stage, and never negative
         arrive = ArriveBarrier(EMPTY, thread if sharers > 1 else None)
         return If(Lt(thread, sharers), (SetCoordinate(STEP, step, (arrive,)),))
+
+
+def _after_products(op: Locate) -> Body:
+    """Look up what the epilogue needs while the last multiplications run.
+
+    Main loops read nothing but shared memory; a search before one would hold it up.
+    """
+    loops = [place for place, inner in enumerate(op.body) if multiplies(inner)]
+    after = loops[-1] + 1 if loops else 0
+    return (*op.body[:after], replace(op, body=op.body[after:]))
 
 
 class _Part:

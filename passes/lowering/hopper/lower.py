@@ -28,6 +28,7 @@ from coordgraph.control.operations import (
     For,
     If,
     LoadTile,
+    Locate,
     Operation,
     Scope,
     SetCoordinate,
@@ -39,6 +40,7 @@ from passes.base import Pass
 from passes.lowering.control import NOTHING, leader
 from passes.lowering.hopper.boxes import GROUP_ROWS, WIDEST_BOX
 from passes.lowering.hopper.consumers import Consumer
+from passes.lowering.hopper.cuts import cuts
 from passes.lowering.hopper.division import (
     MMA_COLUMNS,
     MMA_M,
@@ -67,7 +69,7 @@ ENOUGH_STAGES = {"cooperative": 4, "pingpong": 6}
 MOST_ACCUMULATORS, MOST_ALONE = 192, 144
 """Registers of a thread, and those with which one warpgroup is to do without a second."""
 MOST_BESIDE_C, MOST_ALONE_BESIDE_C, MOST_ALONE_BY_ELEMENTS = {2: 192, 4: 96}, {2: 144, 4: 64}, 64
-"""The same where C is read, by the bytes of its elements, and where they come one by one."""
+"""The same where C is read, by the bytes of its elements, and where they come one by one or cut."""
 MOST_BESIDE_PARTIALS = 160
 """The same where partial sums come and go."""
 CLUSTERS = (1, 2, 4, 8)
@@ -177,7 +179,9 @@ class LowerToHopper(Pass):
         alone = MOST_ALONE
         if self.reads_c:
             kind = dtype(graph.gemm.out_dtype or graph.gemm.dtype)
-            by_pairs = self._by_boxes(graph) and not swapped
+            # Rows that are cut have ends of their own, and another way for D.
+            cut = cuts(graph.coordinates, tiling, "D", self._located(graph))
+            by_pairs = self._by_boxes and not swapped and not cut
             alone = MOST_ALONE_BESIDE_C[kind.bytes] if by_pairs else MOST_ALONE_BY_ELEMENTS
         return Division(tiling, self._cluster, swapped, alone, turns)
 
@@ -200,14 +204,15 @@ class LowerToHopper(Pass):
     def _cluster(self) -> tuple[int, int, int]:
         return self.cluster_m, self.cluster_n, self.cluster_k
 
-    def _by_boxes(self, graph: KernelGraph) -> bool:
-        """The copy engine may store D. It cannot cut a box where a group of rows ends."""
-        return self.vector == CHUNK and not graph.gemm.grouped
+    @property
+    def _by_boxes(self) -> bool:
+        """The copy engine may store D."""
+        return self.vector == CHUNK
 
     def _stores(self, graph: KernelGraph, divisions: Sequence[Division]) -> tuple[BoxedStore, ...]:
         """D's ways through shared memory, if it goes there."""
         kind = graph.gemm.out_dtype or graph.gemm.dtype
-        if not self._by_boxes(graph) or dtype(kind).bytes != 2:
+        if not self._by_boxes or dtype(kind).bytes != 2:
             return ()
 
         def score(stores: tuple[BoxedStore, ...]) -> tuple[int, int]:
@@ -215,7 +220,14 @@ class LowerToHopper(Pass):
             enough = min(stages, self.stages or ENOUGH_STAGES[self.consumers])
             return enough, sum(store.slots for store in stores)
 
-        return max(BoxedStore.all(divisions, matrix(graph.gemm, "D")), key=score)
+        every = BoxedStore.all(divisions, matrix(graph.gemm, "D"), self._located(graph))
+        return max(every, key=score)
+
+    @staticmethod
+    def _located(graph: KernelGraph) -> tuple[str, ...]:
+        """The coordinates that are looked up for every tile."""
+        found = (dim for op in graph.control.of_kind(Locate) for dim in op.dims)
+        return tuple(dict.fromkeys(found))
 
     def _stages(self, graph: KernelGraph, divisions: Sequence[Division]) -> int:
         """Stages of the ring."""

@@ -4,7 +4,8 @@ A warpgroup stores blocks of 64 rows of its accumulator, one box after another, 
 of its own: while the copy engine empties one, and while the next tile is multiplied, another is
 filled. A box is 64, 32 or 16 elements along D's contiguous axis, in rows of as many bytes whose
 16-byte chunks are swizzled so that eight rows never meet in the same banks (PTX ISA, "Swizzling
-modes"). Elements outside D are dropped by the copy engine.
+modes"). Elements outside D are dropped by the copy engine; a box that must end before D does, the
+workitems bring from its slot themselves (see `cuts`).
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ from dataclasses import dataclass, replace
 from math import gcd
 
 from sympy import And, Integer
+from sympy.logic.boolalg import Boolean
 
 from coordgraph.control.asynchronous import CommitStores, FenceShared, StoreBox, WaitStores
 from coordgraph.control.lowered import StoreFragment
-from coordgraph.control.operations import Body, If
+from coordgraph.control.operations import Body, If, Operation
 from coordgraph.coordinates.dimensions import Lane, Linear, Register, Shared
 from coordgraph.coordinates.edges import Flatten, Split, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.integers import equal, index_symbol
 from passes.lowering.control import at, unrolled
 from passes.lowering.hopper.boxes import WIDEST_BOX, swizzle
-from passes.lowering.hopper.division import MMA_M, Division
+from passes.lowering.hopper.cuts import RowCopy, cuts, holds
+from passes.lowering.hopper.division import MMA_M, RANK, WARP, Division
 from passes.lowering.staging import CHUNK
 
 __all__ = ["BoxedStore"]
@@ -42,7 +45,7 @@ class BoxedStore:
     Tiles of several shapes share the place: `room` are the elements that each warpgroup has in it,
     and `drained` says that a tile may not begin before the copy engine has read all of the one
     before, which may have had other slots. `matrix` is the coordinate that tells D's matrices
-    apart, if there are several.
+    apart, if there are several; `located` are those that are looked up for every tile.
     """
 
     division: Division
@@ -50,17 +53,21 @@ class BoxedStore:
     room: int = 0
     drained: bool = False
     matrix: tuple[str, ...] = ()
+    located: tuple[str, ...] = ()
 
     @classmethod
     def all(
-        cls, divisions: Sequence[Division], matrix: tuple[str, ...] = ()
+        cls,
+        divisions: Sequence[Division],
+        matrix: tuple[str, ...] = (),
+        located: tuple[str, ...] = (),
     ) -> Iterator[tuple[BoxedStore, ...]]:
         """For tiles of each shape, with every number of slots that goes round evenly in a tile.
 
         Where all have the same slots, a tile begins with the first and ends with the last one, so
         whichever shape was stored before, what has waited longest is in the next slot.
         """
-        one = [cls(division, 1, matrix=matrix) for division in divisions]
+        one = [cls(d, 1, matrix=matrix, located=located) for d in divisions]
         for most in range(1, MOST_SLOTS + 1):
             found = [replace(store, slots=store.fitting(most)) for store in one]
             if all(store.slots < most for store in found):
@@ -154,6 +161,15 @@ class BoxedStore:
         for axis, along in enumerate((rows, columns)):
             parts = (*division.warpgroups(axis), *along, first[axis])
             c.connect(Tile(division.own("D", axis), parts))
+        if self._cuts(c):
+            c.connect(swizzle(memory, self._rows.add(c, *first), chunks))
+
+    @property
+    def _rows(self) -> RowCopy:
+        return RowCopy(self.division.tiling, self.rows, self.box // CHUNK)
+
+    def _cuts(self, c: CoordinateEditor) -> dict[str, tuple[Boolean, ...]]:
+        return cuts(c.finish(), self.division.tiling, "D", self.located)
 
     def _place(self, c: CoordinateEditor) -> None:
         """Where in shared memory: the warpgroup's slots, in each the rows of a box."""
@@ -190,6 +206,24 @@ class BoxedStore:
             unrolled(c, registers[2:], at({own("store.element"): 0}, fill)),
             FenceShared(),
             barrier,
-            If(one, (at({**start, **place}, copy), CommitStores())),
+            *self._handed_over(c, one, at({**start, **place}, copy)),
         )
         return (unrolled(c, registers[:2], *box),)
+
+    def _handed_over(self, c: CoordinateEditor, one: Boolean, copy: Operation) -> Body:
+        """A full slot: the copy engine takes it, or the workitems if it may not.
+
+        Then the group of boxes that is closed is empty. So as many are closed as slots are filled,
+        and whoever waits for a slot can count on it.
+        """
+        guards = [guard for of_axis in self._cuts(c).values() for guard in of_axis]
+        if not guards:
+            return (If(one, (copy, CommitStores())),)
+        own = self.division.tiling.own
+        here = (*self.located, WARP, *((RANK,) if RANK in c else ()))
+        known = {dim: index_symbol(dim) for dim in (*here, own("store.m"), own("store.box"))}
+        last = {own("store.first.row"): self.rows - 1, own("store.first.column"): self.box - 1}
+        graph = c.finish()
+        whole = And(*(holds(graph, guard, {**known, **last}) for guard in guards))
+        by_rows = self._rows.copy(c, own(SHARED), "D")
+        return (If(whole, (If(one, (copy,)),), (by_rows,)), If(one, (CommitStores(),)))

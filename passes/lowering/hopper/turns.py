@@ -59,7 +59,7 @@ from coordgraph.integers import ceil_div, equal, index_symbol
 from passes.lowering.hopper.division import WARP, Division
 from passes.lowering.hopper.ring import STEP
 
-__all__ = ["ITEM", "ORDER", "Turns"]
+__all__ = ["ITEM", "ORDER", "Turns", "multiplies"]
 
 ITEM, WARPGROUP, PHASE = "item.number", "item.warpgroup", "item.phase"
 ORDER = "barrier.order"
@@ -103,7 +103,7 @@ class Turns:
             PassError: two main loops follow each other, so none knows where its item ends.
         """
         inside = tuple(self._within(op) for op in body)
-        loops = [place for place, op in enumerate(inside) if _multiplies(op)]
+        loops = [place for place, op in enumerate(inside) if multiplies(op)]
         if not loops:
             return inside
         if len(loops) > 1:
@@ -148,7 +148,7 @@ def _moves(op: Operation) -> bool:
     return any(isinstance(inner, Advance) and inner.dim == STEP for inner in op.walk())
 
 
-def _multiplies(op: Operation) -> bool:
+def multiplies(op: Operation) -> bool:
     """A main loop."""
     return isinstance(op, For) and any(isinstance(x, FenceMultiplies) for x in op.body)
 

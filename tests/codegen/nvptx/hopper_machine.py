@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import product
@@ -23,6 +23,7 @@ from coordgraph.control import lowered as elements
 from coordgraph.control.operations import Assign, For, If, Inside, Locate, Operation, SetCoordinate
 from coordgraph.control.resolve import Node, resolve
 from coordgraph.coordinates.dimensions import Shared, Workitem
+from coordgraph.gemm import OFFSETS
 from coordgraph.integers import compile_function, evaluate, index_symbol, symbols_of
 from tests.codegen.nvptx.hopper_memory import (
     Barrier,
@@ -34,6 +35,7 @@ from tests.codegen.nvptx.hopper_memory import (
     Warpgroup,
     Workgroup,
 )
+from tests.codegen.nvptx.hopper_slots import Slots
 
 __all__ = ["Deadlock", "Hopper"]
 
@@ -42,7 +44,7 @@ PLAYED = 32
 """Workitems of a warpgroup that are played: those that do something for all."""
 CLUSTER = ("cluster.m", "cluster.n", "cluster.k")
 ORDER = "barrier.order"
-EACH = (ops.CopyBox, ops.Advance)
+EACH = (ops.CopyBox, ops.Advance, ops.StoreBox)
 """What loops that are written out do once for every part."""
 BATCH, SHARE = "partial.batch", index_symbol("fixup.share")
 Ready = Callable[[], bool]
@@ -61,17 +63,27 @@ class Hopper(Device):
         sizes: m, n, k and, where the graph has them, workgroups.
         resident: clusters that are there at a time; others begin in order, as there is room.
         seed: of the order in which agents go on.
+        offsets: where groups of rows begin, and where the last one ends, if there are any.
     """
 
     def __init__(
-        self, graph: KernelGraph, sizes: Mapping[str, int], *, resident: int, seed: int
+        self,
+        graph: KernelGraph,
+        sizes: Mapping[str, int],
+        *,
+        resident: int,
+        seed: int,
+        offsets: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         self.graph, self.chance, self.resident = graph, random.Random(seed), resident
         given = {p.name for p in graph.parameters.given}
         known = {**sizes, "read_c": 0}
-        values = graph.parameters.evaluate({k: v for k, v in known.items() if k in given})
-        self.parameters = {p.symbol: values[p.name] for p in graph.parameters.items}
+        tables = {} if offsets is None else {OFFSETS: offsets}
+        values = graph.parameters.launch({k: v for k, v in known.items() if k in given}, tables)
+        named = (*graph.parameters.items, *graph.parameters.tables)
+        self.parameters: dict[Symbol, Any] = {p.symbol: values[p.name] for p in named}
+        self.offsets = offsets
         size = graph.coordinates[graph.workgroup.id].size
         assert size is not None
         self.grid = int(evaluate(size, self.parameters))
@@ -85,6 +97,8 @@ class Hopper(Device):
         self.turns = ORDER in graph.coordinates
         self.team = 1 if self.turns else self.warpgroups - 1
         """Warpgroups that multiply one tile."""
+        self.boxes: dict[Place, str] = {}
+        """Of D, and who stored them: the copy engine, or workitems by rows."""
         self.memory: dict[int, list[Workgroup]] = {}
 
     def run(self) -> None:
@@ -154,6 +168,7 @@ class Role:
             index_symbol("warp.number"): WARPS * warpgroup,
         }
         self.own.warpgroups[warpgroup] = self.state = Warpgroup()
+        self.slots = Slots()
 
     @property
     def own(self) -> Workgroup:
@@ -185,10 +200,6 @@ class Role:
                 yield from self._for(node, node.op)
             case If() | Inside():
                 yield from self._if(node)
-            case Locate(dims=dims):
-                for dim, value in zip(dims, node.values, strict=True):
-                    self.env[symbol(dim)] = self.value(value)
-                yield from self.run(node.body)
             case Assign() as op:
                 self.env[op.symbol] = self.value(node.value)
             case SetCoordinate(dim=dim) if node.value is not None:
@@ -200,12 +211,16 @@ class Role:
             case ops.Advance(dim=dim, by=by):
                 self.env[symbol(dim)] += self.value(node.scope.resolve(by))
             case _:
-                if node.body:
+                handler = getattr(self, f"do_{node.op.kind}", None)
+                if handler is not None:
+                    yield from handler(node, node.op) or ()
+                elif node.body:
                     yield from self.run(node.body)
-                else:
-                    handler = getattr(self, f"do_{node.op.kind}", None)
-                    if handler is not None:
-                        yield from handler(node, node.op) or ()
+
+    def do_Locate(self, node: Node, op: Locate) -> Agent:
+        for dim, value in zip(op.dims, node.values, strict=True):
+            self.env[self.machine.graph.coordinates.symbol(dim)] = self.value(value)
+        yield from self.run(node.body)
 
     def _for(self, node: Node, op: For) -> Agent:
         loop = node.loop
@@ -391,10 +406,42 @@ class Role:
             self.machine.write_partials(self.place(node, "partials"), self.state.sum)
         elif op.destination == "D":
             self._store(node, op.fragment)
+        elif op.destination.endswith("D.shared"):
+            self.slots.fill(self.place(node, op.destination))
+
+    def do_WaitStores(self, node: Node, op: ops.WaitStores) -> None:
+        self.slots.wait(op.pending)
+
+    def do_CommitStores(self, node: Node, op: ops.CommitStores) -> None:
+        self.slots.commit()
 
     def do_StoreBox(self, node: Node, op: ops.StoreBox) -> None:
-        tile, _, _ = op.source.removesuffix("D.shared").partition(".")
-        self._store(node, tile or "acc")
+        self.slots.take(self.place(node, op.source), later=True)
+        row, end = self.place(node, "D.0"), self._end()
+        assert end is None or row + op.box[1] <= end, "the copy engine writes to the next group"
+        self._box(node, op.source, "engine")
+
+    def do_CopyElements(self, node: Node, op: elements.CopyElements) -> None:
+        self.slots.take(self.place(node, op.source), later=False)
+        row, end = self.place(node, "D.0"), self._end()
+        rows = self.machine.graph.coordinates["store.copy.row"].fixed_size
+        assert end is not None
+        assert row + rows > end, "the copy engine could have stored this"
+        if row < end:
+            self._box(node, op.source, "rows")
+
+    def _end(self) -> int | None:
+        """Where the group of the tile at hand ends, if there are groups."""
+        offsets = self.machine.offsets
+        return None if offsets is None else offsets[self.env[index_symbol("group")] + 1]
+
+    def _box(self, node: Node, source: str, who: str) -> None:
+        """A box of D; the first one of a tile stands for all where sums are looked at."""
+        place, tile = (self.place(node, "D.0"), self.place(node, "D.1")), source[: -len("D.shared")]
+        assert place not in self.machine.boxes, "a box is stored twice"
+        self.machine.boxes[place] = who
+        if all(self.env[index_symbol(f"{tile}store.{dim}")] == 0 for dim in ("m", "box")):
+            self._store(node, tile.removesuffix(".") or "acc")
 
     def _store(self, node: Node, accumulator: str) -> None:
         place = self.place(node, "D.0"), self.place(node, "D.1")

@@ -113,7 +113,9 @@ def test_boxes_of_one_matrix():
     assert store.destination == ("D.1", "D.0", "batch")
     sources = {op.tensor: op.source for op in group.lowered.control.of_kind(CopyBox)}
     assert sources == {"A": ("A.1", "A.0"), "B": ("B.0", "B.1", "group")}
-    assert not group.lowered.control.of_kind(StoreBox)
+    (store,) = group.lowered.control.of_kind(StoreBox)
+    assert store.destination == ("D.1", "D.0")
+    assert "tensor.2d.global.shared" in group.ptx
     assert "tensor.3d.global.shared" in batch.ptx
     assert "tensor.2d.shared" in group.ptx
     assert "tensor.3d.shared" in group.ptx
@@ -166,9 +168,11 @@ def test_a_call_of_groups(fake_driver: FakeDriver):
     first, again = fake_driver.launches
     assert first.grid == again.grid == (132, 1, 1)
     assert first.values[:5] == (A_AT, B_AT, 0, D_AT, OFFSETS_AT)
-    of_a, of_b = fake_driver.encoded
+    of_a, of_b, of_d = fake_driver.encoded
     assert (of_a.shape, of_a.box) == ((1000, 128), (64, 128))
     assert (of_b.shape, of_b.stride, of_b.matrices) == ((7, 256, 128), 256, 2 * 256 * 128)
+    # Rows of all groups are one matrix.
+    assert (of_d.shape, of_d.box) == ((1000, 256), (64, 64))
     with pytest.raises(LaunchError, match="offsets is 7, 8 is needed"):
         made(a, b, out=d, offsets=offsets(6))
     with pytest.raises(LaunchError, match="offsets are missing"):

@@ -1,0 +1,181 @@
+"""Groups of rows on Hopper: boxes that a group's end cuts, and those that it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from sympy import Integer
+
+from coordgraph import Gemm, KernelGraph
+from coordgraph.control.asynchronous import MultiplyShared, StoreBox, WaitMultiplies
+from coordgraph.control.lowered import CopyElements
+from coordgraph.control.operations import Body, If, Locate, Operation
+from coordgraph.control.resolve import Node, resolve
+from coordgraph.integers import compile_function, index_symbol, load, symbols_of
+from passes import Pipeline
+from passes.lowering import LowerToHopper
+from tests.codegen.nvptx.hopper_machine import Hopper
+from tests.codegen.nvptx.isa import Array, swizzled
+
+PERSISTENT, LAST = "data-parallel{persistent=true}", "stream-k{owner=last}"
+SCHEDULES = (PERSISTENT, LAST, "stream-k{owner=last,reduction=turnstile}", "two-tile-stream-k")
+LOWERINGS = {
+    "two warpgroups": ((128, 256, 64), LowerToHopper()),
+    "two blocks of rows": ((128, 128, 64), LowerToHopper(reads_c=False)),
+    "a cluster": ((256, 128, 64), LowerToHopper(cluster_m=2)),
+    "swapped": ((48, 128, 64), LowerToHopper()),
+    "taking turns": ((128, 128, 64), LowerToHopper(consumers="pingpong", reads_c=False)),
+    "narrow boxes": ((128, 48, 64), LowerToHopper()),
+    "k divided": ((64, 64, 256), LowerToHopper(cluster_k=4)),
+}
+every_lowering = pytest.mark.parametrize("name", LOWERINGS)
+GROUPS = {
+    "empty ones": (0, 0, 300, 0, 5, 0),
+    "single rows": (1, 1, 1),
+    "whole tiles": (256, 512, 256),
+    "one less, one more": (255, 257, 511),
+    "ragged": (3, 300, 70, 64, 190, 129),
+    "no row at all": (0, 0),
+}
+
+
+@cache
+def lowered(schedule: str, name: str) -> KernelGraph:
+    tile, lowering = LOWERINGS[name]
+    gemm = Gemm("bf16", transpose_b=True, grouped=True)
+    return lowering(Pipeline.parse(schedule)(gemm.graph(tile))).verify()
+
+
+def cases() -> Iterator[tuple[str, str]]:
+    """Schedules and groups; a schedule other than the first meets some of them."""
+    for place, schedule in enumerate(SCHEDULES):
+        for number, groups in enumerate(GROUPS):
+            if place == 0 or number % len(SCHEDULES) == place:
+                yield schedule, groups
+
+
+@pytest.mark.parametrize(("schedule", "groups"), list(cases()))
+@every_lowering
+def test_every_box_of_every_group_is_stored_once(schedule: str, name: str, groups: str):
+    """By the copy engine where it lies in its group, else by rows; never before its slot is free.
+
+    The machine refuses boxes that reach into the next group, and slots that are filled too early.
+    """
+    graph, sizes, first = lowered(schedule, name), GROUPS[groups], 5
+    rows, columns, depth = graph.macro_tile
+    n, k, offsets = 2 * columns - 8, 3 * depth, [first]
+    for size in sizes:
+        offsets.append(offsets[-1] + size)
+    given = {"m": offsets[-1] + 9, "n": n, "k": k, "groups": len(sizes), "workgroups": 3}
+    resident = 3 if "two-tile" in schedule else 2
+    machine = Hopper(graph, given, resident=resident, seed=len(name), offsets=offsets)
+    machine.run()
+    (store,) = {op.box for op in graph.control.of_kind(StoreBox)}
+    wide, high = store
+    expected: dict[tuple[int, int], str] = {}
+    for begin, end in pairwise(offsets):
+        # Boxes begin with a tile; the last of a tile may hold fewer rows than others.
+        for top in range(begin, end, rows):
+            for row in range(top, min(top + rows, end), high):
+                way = "engine" if row + high <= end else "rows"
+                expected |= {(row, column): way for column in range(0, 2 * columns, wide)}
+    assert machine.boxes == expected
+    for (row, column), steps in machine.stored.items():
+        assert sorted(at for (_, at), _ in steps) == list(range(0, k, depth))
+        tile = {(place, other) for (place, _), (_, other) in steps}
+        ((top, left),) = tile
+        (begin,) = (b for b, e in pairwise(offsets) if b <= row < e)
+        assert (top - begin) % (rows // machine.cluster[0]) == 0
+        assert 0 <= row - top < rows // machine.cluster[0]
+        assert 0 <= column - left < columns
+    assert not any(machine.flags.values())
+
+
+def nodes(graph: KernelGraph) -> list[Node]:
+    roots = resolve(graph.control.root.body, graph.scope())
+    return [node for root in roots for node in root.walk()]
+
+
+@every_lowering
+def test_rows_of_a_box_are_copied_once_from_where_they_lie(name: str):
+    """Every chunk of every box of a tile: from its swizzled place, to its row and column of D."""
+    graph = lowered(PERSISTENT, name)
+    rows, columns, _ = graph.macro_tile
+    (node,) = (node for node in nodes(graph) if isinstance(node.op, CopyElements))
+    assert isinstance(node.op, CopyElements)
+    assert (node.op.source, node.op.destination, node.op.width) == ("D.shared", "D", 8)
+    (box,) = {op.box for op in graph.control.of_kind(StoreBox)}
+    wide, high = box
+    c = graph.coordinates
+    size = {dim.id: dim.fixed_size for dim in c if dim.size is not None and dim.size.is_Integer}
+    ranks = size.get("cluster.rank", 1) if name != "k divided" else 1
+    dims = ("store.m", "store.box", "store.copy.pass")
+    consumers = size["warpgroup"] - 1
+    sizes = (ranks, 128 * consumers, *(size[dim] for dim in dims))
+    rank, workitem, *places = np.ix_(*map(range, sizes))
+    # The second tile of a group whose first row is 40, in the first column of tiles.
+    launch = {"A.tile.0": 1, "wave": 0, "workgroup": 0, "workgroups": 3, "tiles_n": 1}
+    at = {name: np.asarray(value) for name, value in launch.items()}
+    at |= {"cluster.rank": rank, "workitem": workitem, "warp.number": workitem // 32}
+    at |= dict(zip(dims, places, strict=True))
+    begin = load(index_symbol("offsets"), index_symbol("group"))
+
+    def value(dim: str) -> Array:
+        wanted = node.place(dim).values[0].xreplace({begin: Integer(40)})
+        symbols = sorted(symbols_of(wanted), key=str)
+        (found,) = compile_function([wanted], symbols)(*(at[s.name] for s in symbols))
+        return np.broadcast_to(found, sizes)
+
+    place, row, column = value("D.shared"), value("D.0") - 40 - rows, value("D.1")
+    once = np.zeros((rows, columns), int)
+    np.add.at(once, (row.ravel(), column.ravel()), 1)
+    chunks = np.arange(columns) % 8 == 0
+    # Warpgroups that take turns each store a tile of their own.
+    assert (once == chunks * (2 if name == "taking turns" else 1)).all()
+    # In its slot every chunk has the row and the column of a box, swizzled as boxes are.
+    slots = size["store.slot"]
+    number = places[0] * size["store.box"] + places[1]
+    slot = workitem // 128 * slots + number % slots
+    inside = 2 * (row % high * wide + column % wide)
+    assert (2 * place == swizzled(2 * slot * high * wide + inside, 2 * wide)).all()
+
+
+@every_lowering
+def test_groups_alone_have_two_ways(name: str):
+    """Other matrices end where the tensor does, and there the copy engine cuts boxes itself."""
+    tile, lowering = LOWERINGS[name]
+    for gemm in (Gemm("bf16"), Gemm("f16", batched=True), Gemm("bf16", m=1000, n=264, k=512)):
+        graph = lowering(Pipeline.parse(PERSISTENT)(replace(gemm, transpose_b=True).graph(tile)))
+        assert graph.control.of_kind(StoreBox)
+        assert not graph.control.of_kind(CopyElements)
+    (branch,) = (
+        node
+        for node in nodes(lowered(PERSISTENT, name))
+        if isinstance(node.op, If)
+        and any(isinstance(x, CopyElements) for x in walk(node.op.orelse))
+        if any(isinstance(x, StoreBox) for x in walk(node.op.body))
+    )
+    end = load(index_symbol("offsets"), index_symbol("group") + 1)
+    assert branch.condition is not None
+    assert branch.condition.has(end)
+
+
+def walk(body: Body) -> list[Operation]:
+    return [inner for op in body for inner in op.walk()]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_groups_are_looked_up_beside_the_last_multiplications(schedule: str):
+    """Nothing that a main loop of the consumers does waits for a table."""
+    graph = lowered(schedule, "two warpgroups")
+    (roles,) = (op for op in graph.control.root.body if isinstance(op, If) and op.orelse)
+    found = [op for root in roles.body for op in root.walk() if isinstance(op, Locate)]
+    assert found
+    for op in found:
+        assert op.body[0] == WaitMultiplies(0)
+        assert not any(isinstance(inner, MultiplyShared) for inner in op.walk())
