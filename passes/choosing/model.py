@@ -180,12 +180,10 @@ def cost(t: Table, c: Constants) -> Cost:
     readers = np.where(t.schedule <= 1, np.minimum(s.tiles, grid), grid) * s.workgroups
     fit = (t.m * t.k + t.n * t.k) * ELEMENT < c.cache_bytes
     rate = np.where(fit, c.dram_rate, np.minimum(c.dram_rate, c.pull_rate * readers))
-    # Workgroups that are all at the same depth meet in the same channels of the memory.
-    staggered = streamed & ~aligned
-    meet = np.where(staggered, 1, c.lockstep)
     # Asked for by several at the same time, while it is on its way.
+    staggered = streamed & ~aligned
     again = np.where(staggered, 0, c.again * s.cold * np.log2(np.maximum(s.asks, 1)))
-    dram = meet * ((traffic + again) / rate + stored / c.dram_rate) + c.dram_seconds
+    dram = (traffic + again) / rate + stored / c.dram_rate + c.dram_seconds
     l2 = (asked + stored + 2 * partial) / c.l2_rate
     flops = 2 * s.tiles * t.tile_m * t.tile_n * s.depth * t.tile_k
     inside = s.tiles * s.depth * s.workgroups * tensor_bytes
