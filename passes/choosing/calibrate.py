@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from coordgraph import Gemm
 from passes.choosing.candidates import crowded, slow
 from passes.choosing.constants import FITTED, FOLDER, Constants, constants_of
-from passes.choosing.model import cost
+from passes.choosing.model import Counts, cost
 from passes.choosing.plan import Plan
 from passes.choosing.table import Column, Flag, Table
 
@@ -150,13 +150,14 @@ def fit(measured: Measurements, first: Constants) -> Constants:
     data = measured.where(measured.usable)
     relative = data.seconds / data.best(data.seconds)[data.problem]
     weight = np.sqrt(np.exp(-(relative - 1) / NEAR) + FAR_WEIGHT)
+    counts = Counts(data.table, first)  # the fitted figures change nothing in them
     guess = np.log([getattr(first, name) for name in FITTED])
 
     def figures(logarithms: Column) -> Constants:
         return first.with_figures(dict(zip(FITTED, map(float, np.exp(logarithms)), strict=True)))
 
     def errors(logarithms: Column) -> Column:
-        predicted = cost(data.table, figures(logarithms)).total
+        predicted = cost(counts, figures(logarithms)).total
         return np.concatenate(
             [weight * np.log(predicted / data.seconds), PULL * (logarithms - guess)]
         )
