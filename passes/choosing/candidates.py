@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,16 +82,17 @@ class Tiled:
     tiles_n: Column
     depth: Column
 
-    @property
+    @cached_property
     def tiles(self) -> Column:
+        """Of the output."""
         return self.tiles_m * self.tiles_n
 
-    @property
+    @cached_property
     def several(self) -> Flag:
         """Where a workgroup has more than one tile."""
         return self.tiles > self.slots
 
-    @property
+    @cached_property
     def rest(self) -> Column:
         """Tiles of the ragged wave."""
         return self.tiles % self.slots
@@ -102,7 +103,10 @@ def slow(table: Table) -> Flag:
 
     It was measured so against B given as its transpose: a fifth to a half slower.
     """
-    return (table.turned_b == 0) & (Shape(table).box_n < NARROWEST)
+    found = table.turned_b == 0
+    if found.any():
+        found[found] = Shape(table.where(found)).box_n < NARROWEST
+    return found
 
 
 def crowded(table: Table, device: Constants) -> Flag:
@@ -122,16 +126,15 @@ def candidates(
         reads_c: C is added.
         all_kinds: also schedules that the model never prefers, for measurements to judge them.
     """
-    m = sizes(problem)[0]
     out_bytes = dtype(problem.out_dtype or problem.dtype).bytes
     cut = _cut(problem, device, out_bytes if reads_c else 0)
     kinds = [*_usual(cut), *_ragged(cut), *(_unusual(cut) if all_kinds else ())]
-    bands = [1, *(band for band in BANDS if band < m)]
+    wide = cut.several & (cut.tiles_n > 2)
+    bands = {1: True, **{band: wide & (cut.tiles_m > band) for band in BANDS}}
     parts: list[tuple[Kind, int, NDArray[np.intp]]] = []
     for kind in kinds:
-        for band in bands:
-            wide = cut.several & (cut.tiles_m > band) & (cut.tiles_n > 2)
-            chosen = np.flatnonzero(kind.tried & wide if band > 1 else kind.tried)
+        for band, suits in bands.items():
+            chosen = (kind.tried & suits).nonzero()[0]
             if len(chosen):
                 parts.append((kind, band, chosen))
     counts = [len(chosen) for _, _, chosen in parts]
@@ -140,9 +143,8 @@ def candidates(
         """A part's number, or a column of all tilings, for each of its rows."""
         if not any(isinstance(value, np.ndarray) for value in values):
             return np.repeat(np.array(values, np.float64), counts)
-        columns = [np.broadcast_to(value, cut.tiles.shape) for value in values]
-        pairs = zip(columns, parts, strict=True)
-        return np.concatenate([column[chosen] for column, (_, _, chosen) in pairs])
+        pairs = zip(values, parts, strict=True)
+        return np.concatenate([_some(value, chosen) for value, (_, _, chosen) in pairs])
 
     which = np.concatenate([chosen for _, _, chosen in parts])
     names = ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "cluster_k", "turns")
@@ -156,7 +158,11 @@ def candidates(
     same["out_bytes"] = out_bytes
     table = Table(**{name: np.full(len(which), float(v)) for name, v in same.items()}, **found)
     kept = ~slow(table)
-    return table.where(kept) if kept.any() else table
+    return table.where(kept) if kept.any() and not kept.all() else table
+
+
+def _some(value: float | Column, chosen: NDArray[np.intp]) -> Column:
+    return value[chosen] if isinstance(value, np.ndarray) else np.full(len(chosen), float(value))
 
 
 def _cut(problem: Gemm, device: Constants, c_bytes: int) -> Tiled:

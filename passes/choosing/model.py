@@ -168,12 +168,8 @@ class Counts:
             few = t.where(rows)
             few = replace(few, tile_m=few.small_m, tile_n=few.small_n)
             count = w.rest[rows] * (t.tile_m * t.tile_n)[rows] / (few.tile_m * few.tile_n)
-            # Both shapes have the same warpgroups: one alone, where it can have either.
-            alike = Shape(few).consumers == s.consumers[rows]
-            alone = np.full(len(t), ALONE)
-            alone[rows] = np.where(alike, ALONE, 0)
-            self.shape = s = Shape(t, alone)
-            small = Shape(few, alone[rows])
+            # Both shapes have the same warpgroups: two where the larger needs them.
+            small = Shape(few, np.where(s.consumers[rows] > 1, 0, ALONE))
             parts = [Part(rows, few, small, count, w.small[rows] * s.depth[rows], w.small[rows])]
         every = np.arange(len(t))
         self.parts = [Part(every, t, s, s.tiles - w.rest, w.iterations, w.ends), *parts]
