@@ -30,8 +30,8 @@ class Streamed:
         peers: workgroups whose partial sums are added to a tile's.
         partials: sums that are sent by all.
         busy: workgroups that have iterations.
-        together: 1 where shares are whole tiles, or equal parts of one: then workgroups are at the
-            same depth of their tiles.
+        together: 1 where shares are whole tiles, or equal parts of one: then workgroups are at no
+            more than a few depths of their tiles.
     """
 
     share: Column
@@ -85,7 +85,6 @@ def _borders(
     share = np.maximum(least, np.ceil(tiles * depth / grid))
     before = np.minimum(segment - 1, np.floor((depth - 1) / 2))
     behind = np.minimum(segment - 1, np.floor(depth / 2))
-    together = (share % depth == 0) | (depth % share == 0)
     number = np.arange(int(grid.max()) + 1, dtype=np.float64)
     deep, long = depth[:, None], share[:, None]
     border = np.minimum(number * long, (tiles * depth)[:, None])
@@ -115,7 +114,7 @@ def _borders(
         peers=pieces.max(axis=1),
         partials=borders + np.where(scatter, (pieces == 1).sum(axis=1), 0.0),
         busy=(length > 0).sum(axis=1).astype(np.float64),
-        together=together.astype(np.float64),
+        together=((borders == 0) | (depth % share == 0)).astype(np.float64),
     )
 
 
