@@ -17,7 +17,7 @@ from passes.lowering import CONSUMERS
 from passes.pipeline import Pipeline
 from passes.rasterize import Rasterize
 
-__all__ = ["Column", "Flag", "Table", "sizes"]
+__all__ = ["Column", "Flag", "Table", "columns_of", "sizes"]
 
 Column = NDArray[np.float64]
 Flag = NDArray[np.bool_]
@@ -125,29 +125,33 @@ def sizes(problem: Gemm) -> tuple[int, int, int]:
     return m, n, k
 
 
-def _numbers(gemm: Gemm, plan: Plan) -> dict[str, float]:
-    """A row. ValueError where the plan is of a kind that no model knows."""
+def columns_of(plan: Plan) -> dict[str, float] | None:
+    """The columns of a plan, or None where it is of a kind that no model knows."""
     *orders, last = Pipeline.parse(plan.pipeline).passes
-    schedule = numbers_of(last, plan.tile)
-    width = 1
+    schedule, width = numbers_of(last, plan.tile), 1
     for order in orders:
         if not isinstance(order, Rasterize) or order != Rasterize(order.width):
-            schedule = None
-        else:
-            width = order.width
+            return None
+        width = order.width
     if schedule is None:
+        return None
+    grid = {"turns": CONSUMERS[plan.consumers], "workgroups": plan.workgroups or 0, "width": width}
+    found: dict[str, float] = {**grid, **schedule}
+    for axis, extent, count in zip("mnk", plan.tile, plan.cluster, strict=True):
+        found[f"tile_{axis}"], found[f"cluster_{axis}"] = extent, count
+    return found
+
+
+def _numbers(gemm: Gemm, plan: Plan) -> dict[str, float]:
+    """A row. ValueError where the plan is of a kind that no model knows."""
+    found = columns_of(plan)
+    if found is None:
         raise ValueError(f"no model knows '{plan.pipeline}'")
     m, n, k = sizes(gemm)
-    found: dict[str, float] = {
+    return {
+        **found,
         **{"m": m, "n": n, "k": k},
         "turned_a": gemm.transpose_a,
         "turned_b": gemm.transpose_b,
         "out_bytes": dtype(gemm.out_dtype or gemm.dtype).bytes,
-        "turns": CONSUMERS[plan.consumers],
-        "workgroups": plan.workgroups or 0,
-        "width": width,
-        **schedule,
     }
-    for axis, extent, count in zip("mnk", plan.tile, plan.cluster, strict=True):
-        found[f"tile_{axis}"], found[f"cluster_{axis}"] = extent, count
-    return found

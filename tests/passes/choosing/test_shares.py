@@ -77,7 +77,7 @@ def pieces(found: Trace) -> Counter[tuple[int, ...]]:
 
 @pytest.mark.parametrize("pipeline", SCHEDULES)
 @given(m=st.integers(1, 5), n=st.integers(1, 5), depth=st.integers(1, 12), grid=st.integers(1, 9))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_work_is_that_of_the_graph(pipeline: str, m: int, n: int, depth: int, grid: int):
     counts, found = counted(pipeline, m, n, depth, grid)
     work, streamed = counts.work, counts.work.streamed
@@ -101,7 +101,7 @@ def test_work_is_that_of_the_graph(pipeline: str, m: int, n: int, depth: int, gr
 
 @pytest.mark.parametrize("pipeline", ["stream-k{owner=last}", "hybrid-stream-k{owner=last}"])
 @given(m=st.integers(1, 5), depth=st.integers(1, 12), grid=st.integers(1, 9))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_an_owner_receives_from_all_peers(pipeline: str, m: int, depth: int, grid: int):
     counts, found = counted(pipeline, m, 3, depth, grid)
     assert counts.work.streamed.peers[0] == max(each(found, Receive))
