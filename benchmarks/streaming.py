@@ -2,8 +2,10 @@
 
 Of every problem, the best measured plan that streams tiles (all, or those of the last waves) and
 the best one of whole tiles: the time of the latter over that of the former, as measured and as
-predicted for the same two plans. Tiles of two shapes are neither. What the means say, and how far
-predictions are from measurements, is for groups of problems and for all.
+predicted for the same two plans. Tiles of two shapes are neither. Means, and how far predictions
+are from measurements, are for groups of problems, for all, and for those whose two plans are both
+candidates: of others (a workgroup for each of more tiles than the device holds, narrow boxes of B)
+the model need not know.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from benchmarks.report import geometric_mean
 from benchmarks.shapes import title
 from passes.choosing import constants_of
 from passes.choosing.calibrate import known_plans, problem_of
+from passes.choosing.candidates import crowded, slow
 from passes.choosing.model import cost
 from passes.choosing.table import Table
 
@@ -38,6 +41,7 @@ class Compared:
         measured: seconds of the best plan of whole tiles over those of the best that streams; more
             than 1 where streaming is worth it.
         predicted: the same of the model, for these two plans.
+        candidates: the model might choose either of them.
     """
 
     group: str
@@ -47,6 +51,7 @@ class Compared:
     whole_plan: str
     whole_seconds: float
     predicted: float
+    candidates: bool
 
     @property
     def measured(self) -> float:
@@ -84,6 +89,7 @@ def compared(rows: Sequence[dict[str, Any]], device: str) -> list[Compared]:
         return []
     table = Table.of((problem_of(row), plans[row["plan"]]) for row in ours)
     predicted, seconds = cost(table, constants).total, np.array([row["t"] for row in ours])
+    judged = ~slow(table) & ~crowded(table, constants)
     streams, whole = table.streams, ~table.streams & ~table.divided
     problems: dict[tuple[Any, ...], list[int]] = {}
     for place, row in enumerate(ours):
@@ -103,19 +109,20 @@ def compared(rows: Sequence[dict[str, Any]], device: str) -> list[Compared]:
                 ours[other]["plan"],
                 float(seconds[other]),
                 float(predicted[other] / predicted[one]),
+                bool(judged[one] and judged[other]),
             )
         )
     return found
 
 
 def means(found: Sequence[Compared]) -> dict[str, Means]:
-    """Of each group, and of `all`."""
-    groups = {name: [one for one in found if one.group == name] for name in _groups(found)}
-    return {name: _mean(some) for name, some in {**groups, "all": found}.items() if some}
-
-
-def _groups(found: Sequence[Compared]) -> list[str]:
-    return sorted({one.group for one in found})
+    """Of each group, of `all`, and of the `candidates` among them."""
+    groups = {
+        name: [one for one in found if one.group == name]
+        for name in sorted({one.group for one in found})
+    }
+    groups |= {"all": [*found], "candidates": [one for one in found if one.candidates]}
+    return {name: _mean(some) for name, some in groups.items() if some}
 
 
 def _mean(found: Sequence[Compared]) -> Means:
@@ -137,8 +144,7 @@ def lines_of(found: Sequence[Compared], name: str) -> Lines:
     for group, mean in means(found).items():
         numbers = [f"{value:.3f}" for value in (mean.measured, mean.predicted, mean.bias)]
         shares = [f"{mean.error:.1%}", f"{mean.near:.0%}"]
-        label = group if group == "all" else title(group)
-        lines.add_row(label, str(mean.problems), *numbers, *shares)
+        lines.add_row(title(group), str(mean.problems), *numbers, *shares)
     return lines
 
 
