@@ -62,7 +62,7 @@ UNLIKELY, CROWD = 2.0, 1000
 def corpus(count: int, seed: int = 0, step: int = STEP) -> list[Shape]:
     """Shapes with extents log-uniform from 128 to 8192 (arXiv:2301.03598), multiples of `step`.
 
-    The same ones on every machine: the first of the default seed are 3224x2976x736 and so on.
+    The same ones on every machine; see above for how they are drawn.
 
     >>> [found.name for found in corpus(2)] == [found.name for found in corpus(3)][:2]
     True

@@ -229,21 +229,24 @@ def _ragged(cut: Tiled) -> Iterator[Kind]:
 
 def _unusual(cut: Tiled) -> Iterator[Kind]:
     """What others are predicted to beat: other reductions, few tiles in many pieces, no slivers."""
-    alike = cut.tiling[6] == 1
+    alike, slots = cut.tiling[6] == 1, cut.slots
     divide = _divisible(cut) & (cut.rest > 0)
     deep = cut.depth >= 2 * SLIVER
-    for whole in (NONE, FEWER, FULL):
+    for whole, streamed in ((NONE, cut.tiles), (FEWER, slots + cut.rest), (FULL, cut.rest)):
         # Who has one tile has nobody to take turns with, and no wave of whole ones.
         some = divide & (cut.several | (alike if whole == NONE else False))
         owned = {**OWNED, "whole": whole}
-        yield Kind({**owned, "least_segment": SLIVER}, some & deep, cut.slots)
-        yield Kind({**owned, "reduction": TURNSTILE}, some, cut.slots)
-        yield Kind({**owned, "reduction": TREE}, some, cut.slots)
+        yield Kind({**owned, "least_segment": SLIVER}, some & deep, slots)
         if whole == FULL:
-            yield Kind(owned, some & (2 * cut.rest < cut.slots), cut.slots)
-        room = alike & ((whole == NONE) | (cut.held <= MOST_SUMS_TWICE))
+            yield Kind(owned, some & (2 * cut.rest < slots), slots)
+        # Of two pieces one goes to the other, whatever the reduction.
+        several_pieces = some & (2 * streamed < slots)
+        yield Kind({**owned, "reduction": TURNSTILE}, several_pieces, slots)
+        yield Kind({**owned, "reduction": TREE}, several_pieces, slots)
+        # Those that divide tiles evenly are usual.
+        room = alike & (slots % cut.tiles > 0 if whole == NONE else cut.held <= MOST_SUMS_TWICE)
         scatter = {**NOTHING, "whole": whole, "reduction": SCATTER}
-        yield Kind(scatter, some & room, cut.slots)
+        yield Kind(scatter, some & room, slots)
 
 
 @cache

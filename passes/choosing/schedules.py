@@ -109,10 +109,16 @@ def schedule_of(numbers: Mapping[str, float], tile: tuple[int, int, int]) -> Pas
 
 
 def family(schedule: Pass) -> str:
-    """What kind of schedule it is: its name, and how pieces come together if not by an owner.
+    """What kind of schedule it is: its name, and what it does otherwise than by default.
 
     >>> family(DataParallel(persistent=True)), family(StreamK(reduction="tree", owner="last"))
     ('data-parallel', 'stream-k tree')
+    >>> family(HybridStreamK(least_segment=8))
+    'hybrid-stream-k without slivers'
     """
-    reduction = getattr(schedule, "reduction", REDUCTIONS[PEERS])
-    return schedule.name if reduction == REDUCTIONS[PEERS] else f"{schedule.name} {reduction}"
+    words = [schedule.name]
+    if (reduction := getattr(schedule, "reduction", REDUCTIONS[PEERS])) != REDUCTIONS[PEERS]:
+        words.append(reduction)
+    if getattr(schedule, "least_segment", 1) > 1:
+        words.append("without slivers")
+    return " ".join(words)

@@ -17,6 +17,7 @@ from passes.choosing import Plan, constants_of
 from passes.choosing.candidates import candidates, crowded, slow
 from passes.choosing.model import Counts, Shape, cost
 from passes.choosing.plan import NO_CLUSTER
+from passes.choosing.schedules import TREE, TURNSTILE
 from passes.choosing.table import Table
 from passes.choosing.tilings import small_tiles, tilings
 from passes.lowering import CONSUMERS, LowerToHopper
@@ -100,12 +101,23 @@ def families(plans: Iterable[Plan]) -> set[str]:
 def test_every_family_is_there():
     problem = Gemm("bf16", m=2048, n=2304, k=8192, transpose_b=True)
     usual = {"data-parallel", "stream-k", "two-tile-stream-k", "hybrid-stream-k"}
-    assert families(plans_of(candidates(problem, H200))) >= {*usual, "heterogeneous-tiles"}
+    usual |= {"heterogeneous-tiles"}
+    assert families(plans_of(candidates(problem, H200))) >= usual
     streamed = ("stream-k", "two-tile-stream-k", "hybrid-stream-k")
-    others = {f"{name} {how}" for name in streamed for how in ("tree", "turnstile", "scatter")}
-    every = plans_of(candidates(problem, H200, all_kinds=True))
-    assert families(every) >= {*usual, *others, "heterogeneous-tiles"}
-    assert any("least_segment" in plan.pipeline for plan in every)
+    others = {f"{name} {how}" for name in streamed for how in ("scatter", "without slivers")}
+    others |= {f"hybrid-stream-k {how}" for how in ("tree", "turnstile")}
+    every = candidates(problem, H200, all_kinds=True)
+    assert families(plans_of(every)) == usual | others
+    few = candidates(replace(problem, m=256), H200, all_kinds=True)
+    assert families(plans_of(few)) >= {"stream-k tree", "stream-k turnstile"}
+
+
+def test_reductions_are_tried_where_they_differ():
+    """Of two pieces one goes to the other, whatever the reduction."""
+    table = candidates(Gemm("bf16", m=2048, n=2304, k=8192), H200, all_kinds=True)
+    other = (table.reduction == TREE) | (table.reduction == TURNSTILE)
+    assert other.any()
+    assert (Counts(table, H200).work.streamed.peers[other] >= 2).all()
 
 
 @pytest.mark.parametrize("all_kinds", [False, True])
