@@ -12,7 +12,11 @@ extents log-uniform from 128 to 8192 and the dozen most promising plans of each:
 Columns are geometric means and the least over problems, of cuBLAS's time over that of the best
 measured plan, and over that of the one the model prefers; and of the best plan's time over that of
 the preferred one, which is what the model leaves on the table. Plans that are no candidates may be
-the best, but are not chosen. Last come the problems where the model loses most.
+the best, but are not chosen; those of schedules that no model knows are left out. Last come the
+problems where the model loses most. --json keeps plans and seconds of every problem.
+
+With --streaming the best plan that streams tiles is held against the best of whole tiles, as
+measured and as predicted; see `benchmarks.streaming`.
 """
 
 from __future__ import annotations
@@ -27,14 +31,18 @@ from typing import Any
 
 import numpy as np
 from rich.box import SIMPLE
+from rich.console import Console
 from rich.table import Table as Lines
 
 from benchmarks.contenders import CUBLAS
 from benchmarks.record import load, write
 from benchmarks.report import console_here, geometric_mean
 from benchmarks.shapes import title
-from passes.choosing import Plan, constants_of
-from passes.choosing.calibrate import is_plan, problem_of
+from benchmarks.streaming import Compared, compared
+from benchmarks.streaming import lines_of as lines_of_streaming
+from benchmarks.streaming import record_of as record_of_streaming
+from passes.choosing import constants_of
+from passes.choosing.calibrate import is_plan, known_plans, problem_of
 from passes.choosing.candidates import slow
 from passes.choosing.model import cost
 from passes.choosing.table import Table
@@ -47,20 +55,32 @@ class Judged:
     """A problem whose plans were measured.
 
     Args:
-        best, chosen: cuBLAS's time over that of the best plan, and of the one the model prefers.
+        cublas_seconds, best_seconds, chosen_seconds: of cuBLAS, the best plan, and the one the
+            model prefers.
     """
 
     group: str
     problem: str
-    best: float
+    cublas_seconds: float
+    best_seconds: float
     best_plan: str
-    chosen: float
+    chosen_seconds: float
     chosen_plan: str
+
+    @property
+    def best(self) -> float:
+        """cuBLAS's time over that of the best plan."""
+        return self.cublas_seconds / self.best_seconds
+
+    @property
+    def chosen(self) -> float:
+        """cuBLAS's time over that of the plan that the model prefers."""
+        return self.cublas_seconds / self.chosen_seconds
 
     @property
     def of_best(self) -> float:
         """The best plan's time over that of the one the model prefers: 1 where it is the best."""
-        return self.chosen / self.best
+        return self.best_seconds / self.chosen_seconds
 
 
 SIDES = ("best", "chosen", "of_best")
@@ -93,7 +113,7 @@ def record_of(found: Sequence[Judged], source: str, device: str) -> dict[str, An
         name: {side: {"mean": mean, "least": least} for side, (mean, least) in sides.items()}
         for name, sides in summary(found).items()
     }
-    rows = [{**asdict(one), "of_best": one.of_best} for one in found]
+    rows = [{**asdict(one), **{side: getattr(one, side) for side in SIDES}} for one in found]
     return {"kind": "chosen", "of": source, "device": device, "means": means, "rows": rows}
 
 
@@ -106,9 +126,11 @@ def judge(rows: list[dict[str, Any]], device: str) -> list[Judged]:
     for (m, n, k, layout), measured in problems.items():
         cublas = [row["t"] for row in measured if row["plan"] == CUBLAS.lower()]
         ours = [row for row in measured if is_plan(row)]
+        plans = known_plans(ours)
+        ours = [row for row in ours if row["plan"] in plans]
         if not cublas or not ours:
             continue
-        table = Table.of((problem_of(row), Plan.parse(row["plan"])) for row in ours)
+        table = Table.of((problem_of(row), plans[row["plan"]]) for row in ours)
         predicted = np.where(slow(table), np.inf, cost(table, constants).total)
         preferred = ours[int(np.argmin(predicted))]
         best = min(ours, key=lambda row: row["t"])
@@ -116,9 +138,10 @@ def judge(rows: list[dict[str, Any]], device: str) -> list[Judged]:
             Judged(
                 measured[0].get("group", ""),
                 f"{m}x{n}x{k} {layout}",
-                cublas[0] / best["t"],
+                cublas[0],
+                best["t"],
                 best["plan"],
-                cublas[0] / preferred["t"],
+                preferred["t"],
                 preferred["plan"],
             )
         )
@@ -148,7 +171,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("files", nargs="+", type=Path, metavar="FILE")
     made.add_argument("--device", default="NVIDIA H200", help="whose model to ask")
     made.add_argument(
-        "--worst", type=int, default=12, metavar="N", help="problems to list, default 12"
+        "--worst", type=int, default=10, metavar="N", help="problems to list, default 10"
+    )
+    made.add_argument(
+        "--streaming", action="store_true", help="streamed tiles against whole ones instead"
     )
     made.add_argument("--json", type=Path, metavar="FILE", help="write this; of one file only")
     return made
@@ -166,21 +192,53 @@ def main() -> None:
             rows = load(path)["rows"]
         except (OSError, ValueError) as error:
             sys.exit(f"{path}: {error}")
-        found = judge(rows, options.device)
-        if not found:
-            sys.exit(f"{path} has no problem that cuBLAS and a plan were measured on")
-        console.print(lines_of(found, path.name))
-        for one in sorted(found, key=lambda one: one.of_best)[: options.worst]:
-            console.print(
-                f"{one.problem}: {one.of_best:.3f} of the best; chosen {one.chosen:.3f} "
-                f"{one.chosen_plan}, best {one.best:.3f} {one.best_plan}",
-                highlight=False,
-                markup=False,
-                soft_wrap=True,
-            )
+        say = streaming if options.streaming else chosen
+        if (record := say(rows, path.name, options.device, options.worst, console)) is None:
+            sys.exit(f"{path} has no problem that {NEEDED[options.streaming]} were measured on")
         if options.json:
-            write(options.json, record_of(found, path.name, options.device))
+            write(options.json, record)
             console.print(f"written to {options.json}")
+
+
+NEEDED = {False: "cuBLAS and a plan", True: "a plan of whole tiles and one that streams"}
+
+
+def chosen(
+    rows: list[dict[str, Any]], name: str, device: str, worst: int, console: Console
+) -> dict[str, Any] | None:
+    """Print what is chosen; returns a record of it, or None where there is nothing to say."""
+    found = judge(rows, device)
+    if not found:
+        return None
+    console.print(lines_of(found, name))
+    for one in sorted(found, key=lambda one: one.of_best)[:worst]:
+        _line(
+            console,
+            f"{one.problem}: {one.of_best:.3f} of the best; chosen {one.chosen:.3f} "
+            f"{one.chosen_plan}, best {one.best:.3f} {one.best_plan}",
+        )
+    return record_of(found, name, device)
+
+
+def streaming(
+    rows: list[dict[str, Any]], name: str, device: str, worst: int, console: Console
+) -> dict[str, Any] | None:
+    """The same of streamed tiles against whole ones."""
+    found = compared(rows, device)
+    if not found:
+        return None
+    console.print(lines_of_streaming(found, name))
+    for one in sorted(found, key=Compared.wrong_by, reverse=True)[:worst]:
+        _line(
+            console,
+            f"{one.problem}: measured {one.measured:.3f}, predicted {one.predicted:.3f}; "
+            f"{one.streaming_plan} against {one.whole_plan}",
+        )
+    return record_of_streaming(found, name, device)
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -153,6 +153,11 @@ class Allowance:
         self.clock, self.left = clock, problems
         self.end = clock() + 60 * minutes
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left of the time."""
+        return self.clock() >= self.end
+
     def deadline(self) -> float:
         """When the next problem's rounds should end."""
         now = self.clock()

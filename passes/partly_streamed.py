@@ -21,7 +21,7 @@ from passes.stream_k import check_stream_options
 from passes.streaming import ACCUMULATE, TILE, Stream, add_loops
 from passes.tiles import TileWork, flatten_into, number_of, workgroup_count
 
-__all__ = ["PartlyStreamed"]
+__all__ = ["ORDERS", "PartlyStreamed"]
 
 ORDERS = ("sk", "dp")
 WAVES = ("strided", "contiguous")

@@ -2,8 +2,8 @@
 
 A file is what `python -m benchmarks sweep` writes: a JSON object with `rows` like `{"m": 4096, "n":
 4096, "k": 4096, "layout": "nt", "plan": "256x256x64@c2x1 stream-k{owner=last} on 66", "t":
-0.000221}`, a problem, a plan and seconds. Rows of other contenders (`"plan": "cublas"`) are left
-out.
+0.000221}`, a problem, a plan and seconds. Rows of other contenders (`"plan": "cublas"`), and of
+schedules that the model does not know, are left out.
 
 Logarithms of the figures are fitted by least squares to logarithms of times. Plans near the best of
 their problem count most, since only among them is chosen; far errors count less than their square;
@@ -29,11 +29,20 @@ from numpy.typing import NDArray
 from coordgraph import Gemm
 from passes.choosing.candidates import crowded, slow
 from passes.choosing.constants import FITTED, FOLDER, Constants, constants_of
-from passes.choosing.model import cost
+from passes.choosing.model import Counts, cost
 from passes.choosing.plan import Plan
-from passes.choosing.table import Column, Flag, Table
+from passes.choosing.table import Column, Flag, Table, columns_of
 
-__all__ = ["Measurements", "Quality", "fit", "is_plan", "main", "problem_of", "quality"]
+__all__ = [
+    "Measurements",
+    "Quality",
+    "fit",
+    "is_plan",
+    "known_plans",
+    "main",
+    "problem_of",
+    "quality",
+]
 
 NEAR, FAR_WEIGHT = 0.3, 0.2
 """How fast the weight of slower plans falls, and what is left of it."""
@@ -63,8 +72,9 @@ class Measurements:
     def read(cls, paths: Iterable[Path], device: Constants) -> Measurements:
         """Raises OSError, ValueError or KeyError where a file holds something else."""
         rows = [row for path in paths for row in json.loads(path.read_text("utf-8"))["rows"]]
+        plans = known_plans(rows)
         found = [
-            (problem_of(row), Plan.parse(row["plan"]), row["t"]) for row in rows if is_plan(row)
+            (problem_of(row), plans[row["plan"]], row["t"]) for row in rows if row["plan"] in plans
         ]
         table = Table.of((gemm, plan) for gemm, plan, _ in found)
         numbers: dict[Gemm, int] = {}
@@ -150,13 +160,14 @@ def fit(measured: Measurements, first: Constants) -> Constants:
     data = measured.where(measured.usable)
     relative = data.seconds / data.best(data.seconds)[data.problem]
     weight = np.sqrt(np.exp(-(relative - 1) / NEAR) + FAR_WEIGHT)
+    counts = Counts(data.table, first)  # the fitted figures change nothing in them
     guess = np.log([getattr(first, name) for name in FITTED])
 
     def figures(logarithms: Column) -> Constants:
         return first.with_figures(dict(zip(FITTED, map(float, np.exp(logarithms)), strict=True)))
 
     def errors(logarithms: Column) -> Column:
-        predicted = cost(data.table, figures(logarithms)).total
+        predicted = cost(counts, figures(logarithms)).total
         return np.concatenate(
             [weight * np.log(predicted / data.seconds), PULL * (logarithms - guess)]
         )
@@ -177,6 +188,16 @@ def problem_of(row: dict[str, Any]) -> Gemm:
     turned_a, turned_b = (side == "t" for side in row["layout"])
     m, n, k = (int(row[axis]) for axis in "mnk")
     return Gemm(row.get("dtype", "bf16"), m=m, n=n, k=k, transpose_a=turned_a, transpose_b=turned_b)
+
+
+def known_plans(rows: Iterable[dict[str, Any]]) -> dict[str, Plan]:
+    """The plans of rows, by their text, without those of schedules that the model does not know."""
+    found: dict[str, Plan] = {}
+    for text in dict.fromkeys(row["plan"] for row in rows if is_plan(row)):
+        plan = Plan.parse(text)
+        if columns_of(plan) is not None:
+            found[text] = plan
+    return found
 
 
 def is_plan(row: dict[str, Any]) -> bool:

@@ -2,106 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coordgraph import Gemm
 from coordgraph.tensors import dtype
 from passes.choosing.constants import Constants
-from passes.choosing.model import ALONE, SCATTER, TREE, WARPGROUP, Shape
+from passes.choosing.model import UNIT_K, WARPGROUP, Shape
 from passes.choosing.plan import Plan
+from passes.choosing.schedules import (
+    EACH,
+    EVERY,
+    FEWER,
+    FULL,
+    LAST,
+    NONE,
+    NOTHING,
+    SCATTER,
+    TREE,
+    TURNSTILE,
+)
 from passes.choosing.table import Column, Flag, Table, sizes
+from passes.choosing.tilings import FEWEST_ROWS, small_tiles, sums, tilings
 
-__all__ = ["candidates", "crowded", "slow", "sums", "tilings"]
+__all__ = ["candidates", "crowded", "fallback", "slow"]
 
-Tiling = tuple[int, int, int, int, int, int, int]
-"""Tile m, n, k, cluster m, n, k, and warpgroups that take turns."""
-
-UNIT_K = 64
-WIDTHS = {
-    16: (64, 128, 192, 256),
-    32: (64, 128, 256),
-    48: (128, 256),
-    64: (64, 80, 96, 112, 128, 192, 256),
-    80: (128, 256),
-    96: (128, 256),
-    112: (128, 256),
-    144: (128, 256),
-    160: (128, 256),
-    176: (256,),
-    128: (48, *range(64, 257, 16), 288, 320),
-    192: (64, 96, 128, 160, 192),
-    256: (64, 96, 112, 128, 144, 160, 192),
-    320: (96, 128),
-}
-"""Of a workgroup's part of a tile, by its rows: those that were measured."""
-TURNS = ((128, 128), (128, 96), (64, 256))
-"""Rows and columns of the parts with which warpgroups take turns."""
-FEWEST_ROWS, FEW_TILE, LEAST_ROWS = 16, 128, 48
-DEEP = {16: (2, 4), 32: (2, 4), 64: (2,)}
-"""Iterations of more than one row of shared memory, by rows: so that enough of B is under way."""
-DEEPEST_COLUMNS = 64
-"""With which stages that deep are still many."""
-MOST_SUMS, MOST_SUMS_STREAMED = 192, 144
-"""Accumulators of a workitem, and those of plans that send and receive partial sums."""
-MOST_SUMS_BESIDE_C = {(2, False): 192, (4, False): 96, (2, True): 96, (4, True): 64}
-"""Where C is read: by the bytes of its elements, and whether B is the left operand."""
+FEW_TILE, LEAST_ROWS = 128, 48
+MOST_SUMS_STREAMED, MOST_SUMS_TWICE = 144, 112
+"""Accumulators of a workitem of plans that send and receive partial sums, and of those that have a
+second main loop beside a reduce-scatter."""
 BANDS = (4, 8, 16)
 LEAST_DEPTH = 4
 """Iterations of a tile that are worth being divided."""
-MOST_SPLITS, TREE_PEERS = 64, 3
+MOST_SPLITS = 64
+SLIVER = 8
+"""Iterations of a piece, at least, where short ones are given to the neighbour."""
 NARROWEST = 32
 """Elements of a box."""
-PLAIN, PERSISTENT, STREAM_K, TWO_TILE = range(4)
+OWNED: dict[str, float] = {**NOTHING, "owner": LAST}
+"""Streamed tiles whose last piece is the owner's: workgroups wait for lower numbers alone."""
+Values = Mapping[str, float | Column]
 
 
-@cache
-def tilings(c_bytes: int = 0) -> tuple[Tiling, ...]:
-    """Tiles and clusters that can be lowered; where C is read, its elements have so many bytes."""
-    return tuple(dict.fromkeys(_tilings(c_bytes)))
+@dataclass(frozen=True)
+class Kind:
+    """A kind of schedule, the tilings that are tried with it, and their grids.
+
+    Args:
+        values: the schedule's columns; one number for all tilings, or one for each.
+        tried: which tilings.
+        grid: workgroups; 0 for as many as there are tiles.
+    """
+
+    values: Values
+    tried: Flag
+    grid: Column
 
 
-def _tilings(c_bytes: int) -> Iterator[Tiling]:
-    for rows, widths in WIDTHS.items():
-        for columns in widths:
-            swapped = _swapped(rows, columns)
-            most = MOST_SUMS_BESIDE_C[c_bytes, swapped] if c_bytes else MOST_SUMS
-            if sums(rows, columns) > most:
-                continue
-            yield from _clusters(rows, columns, turns=1)
-            if rows <= 64 or columns <= 64:
-                yield rows, columns, 2 * UNIT_K, 1, 1, 2, 1
-            for units in DEEP.get(rows, ()):
-                if units == 2 or columns <= DEEPEST_COLUMNS:
-                    yield rows, columns, units * UNIT_K, 1, 1, 1, 1
-    for rows, columns in TURNS:
-        if not c_bytes or rows * columns // WARPGROUP <= MOST_SUMS_BESIDE_C[c_bytes, False]:
-            yield from _clusters(rows, columns, turns=2)
+@dataclass(frozen=True)
+class Tiled:
+    """A problem cut by every tiling that suits its size, as columns.
 
+    Args:
+        tiling: tile m, n, k, cluster m, n, k and turns.
+        held: accumulators of a workitem.
+        small: pairs of columns: small tiles, 0 where there is none of that kind.
+        slots: clusters that the device holds.
+    """
 
-def _clusters(rows: int, columns: int, turns: int) -> Iterator[Tiling]:
-    yield rows, columns, UNIT_K, 1, 1, 1, turns
-    if rows >= 64:
-        yield 2 * rows, columns, UNIT_K, 2, 1, 1, turns
-        yield rows, 2 * columns, UNIT_K, 1, 2, 1, turns
+    tiling: tuple[Column, ...]
+    held: Column
+    small: tuple[tuple[Column, Column], ...]
+    slots: Column
+    tiles_m: Column
+    tiles_n: Column
+    depth: Column
 
+    @cached_property
+    def tiles(self) -> Column:
+        """Of the output."""
+        return self.tiles_m * self.tiles_n
 
-def _swapped(rows: int, columns: int) -> bool:
-    """Whether B is the left operand of a workgroup's part."""
-    return rows % 64 != 0 or rows < 128 <= columns
+    @cached_property
+    def several(self) -> Flag:
+        """Where a workgroup has more than one tile."""
+        return self.tiles > self.slots
 
-
-def sums(rows: int, columns: int) -> int:
-    """Accumulators of a workitem; more than any limit where no division is possible."""
-    left, right = (columns, rows) if _swapped(rows, columns) else (rows, columns)
-    consumers = 1 if rows * columns <= ALONE * WARPGROUP else 2
-    share = right if left % 128 == 0 or consumers == 1 else right // 2
-    pieces = -(-share // 256)
-    if left % 64 or right % 16 or share % 16 or share % (16 * pieces):
-        return 1 << 30
-    return rows * columns // consumers // WARPGROUP
+    @cached_property
+    def rest(self) -> Column:
+        """Tiles of the ragged wave."""
+        return self.tiles % self.slots
 
 
 def slow(table: Table) -> Flag:
@@ -109,86 +103,170 @@ def slow(table: Table) -> Flag:
 
     It was measured so against B given as its transpose: a fifth to a half slower.
     """
-    return (table.turned_b == 0) & (Shape(table).box_n < NARROWEST)
+    found = table.turned_b == 0
+    if found.any():
+        found[found] = Shape(table.where(found)).box_n < NARROWEST
+    return found
 
 
 def crowded(table: Table, device: Constants) -> Flag:
     """Plans with a workgroup for every tile, and more tiles than the device holds workgroups."""
     shape = Shape(table)
-    return (table.schedule == PLAIN) & (shape.tiles > device.slots(shape.workgroups))
+    return (table.whole == EACH) & (shape.tiles > device.slots(shape.workgroups))
 
 
-def candidates(problem: Gemm, device: Constants, *, reads_c: bool = False) -> Table:
+def candidates(
+    problem: Gemm, device: Constants, *, reads_c: bool = False, all_kinds: bool = False
+) -> Table:
     """Plans for a problem whose sizes are given, as a table without those that make no sense.
 
     Args:
         problem: with m, n and k.
         device: see `constants_of`.
         reads_c: C is added.
+        all_kinds: also schedules that the model never prefers, for measurements to judge them.
     """
-    m, n, k = sizes(problem)
     out_bytes = dtype(problem.out_dtype or problem.dtype).bytes
-    known = _columns(out_bytes if reads_c else 0)
-    held, taking = known[7], known[6]
+    cut = _cut(problem, device, out_bytes if reads_c else 0)
+    kinds = [*_usual(cut), *_ragged(cut), *(_unusual(cut) if all_kinds else ())]
+    wide = cut.several & (cut.tiles_n > 2)
+    bands = {1: True, **{band: wide & (cut.tiles_m > band) for band in BANDS}}
+    parts: list[tuple[Kind, int, NDArray[np.intp]]] = []
+    for kind in kinds:
+        for band, suits in bands.items():
+            chosen = (kind.tried & suits).nonzero()[0]
+            if len(chosen):
+                parts.append((kind, band, chosen))
+    counts = [len(chosen) for _, _, chosen in parts]
+
+    def spread(values: Sequence[float | Column]) -> Column:
+        """A part's number, or a column of all tilings, for each of its rows."""
+        if not any(isinstance(value, np.ndarray) for value in values):
+            return np.repeat(np.array(values, np.float64), counts)
+        pairs = zip(values, parts, strict=True)
+        return np.concatenate([_some(value, chosen) for value, (_, _, chosen) in pairs])
+
+    which = np.concatenate([chosen for _, _, chosen in parts])
+    names = ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "cluster_k", "turns")
+    found = {name: column[which] for name, column in zip(names, cut.tiling, strict=True)}
+    for name in parts[0][0].values:
+        found[name] = spread([kind.values[name] for kind, _, _ in parts])
+    found["workgroups"] = spread([kind.grid for kind, _, _ in parts])
+    found["width"] = spread([band for _, band, _ in parts])
+    same: dict[str, float] = dict(zip("mnk", sizes(problem), strict=True))
+    same |= {"turned_a": problem.transpose_a, "turned_b": problem.transpose_b}
+    same["out_bytes"] = out_bytes
+    table = Table(**{name: np.full(len(which), float(v)) for name, v in same.items()}, **found)
+    kept = ~slow(table)
+    return table.where(kept) if kept.any() and not kept.all() else table
+
+
+def _some(value: float | Column, chosen: NDArray[np.intp]) -> Column:
+    return value[chosen] if isinstance(value, np.ndarray) else np.full(len(chosen), float(value))
+
+
+def _cut(problem: Gemm, device: Constants, c_bytes: int) -> Tiled:
+    """The tilings that suit a size. Where C is read, its elements have so many bytes."""
+    m, n, k = sizes(problem)
+    known, held, small = _columns(c_bytes)
     # Where a tile has all of few rows, each column of B is read by one workgroup alone.
     least = m if m <= FEW_TILE else LEAST_ROWS
     keep = (known[0] >= least) & (known[0] < 2 * max(m, FEWEST_ROWS))
     keep &= known[1] < 2 * max(n, UNIT_K)
-    tile_m, tile_n, tile_k, *cluster = (column[keep] for column in known[:6])
-    taking = taking[keep]
-    workgroups = cluster[0] * cluster[1] * cluster[2]
-    slots = device.slots(workgroups)
-    tiles_m, tiles_n = np.ceil(m / tile_m), np.ceil(n / tile_n)
-    tiles, depth = tiles_m * tiles_n, np.ceil(k / tile_k)
-    divide = (depth >= LEAST_DEPTH) & (held[keep] <= MOST_SUMS_STREAMED)
-    several, alike = tiles > slots, taking == 1
+    tiling = tuple(column[keep] for column in known)
+    tile_m, tile_n, tile_k, cluster_m, cluster_n, cluster_k, _ = tiling
+    return Tiled(
+        tiling,
+        held[keep],
+        tuple((one[keep], other[keep]) for one, other in small),
+        device.slots(cluster_m * cluster_n * cluster_k),
+        np.ceil(m / tile_m),
+        np.ceil(n / tile_n),
+        np.ceil(k / tile_k),
+    )
+
+
+def _usual(cut: Tiled) -> Iterator[Kind]:
+    """Whole tiles, and streamed ones on the grids that suit them."""
+    tiles, depth, slots, several = cut.tiles, cut.depth, cut.slots, cut.several
+    alike = cut.tiling[6] == 1
+    yield Kind({**NOTHING, "whole": EACH}, ~several & alike, np.zeros_like(tiles))
+    yield Kind({**NOTHING, "whole": EVERY}, several, slots)
     # Who has one tile has nobody to take turns with.
-    divide &= alike | several
-    parts: list[tuple[int, Flag, Column]] = [
-        (PLAIN, ~several & alike, slots),
-        (PERSISTENT, several, slots),
-        (STREAM_K, divide & (tiles % slots != 0), slots),
-        (TWO_TILE, divide & several & (tiles % slots != 0), slots),
-    ]
+    divide = _divisible(cut) & (alike | several)
+    stream, ragged = {**OWNED, "whole": NONE}, cut.rest > 0
+    scatter = {**NOTHING, "whole": NONE, "reduction": SCATTER}
+    yield Kind(stream, divide & ragged, slots)
     most = np.minimum(np.floor(slots / tiles), np.floor(depth / 2))
     even, any_split = np.ones_like(most), np.minimum(most, MOST_SPLITS)
     for split in range(2, int(any_split.max(initial=1)) + 1):
         even = np.where((depth % split == 0) & (split <= most), split, even)
-    parts.append((STREAM_K, divide & (even > 1) & (tiles * even != slots), tiles * even))
+    evenly = divide & (even > 1)
+    yield Kind(stream, evenly & (tiles * even != slots), tiles * even)
     uneven = divide & (any_split > 1) & (any_split != even) & (tiles * any_split != slots)
-    parts.append((STREAM_K, uneven, tiles * any_split))
-    many = any_split > TREE_PEERS
-    parts.append((TREE, divide & many & (even > 1) & (tiles * even != slots), tiles * even))
-    parts.append((TREE, divide & many & (tiles % slots != 0), slots))
-    parts.append((SCATTER, divide & (even > 1), tiles * even))
-    bands = [1, *(band for band in BANDS if band < m)]
-    rows: list[tuple[Column, ...]] = []
-    for kind, mask, grid in parts:
-        for band in bands:
-            chosen = mask & several & (tiles_m > band) & (tiles_n > 2) if band > 1 else mask
-            if not chosen.any():
-                continue
-            columns = (tile_m, tile_n, tile_k, *cluster, taking, np.full_like(tiles, kind), grid)
-            rows.append(tuple(c[chosen] for c in (*columns, np.full_like(tiles, band))))
-    joined = [np.concatenate(column) for column in zip(*rows, strict=True)]
-    same = np.ones_like(joined[0])
-    extents = (same * m, same * n, same * k)
-    turned = (same * problem.transpose_a, same * problem.transpose_b)
-    table = Table(*extents, *turned, same * out_bytes, *joined)
-    chosen = ~slow(table)
-    return table.where(chosen) if chosen.any() else table
+    yield Kind(stream, uneven, tiles * any_split)
+    yield Kind(scatter, evenly, tiles * even)
+
+
+def _divisible(cut: Tiled) -> Flag:
+    """Where tiles may be streamed."""
+    return (cut.depth >= LEAST_DEPTH) & (cut.held <= MOST_SUMS_STREAMED)
+
+
+def _ragged(cut: Tiled) -> Iterator[Kind]:
+    """Whole tiles in full waves, and what becomes of the ragged one."""
+    ragged = cut.several & (cut.rest > 0)
+    divide = ragged & _divisible(cut)
+    yield Kind({**OWNED, "whole": FEWER}, divide, cut.slots)
+    # With fewer tiles in the ragged wave each would have three pieces or more.
+    yield Kind({**OWNED, "whole": FULL}, divide & (2 * cut.rest >= cut.slots), cut.slots)
+    for small_m, small_n in cut.small:
+        pieces = cut.tiling[0] * cut.tiling[1] / np.maximum(small_m * small_n, 1)
+        sooner = (small_m > 0) & (np.ceil(cut.rest * pieces / cut.slots) < pieces)
+        values = {**NOTHING, "whole": FULL, "small_m": small_m, "small_n": small_n}
+        yield Kind(values, ragged & sooner, cut.slots)
+
+
+def _unusual(cut: Tiled) -> Iterator[Kind]:
+    """What others are predicted to beat: other reductions, few tiles in many pieces, no slivers."""
+    alike, slots = cut.tiling[6] == 1, cut.slots
+    divide = _divisible(cut) & (cut.rest > 0)
+    deep = cut.depth >= 2 * SLIVER
+    for whole, streamed in ((NONE, cut.tiles), (FEWER, slots + cut.rest), (FULL, cut.rest)):
+        # Who has one tile has nobody to take turns with, and no wave of whole ones.
+        some = divide & (cut.several | (alike if whole == NONE else False))
+        owned = {**OWNED, "whole": whole}
+        yield Kind({**owned, "least_segment": SLIVER}, some & deep, slots)
+        if whole == FULL:
+            yield Kind(owned, some & (2 * cut.rest < slots), slots)
+        # Of two pieces one goes to the other, whatever the reduction.
+        several_pieces = some & (2 * streamed < slots)
+        yield Kind({**owned, "reduction": TURNSTILE}, several_pieces, slots)
+        yield Kind({**owned, "reduction": TREE}, several_pieces, slots)
+        # Those that divide tiles evenly are usual.
+        room = alike & (slots % cut.tiles > 0 if whole == NONE else cut.held <= MOST_SUMS_TWICE)
+        scatter = {**NOTHING, "whole": whole, "reduction": SCATTER}
+        yield Kind(scatter, some & room, slots)
 
 
 @cache
-def _columns(c_bytes: int) -> tuple[Column, ...]:
-    """The columns of `tilings`, and the accumulators of each."""
-    found = np.array(tilings(c_bytes), np.float64)
+def _columns(
+    c_bytes: int,
+) -> tuple[tuple[Column, ...], Column, tuple[tuple[Column, Column], ...]]:
+    """The columns of `tilings`, the accumulators of each, and small tiles; see `Tiled`."""
+    known = tilings(c_bytes)
+    found = np.array(known, np.float64)
     part = found[:, :2] / found[:, 3:5]
     held = [
         rows * columns / WARPGROUP if turns > 1 else sums(int(rows), int(columns))
         for (rows, columns), turns in zip(part, found[:, 6], strict=True)
     ]
-    return (*found.T, np.array(held, np.float64))
+    # Beside C no tiles of two shapes were tried.
+    small = [() if c_bytes else small_tiles(tiling) for tiling in known]
+    most = max(map(len, small))
+    filled = np.array([[*some, *[(0, 0)] * (most - len(some))] for some in small], np.float64)
+    pairs = tuple((filled[:, i, 0], filled[:, i, 1]) for i in range(most))
+    return tuple(found.T), np.array(held, np.float64), pairs
 
 
 def fallback() -> Plan:

@@ -44,7 +44,6 @@ class Constants:
         outside: what an iteration takes longer where narrow boxes lie wholly outside B.
         l2_rate, dram_rate: bytes a second of all.
         pull_rate: those of one workgroup that come from memory.
-        lockstep: what reading takes longer where workgroups are all at the same depth.
         again: of the larger operand, what asking twice as often for it costs as if it were read.
         dram_seconds: until the first bytes come from memory.
         l2_bytes: of the same cache, fitted: what it keeps of A and B within a call.
@@ -88,7 +87,6 @@ class Constants:
     l2_rate: float = 7.5e12
     dram_rate: float = 4.3e12
     pull_rate: float = 36e9
-    lockstep: float = 1.08
     again: float = 0.2
     dram_seconds: float = 0.5e-6
     l2_bytes: float = 40e6

@@ -18,9 +18,12 @@ TERMS = tuple(f.name for f in fields(Cost) if f.name != "total")
 MICRO = 1e6
 KINDS = {
     "data-parallel": "whole tiles only",
-    "two-tile-stream-k": "whole tiles and the last waves streamed",
+    "heterogeneous-tiles": "small tiles in the last wave",
+    "hybrid-stream-k": "the last wave streamed",
+    "two-tile-stream-k": "the last two waves streamed",
     "stream-k": "all tiles streamed",
 }
+"""Of schedules by their names."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +105,7 @@ def explain(problem: Gemm, device: Constants | None = None, count: int = 8) -> E
     device = device or constants_of()
     rivals: dict[str, Choice] = {}
     for choice in choices(problem, device):
-        words = next(words for name, words in KINDS.items() if name in choice.plan.pipeline)
-        rivals.setdefault(words, choice)
+        rivals.setdefault(KINDS[choice.plan.schedule.name], choice)
         if len(rivals) == len(KINDS):
             break
     listed = tuple(islice((c for c in rank(problem, device, count) if c.terms), count))

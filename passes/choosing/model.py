@@ -7,16 +7,18 @@ largest bounds the plan; where several are close, they get in each other's way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from passes.choosing.constants import Constants
+from passes.choosing.schedules import SCATTER, TREE, TURNSTILE
+from passes.choosing.shares import Work
 from passes.choosing.table import Column, Flag, Table
 
-__all__ = ["ALONE", "SCATTER", "TREE", "WARPGROUP", "Cost", "Shape", "cost"]
+__all__ = ["ALONE", "WARPGROUP", "Cost", "Counts", "Shape", "cost"]
 
-STREAM_K, TWO_TILE, TREE, SCATTER = 2, 3, 4, 5
 ELEMENT, ACCUMULATOR = 2, 4
 """Bytes of an element of A and B, and of a partial sum."""
 MMA_M, MMA_K, UNIT_K = 64, 16, 64
@@ -61,7 +63,8 @@ class Cost:
 class Shape:
     """What follows from tiles, clusters and sizes alone; see `Division` for who multiplies what."""
 
-    def __init__(self, t: Table) -> None:
+    def __init__(self, t: Table, alone: Column | int = ALONE) -> None:
+        """`alone` is what `ALONE` says; 0 where each warpgroup must have its twin."""
         self.workgroups = t.cluster_m * t.cluster_n * t.cluster_k
         self.rows, self.columns = t.tile_m / t.cluster_m, t.tile_n / t.cluster_n
         """Of a workgroup's part of the tile."""
@@ -74,8 +77,8 @@ class Shape:
         swapped = (self.rows % MMA_M != 0) | few
         left = np.where(swapped, self.columns, self.rows)
         right = np.where(swapped, self.rows, self.columns)
-        alone = (t.turns > 1) | (self.rows * self.columns <= ALONE * WARPGROUP)
-        self.consumers = np.where(alone, 1, 2)
+        single = (t.turns > 1) | (self.rows * self.columns <= alone * WARPGROUP)
+        self.consumers = np.where(single, 1, 2)
         """Warpgroups that divide the product."""
         divided = (left % (2 * MMA_M) != 0) & (self.consumers == 2)
         share = np.where(divided, right / 2, right)
@@ -133,62 +136,79 @@ class Shape:
         """Boxes that the producer asks for in an iteration."""
 
 
-def cost(t: Table, c: Constants) -> Cost:
+@dataclass(frozen=True)
+class Part:
+    """The tiles of one shape, on the rows of a table that have them.
+
+    Attributes:
+        rows: of the table.
+        table: those rows, with tiles of this shape.
+        tiles: of all workgroups.
+        iterations: of the busiest workgroup, and `ends`, tiles that it finishes.
+    """
+
+    rows: NDArray[np.intp]
+    table: Table
+    shape: Shape
+    tiles: Column
+    iterations: Column
+    ends: Column
+
+
+class Counts:
+    """What of plans' costs no figure of the device but its slots decides: it is counted once."""
+
+    def __init__(self, table: Table, device: Constants) -> None:
+        self.table = t = table
+        self.shape = s = Shape(t)
+        self.work = w = Work.of(t, s.tiles, s.depth, device.slots(s.workgroups))
+        rows = np.flatnonzero(t.divided)
+        parts = list[Part]()
+        if len(rows):
+            few = t.where(rows)
+            few = replace(few, tile_m=few.small_m, tile_n=few.small_n)
+            count = w.rest[rows] * (t.tile_m * t.tile_n)[rows] / (few.tile_m * few.tile_n)
+            # Both shapes have the same warpgroups: two where the larger needs them.
+            small = Shape(few, np.where(s.consumers[rows] > 1, 0, ALONE))
+            parts = [Part(rows, few, small, count, w.small[rows] * s.depth[rows], w.small[rows])]
+        every = np.arange(len(t))
+        self.parts = [Part(every, t, s, s.tiles - w.rest, w.iterations, w.ends), *parts]
+
+
+def cost(given: Table | Counts, c: Constants) -> Cost:
     """What each plan of a table costs."""
-    s = Shape(t)
-    slots = c.slots(s.workgroups)
-    step, tensor_bytes = _step(s, c)
-    stored_bytes = s.rows * s.columns * t.out_bytes
-    # Rows of D that begin inside sectors: the cache writes parts of them.
-    partly = 1 + (c.split_store - 1) * _astray(t.n, SECTOR, t.out_bytes)
-    tile = c.tile_seconds + s.stores * c.box_seconds + stored_bytes / c.store_rate * partly
-    # Unlike the others, the plain data-parallel schedule has a workgroup for every tile.
-    grid = np.where(t.schedule == 0, slots, t.workgroups)
-    waves, share, streamed = _shares(t, s, grid)
-    iterations = waves * s.depth + share
-    whole = np.floor(share / s.depth)
-    ends = waves + whole + np.where(share % s.depth, 1, 0)
-    over = np.where(streamed, share % s.depth, 0)
-    peers = np.where(streamed, np.ceil(s.depth / np.maximum(share, 1)) - 1, 0)
-    aligned = (over == 0) | (s.depth % np.maximum(share, 1) == 0)
-    peers = np.where((over > 0) & ~aligned, np.maximum(peers, 1), peers)
-    shared = peers > 0
-    send = c.send_seconds + s.partial_bytes / c.send_rate
-    receive = c.receive_seconds + s.partial_bytes / c.receive_rate
-    # In a tree, pieces are added level by level; each level waits for a piece to be sent.
-    levels = np.ceil(np.log2(peers + 1))
-    added = np.where(t.schedule == TREE, levels * (receive + c.level_seconds), peers * receive)
-    # Where all finish a share each, they read as much as they have sent.
-    finish = c.scatter_seconds + s.partial_bytes / c.scatter_rate
-    added = np.where(t.schedule == SCATTER, finish, added)
-    fixup = np.where(shared, send + added, 0)
-    sums = np.where(
-        t.cluster_k > 1,
-        ends * (c.sum_seconds + s.partial_bytes * (t.cluster_k - 1) / c.sum_rate),
-        0,
-    )
+    counts = Counts(given, c) if isinstance(given, Table) else given
+    t, s, w = counts.table, counts.shape, counts.work
+    loop, end, sums, asked, inside, left = (np.zeros(len(t)) for _ in range(6))
+    handed = np.zeros(len(t))
+    for part in counts.parts:
+        rows, shape = part.rows, part.shape
+        step, tensor_bytes = _step(shape, c)
+        tile, summed = _end(part.table, shape, c)
+        loop[rows] += part.iterations * step
+        end[rows] += part.ends * tile
+        sums[rows] += part.ends * summed
+        handed[rows] += part.ends * c.handover_seconds
+        left[rows] = np.where(part.ends > 0, tile, left[rows])
+        workgroups = part.tiles * shape.depth * shape.workgroups
+        asked[rows] += workgroups * shape.asked_bytes
+        inside[rows] += workgroups * tensor_bytes
     # Where warpgroups take turns, one stores while the other multiplies; the last store is left.
-    hidden = tile + (ends - 1) * c.handover_seconds
-    loop = iterations * step
-    end = np.where(t.turns > 1, np.minimum(hidden, ends * tile), ends * tile)
+    end = np.where(t.turns > 1, np.minimum(left + handed - c.handover_seconds, end), end)
+    fixup, partial = _fixup(t, s, w, c)
     launch = c.launch_seconds + np.where(s.workgroups > 1, c.cluster_seconds, 0)
-    asked = s.tiles * s.depth * s.workgroups * s.asked_bytes
-    traffic = _traffic(t, s, grid, asked, c, mixed=streamed & ~aligned, streams=share * grid)
+    streams = w.streamed.share * w.grid
+    traffic = _traffic(t, s, w.grid, asked, c, mixed=w.apart, streams=streams)
     stored = t.m * t.n * t.out_bytes
-    partial = np.where(shared, grid * s.workgroups * s.partial_bytes, 0)
     # A few workgroups do not keep the memory busy. That shows where operands exceed the cache.
-    readers = np.where(t.schedule <= 1, np.minimum(s.tiles, grid), grid) * s.workgroups
     fit = (t.m * t.k + t.n * t.k) * ELEMENT < c.cache_bytes
+    readers = w.busy * s.workgroups
     rate = np.where(fit, c.dram_rate, np.minimum(c.dram_rate, c.pull_rate * readers))
-    # Workgroups that are all at the same depth meet in the same channels of the memory.
-    staggered = streamed & ~aligned
-    meet = np.where(staggered, 1, c.lockstep)
     # Asked for by several at the same time, while it is on its way.
-    again = np.where(staggered, 0, c.again * s.cold * np.log2(np.maximum(s.asks, 1)))
-    dram = meet * ((traffic + again) / rate + stored / c.dram_rate) + c.dram_seconds
+    again = np.where(w.apart, 0, c.again * s.cold * np.log2(np.maximum(s.asks, 1)))
+    dram = (traffic + again) / rate + stored / c.dram_rate + c.dram_seconds
     l2 = (asked + stored + 2 * partial) / c.l2_rate
     flops = 2 * s.tiles * t.tile_m * t.tile_n * s.depth * t.tile_k
-    inside = s.tiles * s.depth * s.workgroups * tensor_bytes
     power = (
         flops / c.power_flops
         + inside / c.power_shared
@@ -198,6 +218,39 @@ def cost(t: Table, c: Constants) -> Cost:
     path = loop + end + fixup + sums
     total = launch + _largest((path, dram, l2, power), c.sharpness)
     return Cost(launch, loop, end, fixup, sums, dram, l2, power, total)
+
+
+def _end(t: Table, s: Shape, c: Constants) -> tuple[Column, Column]:
+    """Seconds of the end of a tile, and of its sum over a cluster that divides k."""
+    stored_bytes = s.rows * s.columns * t.out_bytes
+    # Rows of D that begin inside sectors: the cache writes parts of them.
+    partly = 1 + (c.split_store - 1) * _astray(t.n, SECTOR, t.out_bytes)
+    tile = c.tile_seconds + s.stores * c.box_seconds + stored_bytes / c.store_rate * partly
+    received = s.partial_bytes * (t.cluster_k - 1)
+    return tile, np.where(t.cluster_k > 1, c.sum_seconds + received / c.sum_rate, 0)
+
+
+def _fixup(t: Table, s: Shape, w: Work, c: Constants) -> tuple[Column, Column]:
+    """Seconds of the fix-up on the busiest way, and bytes of partial sums that all send."""
+    peers, sends = w.streamed.peers, w.streamed.sends
+    send = c.send_seconds + s.partial_bytes / c.send_rate
+    receive = c.receive_seconds + s.partial_bytes / c.receive_rate
+    # In a tree, pieces are added level by level; each level waits for a piece to be sent.
+    levels = np.ceil(np.log2(peers + 1))
+    # Where all finish a share each, they read as much as they have sent.
+    finish = c.scatter_seconds + s.partial_bytes / c.scatter_rate
+    way = np.select(
+        [t.reduction == TREE, t.reduction == TURNSTILE, t.reduction == SCATTER],
+        # Through a turnstile a sum is handed on: a piece is sent after another is received.
+        [
+            send + levels * (receive + c.level_seconds),
+            peers * (send + receive),
+            sends * (send + finish),
+        ],
+        send + peers * receive,
+    )
+    fixup = np.where(sends > 0, way, 0)
+    return fixup, w.streamed.partials * s.workgroups * s.partial_bytes
 
 
 def _astray(row: Column, unit: Column | int, element: Column | int = ELEMENT) -> Column:
@@ -231,16 +284,6 @@ def _step(s: Shape, c: Constants) -> tuple[Column, Column]:
     ask = s.copies * c.copy_seconds + c.turn_seconds
     step = np.maximum(np.maximum(multiply, bring), ask)
     return step * np.where(s.outside, c.outside, 1), count * rows
-
-
-def _shares(t: Table, s: Shape, grid: Column) -> tuple[Column, Column, Flag]:
-    """Whole tiles of the busiest workgroup, iterations that it streams besides, and if any are."""
-    streams, two = np.isin(t.schedule, (STREAM_K, TREE, SCATTER)), t.schedule == TWO_TILE
-    fit = np.floor(s.tiles / grid)
-    fewer = np.where(s.tiles % grid == 0, fit, np.maximum(fit - 1, 0))
-    waves = np.where(streams, 0, np.where(two, fewer, np.ceil(s.tiles / grid)))
-    left = np.where(streams | two, s.tiles - waves * grid, 0)
-    return waves, np.ceil(left * s.depth / grid), left > 0
 
 
 def _traffic(

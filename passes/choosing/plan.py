@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import cache
 
 from coordgraph import Gemm, KernelGraph, PassError
+from passes.base import Pass
+from passes.choosing.schedules import family
 from passes.lowering import CONSUMERS, LowerToHopper
 from passes.pipeline import Pipeline
 
@@ -77,6 +80,16 @@ class Plan:
         return f"{_by(self.tile)}{cluster}{consumers} {self.pipeline}"
 
     @property
+    def schedule(self) -> Pass:
+        """The last pass of the pipeline."""
+        return _last_pass(self.pipeline)
+
+    @property
+    def family(self) -> str:
+        """What kind of schedule it has; see `passes.choosing.schedules.family`."""
+        return family(self.schedule)
+
+    @property
     def lowering(self) -> LowerToHopper:
         """The lowering for the copy engine that cluster and consumers ask for, without C."""
         m, n, k = self.cluster
@@ -102,6 +115,11 @@ class Plan:
     def why_not(self, gemm: Gemm) -> str | None:
         """Why the plan cannot be lowered for the copy engine, or None."""
         return self.lowering.why_not(replace(gemm, m=None, n=None, k=None).graph(self.tile))
+
+
+@cache
+def _last_pass(pipeline: str) -> Pass:
+    return Pipeline.parse(pipeline).passes[-1]
 
 
 def _by(numbers: tuple[int, ...]) -> str:

@@ -62,15 +62,26 @@ class Choice:
 
 
 def choices(
-    problem: Gemm, device: Constants | None = None, *, reads_c: bool = False
+    problem: Gemm,
+    device: Constants | None = None,
+    *,
+    reads_c: bool = False,
+    all_kinds: bool = False,
 ) -> Iterator[Choice]:
     """Every candidate, the best first.
+
+    Args:
+        problem: with m, n and k.
+        device: see `constants_of`.
+        reads_c: C is added.
+        all_kinds: see `candidates`.
 
     Raises:
         ValueError: the problem leaves a size open.
     """
-    table = candidates(problem, device or constants_of(), reads_c=reads_c)
-    found = cost(table, device or constants_of())
+    device = device or constants_of()
+    table = candidates(problem, device, reads_c=reads_c, all_kinds=all_kinds)
+    found = cost(table, device)
     for row in np.argsort(found.total, kind="stable"):
         terms = found.row(int(row))
         yield Choice(table.plan(int(row)), terms.pop("total"), terms)

@@ -11,37 +11,16 @@ from numpy.typing import NDArray
 
 from coordgraph import Gemm
 from coordgraph.tensors import dtype
-from passes.base import Pass
 from passes.choosing.plan import Plan
-from passes.data_parallel import DataParallel
+from passes.choosing.schedules import FULL, NOTHING, numbers_of, schedule_of
 from passes.lowering import CONSUMERS
 from passes.pipeline import Pipeline
 from passes.rasterize import Rasterize
-from passes.stream_k import StreamK
-from passes.two_tile_stream_k import TwoTileStreamK
 
-__all__ = ["SCHEDULES", "Column", "Flag", "Table", "sizes"]
+__all__ = ["Column", "Flag", "Table", "columns_of", "sizes"]
 
 Column = NDArray[np.float64]
 Flag = NDArray[np.bool_]
-
-SCHEDULES = (
-    "data-parallel",
-    "data-parallel{persistent=true}",
-    "stream-k{owner=last}",
-    "two-tile-stream-k{owner=last}",
-    "stream-k{owner=last,reduction=tree}",
-    "stream-k{reduction=scatter}",
-)
-"""The schedules that are judged; `Table.schedule` is a place in here."""
-_KINDS: dict[tuple[type[Pass], str], int] = {
-    (DataParallel, ""): 0,
-    (DataParallel, "persistent"): 1,
-    (StreamK, "peers"): 2,
-    (TwoTileStreamK, "peers"): 3,
-    (StreamK, "tree"): 4,
-    (StreamK, "scatter"): 5,
-}
 
 
 @dataclass(frozen=True)
@@ -53,10 +32,16 @@ class Table:
         turned_a, turned_b: 1 where A or B is given as its transpose.
         out_bytes: of an element of C and D.
         tile_m, tile_n, tile_k: of the macro tile; cluster_m, cluster_n, cluster_k: who divide it.
-        schedule: which of `SCHEDULES`.
         turns: warpgroups that take turns with whole tiles; 1 where they divide one.
-        workgroups: the grid in clusters; that of the plain data-parallel schedule is not read.
+        workgroups: the grid in clusters; 0 is as many as there are tiles where each tile has one,
+            else as many as the device holds.
         width: rows of a band of `Rasterize`; 1 where tiles are visited row by row.
+        whole: which tiles stay whole; see `passes.choosing.schedules`.
+        small_m, small_n: of the tiles into which the others are divided; 0 where they are streamed.
+        owner, reduction: how pieces of a streamed tile come together: places in `passes.fixup`'s
+            `OWNERS` and `REDUCTIONS`.
+        least, least_segment: iterations of a share and of a piece, at least; see `Stream`.
+        first: 1 where whole tiles come before the streamed ones.
     """
 
     m: Column
@@ -72,18 +57,40 @@ class Table:
     cluster_n: Column
     cluster_k: Column
     turns: Column
-    schedule: Column
     workgroups: Column
     width: Column
+    whole: Column
+    small_m: Column
+    small_n: Column
+    owner: Column
+    reduction: Column
+    least: Column
+    least_segment: Column
+    first: Column
 
     @classmethod
     def of(cls, rows: Iterable[tuple[Gemm, Plan]]) -> Table:
-        """Rows of problems, whose sizes are given, and plans."""
-        found = np.array([_numbers(*row) for row in rows], np.float64)
-        return cls(*found.reshape(-1, len(fields(cls))).T)
+        """Rows of problems, whose sizes are given, and plans.
+
+        Raises:
+            ValueError: a size is left open, or a plan is of a kind that no model knows.
+        """
+        names = [f.name for f in fields(cls)]
+        found = [[numbers[name] for name in names] for numbers in (_numbers(*row) for row in rows)]
+        return cls(*np.array(found, np.float64).reshape(-1, len(names)).T)
 
     def __len__(self) -> int:
         return len(self.tile_m)
+
+    @property
+    def divided(self) -> Flag:
+        """Where tiles that are not whole become small ones."""
+        return self.small_m > 0
+
+    @property
+    def streams(self) -> Flag:
+        """Where tiles that are not whole are streamed."""
+        return (self.whole >= FULL) & ~self.divided
 
     def where(self, chosen: Flag | NDArray[np.intp]) -> Table:
         """Some of the rows."""
@@ -95,15 +102,17 @@ class Table:
         def numbers(*names: str) -> tuple[int, ...]:
             return tuple(int(getattr(self, name)[row]) for name in names)
 
-        tile = numbers("tile_m", "tile_n", "tile_k")
-        cluster = numbers("cluster_m", "cluster_n", "cluster_k")
-        schedule, grid, width, turns = numbers("schedule", "workgroups", "width", "turns")
+        tile = cast(tuple[int, int, int], numbers("tile_m", "tile_n", "tile_k"))
+        cluster = cast(tuple[int, int, int], numbers("cluster_m", "cluster_n", "cluster_k"))
+        grid, width, turns = numbers("workgroups", "width", "turns")
+        of_schedule = ("whole", *NOTHING)
+        values = dict(zip(of_schedule, numbers(*of_schedule), strict=True))
         order = "" if width == 1 else f"{Rasterize(width)},"
         return Plan(
-            cast(tuple[int, int, int], tile),
-            cast(tuple[int, int, int], cluster),
-            order + SCHEDULES[schedule],
-            None if schedule == 0 else grid,
+            tile,
+            cluster,
+            f"{order}{schedule_of(values, tile)}",
+            grid or None,
             next(name for name, count in CONSUMERS.items() if count == turns),
         )
 
@@ -116,24 +125,33 @@ def sizes(problem: Gemm) -> tuple[int, int, int]:
     return m, n, k
 
 
-def _numbers(gemm: Gemm, plan: Plan) -> tuple[float, ...]:
-    """A row. ValueError where the plan is of a kind that no model knows."""
+def columns_of(plan: Plan) -> dict[str, float] | None:
+    """The columns of a plan, or None where it is of a kind that no model knows."""
     *orders, last = Pipeline.parse(plan.pipeline).passes
-    persistent = "persistent" if getattr(last, "persistent", False) else ""
-    kind = _KINDS.get((type(last), getattr(last, "reduction", persistent)))
-    owner = getattr(last, "owner", "last")
-    owned = getattr(last, "reduction", None) != "scatter"
-    if (
-        kind is None
-        or (owned and owner != "last")
-        or not all(isinstance(o, Rasterize) for o in orders)
-    ):
-        raise ValueError(f"no model knows '{plan.pipeline}'")
-    width = 1
+    schedule, width = numbers_of(last, plan.tile), 1
     for order in orders:
-        assert isinstance(order, Rasterize)
+        if not isinstance(order, Rasterize) or order != Rasterize(order.width):
+            return None
         width = order.width
-    out = dtype(gemm.out_dtype or gemm.dtype).bytes
-    turned = (float(gemm.transpose_a), float(gemm.transpose_b))
-    grid, turns = float(plan.workgroups or 0), CONSUMERS[plan.consumers]
-    return (*sizes(gemm), *turned, out, *plan.tile, *plan.cluster, turns, kind, grid, width)
+    if schedule is None:
+        return None
+    grid = {"turns": CONSUMERS[plan.consumers], "workgroups": plan.workgroups or 0, "width": width}
+    found: dict[str, float] = {**grid, **schedule}
+    for axis, extent, count in zip("mnk", plan.tile, plan.cluster, strict=True):
+        found[f"tile_{axis}"], found[f"cluster_{axis}"] = extent, count
+    return found
+
+
+def _numbers(gemm: Gemm, plan: Plan) -> dict[str, float]:
+    """A row. ValueError where the plan is of a kind that no model knows."""
+    found = columns_of(plan)
+    if found is None:
+        raise ValueError(f"no model knows '{plan.pipeline}'")
+    m, n, k = sizes(gemm)
+    return {
+        **found,
+        **{"m": m, "n": n, "k": k},
+        "turned_a": gemm.transpose_a,
+        "turned_b": gemm.transpose_b,
+        "out_bytes": dtype(gemm.out_dtype or gemm.dtype).bytes,
+    }

@@ -40,6 +40,14 @@ def test_problems_without_cublas_are_left_out() -> None:
     assert not chosen.judge([row("128x256x64 data-parallel on 132", 1e-3)], "NVIDIA H200")
 
 
+def test_schedules_that_no_model_knows_are_left_out() -> None:
+    known = row("128x256x64 data-parallel{persistent=true} on 132", 200e-6)
+    other = row("128x256x64 split-k", 100e-6)
+    assert not chosen.judge([row("cublas", 150e-6), other], "NVIDIA H200")
+    (found,) = chosen.judge([row("cublas", 150e-6), other, known], "NVIDIA H200")
+    assert found.best_plan == known["plan"]
+
+
 def test_the_kept_measurements_hold_every_group() -> None:
     assert [*RESULTS.glob("sweep-h200-2*.json")]
     for path in RESULTS.glob("sweep-h200-2*.json"):
@@ -49,7 +57,7 @@ def test_the_kept_measurements_hold_every_group() -> None:
 
 
 def judged(group: str, best: float, preferred: float) -> chosen.Judged:
-    return chosen.Judged(group, f"{group} {best}", best, "a", preferred, "b")
+    return chosen.Judged(group, f"{group} {best}", 1.0, 1 / best, "a", 1 / preferred, "b")
 
 
 def test_means_are_geometric_and_of_groups_and_of_all() -> None:
@@ -80,7 +88,11 @@ def test_the_command_lists_what_is_lost_most_and_writes_it(
     record = load(out)
     assert (record["kind"], record["of"]) == ("chosen", "sweep.json")
     assert record["means"]["all"]["of_best"]["mean"] == pytest.approx(0.5)
-    assert record["rows"][0]["of_best"] == pytest.approx(0.5)
+    (found,) = record["rows"]
+    assert found["of_best"] == pytest.approx(0.5)
+    assert (found["best_plan"], found["best_seconds"]) == (fast["plan"], 100e-6)
+    assert (found["chosen_plan"], found["chosen_seconds"]) == (slow["plan"], 200e-6)
+    assert found["cublas_seconds"] == 150e-6
     command(monkeypatch, path, "--worst", 0)
     assert "of the best" not in capsys.readouterr().out
 

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gemm import Allowance
 from benchmarks.shapes import Shape
-from benchmarks.sweep import corpus, parser, plans_for, short
+from benchmarks.sweep import begun, corpus, jobs, parser, plans_for, short
+from coordgraph import Gemm
+from passes.choosing import choices
+from passes.choosing.simple import instructions_plan
 
 
 def test_the_corpus_is_log_uniform_and_the_same_every_time():
@@ -35,3 +44,76 @@ def test_options():
     options = parser().parse_args(["--random", "3", "--plans", "128x128x64 stream-k"])
     assert options.random == 3
     assert [str(plan) for plan in options.plans] == ["128x128x64 stream-k"]
+
+
+def test_the_corpus_is_the_documented_one():
+    """Figures that are compared between machines, and between years, are of these shapes."""
+    sizes = ["4288x2992x736", "376x1072x688", "3336x448x928", "1448x5592x1048"]
+    assert [found.size for found in corpus(4)] == sizes
+    assert [found.size for found in corpus(2, step=1)] == ["4289x2994x736", "376x1073x690"]
+
+
+def test_the_best_of_every_family_is_measured_too():
+    found = Shape("", 2048, 2304, 8192)
+    problem = Gemm("bf16", m=2048, n=2304, k=8192, transpose_b=True)
+    every = list(choices(problem, all_kinds=True))
+    near = [choice.plan for choice in every if choice.seconds <= 1.3 * every[0].seconds]
+    likely = plans_for(found, "nt", "bf16", 6)
+    plans = plans_for(found, "nt", "bf16", 6, families=1.3)
+    assert plans[: len(likely)] == likely
+    assert {plan.family for plan in plans} == {plan.family for plan in near}
+    for plan in plans[len(likely) :]:
+        assert plan == next(one for one in near if one.family == plan.family)
+    assert len(plans) > len(likely) + 3
+    assert len(plans_for(found, "nt", "bf16", 6, families=1.02)) < len(plans)
+
+
+@pytest.mark.parametrize(
+    ("size", "layout", "boxes"),
+    [
+        ((1001, 808, 640), "nt", True),
+        ((1001, 808, 640), "tt", False),
+        ((1000, 801, 640), "nt", True),
+        ((1000, 801, 640), "nn", False),
+        ((1000, 808, 641), "nt", False),
+        ((1000, 808, 641), "tn", True),
+    ],
+)
+def test_rows_that_the_copy_engine_does_not_take(
+    size: tuple[int, int, int], layout: str, boxes: bool
+):
+    plans = plans_for(Shape("", *size), layout, "bf16", 5, families=1.3)
+    assert (len(plans) > 5) == boxes
+    assert boxes or plans == [instructions_plan(*size, 132)]
+
+
+def test_a_run_is_resumed(tmp_path: Path):
+    path = tmp_path / "sweep.json"
+    first, second, third = corpus(3)
+    rows = [
+        {"m": one.m, "n": one.n, "k": one.k, "layout": layout, "plan": "cublas", "t": 1e-5}
+        for one, layout in ((first, "nn"), (first, "nt"), (second, "nn"))
+    ]
+    path.write_text(json.dumps({"kind": "sweep", "rows": rows}))
+    words = ["--random", "3", "--resume", str(path)]
+    options = parser().parse_args(words)
+    where, record = begun(options)
+    assert (where, record["kind"]) == (path, "sweep")
+    left = [(found, layout) for _, found, layout in jobs(options, record["rows"])]
+    assert left == [(third, "nn"), (second, "nt"), (third, "nt")]
+    assert len(jobs(options)) == 6
+    path.write_text("{}")
+    with pytest.raises(ValueError, match="holds no record"):
+        begun(options)
+
+
+def test_time_is_over_when_it_is_over():
+    now = [0.0]
+    allowance = Allowance(1.0, 4, clock=lambda: now[0])
+    for second in (0.0, 30.0, 59.0):
+        now[0] = second
+        assert not allowance.over
+        assert second < allowance.deadline() <= 60
+    now[0] = 60.0
+    assert allowance.over
+    assert allowance.left == 1

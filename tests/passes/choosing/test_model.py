@@ -5,43 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from coordgraph import Gemm
+from passes import HeterogeneousTiles
 from passes.choosing import Plan, constants_of
-from passes.choosing.candidates import candidates, slow, sums, tilings
-from passes.choosing.model import Shape, _shares, cost
-from passes.choosing.table import SCHEDULES, Table
-from passes.lowering import CONSUMERS, LowerToHopper
+from passes.choosing.model import Counts, Shape, cost
+from passes.choosing.table import Table
+from passes.choosing.tilings import small_tiles, sums, tilings
+from passes.lowering import CONSUMERS
 from passes.lowering.hopper.division import Division
 
 H200 = constants_of()
-LAYOUTS = [(a, b) for a in (False, True) for b in (False, True)]
-extents = st.one_of(st.integers(1, 300), st.integers(300, 9000))
 
 
 def row(problem: Gemm, plan: Plan) -> Table:
     return Table.of([(problem, plan)])
-
-
-@pytest.mark.parametrize("out", ["bf16", "f32"])
-@pytest.mark.parametrize("reads_c", [False, True])
-def test_every_tiling_can_be_lowered(out: str, reads_c: bool):
-    known = tilings((4 if out == "f32" else 2) if reads_c else 0)
-    assert len(known) > 50
-    problem, graphs = Gemm("bf16", out, 1000, 1000, 1000, transpose_b=True), {}
-    for *tile, m, n, k, turns in known:
-        size = tile[0], tile[1], tile[2]
-        if size not in graphs:
-            graphs[size] = problem.graph(size)
-        (consumers,) = (name for name, count in CONSUMERS.items() if count == turns)
-        lowering = LowerToHopper(
-            cluster_m=m, cluster_n=n, cluster_k=k, reads_c=reads_c, consumers=consumers
-        )
-        assert lowering.why_not(graphs[size]) is None, (tile, m, n, k)
 
 
 @pytest.mark.parametrize("out", ["bf16", "f32"])
@@ -65,55 +44,26 @@ def test_parts_of_tiles_are_counted_as_the_lowering_divides_them(out: str):
         assert shape.workgroups[0] == prod(cluster)
 
 
-@pytest.mark.parametrize(("turned_a", "turned_b"), LAYOUTS)
-def test_candidates_can_be_lowered_in_every_layout(turned_a: bool, turned_b: bool):
-    problem = Gemm("bf16", None, 3000, 5000, 2000, turned_a, turned_b)
-    table, graphs = candidates(problem, H200), {}
-    for plan in {replace(table.plan(i), pipeline="", workgroups=None) for i in range(len(table))}:
-        if plan.tile not in graphs:
-            graphs[plan.tile] = problem.graph(plan.tile)
-        assert plan.lowering.why_not(graphs[plan.tile]) is None, plan
-
-
-@given(m=extents, n=extents, k=extents, grid=st.integers(1, 140), schedule=st.integers(0, 4))
-@settings(max_examples=40, deadline=None)
-def test_shares_are_those_of_the_graph(m: int, n: int, k: int, grid: int, schedule: int):
-    plan = Plan((128, 128, 64), pipeline=SCHEDULES[schedule], workgroups=grid)
-    problem = Gemm("bf16", m=m, n=n, k=k)
-    graph = plan.graph(replace(problem, m=None, n=None, k=None))
-    given_ = {"m": m, "n": n, "k": k, "read_c": 0, "workgroups": grid}
-    known = [p.name for p in graph.parameters.given]
-    values = graph.parameters.evaluate({name: given_[name] for name in known})
-    table = row(problem, plan)
-    tiles = values["tiles_m"] * values["tiles_n"]
-    waves, share, streamed = _shares(table, Shape(table), np.array([float(grid)]))
-    if schedule == 0:
-        assert waves[0] == -(-tiles // grid)
-    else:
-        assert waves[0] == values.get("waves", values.get("dp_waves", 0))
-        if streamed[0]:
-            assert share[0] == values["share"]
-        assert bool(streamed[0]) == bool(values.get("sk_tiles", schedule in (2, 4)))
-
-
-@given(m=extents, n=extents, k=extents, layout=st.sampled_from(LAYOUTS))
-@settings(max_examples=40, deadline=None)
-def test_candidates_make_sense(m: int, n: int, k: int, layout: tuple[bool, bool]):
-    problem = Gemm("bf16", None, m, n, k, *layout)
-    table = candidates(problem, H200)
-    found = cost(table, H200)
-    assert len(table) > 0
-    for name in ("loop", "tiles", "fixup", "cluster", "dram", "l2", "power"):
-        term = getattr(found, name)
-        assert np.isfinite(term).all()
-        assert (found.total >= term).all()
-    shape = Shape(table)
-    assert (table.workgroups <= H200.slots(shape.workgroups)).all()
-    plain = table.schedule == 0
-    assert (shape.tiles[plain] <= table.workgroups[plain]).all()
-    assert not slow(table).any()
-    plans = [str(table.plan(i)) for i in range(len(table))]
-    assert len(set(plans)) == len(plans)
+def test_small_tiles_are_counted_as_the_lowering_divides_them():
+    """Both shapes have the same warpgroups."""
+    problem, teams = Gemm("bf16", m=3000, n=5000, k=1000, transpose_b=True), set[tuple[int, int]]()
+    for tiling in tilings()[::3]:
+        (consumers,) = (name for name, count in CONSUMERS.items() if count == tiling[6])
+        for small_m, small_n in small_tiles(tiling)[-1:]:
+            schedule = HeterogeneousTiles(small_m=small_m, small_n=small_n)
+            plan = Plan(tiling[:3], tiling[3:6], str(schedule), 60, consumers)
+            counts = Counts(row(problem, plan), H200)
+            graph = schedule.apply(replace(problem, m=None, n=None, k=None).graph(plan.tile))
+            divisions = plan.lowering._divisions(graph)
+            assert len(counts.parts) == len(divisions) == 2
+            for part, division in zip(counts.parts, divisions, strict=True):
+                assert part.shape.consumers[0] == division.team
+                assert part.shape.mma_columns[0] == division.columns
+                assert part.shape.pieces[0] == division.pieces
+                assert part.shape.blocks[0] == division.blocks * division.team
+            alone = Shape(counts.parts[1].table).consumers[0]
+            teams.add((int(alone), divisions[1].team))
+    assert (1, 2) in teams  # one that would multiply alone, if it were not for the large tile
 
 
 def price(plan: str, m: int, n: int, k: int, **problem: bool) -> dict[str, float]:
@@ -158,3 +108,45 @@ def test_every_byte_is_read_and_written_once_at_least():
     m, n, k = 2048, 2048, 512
     found = price("128x256x64 data-parallel", m, n, k)
     assert found["dram"] >= 2 * (m * k + n * k + m * n) / H200.dram_rate
+
+
+@pytest.mark.parametrize("plan", ["128x128x64 {} on 132", "256x128x64@c2x1@pingpong {} on 66"])
+def test_small_tiles_shorten_the_ragged_wave(plan: str):
+    whole, small = "data-parallel{persistent=true}", "heterogeneous-tiles"
+    size = 128 * 136, 128, 4096
+    large, few = (price(plan.format(s), *size) for s in (whole, small))
+    assert few["loop"] < 0.9 * large["loop"]
+    full = 128 * 132, 128, 4096  # nothing is left for small tiles
+    assert price(plan.format(whole), *full) == price(plan.format(small), *full)
+
+
+def test_few_tiles_in_many_pieces_need_many_receives():
+    size = 128 * 133, 128, 4096
+    names = ("two-tile-stream-k{owner=last}", "hybrid-stream-k{owner=last}")
+    two, hybrid = (price(f"128x128x64 {name} on 132", *size) for name in names)
+    assert hybrid["fixup"] > 5 * two["fixup"]
+    options = "{owner=last,least_segment=8}"
+    few = price(f"128x128x64 hybrid-stream-k{options} on 132", *size)
+    assert few["fixup"] < 0.3 * hybrid["fixup"]
+    assert few["loop"] > hybrid["loop"]
+
+
+def test_reductions_of_many_pieces():
+    """16 pieces: a tree adds 4 of 15 one after another, a turnstile all, a scatter two hops."""
+    size, way = (128, 128, 64 * 64), {}
+    for reduction in ("peers", "tree", "turnstile", "scatter"):
+        plan = f"128x128x64 stream-k{{owner=last,reduction={reduction}}} on 16"
+        way[reduction] = price(plan.replace(",reduction=peers", ""), *size)["fixup"]
+    kept = 128 * 128 * 4
+    send = H200.send_seconds + kept / H200.send_rate
+    receive = H200.receive_seconds + kept / H200.receive_rate
+    finish = H200.scatter_seconds + kept / H200.scatter_rate
+    assert way["peers"] == pytest.approx(send + 15 * receive)
+    assert way["tree"] == pytest.approx(send + 4 * (receive + H200.level_seconds))
+    assert way["turnstile"] == pytest.approx(15 * (send + receive))
+    assert way["scatter"] == pytest.approx(send + finish)
+
+
+def test_a_grid_that_is_not_given_is_what_the_device_holds():
+    named, open_ = (f"128x128x64 stream-k{{owner=last}}{grid}" for grid in (" on 132", ""))
+    assert price(named, 1000, 2000, 3000) == price(open_, 1000, 2000, 3000)

@@ -7,15 +7,24 @@ from dataclasses import replace
 import pytest
 
 from coordgraph import Gemm, ParseError, PassError
+from passes import HeterogeneousTiles
 from passes.choosing import Plan
-from passes.choosing.table import SCHEDULES, Table
+from passes.choosing.schedules import numbers_of, schedule_of
+from passes.choosing.table import Table
 from passes.lowering import LowerToHopper
+from tests.passes.schedules import SCHEDULES
 
 TEXTS = (
     "128x256x64 data-parallel",
     "256x256x64@c2x1 two-tile-stream-k{owner=last} on 66",
     "16x64x128@c1x1x2 stream-k{owner=last} on 60",
     "256x512x64@c1x2 rasterize{width=4},data-parallel{persistent=true} on 66",
+    "128x256x64 rasterize,hybrid-stream-k{owner=last,least_segment=8} on 132",
+    "128x192x64 two-tile-stream-k{first=dp,reduction=scatter} on 132",
+    "128x192x64 stream-k{least=4,reduction=turnstile} on 99",
+    "128x256x64 heterogeneous-tiles on 132",
+    "128x256x64 heterogeneous-tiles{small_m=128} on 132",
+    "128x256x64 heterogeneous-tiles{small_m=32,small_n=64} on 132",
 )
 
 
@@ -78,12 +87,33 @@ def test_a_width_that_is_the_default_is_not_written():
     assert str(Plan.parse("128x256x64 rasterize{width=8},data-parallel")) == text
 
 
-@pytest.mark.parametrize("pipeline", ["stream-k", "reorder{swap=true},data-parallel"])
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        "reorder{swap=true},data-parallel",
+        "rasterize{snake=true},data-parallel",
+        "two-tile-stream-k{waves=contiguous}",
+        "stream-k{workgroups=132}",
+        "split-k",
+    ],
+)
 def test_what_no_model_knows_is_refused(pipeline: str):
     with pytest.raises(ValueError, match="no model knows"):
         Table.of([(Gemm("bf16", m=1, n=1, k=1), Plan((64, 64, 64), pipeline=pipeline))])
 
 
-def test_schedules_are_written_as_passes_write_them():
-    for text in SCHEDULES:
-        assert Plan.parse(f"64x64x64 {text}").pipeline == text
+@pytest.mark.parametrize("name", [n for n in SCHEDULES if "split" not in n and "contig" not in n])
+def test_schedules_are_their_numbers(name: str):
+    tile = (4, 4, 4)
+    numbers = numbers_of(SCHEDULES[name], tile)
+    assert numbers is not None
+    found = schedule_of(numbers, tile)
+    # What is named and what is a default does not matter.
+    assert numbers_of(found, tile) == numbers
+    assert found == SCHEDULES[name] or isinstance(found, HeterogeneousTiles)
+
+
+def test_families():
+    texts = ("data-parallel{persistent=true}", "rasterize,stream-k", "stream-k{reduction=tree}")
+    found = [Plan((64, 64, 64), pipeline=text).family for text in texts]
+    assert found == ["data-parallel", "stream-k", "stream-k tree"]

@@ -10,6 +10,7 @@ import pytest
 from coordgraph import Gemm
 from passes.choosing import Plan, choices, constants_of, explain, rank
 from passes.choosing.constants import FOLDER, Constants, known_devices
+from passes.choosing.explaining import KINDS
 from passes.choosing.simple import host_plan, instructions_plan
 
 SIZES = [(4096, 4096, 4096), (16, 8192, 8192), (1, 1, 1), (512, 512, 65536), (100352, 64, 576)]
@@ -113,3 +114,20 @@ def test_plans_for_older_gpus_fill_the_processors():
 def test_figures_replace_one_another():
     base = constants_of()
     assert base.with_figures({"clock": 1e9}) == replace(base, clock=1e9)
+
+
+def test_the_explanation_names_the_best_of_every_other_kind():
+    found = explain(problem(2048, 2304, 8192))
+    assert {words for words, _ in found.rivals} == set(KINDS.values())
+    for words, rival in found.rivals:
+        named = f"The best with {words}, {rival.plan}, would take" in str(found)
+        assert named == (rival.plan.schedule.name != found.best.plan.schedule.name)
+
+
+def test_all_kinds_are_ranked_where_they_are_asked_for():
+    usual, every = (
+        [choice.plan for choice in choices(problem(2048, 2304, 8192), all_kinds=all_kinds)]
+        for all_kinds in (False, True)
+    )
+    assert {*usual} < {*every}
+    assert [plan for plan in every if plan in {*usual}] == usual

@@ -1,0 +1,85 @@
+"""Candidates of every family of schedules are assembled, by LLVM and then by ptxas; none spills."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+import codegen
+from codegen.toolchain import assemble
+from coordgraph import Gemm
+from passes.choosing import Plan, constants_of
+from passes.choosing.candidates import candidates
+from tests.support.ptxas import assert_clean
+
+SIZES = (2048, 2304, 8192), (320, 1736, 6592)
+LAYOUTS = {"nn": (False, False), "nt": (False, True)}
+EVERY = 7
+"""How many kernels a slow test stands for; there are thousands."""
+LARGEST = (
+    # Of each family, parts of tiles with the most sums that candidates have, and those alone.
+    ("nn", "144x256x64 two-tile-stream-k{owner=last,least_segment=8}"),
+    ("nt", "288x256x64@c2x1 hybrid-stream-k{owner=last}"),
+    ("nn", "128x288x64 hybrid-stream-k{owner=last,reduction=turnstile}"),
+    ("nt", "128x224x64 two-tile-stream-k{reduction=scatter}"),
+    ("nn", "128x112x64 hybrid-stream-k{reduction=scatter}"),
+    ("nt", "512x192x64@c2x1 rasterize,heterogeneous-tiles{small_m=256}"),
+    ("nt", "176x256x64 heterogeneous-tiles{small_m=176}"),
+    ("nn", "128x256x64@c1x2@pingpong heterogeneous-tiles"),
+)
+
+
+def problem(layout: str, size: tuple[int, int, int]) -> Gemm:
+    m, n, k = size
+    return Gemm("bf16", None, m, n, k, *LAYOUTS[layout])
+
+
+@cache
+def kernels(layout: str) -> tuple[Plan, ...]:
+    """A plan of every kernel of the candidates, of all kinds; bands make no difference to it."""
+    found: dict[str, Plan] = {}
+    for size in SIZES:
+        table = candidates(problem(layout, size), constants_of(), all_kinds=True)
+        table = table.where(table.width == 1)
+        for plan in (table.plan(i) for i in range(len(table))):
+            found.setdefault(plan.kernel, plan)
+    return tuple(found.values())
+
+
+def check(layout: str, plan: Plan) -> None:
+    gemm = replace(problem(layout, SIZES[0]), m=None, n=None, k=None)
+    kernel = codegen.compile(plan.graph(gemm), "sm_90a", lowering=plan.lowering)
+    assert_clean(assemble(kernel.ptx, "sm_90a"))
+
+
+def test_what_is_assembled_are_candidates():
+    plans = [Plan.parse(text) for _, text in LARGEST]
+    every = [plan for layout in LAYOUTS for plan in kernels(layout)]
+    assert {plan.family for plan in every} - {plan.family for plan in plans} == {
+        # Kernels that were measured, on every tile.
+        *("data-parallel", "stream-k", "stream-k scatter", "two-tile-stream-k"),
+        # With one main loop less than others of the list.
+        *("stream-k tree", "stream-k turnstile", "stream-k without slivers"),
+        # With a fix-up like others of the list.
+        *("hybrid-stream-k tree", "hybrid-stream-k without slivers"),
+    }
+    assert {(p.tile, p.cluster) for p in plans} <= {(p.tile, p.cluster) for p in every}
+
+
+@pytest.mark.usefixtures("ptxas")
+@pytest.mark.parametrize(("layout", "text"), LARGEST)
+def test_the_largest_of_a_family_are_assembled(layout: str, text: str):
+    check(layout, Plan.parse(text))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ptxas")
+@pytest.mark.parametrize(
+    ("layout", "plan"),
+    [(layout, plan) for layout in LAYOUTS for plan in kernels(layout)[::EVERY]],
+    ids=str,
+)
+def test_a_part_of_all_candidates_is_assembled(layout: str, plan: Plan):
+    check(layout, plan)

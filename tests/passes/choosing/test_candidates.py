@@ -1,0 +1,156 @@
+"""Candidates: which plans are judged, and that each of them can be lowered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordgraph import Gemm, KernelGraph
+from passes import HeterogeneousTiles, StreamK
+from passes.choosing import Plan, constants_of
+from passes.choosing.candidates import candidates, crowded, slow
+from passes.choosing.model import Counts, Shape, cost
+from passes.choosing.plan import NO_CLUSTER
+from passes.choosing.schedules import TREE, TURNSTILE
+from passes.choosing.table import Table
+from passes.choosing.tilings import small_tiles, tilings
+from passes.lowering import CONSUMERS, LowerToHopper
+
+H200 = constants_of()
+LAYOUTS = [(a, b) for a in (False, True) for b in (False, True)]
+extents = st.one_of(st.integers(1, 300), st.integers(300, 9000))
+
+
+def plans_of(table: Table) -> list[Plan]:
+    return [table.plan(i) for i in range(len(table))]
+
+
+@pytest.mark.parametrize("out", ["bf16", "f32"])
+@pytest.mark.parametrize("reads_c", [False, True])
+def test_every_tiling_can_be_lowered(out: str, reads_c: bool):
+    known = tilings((4 if out == "f32" else 2) if reads_c else 0)
+    assert len(known) > 50
+    problem, graphs = Gemm("bf16", out, 1000, 1000, 1000, transpose_b=True), {}
+    for *tile, m, n, k, turns in known:
+        size = tile[0], tile[1], tile[2]
+        if size not in graphs:
+            graphs[size] = problem.graph(size)
+        (consumers,) = (name for name, count in CONSUMERS.items() if count == turns)
+        lowering = LowerToHopper(
+            cluster_m=m, cluster_n=n, cluster_k=k, reads_c=reads_c, consumers=consumers
+        )
+        assert lowering.why_not(graphs[size]) is None, (tile, m, n, k)
+
+
+@pytest.mark.parametrize(("turned_a", "turned_b"), LAYOUTS)
+def test_candidates_can_be_lowered_in_every_layout(turned_a: bool, turned_b: bool):
+    problem = Gemm("bf16", None, 3000, 5000, 2000, turned_a, turned_b)
+    graphs: dict[tuple[int, int, int], KernelGraph] = {}
+    table = candidates(problem, H200, all_kinds=True)
+    for plan in {replace(plan, pipeline="", workgroups=None) for plan in plans_of(table)}:
+        if plan.tile not in graphs:
+            graphs[plan.tile] = problem.graph(plan.tile)
+        assert plan.lowering.why_not(graphs[plan.tile]) is None, plan
+
+
+@pytest.mark.parametrize(("turned_a", "turned_b"), LAYOUTS)
+def test_small_tiles_can_be_lowered_in_every_layout(turned_a: bool, turned_b: bool):
+    """A third of them in each layout; every one is in some."""
+    every = [(tiling, small) for tiling in tilings() for small in small_tiles(tiling)]
+    assert len(every) > 200
+    problem = Gemm("bf16", transpose_a=turned_a, transpose_b=turned_b)
+    first = LAYOUTS.index((turned_a, turned_b)) % 3
+    for tiling, (m, n) in every[first::3]:
+        (consumers,) = (name for name, count in CONSUMERS.items() if count == tiling[6])
+        schedule = HeterogeneousTiles(small_m=m, small_n=n)
+        plan = Plan(tiling[:3], tiling[3:6], str(schedule), None, consumers)
+        graph = schedule.apply(problem.graph(plan.tile))
+        assert plan.lowering.why_not(graph) is None, plan
+
+
+@cache
+def streamed(tile: tuple[int, int, int], reduction: str) -> KernelGraph:
+    """What lowering sees of every streamed schedule: the partial sums, and shares of tiles."""
+    return StreamK(reduction=reduction).apply(Gemm("bf16", transpose_b=True).graph(tile))
+
+
+def test_streamed_candidates_can_be_lowered():
+    """A third of them; nothing that lowering asks for depends on grids, bands or whole waves."""
+    problem = Gemm("bf16", m=3000, n=5000, k=2000, transpose_b=True)
+    table = candidates(problem, H200, all_kinds=True)
+    found = {replace(p, workgroups=None) for p in plans_of(table.where(table.streams))}
+    asked = {
+        (p.tile, p.cluster, p.consumers, "scatter" if "scatter" in p.pipeline else "peers"): p
+        for p in found
+    }
+    assert len(asked) > 100
+    for (tile, _, _, reduction), plan in sorted(asked.items())[::3]:
+        assert plan.lowering.why_not(streamed(tile, reduction)) is None, plan
+
+
+def families(plans: Iterable[Plan]) -> set[str]:
+    return {plan.family for plan in plans}
+
+
+def test_every_family_is_there():
+    problem = Gemm("bf16", m=2048, n=2304, k=8192, transpose_b=True)
+    usual = {"data-parallel", "stream-k", "two-tile-stream-k", "hybrid-stream-k"}
+    usual |= {"heterogeneous-tiles"}
+    assert families(plans_of(candidates(problem, H200))) >= usual
+    streamed = ("stream-k", "two-tile-stream-k", "hybrid-stream-k")
+    others = {f"{name} {how}" for name in streamed for how in ("scatter", "without slivers")}
+    others |= {f"hybrid-stream-k {how}" for how in ("tree", "turnstile")}
+    every = candidates(problem, H200, all_kinds=True)
+    assert families(plans_of(every)) == usual | others
+    few = candidates(replace(problem, m=256), H200, all_kinds=True)
+    assert families(plans_of(few)) >= {"stream-k tree", "stream-k turnstile"}
+
+
+def test_reductions_are_tried_where_they_differ():
+    """Of two pieces one goes to the other, whatever the reduction."""
+    table = candidates(Gemm("bf16", m=2048, n=2304, k=8192), H200, all_kinds=True)
+    other = (table.reduction == TREE) | (table.reduction == TURNSTILE)
+    assert other.any()
+    assert (Counts(table, H200).work.streamed.peers[other] >= 2).all()
+
+
+@pytest.mark.parametrize("all_kinds", [False, True])
+@given(m=extents, n=extents, k=extents, layout=st.sampled_from(LAYOUTS))
+@settings(max_examples=20, deadline=None)
+def test_candidates_make_sense(m: int, n: int, k: int, layout: tuple[bool, bool], all_kinds: bool):
+    problem = Gemm("bf16", None, m, n, k, *layout)
+    table = candidates(problem, H200, all_kinds=all_kinds)
+    found = cost(table, H200)
+    assert len(table) > 0
+    for name in ("loop", "tiles", "fixup", "cluster", "dram", "l2", "power"):
+        term = getattr(found, name)
+        assert np.isfinite(term).all()
+        assert (term >= 0).all()
+        assert (found.total >= term).all()
+    shape, work = Shape(table), Counts(table, H200).work
+    assert (table.workgroups <= H200.slots(shape.workgroups)).all()
+    assert not crowded(table, H200).any()
+    assert not slow(table).any()
+    # What is left of whole waves is for somebody.
+    assert ((work.rest > 0) == (work.small > 0)).all()
+    assert (work.rest[table.divided] > 0).all()
+    assert (work.utilisation(table, shape.tiles) <= 1 + 1e-12).all()
+    plans = [str(plan) for plan in plans_of(table)]
+    assert len(set(plans)) == len(plans)
+
+
+def test_c_leaves_no_room_for_tiles_of_two_shapes():
+    problem = Gemm("bf16", m=2048, n=2304, k=8192, transpose_b=True)
+    assert candidates(problem, H200).divided.any()
+    assert not candidates(problem, H200, reads_c=True).divided.any()
+
+
+def test_plans_without_clusters_stay_among_them():
+    table = candidates(Gemm("bf16", m=300, n=400, k=500), H200)
+    assert any(plan.cluster == NO_CLUSTER for plan in plans_of(table))
