@@ -71,15 +71,19 @@ class Measurements:
     @classmethod
     def read(cls, paths: Iterable[Path], device: Constants) -> Measurements:
         """Raises OSError, ValueError or KeyError where a file holds something else."""
-        rows = [row for path in paths for row in json.loads(path.read_text("utf-8"))["rows"]]
-        plans = known_plans(rows)
+        files = [json.loads(path.read_text("utf-8"))["rows"] for path in paths]
+        plans = known_plans(row for rows in files for row in rows)
         found = [
-            (problem_of(row), plans[row["plan"]], row["t"]) for row in rows if row["plan"] in plans
+            (run, problem_of(row), plans[row["plan"]], row["t"])
+            for run, rows in enumerate(files)
+            for row in rows
+            if row["plan"] in plans
         ]
-        table = Table.of((gemm, plan) for gemm, plan, _ in found)
-        numbers: dict[Gemm, int] = {}
-        of = np.array([numbers.setdefault(gemm, len(numbers)) for gemm, _, _ in found], np.intp)
-        seconds = np.array([t for _, _, t in found], np.float64)
+        table = Table.of((gemm, plan) for _, gemm, plan, _ in found)
+        # Of one problem, only times of one run are compared: clocks differ between runs.
+        numbers: dict[tuple[int, Gemm], int] = {}
+        of = np.array([numbers.setdefault(row[:2], len(numbers)) for row in found], np.intp)
+        seconds = np.array([t for *_, t in found], np.float64)
         # The model need not know what is no candidate.
         return cls(table, seconds, of, ~slow(table) & ~crowded(table, device))
 
@@ -129,6 +133,8 @@ class Quality:
 
 def quality(measured: Measurements, constants: Constants) -> Quality:
     """What the predictions would choose among the measured plans."""
+    # Problems none of whose plans may be chosen say nothing.
+    measured = measured.where(np.isin(measured.problem, measured.problem[measured.usable]))
     data = measured.where(measured.usable)
     predicted = cost(data.table, constants).total
     best = measured.best(measured.seconds)

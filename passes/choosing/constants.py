@@ -40,8 +40,7 @@ class Constants:
         straddle: what asking for a box takes longer where its rows begin inside cache lines, and
             `split` where inside sectors of 32 bytes.
         coupled: what it takes longer where those of a cluster bring all of A and B apart.
-        empty_seconds: of a row of a box that lies outside A or B, besides.
-        outside: what an iteration takes longer where narrow boxes lie wholly outside B.
+        empty_seconds: of a row outside A or B that is filled with zeros.
         l2_rate, dram_rate: bytes a second of all.
         pull_rate: those of one workgroup that come from memory.
         again: of the larger operand, what asking twice as often for it costs as if it were read.
@@ -83,7 +82,6 @@ class Constants:
     split: float = 1.5
     coupled: float = 1.3
     empty_seconds: float = 2e-9
-    outside: float = 1.2
     l2_rate: float = 7.5e12
     dram_rate: float = 4.3e12
     pull_rate: float = 36e9

@@ -24,8 +24,8 @@ ELEMENT, ACCUMULATOR = 2, 4
 MMA_M, MMA_K, UNIT_K = 64, 16, 64
 """Rows and depth of an instruction; depth of a row of shared memory."""
 WIDEST_COLUMNS, WARPGROUP, LINE, SECTOR = 256, 128, 128, 32
-SHORT = 320
-"""Rows and columns of a workgroup's part, together, of a short iteration."""
+LOW = 32
+"""Rows of a box along k; see `BoxedOperand`."""
 ALONE = 144
 """Accumulators of a workitem up to which one warpgroup multiplies alone; see `LowerToHopper`."""
 
@@ -117,21 +117,23 @@ class Shape:
         """and how many ask for each of them."""
         self.apart = apart / (size_a + size_b)
         """The share of A and B that workgroups of a cluster bring each for itself."""
-        self.empty = _last(t.m, t.tile_m, self.rows) + _last(t.n, t.tile_n, self.columns)
-        """Rows and columns outside A and B of the workgroup that has the most of them."""
         self.partial_bytes = self.rows * self.columns * ACCUMULATOR
         narrow = np.gcd(self.mma_columns.astype(int), UNIT_K)
         box_m = np.where(swapped, narrow, UNIT_K)
         self.box_n = np.where(swapped, UNIT_K, narrow)
         """Elements of a box of B along n, where that is the contiguous axis."""
-        beyond = np.ceil(t.n / self.columns) * self.columns - t.n
-        narrow_boxes = (self.box_n < UNIT_K) & (beyond >= self.box_n)
-        short = self.rows + self.columns < SHORT
-        self.outside = (t.turned_b == 0) & narrow_boxes & short
-        """Where narrow boxes lie wholly outside B, and iterations are short."""
+        high_a, high_b = (
+            np.where(t.turned_a == 1, box_m, LOW),
+            np.where(t.turned_b == 1, LOW, self.box_n),
+        )
+        outside_m, outside_n = _last(t.m, t.tile_m, self.rows), _last(t.n, t.tile_n, self.columns)
+        self.outside = outside_m + outside_n
+        """Rows and columns outside A and B of the workgroup that has the most of them, """
+        self.filled = outside_m % high_a + outside_n % high_b
+        """and those of them in boxes that begin inside: the others are not asked for."""
         self.copies = self.units * (
-            np.where(t.turned_a == 1, self.rows / box_m, 1)
-            + np.where(t.turned_b == 1, 1, self.columns / self.box_n)
+            np.where(t.turned_a == 1, self.rows / box_m, np.ceil(rows_a / LOW))
+            + np.where(t.turned_b == 1, np.ceil(rows_b / LOW), self.columns / self.box_n)
         )
         """Boxes that the producer asks for in an iteration."""
 
@@ -274,16 +276,14 @@ def _step(s: Shape, c: Constants) -> tuple[Column, Column]:
     # Rows that begin inside a cache line have one line more in each box.
     lines = 1 + (c.straddle - 1) * s.straddling + (c.split - 1) * s.split
     asked = lines / c.ask_rate
-    # What lies outside is not asked for, but filled with zeros, row by row.
-    rows = s.empty * s.units
-    inside = np.maximum(s.asked_bytes - rows * UNIT_K * ELEMENT, 0)
-    last = inside * asked + rows * c.empty_seconds
+    # What lies outside is not asked for; in boxes that begin inside it is filled, row by row.
+    inside = np.maximum(s.asked_bytes - s.outside * s.units * UNIT_K * ELEMENT, 0)
+    last = inside * asked + s.filled * s.units * c.empty_seconds
     bring = np.maximum(s.operand_bytes / c.ingest_rate, np.maximum(s.asked_bytes * asked, last))
     # A workgroup of a cluster waits for what delays the others, too.
     bring = bring * (1 + (c.coupled - 1) * s.apart)
     ask = s.copies * c.copy_seconds + c.turn_seconds
-    step = np.maximum(np.maximum(multiply, bring), ask)
-    return step * np.where(s.outside, c.outside, 1), count * rows
+    return np.maximum(np.maximum(multiply, bring), ask), count * rows
 
 
 def _traffic(
