@@ -69,9 +69,7 @@ def settled_workgroups(kernel: Kernel, workgroups: int | None, threads: int | No
     from codegen.nvptx import CudaKernel
 
     resident = kernel.resident if isinstance(kernel, CudaKernel) else None
-    if not _open_grid(kernel.graph):
-        return workgroups
-    if workgroups is not None:
+    if workgroups is not None or not _open_grid(kernel.graph):
         return workgroups
     if kernel.target == "cpu":
         from codegen.cpu.runtime import WORKGROUPS_PER_THREAD

@@ -17,7 +17,7 @@ from coordgraph.gemm import OFFSETS
 from coordgraph.integers import evaluate
 from coordgraph.tensors import Role, dtype
 
-__all__ = ["Depthless", "Idle", "Loaded", "Plan", "Pointers"]
+__all__ = ["Depthless", "Idle", "Launches", "Loaded", "Plan", "Pointers"]
 
 ARGUMENTS = ("A", "B", "C", "D", OFFSETS)
 """The tensors of a call, in its order."""
@@ -208,3 +208,7 @@ class Depthless:
     def launch(self, pointers: Pointers, alpha: float, beta: float, stream: int) -> None:
         """D = beta·C; alpha would scale a sum of nothing."""
         self.plan.launch((self.zeros, self.zeros, *pointers[2:]), 0.0, beta, stream)
+
+
+Launches = Plan | Idle | Depthless
+"""What a call that was checked once is kept as."""

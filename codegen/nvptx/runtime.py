@@ -17,7 +17,7 @@ from codegen.empty import extents, lacks_depth, operands_of_depth, writes_nothin
 from codegen.kernel import Kernel
 from codegen.nvptx.building import Builder, Variant
 from codegen.nvptx.driver import Device, allow_while_capturing, cuda, device, require_gpu
-from codegen.nvptx.plan import Depthless, Idle, Loaded, Plan
+from codegen.nvptx.plan import Depthless, Idle, Launches, Loaded, Plan
 from codegen.nvptx.program import WIDEST, CudaProgram, Vectors
 from codegen.nvptx.tensormaps import ALIGNMENT, copy_engine_takes
 from codegen.nvptx.workspace import Workspaces
@@ -74,7 +74,7 @@ class CudaKernel(Kernel):
         self._programs = self._builder.programs
         self._functions: dict[tuple[int, Variant], Loaded] = {}
         self._workspaces: dict[int, Workspaces] = {}
-        self._plans = Recent[Hashable, Plan | Idle | Depthless](MOST_PLANS)
+        self._plans = Recent[Hashable, Launches](MOST_PLANS)
         self._lock = threading.RLock()
         release = finalize(self, _release, self._functions, self._workspaces)
         release.atexit = False  # the driver frees everything with the process
@@ -157,7 +157,7 @@ class CudaKernel(Kernel):
         offsets: Any,
         beta: float,
         workgroups: int | None,
-    ) -> Plan | Idle | Depthless:
+    ) -> Launches:
         """Check a call in full; an `out` of None counts as one to be made, and well aligned.
 
         Raises:

@@ -68,6 +68,35 @@ def test_the_type_of_the_result_is_that_of_out():
     check(codegen.matmul(a, b, out=out), a.double() @ b.double())
 
 
+@pytest.mark.parametrize(("m", "n", "k"), [(0, 264, 64), (264, 0, 64), (0, 0, 0), (264, 392, 0)])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_extents_of_0(m: int, n: int, k: int, layout: str):
+    a, b = stored(m, n, k, layout)
+    views = a.T if layout[0] == "t" else a, b.T if layout[1] == "t" else b
+    assert torch.equal(codegen.matmul(*views), views[0] @ views[1])
+    assert torch.equal(codegen.matmul(*views, tune=True), views[0] @ views[1])
+    c = torch.randn(m, n, device="cuda", dtype=torch.bfloat16)
+    out = torch.full_like(c, float("nan"))
+    assert codegen.matmul(*views, c, out, float("nan"), 2.0) is out
+    assert torch.equal(out, 2 * c)
+
+
+def test_no_depth_in_a_cuda_graph():
+    a, b = stored(264, 392, 0, "nn")
+    c = torch.randn(264, 392, device="cuda", dtype=torch.bfloat16)
+    out = torch.empty_like(c)
+    codegen.matmul(a, b, c, out, beta=2.0)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        codegen.matmul(a, b, c, out, beta=2.0)
+    c.fill_(3)
+    out.fill_(float("nan"))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert (out == 6).all()
+
+
 def test_an_address_that_is_not_aligned_is_served():
     a = torch.randn(300 * 256 + 1, device="cuda", dtype=torch.bfloat16)[1:].view(300, 256)
     _, b = stored(8, 264, 256, "nn")

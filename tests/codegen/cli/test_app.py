@@ -9,6 +9,7 @@ import pytest
 from codegen.cli.errors import ExitCode
 from tests.codegen.cli.commands import coordgraph, process
 
+PLAN = "16x16x16 stream-k"
 COMMANDS = ("run", "show", "eval", "opt", "compile", "passes", "explain", "doctor")
 
 
@@ -56,7 +57,7 @@ SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
         (("run", *SIZES, "--m", "0"), 2, "--m"),
         (("run", *SIZES, "--tile", "128x128"), 2, "128x128x32"),
         (("run", *SIZES, "--tile", "128x0x32"), 2, "three positive numbers"),
-        (("run", *SIZES, "--dtype", "i32"), 2, "floating-point"),
+        (("run", *SIZES, "--dtype", "i32"), 2, "'i32' is no type of matrices"),
         (("run", *SIZES, "--dtype", "fp4"), 2, "there are bf16"),
         (("run", *SIZES, "--target", "sm_x"), 2, "none of"),
         (("run", *SIZES, "--threads", "2"), 2, "is for the cpu"),
@@ -79,6 +80,32 @@ SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
         (("show", "--stage", "lowered", "-t", "interpreter"), 2, "as they are"),
         (("opt", "/no/such/file", "-p", "stream-k"), 2, "No such file"),
         (("explain", "strem-k"), 2, "did you mean 'stream-k'"),
+        (("explain",), 2, "name a pass, or give --m, --n and --k"),
+        (("explain", "--n", "3"), 2, "give --m, --k too"),
+        (("explain", "stream-k", "--device", "cpu"), 2, "give a pass or a problem"),
+        (
+            ("explain", *SIZES[:6], "--gpu", "TPU"),
+            3,
+            "device = 'TPU' is not known; there are 'cpu', ",
+        ),
+        (("explain", *SIZES[:6], "--dtype", "f32", "--gpu", "NVIDIA H200"), 3, "no code for it on"),
+        (
+            ("explain", *SIZES[:6], "--dtype", "i32"),
+            2,
+            "'i32' is no type of matrices; there are bf16",
+        ),
+        (("run", *SIZES, "--plan", "quick"), 3, "'quick' is no plan; write it like"),
+        (("run", *SIZES, "--plan", "16x16x16 strem-k"), 3, "did you mean 'stream-k'"),
+        (("run", *SIZES, "--plan", PLAN, "--tile", "8x8x8"), 2, "leave out --tile"),
+        (("run", *SIZES, "--plan", PLAN, "-w", "3"), 2, "leave out --workgroups"),
+        (
+            ("run", *SIZES, "--plan", "16x16x16 data-parallel on 3", "-t", "cpu"),
+            3,
+            "leave out 'on 3'",
+        ),
+        (("run", *SIZES, "--plan", "64x64x64@c2x1 stream-k", "-t", "cpu"), 3, "no clusters on cpu"),
+        (("compile", "--plan", PLAN, "-s", "stream-k"), 2, "leave out --schedule"),
+        (("compile", "--from", "-", "--plan", PLAN), 2, "--from gives a scheduled graph"),
         (("eval", "A.7", "--stage", "0", "-s", "reorder"), 3, "did you mean"),
         ((*EVAL, "--at", "workgruop=1"), 3, "did you mean 'workgroup'"),
         ((*EVAL, "--at", "workgroup=3"), 3, "a value of 'A.index.0' is missing"),

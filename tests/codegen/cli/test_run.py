@@ -55,6 +55,44 @@ def test_a_run_in_json(tmp_path: Path):
         assert Path(path).read_text().startswith("graph TD")
 
 
+@pytest.mark.parametrize("fixed", [(), ("--fixed",)])
+def test_a_run_of_a_plan(fixed: tuple[str, ...]):
+    """It says the tile, the passes and the grid."""
+    plan = "16x32x16 rasterize{width=2},stream-k{owner=last} on 5"
+    words = ("run", *SIZES, "--dtype", "f32", "-t", "interpreter", "--repeat", "1", "--check")
+    found = coordgraph(*words, *fixed, "--plan", plan, "--json").json
+    assert found["plan"] == plan
+    assert found["pipeline"] == "rasterize{width=2},stream-k{owner=last}"
+    assert found["tile"] == [16, 32, 16]
+    assert found["schedule"]["workgroups"] == 5
+    assert found["check"]["passed"]
+    assert coordgraph(*words, "-s", "stream-k", "--json").json["plan"] is None
+
+
+@pytest.mark.parametrize("size", [("512", "511", "513"), ("64", "64", "64")])
+def test_what_is_explained_can_be_run(size: tuple[str, ...]):
+    """Also where the copy engine does not take the operands."""
+    sizes = tuple(word for pair in zip(("--m", "--n", "--k"), size, strict=True) for word in pair)
+    plan = coordgraph("explain", *sizes, "--json").json["plans"][0]["plan"]
+    found = coordgraph(
+        "compile", *sizes, "--plan", plan, "-t", "sm_90a", "-e", "ptx", "--json"
+    ).json
+    assert found["plan"] == plan
+    by_boxes = size == ("64", "64", "64")
+    assert ("cp.async.bulk.tensor" in found["code"]["ptx"]) == by_boxes
+    assert ("mma.sync" in found["code"]["ptx"]) == (not by_boxes)
+
+
+def test_a_plan_is_compiled_with_its_cluster():
+    words = ("compile", "-t", "sm_90a", "-e", "ptx", "--json", "--plan")
+    alone, two = (
+        coordgraph(*words, f"128x128x64{cluster} data-parallel").json["code"]["ptx"]
+        for cluster in ("", "@c2x1")
+    )
+    assert "cluster" in two
+    assert alone != two
+
+
 @pytest.mark.parametrize("options", [(), ("--transpose-a", "--fixed"), ("--transpose-b",)])
 @pytest.mark.parametrize("dtype", ["bf16", "f64"])
 def test_a_run_on_the_interpreter_passes_its_check(dtype: str, options: tuple[str, ...]):
