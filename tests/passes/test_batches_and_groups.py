@@ -202,9 +202,9 @@ def test_what_is_deferred():
     assert (known["tiles_m"], known["dp_waves"], known["sk_tiles"]) == (6, 1, 7)
 
 
-def test_waiting_does_not_depend_on_groups():
-    for name in GROUPED:
-        assert wait_direction(graph(name, grouped=True)) == wait_direction(graph(name)), name
+@pytest.mark.parametrize("name", GROUPED)
+def test_waiting_does_not_depend_on_groups(name: str):
+    assert wait_direction(graph(name, grouped=True)) == wait_direction(graph(name))
 
 
 @pytest.mark.parametrize(

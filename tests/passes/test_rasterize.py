@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import pairwise
 
@@ -35,6 +35,8 @@ CURVED = (
     Rasterize(width=4, snake=True, along="n", order="morton"),
 )
 GROUPED = Grouped(groups=7)
+Ways = tuple[Callable[..., tuple[int, ...]], Callable[..., tuple[int, ...]]]
+"""From a tile to its place in the order, and from the place to the tile."""
 FOUND = (
     *((schedule,) for schedule in PROVED),
     *((BANDED[0], schedule) for schedule in PROVED[:3]),
@@ -121,7 +123,7 @@ def test_the_order_is_that_of_the_loops(m: int, n: int, width: int, snake: bool,
         if along == "m"
         else [(i, j) for j, i in visited(n, m, width, snake)]
     )
-    visits(graph, m, n, order)
+    visits(m, n, order, there_and_back(width, snake, along))
 
 
 @given(
@@ -136,25 +138,31 @@ def test_the_order_is_that_of_the_loops(m: int, n: int, width: int, snake: bool,
 def test_the_order_is_that_of_the_curve(
     m: int, n: int, width: int, snake: bool, along: str, order: str
 ):
-    graph = banded(width, snake, along, order)
     expected = (
         list(along_curve(m, n, width, snake, order))
         if along == "m"
         else [(i, j) for j, i in along_curve(n, m, width, snake, order)]
     )
     assert len(set(expected)) == m * n
-    visits(graph, m, n, expected)
+    visits(m, n, expected, there_and_back(width, snake, along, order))
 
 
-def visits(graph: KernelGraph, m: int, n: int, order: list[tuple[int, int]]) -> None:
+def visits(m: int, n: int, order: list[tuple[int, int]], ways: Ways) -> None:
     """The coordinates lead from each place of the order to its tile, and back."""
+    place, tile = ways
+    assert [tuple(tile(number, m, n)) for number in range(m * n)] == order
+    assert [place(i, j, m, n)[0] for i, j in order] == list(range(m * n))
+
+
+@cache
+def there_and_back(width: int, snake: bool, along: str, order: str = "columns") -> Ways:
+    graph = banded(width, snake, along, order)
     there = graph.coordinates.forward(["A.tile.0", "B.tile.1"], ["tile.raster"])
     back = graph.coordinates.reverse(["tile.raster"], ["A.tile.0", "B.tile.1"])
     sizes = [size_symbol("tiles_m"), size_symbol("tiles_n")]
     place = compile_function(there, [*map(index_symbol, ("A.tile.0", "B.tile.1")), *sizes])
     tile = compile_function(back, [index_symbol("tile.raster"), *sizes])
-    assert [tuple(tile(number, m, n)) for number in range(m * n)] == order
-    assert [place(i, j, m, n)[0] for i, j in order] == list(range(m * n))
+    return place, tile
 
 
 @pytest.mark.parametrize("width", [2, 3, 8])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 
 from sympy import Symbol
@@ -17,7 +17,7 @@ from coordgraph.integers import compile_function, index_symbol
 from passes import DataParallel
 from passes.lowering import LowerToTensorCores
 
-__all__ = ["Lowered"]
+__all__ = ["Lowered", "lowered"]
 
 Tile = tuple[int, int, int]
 WORKITEM = index_symbol("workitem")
@@ -82,3 +82,9 @@ class Lowered:
     def each(self, *dims: str) -> Iterator[tuple[int, ...]]:
         """All indices of some dimensions."""
         return product(*(range(self.size(dim)) for dim in dims))
+
+
+@cache
+def lowered(tile: Tile, layout: str = "nn", vector: int = 8) -> Lowered:
+    """One for each kernel."""
+    return Lowered(tile, layout, vector)

@@ -19,6 +19,7 @@ from passes import DataParallel, Pass, Pipeline, StreamK, TwoTileStreamK
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 from tests.support.ptxas import HAS_WHEEL, assert_clean
+from tests.support.sampling import covering
 
 WIDE, PAIRS = Vectors(8, 8, 8), Vectors(8, 8, 2)
 PERSISTENT, LAST = DataParallel(persistent=True), TwoTileStreamK(owner="last")
@@ -76,13 +77,15 @@ HOPPER = (
 
 
 @needs_ptxas
-@pytest.mark.parametrize(("tile", "lowering"), HOPPER, ids=str)
-@pytest.mark.parametrize("kind", ["batch", "group"])
-@pytest.mark.parametrize("schedule", [PERSISTENT, LAST, TURNSTILE], ids=str)
-@pytest.mark.parametrize("reads_c", [False, True], ids=["alone", "C"])
+@pytest.mark.parametrize(
+    ("reads_c", "schedule", "kind", "shape"),
+    covering(3, (False, True), (PERSISTENT, LAST, TURNSTILE), ("batch", "group"), HOPPER),
+    ids=str,
+)
 def test_hopper_assembles(
-    reads_c: bool, schedule: Pass, kind: str, tile: tuple[int, int, int], lowering: LowerToHopper
+    reads_c: bool, schedule: Pass, kind: str, shape: tuple[tuple[int, int, int], LowerToHopper]
 ):
+    tile, lowering = shape
     made = program(
         schedule, tile, kind, lowering=lowering, vectors=Vectors(8, 8, 8), reads_c=reads_c
     )

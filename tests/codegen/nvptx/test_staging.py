@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.codegen.nvptx.lowering import Lowered
+from tests.codegen.nvptx.lowering import Lowered, lowered
 
 LAYOUTS = ("nn", "tn", "nt", "tt")
 TILES = (
@@ -56,7 +56,7 @@ def conflicts(first_elements: Iterable[int]) -> int:
 def test_the_copies_of_a_step_write_every_element_of_its_stage_once(
     tile: tuple[int, int, int], layout: str, tensor: str, vector: int
 ):
-    this = Lowered(tile, layout, vector)
+    this = lowered(tile, layout, vector)
     height, width = this.extents(tensor)
     for ahead in (0, this.stages + 1):
         written = sorted(
@@ -72,7 +72,7 @@ def test_the_copies_of_a_step_write_every_element_of_its_stage_once(
 @every_layout
 @every_tile
 def test_copies_meet_no_bank_conflict(tile: tuple[int, int, int], layout: str, tensor: str):
-    this = Lowered(tile, layout)
+    this = lowered(tile, layout)
     made = writes(this, tensor, 1)
     for step, workitem in this.each(f"{tensor}.copy.pass", "workitem"):
         if workitem % GROUPS == 0:
@@ -84,7 +84,7 @@ def test_copies_meet_no_bank_conflict(tile: tuple[int, int, int], layout: str, t
 @every_layout
 @every_tile
 def test_ldmatrix_meets_no_bank_conflict(tile: tuple[int, int, int], layout: str, tensor: str):
-    this = Lowered(tile, layout)
+    this = lowered(tile, layout)
     fragment = {"A": "fragment.m", "B": "fragment.n"}[tensor]
     names = ("workitem", "k_tile", "fragment.k", fragment)
     address = this.function(this.load(tensor), f"{tensor}.shared", names=names)
