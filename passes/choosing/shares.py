@@ -8,7 +8,6 @@ graph, for every owner, reduction, `least` and `least_segment`.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,4 +184,4 @@ class Work:
 def _pieces(t: Table) -> Column:
     """Small tiles of a macro tile; 1 where there are none."""
     small = np.where(t.divided, t.small_m * t.small_n, t.tile_m * t.tile_n)
-    return cast(Column, t.tile_m * t.tile_n / small)
+    return t.tile_m * t.tile_n / small
