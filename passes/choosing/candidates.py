@@ -29,7 +29,7 @@ from passes.choosing.schedules import (
 from passes.choosing.table import Column, Flag, Table, sizes
 from passes.choosing.tilings import FEWEST_ROWS, small_tiles, sums, tilings
 
-__all__ = ["candidates", "crowded", "fallback", "slow"]
+__all__ = ["candidates", "crowded", "fallback", "slow", "unusual"]
 
 FEW_TILE, LEAST_ROWS = 128, 48
 MOST_SUMS_STREAMED, MOST_SUMS_TWICE = 144, 112
@@ -113,6 +113,14 @@ def crowded(table: Table, device: Constants) -> Flag:
     """Plans with a workgroup for every tile, and more tiles than the device holds workgroups."""
     shape = Shape(table)
     return (table.whole == EACH) & (shape.tiles > device.slots(shape.workgroups))
+
+
+def unusual(table: Table) -> Flag:
+    """Plans that are candidates only where all kinds are asked for, for measurements to judge."""
+    shape = Shape(table)
+    evenly = (table.whole == NONE) & (table.workgroups % shape.tiles == 0)
+    uneven = (table.reduction == SCATTER) & ~evenly
+    return uneven | (table.reduction == TURNSTILE) | (table.least_segment > 1)
 
 
 def candidates(

@@ -60,6 +60,8 @@ class Constants:
         sum_seconds, sum_rate: the sum over a cluster that divides k.
         power_flops, power_shared, power_l2, power_dram: operations and bytes a second that the
             power limit allowed if there were nothing else.
+        shapes, late: what a plan takes longer whose tiles have two shapes, and one whose streamed
+            tiles come after whole ones.
         sharpness: the degree of the norm that stands for the largest of path and floors.
     """
 
@@ -109,6 +111,8 @@ class Constants:
     power_shared: float = 400e12
     power_l2: float = 40e12
     power_dram: float = 20e12
+    shapes: float = 1.05
+    late: float = 1.02
     sharpness: float = 6.0
 
     def slots(self, workgroups: Column) -> Column:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from passes.choosing.constants import Constants
-from passes.choosing.schedules import SCATTER, TREE, TURNSTILE
+from passes.choosing.schedules import FULL, SCATTER, TREE, TURNSTILE
 from passes.choosing.shares import Work
 from passes.choosing.table import Column, Flag, Table
 
@@ -218,7 +218,10 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
         + traffic / c.power_dram
     )
     path = loop + end + fixup + sums
-    total = launch + _largest((path, dram, l2, power), c.sharpness)
+    # What follows waves of whole tiles was measured to take longer than it counts.
+    follows = (t.whole == FULL) & (s.tiles % w.grid > 0)
+    after = np.where(follows, np.where(t.divided, c.shapes, c.late), 1)
+    total = launch + _largest((path, dram, l2, power), c.sharpness) * after
     return Cost(launch, loop, end, fixup, sums, dram, l2, power, total)
 
 

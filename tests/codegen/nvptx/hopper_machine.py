@@ -262,6 +262,10 @@ class Role:
 
     def do_ExpectBytes(self, node: Node, op: ops.ExpectBytes) -> Agent:
         self.own.count("producer", self.step)
+        for symbol in op.bytes.free_symbols:
+            if not self.env[symbol]:  # type: ignore[index]
+                tensor = str(symbol).removesuffix(".boxes.inside")[-1]
+                self.own.outside.add((f"{tensor}.shared", self.step))
         self._barrier(node, op.barrier).change(
             arrive=1, bytes=self.value(node.scope.resolve(op.bytes))
         )

@@ -16,6 +16,7 @@ __all__ = ["Barrier", "Box", "Device", "Place", "Run", "Stage", "Warpgroup", "Wo
 
 Place = tuple[int, int]
 """Where a box begins in A or B: along the first axis and the second."""
+OUTSIDE: Place = (-1, -1)
 Stage = tuple[str, int]
 """The shared memory of an operand, and a stage of it."""
 Step = tuple[Place, Place]
@@ -122,6 +123,8 @@ class Workgroup:
     """Warpgroups in their main loops."""
     steps: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     """Of each role the steps of the ring that it filled or multiplied."""
+    outside: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
+    """Operands, by their shared memory, of which no box comes in a step."""
 
     def begin_barrier(self, name: str, number: int, arrivals: int) -> None:
         assert (name, number) not in self.barriers
@@ -162,8 +165,13 @@ class Workgroup:
         return any(stage in group for w in self.warpgroups.values() for group in w.reading)
 
     def multiply(self, stage: Stage, step: int, warpgroup: int) -> Place:
-        """Read a stage in a group of multiplications; returns where its first box is from."""
+        """Read a stage in a group of multiplications; returns where its first box is from.
+
+        That is `OUTSIDE` where no box is awaited; what a box before left is read then.
+        """
         self.warpgroups[warpgroup].issued.add(stage)
+        if (stage[0], step) in self.outside:
+            return OUTSIDE
         assert stage in self.boxes, "multiplied before it is there"
         boxes = self.boxes[stage]
         for box in boxes.values():

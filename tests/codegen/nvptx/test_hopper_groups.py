@@ -26,6 +26,7 @@ PERSISTENT, LAST = "data-parallel{persistent=true}", "stream-k{owner=last}"
 SCHEDULES = (PERSISTENT, LAST, "stream-k{owner=last,reduction=turnstile}", "two-tile-stream-k")
 LOWERINGS = {
     "two warpgroups": ((128, 256, 64), LowerToHopper()),
+    "two warpgroups without C": ((128, 256, 64), LowerToHopper(reads_c=False)),
     "two blocks of rows": ((128, 128, 64), LowerToHopper(reads_c=False)),
     "a cluster": ((256, 128, 64), LowerToHopper(cluster_m=2)),
     "swapped": ((48, 128, 64), LowerToHopper()),
@@ -33,6 +34,8 @@ LOWERINGS = {
     "narrow boxes": ((128, 48, 64), LowerToHopper()),
     "k divided": ((64, 64, 256), LowerToHopper(cluster_k=4)),
 }
+CROWDED = LOWERINGS["two warpgroups without C"], LOWERINGS["taking turns"]
+"""With partial sums these have too few registers for boxes that are cut."""
 every_lowering = pytest.mark.parametrize("name", LOWERINGS)
 GROUPS = {
     "empty ones": (0, 0, 300, 0, 5, 0),
@@ -75,8 +78,12 @@ def test_every_box_of_every_group_is_stored_once(schedule: str, name: str, group
     resident = 3 if "two-tile" in schedule else 2
     machine = Hopper(graph, given, resident=resident, seed=len(name), offsets=offsets)
     machine.run()
-    (store,) = {op.box for op in graph.control.of_kind(StoreBox)}
-    wide, high = store
+    assert not any(machine.flags.values())
+    stores = {op.box for op in graph.control.of_kind(StoreBox)}
+    if schedule != PERSISTENT and LOWERINGS[name] in CROWDED:
+        assert not stores
+        return
+    ((wide, high),) = stores
     expected: dict[tuple[int, int], str] = {}
     for begin, end in pairwise(offsets):
         # Boxes begin with a tile; the last of a tile may hold fewer rows than others.
@@ -93,7 +100,6 @@ def test_every_box_of_every_group_is_stored_once(schedule: str, name: str, group
         assert (top - begin) % (rows // machine.cluster[0]) == 0
         assert 0 <= row - top < rows // machine.cluster[0]
         assert 0 <= column - left < columns
-    assert not any(machine.flags.values())
 
 
 def nodes(graph: KernelGraph) -> list[Node]:
