@@ -33,8 +33,10 @@ __all__ = ["GROUP_ROWS", "MMA_K", "WIDEST_BOX", "BoxedOperand", "swizzle"]
 
 WIDEST_BOX, MOST_ROWS = 64, 256
 """Elements of 16 bits in the 128 bytes of the widest swizzle, and the highest box."""
-FEW_ROWS = 32
-"""Rows of a box across k: the fewest that the copy engine brings as fast as many."""
+FEW_ROWS, FEW_ROWS_OF_SEVERAL = 32, 64
+"""Rows of a box across k: the fewest that the copy engine brings as fast as many. Where operands
+have several matrices or groups of rows, places take more registers than the producer has for so
+many boxes."""
 MMA_K = 16
 ELEMENT_BYTES = 2
 BANKS = 8
@@ -62,10 +64,12 @@ class BoxedOperand(Operand):
     """A or B as the copy engine and wgmma see them: `rows` and `columns` of a workgroup's part.
 
     `matrix` is the coordinate that tells its matrices apart, if there are several: a box is of one.
+    `several`: the problem has more than one product.
     """
 
     division: Division
     matrix: tuple[str, ...] = ()
+    several: bool = False
 
     @property
     def k_axis(self) -> int:
@@ -124,7 +128,8 @@ class BoxedOperand(Operand):
         extent, depth = c[outer].fixed_size, c[inner].fixed_size
         sharers = prod(c[sharer].fixed_size for sharer in self._sharers)
         width, shared = self.box(c), self._sharers
-        high = _rows(extent // sharers) if self.along_k else min(depth // sharers, MOST_ROWS)
+        few = FEW_ROWS_OF_SEVERAL if self.several else FEW_ROWS
+        high = _rows(extent // sharers, few) if self.along_k else min(depth // sharers, MOST_ROWS)
         across = high if self.along_k else width
         number = c.add(Linear(own("boxes"), Integer(extent // across), note="across k"))
         first = c.add(Linear(own("boxes.first"), Integer(across), note="first of a box: 0"))
@@ -195,8 +200,8 @@ def swizzle(above: tuple[str, str], below: tuple[str, str], chunks: int) -> Swiz
     return Swizzle(above, below, "xor", divisor=BANKS // chunks, modulus=chunks)
 
 
-def _rows(extent: int) -> int:
-    """Rows of each of the boxes that make up so many: whole core matrices, and `FEW_ROWS` or so."""
+def _rows(extent: int, few: int) -> int:
+    """Rows of each of the boxes that make up so many: whole core matrices, and `few` or so."""
     fits = [n for n in range(GROUP_ROWS, extent + 1, GROUP_ROWS) if extent % n == 0]
-    low = max(n for n in fits if n <= FEW_ROWS)
-    return low if 2 * low > FEW_ROWS or low == extent else min(n for n in fits if n > FEW_ROWS)
+    low = max(n for n in fits if n <= few)
+    return low if 2 * low > few or low == extent else min(n for n in fits if n > few)

@@ -57,6 +57,8 @@ WARPS = WARPGROUP // LANES
 WARP = "warp.number"
 REGISTERS = 65536
 PRODUCER_REGISTERS = 40
+"""A launch of 384 workitems has 168 for each; 40 and twice 232 are what that comes to, and more
+would never be given."""
 MOST_REGISTERS = 240
 """What setmaxnreg gives at most, together with a producer."""
 TEAM_BARRIER, FIRST_BARRIER = Integer(1), 2

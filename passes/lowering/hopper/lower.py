@@ -72,8 +72,6 @@ MOST_BESIDE_C, MOST_ALONE_BESIDE_C, MOST_ALONE_BY_ELEMENTS = {2: 192, 4: 96}, {2
 """The same where C is read, by the bytes of its elements, and where they come one by one or cut."""
 MOST_BESIDE_PARTIALS = 160
 """The same where partial sums come and go."""
-LEAST_BESIDE_CUTS = 112
-"""Registers beside the sums, where partial sums come and go and boxes of D are cut."""
 CLUSTERS = (1, 2, 4, 8)
 CONSUMERS = {"cooperative": 1, "pingpong": 2}
 """Warpgroups that take turns."""
@@ -216,8 +214,6 @@ class LowerToHopper(Pass):
         kind = graph.gemm.out_dtype or graph.gemm.dtype
         if not self._by_boxes or dtype(kind).bytes != 2:
             return ()
-        if any(self._crowded_by_cuts(graph, division) for division in divisions):
-            return ()
 
         def score(stores: tuple[BoxedStore, ...]) -> tuple[int, int]:
             stages = self._stages_beside(graph, divisions, stores)
@@ -226,13 +222,6 @@ class LowerToHopper(Pass):
 
         every = BoxedStore.all(divisions, matrix(graph.gemm, "D"), self._located(graph))
         return max(every, key=score)
-
-    def _crowded_by_cuts(self, graph: KernelGraph, division: Division) -> bool:
-        """Two ways for D, and partial sums, leave too few registers: D goes straight to memory."""
-        if self.reads_c or not any(t.name == "partials" for t in graph.tensors):
-            return False  # loads of C have registers that are free then
-        cut = cuts(graph.coordinates, division.tiling, "D", self._located(graph))
-        return bool(cut) and division.registers - division.accumulators < LEAST_BESIDE_CUTS
 
     @staticmethod
     def _located(graph: KernelGraph) -> tuple[str, ...]:

@@ -56,8 +56,10 @@ def divided_tiles(
     axes["B"] = (1, 0) if gemm.transpose_b else (0, 1)
     for division in divisions:
         division.add(c)
+    several = gemm.batched or gemm.grouped
     every = [
-        [BoxedOperand(t, *axes[t], d.tiling, d, matrix(gemm, t)) for t in "AB"] for d in divisions
+        [BoxedOperand(t, *axes[t], d.tiling, d, matrix(gemm, t), several) for t in "AB"]
+        for d in divisions
     ]
     rooms = [max(operand.elements(c) for operand in same) for same in zip(*every, strict=True)]
     made: list[DividedTile] = []

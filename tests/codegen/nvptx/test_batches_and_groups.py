@@ -172,7 +172,7 @@ def test_a_call_of_groups(fake_driver: FakeDriver):
     assert first.grid == again.grid == (132, 1, 1)
     assert first.values[:5] == (A_AT, B_AT, 0, D_AT, OFFSETS_AT)
     of_a, of_b, of_d = fake_driver.encoded
-    assert (of_a.shape, of_a.box) == ((1000, 128), (64, 32))
+    assert (of_a.shape, of_a.box) == ((1000, 128), (64, 64))
     assert (of_b.shape, of_b.stride, of_b.matrices) == ((7, 256, 128), 256, 2 * 256 * 128)
     # Rows of all groups are one matrix.
     assert (of_d.shape, of_d.box) == ((1000, 256), (64, 64))
