@@ -115,7 +115,7 @@ class Fixup(Pieces):
         place = {"fixup.place": 0, self.workitem: 0, self.element: 0}
         step = (
             WaitBarrier(EMPTY, PHASE, before=True),
-            ExpectBytes(FULL, self.run * F32_BYTES),
+            ExpectBytes(FULL, Integer(self.run * F32_BYTES)),
             at(place, CopyRun("partials", SHARED, FULL, self.run)),
             Advance(STEP),
         )
