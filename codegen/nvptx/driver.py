@@ -60,7 +60,10 @@ def unavailable() -> str | None:
 def cuda(name: str, *args: Any) -> Any:
     """Call a driver function; LaunchError with the driver's words where it fails."""
     driver = bindings()
-    status, *results = getattr(driver, name)(*args)
+    try:
+        status, *results = getattr(driver, name)(*args)
+    except RuntimeError as error:  # the driver library itself is not there
+        raise LaunchError(f"no NVIDIA driver: {error}") from error
     if status != driver.CUresult.CUDA_SUCCESS:
         raise LaunchError(f"{name} failed: {describe(status)}")
     return results[0] if len(results) == 1 else tuple(results)
