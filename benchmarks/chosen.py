@@ -43,7 +43,7 @@ from benchmarks.streaming import lines_of as lines_of_streaming
 from benchmarks.streaming import record_of as record_of_streaming
 from passes.choosing import constants_of
 from passes.choosing.calibrate import is_plan, known_plans, problem_of
-from passes.choosing.candidates import slow
+from passes.choosing.candidates import chooseable
 from passes.choosing.model import cost
 from passes.choosing.table import Table
 
@@ -131,7 +131,10 @@ def judge(rows: list[dict[str, Any]], device: str) -> list[Judged]:
         if not cublas or not ours:
             continue
         table = Table.of((problem_of(row), plans[row["plan"]]) for row in ours)
-        predicted = np.where(slow(table), np.inf, cost(table, constants).total)
+        able = chooseable(table, constants)
+        if not able.any():
+            continue
+        predicted = np.where(able, cost(table, constants).total, np.inf)
         preferred = ours[int(np.argmin(predicted))]
         best = min(ours, key=lambda row: row["t"])
         found.append(

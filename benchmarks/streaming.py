@@ -4,8 +4,8 @@ Of every problem, the best measured plan that streams tiles (all, or those of th
 the best one of whole tiles: the time of the latter over that of the former, as measured and as
 predicted for the same two plans. Tiles of two shapes are neither. Means, and how far predictions
 are from measurements, are for groups of problems, for all, and for those whose two plans are both
-candidates: of others (a workgroup for each of more tiles than the device holds, narrow boxes of B)
-the model need not know.
+candidates: of others (a workgroup for each of more tiles than the device holds, narrow boxes of B,
+kinds that are never chosen) the model need not know.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.report import geometric_mean
 from benchmarks.shapes import title
 from passes.choosing import constants_of
 from passes.choosing.calibrate import known_plans, problem_of
-from passes.choosing.candidates import crowded, slow
+from passes.choosing.candidates import chooseable
 from passes.choosing.model import cost
 from passes.choosing.table import Table
 
@@ -89,7 +89,7 @@ def compared(rows: Sequence[dict[str, Any]], device: str) -> list[Compared]:
         return []
     table = Table.of((problem_of(row), plans[row["plan"]]) for row in ours)
     predicted, seconds = cost(table, constants).total, np.array([row["t"] for row in ours])
-    judged = ~slow(table) & ~crowded(table, constants)
+    judged = chooseable(table, constants)
     streams, whole = table.streams, ~table.streams & ~table.divided
     problems: dict[tuple[Any, ...], list[int]] = {}
     for place, row in enumerate(ours):

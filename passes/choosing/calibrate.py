@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgraph import Gemm
-from passes.choosing.candidates import crowded, slow, unusual
+from passes.choosing.candidates import chooseable
 from passes.choosing.constants import FITTED, FOLDER, Constants, constants_of
 from passes.choosing.model import Counts, cost
 from passes.choosing.plan import Plan
@@ -85,8 +85,7 @@ class Measurements:
         of = np.array([numbers.setdefault(row[:2], len(numbers)) for row in found], np.intp)
         seconds = np.array([t for *_, t in found], np.float64)
         # The model need not know what is no candidate.
-        usable = ~(slow(table) | crowded(table, device) | unusual(table))
-        return cls(table, seconds, of, usable)
+        return cls(table, seconds, of, chooseable(table, device))
 
     def where(self, chosen: Flag) -> Measurements:
         """Some of the rows."""

@@ -29,7 +29,7 @@ from passes.choosing.schedules import (
 from passes.choosing.table import Column, Flag, Table, sizes
 from passes.choosing.tilings import FEWEST_ROWS, small_tiles, sums, tilings
 
-__all__ = ["candidates", "crowded", "fallback", "slow", "unusual"]
+__all__ = ["candidates", "chooseable", "fallback", "slow"]
 
 FEW_TILE, LEAST_ROWS = 128, 48
 MOST_SUMS_STREAMED, MOST_SUMS_TWICE = 144, 112
@@ -121,6 +121,11 @@ def unusual(table: Table) -> Flag:
     evenly = (table.whole == NONE) & (table.workgroups % shape.tiles == 0)
     uneven = (table.reduction == SCATTER) & ~evenly
     return uneven | (table.reduction == TURNSTILE) | (table.least_segment > 1)
+
+
+def chooseable(table: Table, device: Constants) -> Flag:
+    """Plans of kinds that may be chosen: neither slow, nor crowded, nor unusual."""
+    return ~(slow(table) | crowded(table, device) | unusual(table))
 
 
 def candidates(
