@@ -6,10 +6,11 @@ text is drawn once.
 
 from __future__ import annotations
 
+import atexit
 import functools
 from collections.abc import Sequence
 
-import mermaidx
+from mermaidx.engines.v8_engine import Engine, MermaidRenderError
 
 __all__ = ["MermaidError", "render"]
 
@@ -31,11 +32,19 @@ def render(texts: Sequence[str]) -> list[str]:
 def _render(index: int, text: str) -> str:
     try:
         return _svg(text)
-    except RuntimeError as error:
-        reason = str(error).removeprefix("Mermaid rendering failed: ")
-        raise MermaidError(index, text, reason) from error
+    except MermaidRenderError as error:
+        raise MermaidError(index, text, str(error)) from error
 
 
 @functools.cache
 def _svg(text: str) -> str:
-    return mermaidx.render(text, backend="v8").svg()
+    return _engine().render_svg(text, theme="default", config=None, css=None)
+
+
+@functools.cache
+def _engine() -> Engine:
+    # mermaidx's own engine gives up after 8 s, which a busy machine takes for a large diagram.
+    engine = Engine(render_timeout_ms=120_000)
+    engine.start()
+    atexit.register(engine.close)
+    return engine
