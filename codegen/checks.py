@@ -175,8 +175,12 @@ def check_call(graph: KernelGraph, views: Mapping[str, TensorView], *, beta: flo
         other = views.get(name)
         if out is None or other is None or not _overlap(out, other):
             continue
-        if name == "C" and (out.pointer, out.dtype) == (other.pointer, other.dtype):
-            continue  # each element of C is read before that element of D is written
+        # Each element of C is read before that element of D is written; so they may be the same
+        # ones. Of tensors of one shape that begin together, bytes tell whether strides differ.
+        if name == "C" and all(
+            getattr(out, of) == getattr(other, of) for of in ("pointer", "dtype", "bytes")
+        ):
+            continue
         raise LaunchError(f"out overlaps {LABELS[name]}; give out memory of its own")
 
 

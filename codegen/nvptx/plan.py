@@ -115,7 +115,7 @@ class Plan:
         self._tensors = len(facts.tensors)
 
     def overlaps(self, pointers: Pointers) -> bool:
-        """True where D and another tensor may share memory, but for C that is D."""
+        """True where D and another tensor may share memory, but for C that is D, strides too."""
         a, b, c, d, offsets = pointers
         of_a, of_b, of_c, of_d, of_offsets = self.bytes
         end = d + of_d
@@ -123,7 +123,7 @@ class Plan:
             (offsets < end and d < offsets + of_offsets)
             or (a < end and d < a + of_a)
             or (b < end and d < b + of_b)
-            or (c not in (0, d) and c < end and d < c + of_c)
+            or (c and (c, of_c) != (d, of_d) and c < end and d < c + of_c)
         )
 
     def launch(self, pointers: Pointers, alpha: float, beta: float, stream: int) -> None:

@@ -161,3 +161,14 @@ def test_refusals_of_batches():
     square, other = np.zeros((3, 10, 10), np.float32), np.zeros((3, 10, 10), np.float32)
     with pytest.raises(LaunchError, match="out overlaps a"):
         made(square, other, out=square)
+
+
+def test_c_is_out_only_with_the_same_strides():
+    made = kernel("stream-k", batched=True)
+    random = np.random.default_rng(0)
+    a, b, out = (random.standard_normal((3, 20, 20), dtype=np.float32) for _ in "abo")
+    # One matrix of C for all, which is the first of D: it would be written before it is read.
+    with pytest.raises(LaunchError, match="out overlaps c"):
+        made(a, b, np.broadcast_to(out[0], out.shape), out, beta=1.0)
+    expected = a @ b + out
+    np.testing.assert_allclose(made(a, b, out, out, beta=1.0), expected, atol=1e-3)

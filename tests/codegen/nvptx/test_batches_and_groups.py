@@ -24,7 +24,7 @@ from tests.support.ptxas import HAS_WHEEL, assert_clean
 WIDE, PAIRS = Vectors(8, 8, 8), Vectors(8, 8, 2)
 PERSISTENT, LAST = DataParallel(persistent=True), TwoTileStreamK(owner="last")
 TURNSTILE = StreamK(owner="last", reduction="turnstile")
-A_AT, B_AT, D_AT, OFFSETS_AT = (i << 24 for i in (1, 2, 3, 4))
+A_AT, B_AT, D_AT, OFFSETS_AT, C_AT = (i << 24 for i in (1, 2, 3, 4, 5))
 needs_ptxas = pytest.mark.skipif(not HAS_WHEEL, reason="there is no ptxas for this platform")
 
 
@@ -204,6 +204,23 @@ def test_a_call_of_a_batch(fake_driver: FakeDriver):
     assert len(fake_driver.loaded) == 3
     with pytest.raises(LaunchError, match="the matrices of out overlap"):
         made(a, b, out=matrices(5, 256, 512, D_AT, stride=8))
+
+
+def test_c_is_out_only_with_the_same_strides(fake_driver: FakeDriver):
+    made = kernel(PERSISTENT, "batch", "sm_90a")
+    a, b, d = (
+        matrices(5, rows, columns, at)
+        for rows, columns, at in ((256, 128, A_AT), (512, 128, B_AT), (256, 512, D_AT))
+    )
+    made(a, b, d, d, beta=1.0)
+    made(a, b, d, d, beta=1.0)  # looked at before
+    with pytest.raises(LaunchError, match="out overlaps c"):
+        made(a, b, matrices(5, 256, 512, D_AT, stride=0), d, beta=1.0)
+    apart, together = matrices(5, 256, 512, C_AT, stride=0), matrices(5, 256, 512, D_AT, stride=0)
+    made(a, b, apart, d, beta=1.0)
+    with pytest.raises(LaunchError, match="out overlaps c"):
+        made(a, b, together, d, beta=1.0)
+    assert len(fake_driver.launches) == 3
 
 
 def test_a_grid_that_is_data_is_refused():
