@@ -123,7 +123,7 @@ class Plan:
             (offsets < end and d < offsets + of_offsets)
             or (a < end and d < a + of_a)
             or (b < end and d < b + of_b)
-            or (c and (c, of_c) != (d, of_d) and c < end and d < c + of_c)
+            or (c != 0 and (c, of_c) != (d, of_d) and c < end and d < c + of_c)
         )
 
     def launch(self, pointers: Pointers, alpha: float, beta: float, stream: int) -> None:

@@ -50,6 +50,8 @@ LARGE_ERROR = 0.1
 """Of a logarithm; beyond it errors count linearly."""
 PULL = 0.1
 """What doubling a figure counts beside errors."""
+SHARES = ("exposed", "mixed_loss")
+"""Figures that are at most 1."""
 MOST_ROUNDS, STEP = 80, 1e-4
 
 
@@ -178,9 +180,11 @@ def fit(measured: Measurements, first: Constants) -> Constants:
             [weight * np.log(predicted / data.seconds), PULL * (logarithms - guess)]
         )
 
+    top = [0.0 if name in SHARES else np.inf for name in FITTED]
     found = least_squares(
         errors,
         guess,
+        bounds=(-np.inf, top),
         loss="soft_l1",
         f_scale=LARGE_ERROR,
         diff_step=STEP,

@@ -62,6 +62,7 @@ class Constants:
             power limit allowed if there were nothing else.
         shapes, late: what a plan takes longer whose tiles have two shapes, and one whose streamed
             tiles come after whole ones.
+        exposed: the share of tile ends, fix-up and sums that no floor hides.
         sharpness: the degree of the norm that stands for the largest of path and floors.
     """
 
@@ -113,6 +114,7 @@ class Constants:
     power_dram: float = 20e12
     shapes: float = 1.05
     late: float = 1.02
+    exposed: float = 0.5
     sharpness: float = 6.0
 
     def slots(self, workgroups: Column) -> Column:

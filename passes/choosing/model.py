@@ -217,11 +217,13 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
         + asked / c.power_l2
         + traffic / c.power_dram
     )
-    path = loop + end + fixup + sums
+    # While pieces are handed on and tiles end, the memory is not busy: that is not hidden under it.
+    last = end + fixup + sums
+    path = loop + (1 - c.exposed) * last
     # What follows waves of whole tiles was measured to take longer than it counts.
     follows = (t.whole == FULL) & (s.tiles % w.grid > 0)
     after = np.where(follows, np.where(t.divided, c.shapes, c.late), 1)
-    total = launch + _largest((path, dram, l2, power), c.sharpness) * after
+    total = launch + _largest((path, dram, l2, power), c.sharpness) * after + c.exposed * last
     return Cost(launch, loop, end, fixup, sums, dram, l2, power, total)
 
 

@@ -158,7 +158,7 @@ def matrices(count: int, rows: int, columns: int, at: int, stride: int | None = 
 
 
 def offsets(groups: int, **changes: Any) -> Any:
-    fields = {"shape": (groups + 1,), "strides": (1,), "dtype": "i32", **changes}
+    fields: dict[str, Any] = {"shape": (groups + 1,), "strides": (1,), "dtype": "i32", **changes}
     return matrix(0, 0, OFFSETS_AT, **fields)
 
 
