@@ -50,8 +50,8 @@ LARGE_ERROR = 0.1
 """Of a logarithm; beyond it errors count linearly."""
 PULL = 0.1
 """What doubling a figure counts beside errors."""
-SHARES = ("exposed", "mixed_loss")
-"""Figures that are at most 1."""
+LEAST, MOST = {"sharpness": 1.0}, {"mixed_loss": 1.0, "exposed": 1.0}
+"""What figures cannot be less or more than: a norm's degree, and shares."""
 MOST_ROUNDS, STEP = 80, 1e-4
 
 
@@ -180,11 +180,14 @@ def fit(measured: Measurements, first: Constants) -> Constants:
             [weight * np.log(predicted / data.seconds), PULL * (logarithms - guess)]
         )
 
-    top = [0.0 if name in SHARES else np.inf for name in FITTED]
+    bounds = [
+        [np.log(of[name]) if name in of else nothing for name in FITTED]
+        for of, nothing in ((LEAST, -np.inf), (MOST, np.inf))
+    ]
     found = least_squares(
         errors,
         guess,
-        bounds=(-np.inf, top),
+        bounds=bounds,
         loss="soft_l1",
         f_scale=LARGE_ERROR,
         diff_step=STEP,

@@ -42,7 +42,8 @@ class Constants:
         coupled: what it takes longer where those of a cluster bring all of A and B apart.
         empty_seconds: of a row outside A or B that is filled with zeros.
         l2_rate, dram_rate: bytes a second of all.
-        pull_rate: those of one workgroup that come from memory.
+        pull_rate: those of one workgroup that come from memory; twice as many where its SM's twin
+            is idle.
         again: of the larger operand, what asking twice as often for it costs as if it were read.
         dram_seconds: until the first bytes come from memory.
         l2_bytes: of the same cache, fitted: what it keeps of A and B within a call.

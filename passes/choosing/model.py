@@ -202,10 +202,7 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
     streams = w.streamed.share * w.grid
     traffic = _traffic(t, s, w.grid, asked, c, mixed=w.apart, streams=streams)
     stored = t.m * t.n * t.out_bytes
-    # A few workgroups do not keep the memory busy. That shows where operands exceed the cache.
-    fit = (t.m * t.k + t.n * t.k) * ELEMENT < c.cache_bytes
-    readers = w.busy * s.workgroups
-    rate = np.where(fit, c.dram_rate, np.minimum(c.dram_rate, c.pull_rate * readers))
+    rate = _memory_rate(t, s, w, c)
     # Asked for by several at the same time, while it is on its way.
     again = np.where(w.apart, 0, c.again * s.cold * np.log2(np.maximum(s.asks, 1)))
     dram = (traffic + again) / rate + stored / c.dram_rate + c.dram_seconds
@@ -225,6 +222,26 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
     after = np.where(follows, np.where(t.divided, c.shapes, c.late), 1)
     total = launch + _largest((path, dram, l2, power), c.sharpness) * after + c.exposed * last
     return Cost(launch, loop, end, fixup, sums, dram, l2, power, total)
+
+
+def _memory_rate(t: Table, s: Shape, w: Work, c: Constants) -> Column:
+    """Bytes a second at which A and B come from memory.
+
+    A few workgroups do not keep it busy, as those with whole tiles that have one more than others.
+    That shows where operands exceed the cache.
+    """
+    fit = (t.m * t.k + t.n * t.k) * ELEMENT < c.cache_bytes
+
+    def rate(busy: Column) -> Column:
+        readers = np.maximum(busy * s.workgroups, 1)
+        # SMs lie in pairs that share what they pull: one alone has all of it.
+        pull = c.pull_rate * np.where(2 * readers <= c.processors, 2, 1)
+        return np.where(fit, c.dram_rate, np.minimum(c.dram_rate, pull * readers))
+
+    uneven = (t.whole < FULL) & (s.tiles > w.grid)
+    more = np.where(uneven, s.tiles % w.grid, 0)
+    share = more / s.tiles
+    return 1 / ((1 - share) / rate(w.busy) + share / rate(more))
 
 
 def _end(t: Table, s: Shape, c: Constants) -> tuple[Column, Column]:
