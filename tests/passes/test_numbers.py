@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from coordgraph import Gemm
 from coordgraph.integers import evaluate
@@ -195,3 +197,16 @@ def test_57_cubed(name: str):
     # 1403 iterations at most, where whole tiles would take 25 waves of 57.
     assert max(found.iterations) == 1403
     assert found.utilisation > 0.999
+
+
+@given(st.tuples(*[st.integers(1, 5)] * 2), st.integers(2, 5), st.integers(1, 4))
+@example((2, 3), 4, 1)
+def test_split_k_has_the_pieces_of_stream_k_on_a_grid_of_all_pieces(
+    tiles: tuple[int, int], splits: int, share: int
+):
+    pieces = tiles[0] * tiles[1] * splits
+    problem = in_tiles(*tiles, splits * share, pieces)
+    split = traced(f"split-k{{splits={splits}}}", problem)
+    streamed = traced("stream-k", problem)
+    for workgroup in range(pieces):
+        assert segments(split, workgroup) == segments(streamed, workgroup)
