@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -63,8 +63,7 @@ class HostKernel(Kernel):
         module = walker.build()
         self._ir = str(module)
         optimized = optimize(module, machine, vectorize=True, unroll=True)
-        self.assembly: str = machine.emit_assembly(optimized)
-        """The machine code, in the host's assembly language."""
+        self._optimized = optimized.as_bitcode()
         self._engine = llvm.create_mcjit_compiler(optimized, machine)
         self._engine.finalize_object()
         self._run = _prototype(walker)(self._engine.get_function_address(RUN_NAME))
@@ -81,6 +80,11 @@ class HostKernel(Kernel):
     def llvm_ir(self) -> str:
         """The LLVM IR before optimisation."""
         return self._ir
+
+    @cached_property
+    def assembly(self) -> str:
+        """The machine code, in the host's assembly language: made when it is asked for."""
+        return host_machine().emit_assembly(llvm.parse_bitcode(self._optimized))
 
     def __call__(
         self,
