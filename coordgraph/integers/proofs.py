@@ -21,7 +21,6 @@ from coordgraph.integers.polynomials import (
     Atom,
     Polynomial,
     add,
-    atom,
     atom_of,
     atoms_of,
     by_key,
