@@ -11,6 +11,8 @@ from passes.lowering.machine import cuda_machine
 
 __all__ = ["host_machine", "optimize", "ptx_machine"]
 
+NO_LAYOUT = 'target datalayout = ""'
+
 
 @cache
 def _initialize() -> None:
@@ -22,12 +24,12 @@ def _initialize() -> None:
 
 
 def optimize(
-    module: ir.Module, machine: llvm.TargetMachine, *, vectorize: bool, unroll: bool
+    module: ir.Module | str, machine: llvm.TargetMachine, *, vectorize: bool, unroll: bool
 ) -> llvm.ModuleRef:
-    """Parse, verify and run LLVM's -O3 pipeline."""
+    """Parse a module or its text, laid out for the machine, verify it and run LLVM's -O3."""
     _initialize()
-    module.data_layout = str(machine.target_data)
-    parsed = llvm.parse_assembly(str(module))
+    layout = f'target datalayout = "{machine.target_data}"'
+    parsed = llvm.parse_assembly(str(module).replace(NO_LAYOUT, layout, 1))
     parsed.verify()
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = vectorize

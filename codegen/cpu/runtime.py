@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 
 from codegen.checks import (
@@ -19,6 +18,7 @@ from codegen.checks import (
     numpy_views,
     problem_parameters,
 )
+from codegen.cpu.code import host_code
 from codegen.cpu.emit import RUN_NAME, HostWalker
 from codegen.cpu.machine import host, lower
 from codegen.cpu.order import Circle, starting_order
@@ -26,7 +26,6 @@ from codegen.cpu.threads import MOST_THREADS, run_on_threads, thread_count
 from codegen.cpu.workspace import Workspaces
 from codegen.empty import lacks_depth, new_output, writes_nothing, zeros_of_depth
 from codegen.kernel import Kernel
-from codegen.llvm import host_machine, optimize
 from coordgraph import CodegenError, KernelGraph, LaunchError
 from coordgraph.gemm import OFFSETS
 from coordgraph.integers import compile_function
@@ -58,16 +57,9 @@ class HostKernel(Kernel):
         super().__init__(graph, "cpu")
         self._lowered = lower(graph)
         self.waits = wait_direction(graph)
-        machine = host_machine()
         walker = HostWalker(self._lowered, host().triple)
-        module = walker.build()
-        self._ir = str(module)
-        optimized = optimize(module, machine, vectorize=True, unroll=True)
-        self.assembly: str = machine.emit_assembly(optimized)
-        """The machine code, in the host's assembly language."""
-        self._engine = llvm.create_mcjit_compiler(optimized, machine)
-        self._engine.finalize_object()
-        self._run = _prototype(walker)(self._engine.get_function_address(RUN_NAME))
+        self._code = host_code(str(walker.build()))
+        self._run = _prototype(walker)(self._code.address(RUN_NAME))
         self._workspaces = Workspaces(walker.buffer_bytes)
         self._formulas = _Formulas(graph, walker.parameters)
         self._plan = lru_cache(KEPT_PLANS)(self._make_plan)
@@ -80,7 +72,12 @@ class HostKernel(Kernel):
     @property
     def llvm_ir(self) -> str:
         """The LLVM IR before optimisation."""
-        return self._ir
+        return self._code.text
+
+    @property
+    def assembly(self) -> str:
+        """The machine code, in the host's assembly language: made when it is asked for."""
+        return self._code.assembly
 
     def __call__(
         self,

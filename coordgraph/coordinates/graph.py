@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
 
@@ -129,6 +130,28 @@ class CoordinateGraph:
             yield self._dimensions[name]
             for edge in reversed(self._below.get(name, ())):
                 stack += reversed(edge.downstream)
+
+    def below(self, name: DimensionLike) -> frozenset[str]:
+        """The ids of all dimensions that edges lead to from this one, toward the machine."""
+        found: set[str] = set()
+        stack = [self[name].id]
+        while stack:
+            for edge in self._below.get(stack.pop(), ()):
+                stack += [d for d in edge.downstream if d not in found]
+                found.update(edge.downstream)
+        return frozenset(found)
+
+    def is_acyclic(self) -> bool:
+        """Whether no dimension lies below itself."""
+        above = {
+            name: [upper for edge in edges for upper in edge.upstream]
+            for name, edges in self._above.items()
+        }
+        try:
+            TopologicalSorter(above).prepare()
+        except CycleError:
+            return False
+        return True
 
     def sizes(self, edge: Edge) -> Sizes:
         """The sizes of both sides of an edge."""
@@ -334,8 +357,7 @@ class CoordinateEditor:
     def finish(self) -> CoordinateGraph:
         """The next graph; VerifyError where edges go round in a circle."""
         graph = CoordinateGraph(self._dimensions.values(), self._edges)
-        view = graph.networkx()
-        if not nx.is_directed_acyclic_graph(view):
-            circle = [str(a) for a, _ in nx.find_cycle(view) if isinstance(a, str)]
+        if not graph.is_acyclic():
+            circle = [str(a) for a, _ in nx.find_cycle(graph.networkx()) if isinstance(a, str)]
             raise VerifyError(f"the edges go round in a circle: {' -> '.join(circle)}")
         return graph

@@ -15,6 +15,7 @@ from sympy import Expr, Integer, Symbol
 from coordgraph.integers.functions import BitXor, FloorDiv, FloorMod, Maximum, Minimum
 from coordgraph.integers.polynomials import (
     MAX_TERMS,
+    Atom,
     Monomial,
     Polynomial,
     add,
@@ -39,14 +40,18 @@ class TableBounds:
     from_zero: bool = False
 
 
-def largest(*bounds: Bound) -> Bound:
-    """Return the largest of the bounds that are known."""
-    return max((b for b in bounds if b is not None), default=None)
+def largest(a: Bound, b: Bound) -> Bound:
+    """Return the larger of the bounds that are known."""
+    if a is None or b is None:
+        return b if a is None else a
+    return a if a > b else b
 
 
-def smallest(*bounds: Bound) -> Bound:
-    """Return the smallest of the bounds that are known."""
-    return min((b for b in bounds if b is not None), default=None)
+def smallest(a: Bound, b: Bound) -> Bound:
+    """Return the smaller of the bounds that are known."""
+    if a is None or b is None:
+        return b if a is None else a
+    return a if a < b else b
 
 
 def both(pick: Callable[[int, int], int], a: Bound, b: Bound) -> Bound:
@@ -69,8 +74,13 @@ class NumericBounds:
     ) -> None:
         self.facts = facts
         self.tables = tables or {}
-        self._lowers: dict[Expr, Bound] = {}
-        self._uppers: dict[Expr, Bound] = {}
+        self._lowers: dict[Atom, Bound] = {}
+        self._uppers: dict[Atom, Bound] = {}
+        self._facts_about: dict[Monomial, list[int]] = {}
+        for number, (polynomial, _) in enumerate(facts):
+            for monomial, c in polynomial.items():
+                if monomial and c > 0:
+                    self._facts_about.setdefault(monomial, []).append(number)
         self._minima: dict[frozenset[tuple[Monomial, int]], Bound] = {}
         self._fact_maxima: dict[Monomial, Bound] = {}
 
@@ -83,30 +93,30 @@ class NumericBounds:
         low = self.minimum(negate(p))
         return None if low is None else -low
 
-    def symbol_lower(self, symbol: Symbol) -> Bound:
+    def symbol_lower(self, symbol: Atom) -> Bound:
         """Return the largest numeric lower bound of a symbol."""
-        return assumed_lower(symbol)
+        return assumed_lower(symbol.expr)
 
-    def symbol_upper(self, symbol: Symbol) -> Bound:
+    def symbol_upper(self, symbol: Atom) -> Bound:
         """Return the smallest numeric upper bound of a symbol."""
         return self.fact_maximum((symbol,))
 
-    def lower(self, target: Expr) -> Bound:
+    def lower(self, target: Atom) -> Bound:
         """Return a lower bound of an atom."""
         if target not in self._lowers:
             # The provisional answer ends the recursion where bounds mention one another.
-            self._lowers[target] = assumed_lower(target)
-            symbol = isinstance(target, Symbol)
-            low = self.symbol_lower(target) if symbol else self._bounds(target)[0]
+            self._lowers[target] = assumed_lower(target.expr)
+            symbol = isinstance(target.expr, Symbol)
+            low = self.symbol_lower(target) if symbol else self._bounds(target.expr)[0]
             self._lowers[target] = low
         return self._lowers[target]
 
-    def upper(self, target: Expr) -> Bound:
+    def upper(self, target: Atom) -> Bound:
         """Return an upper bound of an atom."""
         if target not in self._uppers:
             self._uppers[target] = None
-            symbol = isinstance(target, Symbol)
-            high = self.symbol_upper(target) if symbol else self._bounds(target)[1]
+            symbol = isinstance(target.expr, Symbol)
+            high = self.symbol_upper(target) if symbol else self._bounds(target.expr)[1]
             self._uppers[target] = high
         return self._uppers[target]
 
@@ -143,7 +153,7 @@ class NumericBounds:
     def natural(self, monomial: Monomial) -> bool:
         """Tell whether every atom is known to be at least 0."""
         lowers = [self.lower(a) for a in monomial]
-        return all(low is not None and low >= 0 for low in lowers)
+        return None not in lowers and min(cast(list[int], lowers), default=0) >= 0
 
     def fact_maximum(self, monomial: Monomial) -> Bound:
         """Return a bound on a product of atoms ≥ 0, from facts about larger products.
@@ -182,20 +192,22 @@ class NumericBounds:
 
     def _find_numeric_minimum(self, p: Polynomial) -> Bound:
         best = self._shifted_minimum(p)
-        if not self.facts or all(c >= 0 or not m for m, c in p.items()):
+        negative = [m for m, c in p.items() if c < 0 and m] if self.facts else []
+        if not negative:
             return best
         # Pay for every negative product with a fact, then for one whole fact at a time.
         paid, rest = 0, dict(p)
-        for monomial, c in p.items():
-            limit = self.fact_maximum(monomial) if c < 0 and monomial else None
+        for monomial in negative:
+            limit = self.fact_maximum(monomial)
             if limit is not None:
-                paid += c * limit
+                paid += p[monomial] * limit
                 del rest[monomial]
         if paid:
             low = self._shifted_minimum(rest)
             best = largest(best, None if low is None else low + paid)
-        for polynomial, limit in self.facts:
-            ratios = [-p.get(m, 0) // c for m, c in polynomial.items() if m and c > 0]
+        useful = {number for m in negative for number in self._facts_about.get(m, ())}
+        for polynomial, limit in (self.facts[number] for number in sorted(useful)):
+            ratios = [-p[m] // polynomial[m] for m in negative if polynomial.get(m, 0) > 0]
             ratio = min((r for r in ratios if r > 0), default=0)
             if ratio:
                 low = self._shifted_minimum(add(p, polynomial, ratio))
@@ -229,8 +241,8 @@ class NumericBounds:
                     origin, way = self.upper(a), -1
                 if origin is None:
                     return None
-                shifts = [(m, c * origin) for m, c in terms] if origin else []
-                terms = [((*m, a), c * way) for m, c in terms] + shifts
+                shifted = [((*m, a), c * way) for m, c in terms]
+                terms = shifted + [(m, c * origin) for m, c in terms] if origin else shifted
             for m, c in terms:
                 result[m] = result.get(m, 0) + c
             if len(result) > MAX_TERMS:
@@ -238,9 +250,13 @@ class NumericBounds:
         return result
 
     def _shifted_maximum(self, monomial: Monomial) -> Bound:
-        ends = [(self.lower(a), self.upper(a)) for a in monomial]
-        widths = [both(lambda low, high: high - low, low, high) for low, high in ends]
-        limit = None if None in widths else prod(cast(list[int], widths))
+        limit: Bound = 1
+        for a in monomial:
+            low, high = self.lower(a), self.upper(a)
+            if low is None or high is None:
+                limit = None
+            elif limit is not None:
+                limit *= high - low
         if self.facts:
             # A shifted atom is no larger than the atom itself, where that is at least 0; elsewhere
             # facts say nothing.

@@ -7,7 +7,10 @@ A polynomial is a dictionary from monomials to coefficients and is never changed
 from collections import Counter
 from functools import lru_cache
 from hashlib import sha256
+from operator import attrgetter
+from threading import Lock
 from typing import TypeAlias, cast
+from weakref import WeakValueDictionary
 
 from sympy import Expr, Integer, Symbol
 from sympy.core.add import Add
@@ -17,9 +20,46 @@ from sympy.core.power import Pow
 
 from coordgraph.integers.functions import IntegerFunction
 
-Monomial: TypeAlias = tuple[Expr, ...]
+
+class Atom:
+    """A symbol or an opaque function node, one object for all equal expressions.
+
+    It is hashed and compared by what it is: proofs do hardly anything else, and to ask sympy's
+    expressions takes ten times as long.
+    """
+
+    __slots__ = ("__weakref__", "expr", "key", "symbols")
+
+    def __init__(self, expr: Expr) -> None:
+        self.expr = expr
+        self.key = order_key(expr)
+        self.symbols = symbols_of(expr)
+
+    def __reduce__(self) -> tuple[object, tuple[Expr]]:
+        return atom_of, (self.expr,)
+
+    def __repr__(self) -> str:
+        return str(self.expr)
+
+
+Monomial: TypeAlias = tuple[Atom, ...]
 """Atoms with repetition, in a canonical order; ``()`` is the constant."""
 Polynomial: TypeAlias = dict[Monomial, int]
+
+_ATOMS: WeakValueDictionary[Expr, Atom] = WeakValueDictionary()
+_NEW_ATOM = Lock()
+by_key = attrgetter("key")
+"""Orders atoms the same way in every process."""
+
+
+def atom_of(expr: Expr) -> Atom:
+    """Return the atom of an expression, the same one as long as anybody has it."""
+    found = _ATOMS.get(expr)
+    if found is None:
+        with _NEW_ATOM:  # two threads must not make two
+            found = _ATOMS.setdefault(expr, Atom(expr))
+    return found
+
 
 MAX_TERMS = 400
 MAX_EXPONENT = 8
@@ -50,19 +90,24 @@ def constant(value: int) -> Polynomial:
 
 def atom(expr: Expr) -> Polynomial:
     """Return the polynomial that is one atom."""
-    return {(expr,): 1}
+    return {(atom_of(expr),): 1}
 
 
 def add(p: Polynomial, q: Polynomial, scale: int = 1) -> Polynomial:
     """Return ``p + scale·q``."""
     result = dict(p)
     for monomial, coefficient in q.items():
-        total = result.get(monomial, 0) + scale * coefficient
-        if total:
-            result[monomial] = total
-        else:
-            result.pop(monomial, None)
+        _accumulate(result, monomial, scale * coefficient)
     return result
+
+
+def _accumulate(p: Polynomial, monomial: Monomial, coefficient: int) -> None:
+    """Add a term to a polynomial that nobody else has yet."""
+    total = p.get(monomial, 0) + coefficient
+    if total:
+        p[monomial] = total
+    else:
+        p.pop(monomial, None)
 
 
 def negate(p: Polynomial) -> Polynomial:
@@ -74,7 +119,7 @@ def join(a: Monomial, b: Monomial) -> Monomial:
     """Return the product of two monomials."""
     if not a or not b:
         return a or b
-    return tuple(sorted(a + b, key=order_key))
+    return tuple(sorted(a + b, key=by_key))
 
 
 def multiply(p: Polynomial, q: Polynomial) -> Polynomial:
@@ -89,6 +134,8 @@ def multiply(p: Polynomial, q: Polynomial) -> Polynomial:
 
 def power(p: Polynomial, exponent: int) -> Polynomial:
     """Return ``p`` to a small power."""
+    if exponent == 1:
+        return p
     result = constant(1)
     for _ in range(exponent):
         result = multiply(result, p)
@@ -142,7 +189,7 @@ def _opaque(expr: Expr) -> Polynomial:
 
 def to_expression(p: Polynomial) -> Expr:
     """Return the expanded expression of a polynomial."""
-    return Add(*(Mul(Integer(c), *monomial) for monomial, c in p.items()))
+    return Add(*(Mul(Integer(c), *(a.expr for a in monomial)) for monomial, c in p.items()))
 
 
 @lru_cache(maxsize=1 << 14)
@@ -153,12 +200,12 @@ def symbols_of(expr: Basic) -> frozenset[Symbol]:
     return frozenset[Symbol]().union(*(symbols_of(arg) for arg in expr.args))
 
 
-def atoms_of(p: Polynomial) -> list[Expr]:
+def atoms_of(p: Polynomial) -> list[Atom]:
     """Return the distinct atoms in a canonical order."""
-    return sorted({a for monomial in p for a in monomial}, key=order_key)
+    return sorted({a for monomial in p for a in monomial}, key=by_key)
 
 
-def coefficient_of(p: Polynomial, target: Expr) -> tuple[Polynomial, Polynomial] | None:
+def coefficient_of(p: Polynomial, target: Atom) -> tuple[Polynomial, Polynomial] | None:
     """Split ``p = c·target + rest``; None where ``p`` is not linear in the target."""
     coefficient: Polynomial = {}
     rest: Polynomial = {}
@@ -174,16 +221,17 @@ def coefficient_of(p: Polynomial, target: Expr) -> tuple[Polynomial, Polynomial]
     return coefficient, rest
 
 
-def substitute(p: Polynomial, target: Expr, value: Polynomial) -> Polynomial:
+def substitute(p: Polynomial, target: Atom, value: Polynomial) -> Polynomial:
     """Replace an atom by a polynomial."""
     result: Polynomial = {}
     for monomial, c in p.items():
         count = monomial.count(target)
         if count:
-            others = tuple(a for a in monomial if a != target)
-            result = add(result, multiply({others: c}, power(value, count)))
+            others = tuple([a for a in monomial if a is not target])
+            for other, x in power(value, count).items():
+                _accumulate(result, join(others, other), c * x)
         else:
-            result = add(result, {monomial: c})
+            _accumulate(result, monomial, c)
     return result
 
 
@@ -199,18 +247,18 @@ def without(monomial: Monomial, part: Monomial) -> Monomial | None:
 
 def shared(a: Monomial, b: Monomial) -> Monomial:
     """Return the greatest common part of two monomials."""
-    return tuple(sorted((Counter(a) & Counter(b)).elements(), key=order_key))
+    return tuple(sorted((Counter(a) & Counter(b)).elements(), key=by_key))
 
 
 def divide(p: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
     """Return ``(q, r)`` with ``p = q·divisor + r``, peeling what the divisor's lead divides."""
-    lead = max(divisor, key=lambda m: (len(m), [order_key(a) for a in m]))
+    lead = max(divisor, key=lambda m: (len(m), [a.key for a in m]))
     quotient: Polynomial = {}
     remaining, done = p, cast(Polynomial, {})
     for _ in range(MAX_TERMS):
         if not remaining:
             break
-        monomial = max(remaining, key=lambda m: (len(m), [order_key(a) for a in m]))
+        monomial = max(remaining, key=lambda m: (len(m), [a.key for a in m]))
         c = remaining[monomial]
         rest = without(monomial, lead)
         # Truncation keeps the remainder's sign and makes it small.

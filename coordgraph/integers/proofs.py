@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import TypeAlias, cast
 
 from sympy import Expr, Symbol
-from sympy.core.basic import Basic
 from sympy.logic.boolalg import Not
 
 from coordgraph.integers.bounds import Bound, Fact, NumericBounds, TableBounds, largest, smallest
@@ -19,10 +18,12 @@ from coordgraph.integers.functions import FloorDiv, FloorMod, Maximum, Minimum, 
 from coordgraph.integers.guards import guard_polynomials
 from coordgraph.integers.polynomials import (
     MAX_TERMS,
+    Atom,
     Polynomial,
     add,
-    atom,
+    atom_of,
     atoms_of,
+    by_key,
     coefficient_of,
     constant,
     divide,
@@ -58,23 +59,23 @@ class Prover(NumericBounds):
     ) -> None:
         super().__init__(facts, tables)
         self.outer = outer
-        self.bounds = bounds
-        self.definitions = definitions
+        self.bounds = {atom_of(symbol): known for symbol, known in bounds.items()}
+        self.definitions = {atom_of(symbol): e for symbol, e in definitions.items()}
         self.guards = guards
-        self._levels: dict[Expr, int] = {}
+        self._levels: dict[Atom, int] = {}
         self._found: dict[tuple[frozenset[tuple[object, int]], int | None], Bound] = {}
-        self._ends: dict[Expr, SymbolBounds] = {}
+        self._ends: dict[Atom, SymbolBounds] = {}
 
-    def home(self, target: Expr) -> "Prover":
+    def home(self, target: Atom) -> "Prover":
         """Return the first prover that knew all there is to know about an atom."""
-        prover, symbols = self, symbols_of(target)
+        prover, symbols = self, target.symbols
         while prover.outer and prover.outer[1] not in symbols:
             prover = prover.outer[0]
         return prover
 
-    def lower(self, target: Expr) -> Bound:
+    def lower(self, target: Atom) -> Bound:
         """Return a lower bound of an atom, found where it is known first."""
-        try:  # a dictionary asks sympy for the hash each time, so once is enough
+        try:
             return self._lowers[target]
         except KeyError:
             home = self.home(target)
@@ -83,9 +84,9 @@ class Prover(NumericBounds):
         self._lowers[target] = found = home.lower(target)
         return found
 
-    def upper(self, target: Expr) -> Bound:
+    def upper(self, target: Atom) -> Bound:
         """Return an upper bound of an atom, found where it is known first."""
-        try:  # a dictionary asks sympy for the hash each time, so once is enough
+        try:
             return self._uppers[target]
         except KeyError:
             home = self.home(target)
@@ -110,7 +111,7 @@ class Prover(NumericBounds):
         """Tell whether ``p >= 0`` was proved."""
         return self.at_least(p, 0)
 
-    def symbol_lower(self, symbol: Symbol) -> Bound:
+    def symbol_lower(self, symbol: Atom) -> Bound:
         """Return the largest numeric lower bound of a symbol."""
         best = super().symbol_lower(symbol)
         for low in self.bounds.get(symbol, ((), ()))[0]:
@@ -119,7 +120,7 @@ class Prover(NumericBounds):
             best = largest(best, self.minimum(to_polynomial(self.definitions[symbol])))
         return best
 
-    def symbol_upper(self, symbol: Symbol) -> Bound:
+    def symbol_upper(self, symbol: Atom) -> Bound:
         """Return the smallest numeric upper bound of a symbol."""
         best = super().symbol_upper(symbol)
         for high in self.bounds.get(symbol, ((), ()))[1]:
@@ -128,26 +129,27 @@ class Prover(NumericBounds):
             best = smallest(best, self.maximum(to_polynomial(self.definitions[symbol])))
         return best
 
-    def level(self, target: Expr) -> int:
+    def level(self, target: Atom) -> int:
         """Return how long a chain of bounds hangs from an atom; longer chains go first."""
         if target not in self._levels:
             self._levels[target] = 0
-            used: set[Basic] = set()
-            if isinstance(target, Symbol):
+            used: set[Atom] = set()
+            if isinstance(target.expr, Symbol):
                 lowers, uppers = self.bounds.get(target, ((), ()))
                 used = {a for p in (*lowers, *uppers) for m in p for a in m}
                 if target in self.definitions:
-                    used |= symbols_of(self.definitions[target])
+                    used.update(map(atom_of, symbols_of(self.definitions[target])))
                 floor = 1 if used or lowers or uppers else 0
             else:
-                used, floor = set[Basic](symbols_of(target)), 1
-                if isinstance(target, Load):  # goes before what its maximum is made of
-                    used |= {a for p in self._most_loaded(target) for m in p for a in m}
-            levels = (self.level(cast(Expr, a)) for a in used if a != target)
+                used, floor = set(map(atom_of, target.symbols)), 1
+                if isinstance(target.expr, Load):  # goes before what its maximum is made of
+                    used |= {a for p in self._most_loaded(target.expr) for m in p for a in m}
+            # In a fixed order: where bounds mention one another, it decides.
+            levels = (self.level(a) for a in sorted(used, key=by_key) if a is not target)
             self._levels[target] = max(floor, 1 + max(levels, default=-1))
         return self._levels[target]
 
-    def ends(self, target: Expr) -> SymbolBounds:
+    def ends(self, target: Atom) -> SymbolBounds:
         """Return symbolic lower and upper bounds of an atom."""
         if target not in self._ends and (home := self.home(target)) is not self:
             self._ends[target] = home.ends(target)
@@ -156,9 +158,9 @@ class Prover(NumericBounds):
             self._ends[target] = self._find_ends(target)
         return self._ends[target]
 
-    def _find_ends(self, target: Expr) -> SymbolBounds:
-        if isinstance(target, (FloorDiv, FloorMod)):
-            lowers, uppers = self._division_ends(target)
+    def _find_ends(self, target: Atom) -> SymbolBounds:
+        if isinstance(target.expr, (FloorDiv, FloorMod)):
+            lowers, uppers = self._division_ends(target.expr)
         else:
             lowers, uppers = self._stated(target)
         low, high = self.lower(target), self.upper(target)
@@ -168,18 +170,19 @@ class Prover(NumericBounds):
             uppers = (*uppers, constant(high))
         return lowers, uppers
 
-    def _stated(self, target: Expr) -> SymbolBounds:
+    def _stated(self, target: Atom) -> SymbolBounds:
         """Return the bounds that hold by statement or by definition: ``min(a, b) <= a``."""
-        if isinstance(target, (Minimum, Maximum)):
-            parts = tuple(to_polynomial(cast(Expr, arg)) for arg in target.args)
-            return ((), parts) if isinstance(target, Minimum) else (parts, ())
-        if isinstance(target, Load):
-            return (constant(0),), self._most_loaded(target)
-        if isinstance(target, Search):
+        expr = target.expr
+        if isinstance(expr, (Minimum, Maximum)):
+            parts = tuple(to_polynomial(cast(Expr, arg)) for arg in expr.args)
+            return ((), parts) if isinstance(expr, Minimum) else (parts, ())
+        if isinstance(expr, Load):
+            return (constant(0),), self._most_loaded(expr)
+        if isinstance(expr, Search):
             # Of a search among n entries: at most n - 1.
-            last = add(to_polynomial(cast(Expr, target.args[1])), constant(1), -1)
+            last = add(to_polynomial(cast(Expr, expr.args[1])), constant(1), -1)
             return (constant(0),), (last,) if self.at_least_zero(last) else ()
-        return self.bounds.get(cast(Symbol, target), ((), ()))
+        return self.bounds.get(target, ((), ()))
 
     def _most_loaded(self, target: Load) -> tuple[Polynomial, ...]:
         """Return what an entry is at most: the table's maximum; ``t[search(t, n, x)] <= x``.
@@ -238,7 +241,7 @@ class Prover(NumericBounds):
                 return [substitute(p, a, end) for end in ends]
         return []
 
-    def order(self, p: Polynomial) -> list[Expr]:
+    def order(self, p: Polynomial) -> list[Atom]:
         """Return the atoms in the order in which they are eliminated."""
         return sorted(atoms_of(p), key=lambda a: -self.level(a))
 
@@ -262,19 +265,19 @@ class Prover(NumericBounds):
                 break
         return p
 
-    def exact(self, p: Polynomial, a: Expr) -> Polynomial | None:
+    def exact(self, p: Polynomial, a: Atom) -> Polynomial | None:
         """Replace a defined symbol by its definition, or ``c·d·(x//d)`` by ``c·(x - x%d)``."""
-        if isinstance(a, Symbol) and a in self.definitions:
+        if a in self.definitions:
             return substitute(p, a, to_polynomial(self.definitions[a]))
-        parts = coefficient_of(p, a) if isinstance(a, FloorDiv) else None
+        parts = coefficient_of(p, a) if isinstance(a.expr, FloorDiv) else None
         if parts is None:
             return None
-        x, d = cast(tuple[Expr, Expr], a.args)
+        x, d = cast(tuple[Expr, Expr], a.expr.args)
         quotient, rest = divide(parts[0], to_polynomial(d))
         if not quotient:
             return None
         whole = add(to_polynomial(x), to_polynomial(floor_mod(x, d)), -1)
-        return add(parts[1], add(multiply(quotient, whole), multiply(rest, atom(a))))
+        return add(parts[1], add(multiply(quotient, whole), multiply(rest, {(a,): 1})))
 
 
 class _Search:
@@ -291,13 +294,16 @@ class _Search:
         if key in self.seen:
             return self.seen[key]
         self.seen[key] = best = self.prover.numeric_minimum(p)
-        if not p or len(p) > MAX_TERMS:
+        if not p or len(p) > MAX_TERMS or self.reached(best):
             return best
-        steps = list(self.steps(p, guards))
+        steps: list[_Step] = []
         # A glance along all steps comes first: in most proofs one of them is the last.
-        for step in steps:
+        for step in self.steps(p, guards):
+            steps.append(step)
             lows = [self.prover.numeric_minimum(q) for q, _ in step]
-            best = largest(best, None if None in lows else smallest(*lows))
+            best = largest(best, None if None in lows else min(cast(list[int], lows)))
+            if self.reached(best):
+                break
         for step in steps:
             if self.fuel <= 0 or self.reached(best):
                 break
@@ -336,7 +342,7 @@ class _Search:
                 ratio = min(r for r in ratios if r > 0)
                 yield [(add(p, guard, -ratio), guards[:index] + guards[index + 1 :])]
 
-    def eliminations(self, p: Polynomial, a: Expr, guards: Guards) -> list[_Step]:
+    def eliminations(self, p: Polynomial, a: Atom, guards: Guards) -> list[_Step]:
         exact = self.prover.exact(p, a)
         if exact is not None and exact != p:
             return [[(exact, guards)]]
@@ -356,11 +362,11 @@ class _Search:
                 for low in lowers
                 for high in uppers
             ]
-        if isinstance(a, (Minimum, Maximum, Select)):
+        if isinstance(a.expr, (Minimum, Maximum, Select)):
             result.append(self.cases(p, a, guards))
         return result
 
-    def by_term(self, p: Polynomial, a: Expr, guards: Guards) -> list[_Step]:
+    def by_term(self, p: Polynomial, a: Atom, guards: Guards) -> list[_Step]:
         # A power: each term is monotone where every atom of the polynomial is at least 0.
         if not all(self.prover.natural(monomial) for monomial in p):
             return []
@@ -370,21 +376,21 @@ class _Search:
             for high in uppers:
                 total: Polynomial = {}
                 for monomial, c in p.items():
-                    others = tuple(b for b in monomial if b != a)
+                    others = tuple(b for b in monomial if b is not a)
                     end = power(low if c > 0 else high, monomial.count(a))
                     total = add(total, multiply({others: c}, end))
                 result.append([(total, guards)])
         return result
 
-    def cases(self, p: Polynomial, a: Expr, guards: Guards) -> _Step:
-        first, second = cast(tuple[Expr, Expr], a.args[-2:])
+    def cases(self, p: Polynomial, a: Atom, guards: Guards) -> _Step:
+        first, second = cast(tuple[Expr, Expr], a.expr.args[-2:])
         yes, no = substitute(p, a, to_polynomial(first)), substitute(p, a, to_polynomial(second))
-        if isinstance(a, Select):
-            condition = a.args[0]
+        if isinstance(a.expr, Select):
+            condition = a.expr.args[0]
             other = Not(condition)
             known = guard_polynomials(condition), guard_polynomials(other)
         else:
             order = add(to_polynomial(second), to_polynomial(first), -1)
             known = (order,), (negate(order),)
-            known = known if isinstance(a, Minimum) else known[::-1]
+            known = known if isinstance(a.expr, Minimum) else known[::-1]
         return [(yes, (*guards, *known[0])), (no, (*guards, *known[1]))]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import networkx as nx
 from sympy import Expr
 
 from coordgraph.coordinates.dimensions import Dimension, MacroTileIndex, User
@@ -44,6 +43,6 @@ def indices_below(
     graph: CoordinateGraph, user: User, known: Mapping[str, Expr], others: frozenset[str]
 ) -> list[MacroTileIndex]:
     """The indices inside a tile below a tensor, in the order of their axes."""
-    below = nx.descendants(graph.networkx(), user.id)
+    below = graph.below(user)
     found = (d for d in free_indices(graph, known, others) if d.id in below)
     return sorted(found, key=lambda d: -1 if d.axis is None else d.axis)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Protocol, cast
 
-import networkx as nx
 from sympy import Expr, Integer, Symbol
 from sympy.core.relational import Eq, Ne, Relational
 from sympy.logic.boolalg import And, Boolean
@@ -207,6 +206,8 @@ class Work:
     def __init__(self, program: Program, node: Node, factors: tuple[str, ...] = ()) -> None:
         self.program, self.node, self.factors = program, node, factors
         self._elements: dict[str, Elements] = {}
+        self._offsets: dict[str, Formula] = {}
+        self._workspaces: dict[Role, User] = {}
 
     def elements(self, user: User) -> Elements:
         """The elements of a tensor's tile here, by the indices inside the tile."""
@@ -238,17 +239,24 @@ class Work:
 
     def workspace(self, role: Role) -> User:
         """The tensor of this role in which the slot lies."""
+        if role not in self._workspaces:
+            self._workspaces[role] = self._find_workspace(role)
+        return self._workspaces[role]
+
+    def _find_workspace(self, role: Role) -> User:
         graph = self.program.graph
         (slot,) = self.node.op.bindings["slot"]
-        above = nx.ancestors(graph.coordinates.networkx(), slot)
         for user in graph.coordinates.of_kind(User):
-            if user.id in above and graph.tensor(user.tensor).role is role:
+            if graph.tensor(user.tensor).role is role and slot in graph.coordinates.below(user):
                 return user
         raise EvaluationError(f"no tensor of {role.value} lies above the slot '{slot}'")
 
     def offset(self, user: User) -> Formula:
         """Where the slot's own element (its flag) lies in a tensor."""
-        return Formula(self._scope.reverse(user.id).values, self.program.slots)
+        if user.id not in self._offsets:
+            found = self._scope.reverse(user.id)
+            self._offsets[user.id] = Formula(found.values, self.program.slots)
+        return self._offsets[user.id]
 
     @cached_property
     def tile(self) -> Formula:

@@ -18,6 +18,7 @@ from coordgraph.interpreter.arguments import numpy_dtype
 from passes import Pipeline
 from tests.codegen.cpu.kernels import OUTPUTS, SUMS, guarded, untouched
 from tests.passes.schedules import schedule
+from tests.support.sampling import covering
 
 TILE = (12, 24, 16)
 GROUPED = (
@@ -49,9 +50,10 @@ def draw(random: np.random.Generator, dtype: str, *shape: int) -> np.ndarray:
     return guarded(random.standard_normal(shape).astype(numpy_dtype(dtype)))
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "f64"])
-@pytest.mark.parametrize("transpose_b", [False, True])
-@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize(
+    ("name", "transpose_b", "dtype"),
+    covering(2, GROUPED, (False, True), ("f32", "bf16", "f64")),
+)
 def test_groups(name: str, transpose_b: bool, dtype: str):
     made = kernel(name, dtype, grouped=True, transpose_b=transpose_b)
 

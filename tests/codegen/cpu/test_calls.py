@@ -103,6 +103,22 @@ def test_graphs_must_be_scheduled():
         compile_host(LowerToHost()(StreamK()(problem)))
 
 
+def test_the_same_kernel_made_again_has_the_same_code(monkeypatch: pytest.MonkeyPatch):
+    graph = StreamK(workgroups=3)(Gemm("f32").graph((8, 16, 8)))
+    first = compile_host(graph)
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("optimised again")
+
+    monkeypatch.setattr("codegen.cpu.code.optimize", never)
+    again = compile_host(graph)
+    a, b = ones(9, 20), ones(20, 17)
+    assert np.array_equal(again(a, b), first(a, b))
+    assert np.array_equal(again(a, b), a @ b)
+    with pytest.raises(AssertionError, match="optimised again"):
+        compile_host(StreamK(workgroups=3)(Gemm("f32").graph((8, 16, 4))))
+
+
 def test_what_was_made_is_there_to_read():
     code = kernel("stream-k")
     assert code.lowered.level == "lowered"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from itertools import product
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from passes import DataParallel, Pass, Pipeline, StreamK, TwoTileStreamK
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 from tests.support.ptxas import HAS_WHEEL, assert_clean
+from tests.support.sampling import covering
 
 WIDE, PAIRS = Vectors(8, 8, 8), Vectors(8, 8, 2)
 PERSISTENT, LAST = DataParallel(persistent=True), TwoTileStreamK(owner="last")
@@ -79,7 +79,7 @@ HOPPER = (
 @needs_ptxas
 @pytest.mark.parametrize(
     ("reads_c", "schedule", "kind", "shape"),
-    [*product((False, True), (PERSISTENT, LAST, TURNSTILE), ("batch", "group"), HOPPER)],
+    covering(2, (False, True), (PERSISTENT, LAST, TURNSTILE), ("batch", "group"), HOPPER),
     ids=str,
 )
 def test_hopper_assembles(

@@ -70,6 +70,17 @@ class TestEditing:
         with pytest.raises(VerifyError, match="the edges go round in a circle: "):
             e.finish()
 
+    def test_two_ways_to_one_dimension_are_no_circle(self):
+        e = CoordinateGraph().edit()
+        for name in "abcd":
+            e.add(Linear(name, 4))
+        for above, below in ("ab", "ac", "bd", "cd"):
+            e.connect(PassThrough(above, below))
+        graph = e.finish()
+        assert graph.below("a") == {"b", "c", "d"}
+        assert graph.below(graph["c"]) == {"d"}
+        assert graph.below("d") == frozenset()
+
     def test_what_is_tied_cannot_be_removed(self):
         e = TILED.edit()
         with pytest.raises(VerifyError, match="'t' cannot be removed"):

@@ -17,8 +17,10 @@ from coordgraph.control.operations import (
     SendPartial,
     StoreTile,
 )
+from coordgraph.coordinates.traverse import Solution, solve
 from coordgraph.integers import Minimum
 from coordgraph.interpreter import SCHEDULERS, Deadlock, Event, interpret
+from coordgraph.interpreter.program import program
 from coordgraph.interpreter.schedulers import InOrder
 from passes import DataParallel, StreamK
 
@@ -56,6 +58,24 @@ def test_sums_are_kept_in_the_accumulator_type(name: str, large: int):
     a = np.array([[large, *[1] * 10]], TYPES[name])
     b = np.ones((11, 1), TYPES[name])
     assert interpret(graph(Gemm(name, "f32")), a, b).d.item() == large + 10
+
+
+def test_a_graph_is_asked_once(monkeypatch: pytest.MonkeyPatch):
+    """Where tiles and slots lie is worked out for the first run, not whenever one is met."""
+    asked: list[tuple[object, ...]] = []
+
+    def noted(*question: object) -> Solution:
+        asked.append(question)
+        return solve(*question)
+
+    program.cache_clear()
+    monkeypatch.setattr("coordgraph.control.scope.solve", noted)
+    g, a, b = graph(), whole(M, K), whole(K, N, seed=1)
+    first = interpret(g, a, b)
+    assert asked
+    asked.clear()
+    assert np.array_equal(interpret(g, a, b).d, first.d)
+    assert asked == []
 
 
 @pytest.mark.parametrize("transpose_a", [False, True])
