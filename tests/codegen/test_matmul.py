@@ -255,9 +255,10 @@ def test_what_is_no_array(value: Any):
 
 def test_numbers_of_numpy_are_numbers():
     a, b = operands(4, 5, 6)
+    true: Any = np.True_
     found = codegen.matmul(a, b, ones := np.ones((4, 5), np.float32), beta=np.float64(2))
     assert np.array_equal(found, a @ b + 2 * ones)
-    assert np.array_equal(codegen.matmul(a.T, b, transpose_a=np.True_), a @ b)
+    assert np.array_equal(codegen.matmul(a.T, b, transpose_a=true), a @ b)
 
 
 @pytest.mark.parametrize("value", ["x", None, []])

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -321,7 +322,7 @@ def test_bytes_are_those_of_the_boxes_of_a_part():
     graph = together(*PLAYED["cooperative"])
     sizes: set[int] = set()
     for op in graph.control.of_kind(ops.ExpectBytes):
-        boxes = {
+        boxes: dict[Any, int] = {
             symbol: graph.coordinates[str(symbol).removesuffix(".inside")].fixed_size
             for symbol in op.bytes.free_symbols
         }
