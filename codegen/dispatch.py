@@ -239,8 +239,8 @@ def _built(situation: Situation) -> Iterator[tuple[Plan, Kernel]]:
     from codegen import tuning
 
     refused: CoordGraphError | None = None
-    best = tuning.remembered(situation)
-    plans = situation.plans() if best is None else iter((best, *situation.plans()))
+    measured = tuning.remembered(situation)
+    plans = situation.plans() if measured is None else (measured.plan, *situation.plans())
     for attempt, plan in enumerate(plans):
         try:
             yield plan, _kernel(plan, situation)
