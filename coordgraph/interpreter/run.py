@@ -12,8 +12,9 @@ from coordgraph.interpreter.arguments import Array, bind
 from coordgraph.interpreter.events import Event, Point
 from coordgraph.interpreter.machine import Machine, Memory
 from coordgraph.interpreter.program import Program, program, walk
+from coordgraph.interpreter.recording import record
 from coordgraph.interpreter.schedulers import InOrder, Scheduler
-from coordgraph.interpreter.tracing import Trace, record
+from coordgraph.interpreter.tracing import Trace
 from coordgraph.kernel import KernelGraph
 
 __all__ = ["Result", "interpret"]
