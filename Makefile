@@ -38,6 +38,7 @@ slow: $(VENV)/.test  ## Run a sample of the heavy sweeps (SAMPLE=40 of them)
 lint: $(VENV)/.dev  ## Check style (ruff) and types (pyright)
 	@$(BIN)/ruff check .
 	@$(BIN)/pyright --pythonpath $(BIN)/python
+	@$(BIN)/pyright --pythonpath $(BIN)/python --project pyright-basic.json
 
 format: $(VENV)/.dev  ## Format the sources
 	@$(BIN)/ruff check --fix-only --quiet .

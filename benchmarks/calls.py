@@ -28,6 +28,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 import codegen
+from benchmarks.options import command_line
 from benchmarks.plans import Plan, build, loaded, parse_plan, problem
 from benchmarks.record import RESULTS, environment, result_path, write
 from benchmarks.report import console_here
@@ -158,11 +159,7 @@ def load_apart(plan: Plan, target: str) -> dict[str, dict[str, Any]]:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks calls",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    made = command_line("calls", __doc__)
     made.add_argument("--size", type=shape, default=shape("256x256x256"), help="MxNxK, small")
     made.add_argument("--plan", type=parse_plan, default=parse_plan(PLAN), help=f"default {PLAN}")
     made.add_argument("--target", default="native")

@@ -35,6 +35,7 @@ from rich.console import Console
 from rich.table import Table as Lines
 
 from benchmarks.contenders import CUBLAS
+from benchmarks.options import command_line
 from benchmarks.record import load, write
 from benchmarks.report import console_here, geometric_mean
 from benchmarks.shapes import title
@@ -166,11 +167,7 @@ def lines_of(found: Sequence[Judged], name: str) -> Lines:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks chosen",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    made = command_line("chosen", __doc__)
     made.add_argument("files", nargs="+", type=Path, metavar="FILE")
     made.add_argument("--device", default="NVIDIA H200", help="whose model to ask")
     made.add_argument(

@@ -15,6 +15,7 @@ from benchmarks.plans import Plan
 from benchmarks.problem import DTYPES, Problem, Run
 from benchmarks.roofline import Roof
 from benchmarks.timing import REGIMES, Sampler, Spread, take_turns
+from codegen.dispatch import chosen
 from coordgraph import CoordGraphError
 
 __all__ = [
@@ -82,22 +83,19 @@ class Library:
     name, ours = COORDGRAPH, True
 
     def __init__(self, *, tune: bool = False) -> None:
-        self.matmul: Callable[..., Any] | None = getattr(codegen, "matmul", None)
         self.tune = tune
         self.details: dict[str, Any] = {}
-        if self.matmul is None:
-            raise Unavailable("codegen has no matmul yet; name --schedules or --plans")
 
     def prepare(self, problem: Problem) -> Run:
-        matmul = self.matmul
-        assert matmul is not None
         turned = {"transpose_a": problem.a_turned, "transpose_b": problem.b_turned}
         a, b, out = problem.sets[0]
         start = time.perf_counter()
-        matmul(a, b, out=out, tune=self.tune, **turned)
-        self.details = {"first_call_seconds": time.perf_counter() - start, "tuned": self.tune}
+        codegen.matmul(a, b, out=out, tune=self.tune, **turned)
+        seconds = time.perf_counter() - start
         # What the first call found by measuring is remembered for this shape.
-        return lambda a, b, out: matmul(a, b, out=out, **turned)
+        plan = str(chosen(a, b, out=out, **turned))
+        self.details = {"plan": plan, "first_call_seconds": seconds, "tuned": self.tune}
+        return lambda a, b, out: codegen.matmul(a, b, out=out, **turned)
 
 
 def exit_where_wrong(rows: Sequence[dict[str, Any]]) -> None:

@@ -32,16 +32,15 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from benchmarks.contenders import (
-    COORDGRAPH,
     Contender,
     Library,
     Ours,
-    Unavailable,
     compete,
     exit_where_wrong,
     fill_cache,
 )
 from benchmarks.monitor import Monitor
+from benchmarks.options import command_line
 from benchmarks.peers import PEERS, peers
 from benchmarks.plans import Plan, compile_plans, parse_plan, products, side_by_side
 from benchmarks.problem import DTYPES, Problem
@@ -61,11 +60,7 @@ PLAN = "of ours: 'TILE[@cMxN][@pingpong] PIPELINE [on GRID]'"
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks gemm",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    made = command_line("gemm", __doc__)
     what = made.add_argument_group("problems")
     listing = ", ".join(f"{letter} {group.title}" for letter, group in GROUPS.items())
     what.add_argument("--groups", nargs="+", choices=list(GROUPS), help=f"of shapes: {listing}")
@@ -108,7 +103,6 @@ def read(words: list[str] | None = None) -> argparse.Namespace:
         made.error("--rounds, --seconds and --time-limit must be positive")
     options.rounds = min(options.rounds, 5) if options.quick else options.rounds
     options.plans = list(options.plans or ())
-    options.named = bool(options.plans or options.schedules or options.tiles)
     if options.schedules or options.tiles:
         tiles = options.tiles or [triple(text) for text in TILES]
         try:
@@ -136,11 +130,7 @@ def contenders(
         else:
             found.append(peer)
     if options.coordgraph:
-        try:
-            found.append(Library(tune=options.tune))
-        except Unavailable as error:
-            if not options.named:
-                tell(f"without {COORDGRAPH}: {error}")
+        found.append(Library(tune=options.tune))
     return found, options.plans
 
 

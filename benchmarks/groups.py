@@ -33,6 +33,7 @@ from rich.table import Table
 
 from benchmarks.contenders import CUBLAS, FAILED, Unavailable, exit_where_wrong
 from benchmarks.monitor import Monitor
+from benchmarks.options import add_measuring, command_line
 from benchmarks.plans import Plan, compile_for, parse_plan
 from benchmarks.problem import DTYPES, POISON, buffer_sets
 from benchmarks.record import RESULTS, environment, result_path, write
@@ -224,22 +225,14 @@ def ours(plan: Plan, kernel: Any) -> Prepare:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks groups",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    made = command_line("groups", __doc__)
     made.add_argument("--shapes", type=shape, nargs="+", default=[shape(text) for text in SHAPES])
     made.add_argument("--counts", type=int, nargs="+", default=list(COUNTS), help="of groups")
     made.add_argument("--skew", type=float, default=0.8, help="0: even groups")
-    made.add_argument("--dtype", default="bf16", choices=list(DTYPES))
     made.add_argument(
         "--plans", type=parse_plan, nargs="*", default=[parse_plan(text) for text in PLANS]
     )
-    made.add_argument("--target", default="native", help="of the plans: native, sm_80, …")
-    made.add_argument("--regime", default="sustained", choices=list(REGIMES))
-    made.add_argument("--rounds", type=int, default=9)
-    made.add_argument("--seconds", type=float, default=0.003, help="about, for one sample")
+    add_measuring(made, regime="sustained", rounds=9, seconds=0.003)
     made.add_argument("--no-graphs", dest="graphs", action="store_false", help="launch one by one")
     made.add_argument("--results", type=Path, default=RESULTS, help="folder for the JSON")
     return made

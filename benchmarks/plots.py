@@ -10,7 +10,6 @@ needs matplotlib but no GPU. The files are written beside the record.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.contenders import CUBLAS
+from benchmarks.options import command_line
 from benchmarks.record import load
 from benchmarks.report import Row, groups, means, names, problems
 from benchmarks.shapes import title
@@ -227,11 +227,7 @@ def _traffic(schedule: str, rows: Sequence[Row], record: dict[str, Any]) -> Figu
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks plot",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_line("plot", __doc__)
     parser.add_argument(
         "records", type=Path, nargs="+", help="JSON files of gemm, waves, schedules or traffic"
     )

@@ -36,13 +36,13 @@ from benchmarks.contenders import CUBLAS, Ours, compete, exit_where_wrong
 from benchmarks.counts import Tile, count, has_grid, plane
 from benchmarks.gemm import LAYOUTS, Allowance
 from benchmarks.monitor import Monitor
+from benchmarks.options import add_measuring, command_line
 from benchmarks.peers import CuBlas
 from benchmarks.plans import Plan, compile_plans, parse_plan
-from benchmarks.problem import DTYPES, Problem
+from benchmarks.problem import Problem
 from benchmarks.record import RESULTS, environment, result_path, write
 from benchmarks.report import aligned, console_here, draw_beside
 from benchmarks.shapes import Shape, triple
-from benchmarks.timing import REGIMES
 from codegen.nvptx.driver import unavailable
 from coordgraph import CoordGraphError
 
@@ -72,11 +72,7 @@ SCHEDULES = (
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks schedules",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    made = command_line("schedules", __doc__)
     made.add_argument(
         "--tiles", type=triple, nargs="+", default=list(TILES), metavar="MxNxK",
         help="macro tiles, each by itself; default 128x128x64 128x256x64",
@@ -96,14 +92,9 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     made.add_argument("--count-only", action="store_true", help="measure nothing, write nothing")
     made.add_argument("--layouts", nargs="+", default=["nt"], choices=LAYOUTS)
-    made.add_argument("--dtype", default="bf16", choices=list(DTYPES))
-    made.add_argument("--target", default="native", help="of our kernels: native, sm_80, …")
-    made.add_argument("--regime", default="burst", choices=list(REGIMES))
-    made.add_argument("--rounds", type=int, default=9, help="at most; medians are over them")
-    made.add_argument("--seconds", type=float, default=0.002, help="about, for one sample")
+    add_measuring(made, regime="burst", rounds=9, seconds=0.002)
     made.add_argument("--time-limit", type=float, default=8.0, metavar="MINUTES")
     made.add_argument("--results", type=Path, default=RESULTS, help="folder for JSON and plots")
-    made.set_defaults(graphs=True)
     return made
 
 

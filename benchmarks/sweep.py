@@ -39,6 +39,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from benchmarks.contenders import CUBLAS, Ours, compete
 from benchmarks.gemm import LAYOUTS, Allowance
+from benchmarks.options import command_line
 from benchmarks.peers import CuBlas
 from benchmarks.plans import Plan, compile_plans, parse_plan
 from benchmarks.plans import problem as any_size
@@ -140,11 +141,7 @@ def has_boxes(gemm: Gemm) -> bool:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks sweep",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    made = command_line("sweep", __doc__)
     made.add_argument("--groups", nargs="+", choices=list(GROUPS))
     made.add_argument("--shapes", type=shape, nargs="+", help="m x n x k, as 4096x4096x64")
     made.add_argument("--random", type=int, default=0, metavar="N", help="shapes of the corpus")

@@ -42,12 +42,12 @@ from benchmarks.counts import has_grid
 from benchmarks.gemm import LAYOUTS, Allowance
 from benchmarks.l2 import requests, through_cache
 from benchmarks.monitor import Monitor
+from benchmarks.options import add_measuring, command_line
 from benchmarks.plans import WORKERS, Plan, compile_plans, parse_plan
-from benchmarks.problem import DTYPES, Problem
+from benchmarks.problem import Problem
 from benchmarks.record import RESULTS, beginning, environment, result_path, write
 from benchmarks.report import Row, aligned, console_here, draw_beside
 from benchmarks.shapes import Shape, shape
-from benchmarks.timing import REGIMES
 from codegen.nvptx.driver import unavailable
 from coordgraph import CoordGraphError
 from passes.choosing import constants_of
@@ -81,11 +81,7 @@ COUNTING = 0.6
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks traffic",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    made = command_line("traffic", __doc__)
     made.add_argument(
         "--shapes", type=shape, nargs="+", default=[shape(size) for size in SIZES],
         metavar="MxNxK", help=f"default {' '.join(SIZES)}",
@@ -104,19 +100,14 @@ def parser() -> argparse.ArgumentParser:
         help="of the simulated cache, in 10^6 bytes; default what is of use of the device's",
     )  # fmt: skip
     made.add_argument("--layout", default="nt", choices=LAYOUTS)
-    made.add_argument("--dtype", default="bf16", choices=list(DTYPES))
-    made.add_argument("--target", default="native", help="of the kernels")
     made.add_argument("--model-only", action="store_true", help="measure nothing")
     made.add_argument("--no-counters", action="store_true", help="times, but nothing by ncu")
-    made.add_argument("--regime", default="sustained", choices=list(REGIMES))
-    made.add_argument("--rounds", type=int, default=5, help="at most; medians are over them")
-    made.add_argument("--seconds", type=float, default=0.002, help="about, for one sample")
+    add_measuring(made, regime="sustained", rounds=5, seconds=0.002)
     made.add_argument("--time-limit", type=float, default=1.2, metavar="MINUTES")
     made.add_argument(
         "--results", type=Path, metavar="FOLDER",
         help=f"for JSON and plots; default {RESULTS.name}/ where anything is measured, else none",
     )  # fmt: skip
-    made.set_defaults(graphs=True)
     return made
 
 

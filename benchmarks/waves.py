@@ -25,13 +25,13 @@ from rich.table import Table
 
 from benchmarks.contenders import CUBLAS, FAILED, Ours, compete
 from benchmarks.monitor import Monitor
+from benchmarks.options import add_measuring, command_line
 from benchmarks.peers import CuBlas
 from benchmarks.plans import Plan, compile_plans, parse_plan
-from benchmarks.problem import DTYPES, Problem
+from benchmarks.problem import Problem
 from benchmarks.record import RESULTS, environment, result_path, write
 from benchmarks.report import console_here, draw_beside, problems
 from benchmarks.shapes import Shape, chosen, shape, triple
-from benchmarks.timing import REGIMES
 from codegen.nvptx.driver import unavailable
 
 SCHEDULES = ("data-parallel{persistent=true}", "stream-k", "two-tile-stream-k")
@@ -73,23 +73,14 @@ def whole_waves(tiles: int, workgroups: int, tile: Sequence[int], k: int) -> Sha
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
-        prog="python -m benchmarks waves",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    made = command_line("waves", __doc__)
     made.add_argument("--shapes", type=shape, nargs="+", help="instead of the group B, as MxNxK")
     made.add_argument("--tile", type=triple, default=TILE, help="default 128x256x64")
     made.add_argument("--cluster", default="1x1", help="workgroups of a cluster, as 2x1")
     made.add_argument("--schedules", nargs="+", default=list(SCHEDULES))
     made.add_argument("--layouts", nargs="+", default=["nt"], choices=["nn", "nt", "tn", "tt"])
-    made.add_argument("--dtype", default="bf16", choices=list(DTYPES))
-    made.add_argument("--target", default="native")
-    made.add_argument("--regime", default="burst", choices=list(REGIMES))
-    made.add_argument("--rounds", type=int, default=9)
-    made.add_argument("--seconds", type=float, default=0.003, help="about, for one sample")
+    add_measuring(made, regime="burst", rounds=9, seconds=0.003)
     made.add_argument("--results", type=Path, default=RESULTS, help="folder for JSON and plot")
-    made.set_defaults(graphs=True)
     return made
 
 

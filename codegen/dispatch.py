@@ -21,7 +21,7 @@ from coordgraph import CodegenError, CoordGraphError, Gemm, LaunchError
 from coordgraph.given import flag
 from passes.choosing import Plan
 
-__all__ = ["Prepared", "Situation", "forget", "matmul"]
+__all__ = ["Prepared", "Situation", "chosen", "forget", "matmul"]
 
 MOST_CALLS = 4096
 ALIGNED = 15
@@ -164,13 +164,7 @@ def _prepare(
     plan: Plan | str | None,
 ) -> Prepared:
     """Choose for a call of a new kind, and build the kernel."""
-    views = _views(a, b, c, out)
-    turned = {name: _is_turned(views[name]) for name in "AB"}
-    for name in "AB":
-        if turned[name]:
-            views[name] = _transposed(views[name])
-    situation = _situation(views, transpose_a != turned["A"], transpose_b != turned["B"], beta=beta)
-    turns = turned["A"], turned["B"]
+    views, situation, turns = _seen(a, b, c, out, beta, transpose_a, transpose_b)
     if plan is not None:
         chosen = Plan.parse(plan) if isinstance(plan, str) else plan
         return Prepared(_kernel(chosen, situation), chosen.workgroups, *turns)
@@ -182,6 +176,38 @@ def _prepare(
     for chosen, kernel in _built(situation):
         return Prepared(kernel, chosen.workgroups, *turns)
     raise CodegenError(f"no plan can be built for {situation.target}")
+
+
+def chosen(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    out: Any = None,
+    beta: float = 0.0,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+) -> Plan:
+    """The plan that `matmul` takes for such a call where none is told; its kernel is built.
+
+    Raises:
+        LaunchError, CodegenError: as `matmul`.
+    """
+    _, situation, _ = _seen(a, b, c, out, beta, transpose_a, transpose_b)
+    return next(_built(situation))[0]
+
+
+def _seen(
+    a: Any, b: Any, c: Any, out: Any, beta: float, transpose_a: bool, transpose_b: bool
+) -> tuple[dict[str, TensorView], Situation, tuple[bool, bool]]:
+    """The arrays, A and B row-major; what decides on the plan; whether A and B are transposes."""
+    views = _views(a, b, c, out)
+    turn_a, turn_b = turned = _is_turned(views["A"]), _is_turned(views["B"])
+    for name, turn in zip("AB", turned, strict=True):
+        if turn:
+            views[name] = _transposed(views[name])
+    situation = _situation(views, transpose_a != turn_a, transpose_b != turn_b, beta=beta)
+    return views, situation, turned
 
 
 def _views(a: Any, b: Any, c: Any, out: Any) -> dict[str, TensorView]:
@@ -239,8 +265,8 @@ def _built(situation: Situation) -> Iterator[tuple[Plan, Kernel]]:
     from codegen import tuning
 
     refused: CoordGraphError | None = None
-    best = tuning.remembered(situation)
-    plans = situation.plans() if best is None else iter((best, *situation.plans()))
+    measured = tuning.remembered(situation)
+    plans = situation.plans() if measured is None else (measured.plan, *situation.plans())
     for attempt, plan in enumerate(plans):
         try:
             yield plan, _kernel(plan, situation)

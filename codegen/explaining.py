@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from math import sqrt
 from typing import TYPE_CHECKING, Any
 
+from codegen import tuning
 from codegen.checks import LABELS
 from codegen.situation import HOPPER, Situation, unaligned
+from codegen.tuning import Measured
 from coordgraph import CodegenError, Gemm, VerifyError
 from coordgraph.given import whole
-from passes.choosing import Explanation, Plan, constants_of, sizes
+from passes.choosing import Explanation, Plan, choices, constants_of, sizes
 from passes.choosing import explain as explain_plans
 from passes.choosing.constants import known_devices
+from passes.choosing.explaining import micros, page
 from passes.lowering import LowerToTensorCores
 
 if TYPE_CHECKING:
     from codegen.nvptx.driver import Device
 
-__all__ = ["ByRule", "explain", "explain_problem"]
+__all__ = ["ByRule", "Tuned", "explain", "explain_problem"]
 
 CPU = "cpu"
 
@@ -71,6 +75,80 @@ class ByRule:
         return "\n".join([str(self.plan), "", *self.why])
 
 
+@dataclass(frozen=True)
+class Tuned:
+    """A plan that was measured to be the best, and is remembered: see `codegen.tuning`.
+
+    Args:
+        prediction: what would be chosen without it, and why.
+        measured: what the plans of the short list took.
+        predicted: seconds of the same plans; None where the model has no prediction.
+    """
+
+    prediction: Explanation
+    measured: Measured
+    predicted: tuple[float | None, ...]
+
+    @classmethod
+    def of(cls, prediction: Explanation, measured: Measured) -> Tuned:
+        """Find the predictions for the plans that were measured."""
+        plans = {c.plan: c.seconds for c in choices(prediction.problem, prediction.device)}
+        return cls(prediction, measured, tuple(plans.get(plan) for plan, _ in measured.times))
+
+    @property
+    def plan(self) -> Plan:
+        """What is chosen."""
+        return self.measured.plan
+
+    @property
+    def best(self) -> Tuned:
+        """What has the plan that is chosen, as where a model chooses."""
+        return self
+
+    def as_data(self) -> dict[str, Any]:
+        """The plain data of the prediction, and as `tuned` what was measured; seconds."""
+        times = [
+            {"plan": str(plan), "seconds": seconds, "predicted": predicted}
+            for (plan, seconds), predicted in zip(self.measured.times, self.predicted, strict=True)
+        ]
+        return {**self.prediction.as_data(), "tuned": times}
+
+    def rows(self) -> list[list[str]]:
+        """The table: the plans that were measured, the fastest first, in microseconds."""
+        lines = [["plan", "measured", "predicted", "measured / predicted"]]
+        for (plan, seconds), predicted in zip(self.measured.times, self.predicted, strict=True):
+            known = (
+                ["", ""] if predicted is None else [micros(predicted), f"{seconds / predicted:.2f}"]
+            )
+            lines.append([str(plan), micros(seconds), *known])
+        return lines
+
+    def reasons(self) -> list[str]:
+        """Sentences: what is remembered, and how right the model was."""
+        m, n, k = sizes(self.prediction.problem)
+        rate = 2 * m * n * k / self.measured.seconds / 1e12
+        found = [
+            f"{self.plan} is remembered: tune=True measured {micros(self.measured.seconds)} µs "
+            f"({rate:.0f} TFLOP/s), the least of {len(self.measured.times)}."
+        ]
+        preferred, times = self.prediction.best.plan, dict(self.measured.times)
+        if preferred == self.plan:
+            found.append("The model prefers it too.")
+        elif preferred in times:
+            more = times[preferred] / self.measured.seconds - 1
+            found.append(f"The model prefers {preferred}, which took {more:.1%} longer.")
+        else:
+            found.append(f"The model prefers {preferred}, which was not measured.")
+        pairs = zip(times.values(), self.predicted, strict=True)
+        if errors := [(seconds / x - 1) ** 2 for seconds, x in pairs if x is not None]:
+            off = sqrt(sum(errors) / len(errors))
+            found.append(f"Its predictions of these plans are off by {off:.0%} (root mean square).")
+        return found
+
+    def __str__(self) -> str:
+        return f"{page(self.rows(), self.reasons())}\n\n{self.prediction}"
+
+
 def explain(
     m: int,
     n: int,
@@ -82,11 +160,10 @@ def explain(
     transpose_b: bool = False,
     device: str | None = None,
     count: int = 8,
-) -> Explanation | ByRule:
-    """The plan that `matmul` prefers for a problem, the next best, what each should take, and why.
+) -> Explanation | Tuned | ByRule:
+    """The plan that `matmul` takes for a problem, the next best, what each should take, and why.
 
-    It is for contiguous arrays whose addresses are multiples of 16 bytes, without C. What
-    `tune=True` has measured to be better goes before it.
+    It is for contiguous arrays whose addresses are multiples of 16 bytes, without C.
 
     Args:
         m, n, k: the problem, D (m x n) = A (m x k) · B (k x n).
@@ -97,7 +174,8 @@ def explain(
         count: plans to list.
 
     Returns:
-        The predictions of a model; where there is none, the plan by a simple rule and why.
+        The predictions of a model, and where `tune=True` has measured, its times beside them;
+        where there is no model, the plan by a simple rule and why.
 
     Raises:
         VerifyError: a size, a type or a count is none.
@@ -109,7 +187,7 @@ def explain(
 
 def explain_problem(
     problem: Gemm, device: str | None = None, count: int = 8
-) -> Explanation | ByRule:
+) -> Explanation | Tuned | ByRule:
     """As `explain`, of a problem with its sizes."""
     if (count := whole(count, "count")) < 1:
         raise VerifyError(f"count = {count} must be at least 1")
@@ -118,7 +196,10 @@ def explain_problem(
     if found.target != CPU and refusal is not None:
         raise CodegenError(f"matmul has no code for it on {found.device}: {refusal}")
     if (constants := found.constants) is not None:
-        return explain_plans(problem, constants, count)
+        prediction = explain_plans(problem, constants, count)
+        is_here = any(gpu.name == found.device for gpu in _here())
+        measured = tuning.remembered(found) if is_here else None
+        return prediction if measured is None else Tuned.of(prediction, measured)
     why = (*_why_no_model(found), "Nothing is predicted: the model is for wgmma alone.")
     return ByRule(problem, found.target, found.device, found.simple_plan, why)
 

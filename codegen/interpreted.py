@@ -56,8 +56,8 @@ class InterpretedKernel(Kernel):
         tables = {} if offsets is None else {OFFSETS: offsets}
         result = interpret(
             self.graph, a, b, c, alpha=alpha, beta=beta, parameters=parameters, tables=tables
-        ).d
+        )
         if out is None:
-            return result
-        np.copyto(out, result)
+            return result.d
+        np.copyto(out, result.d, where=result.written)
         return out

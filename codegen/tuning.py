@@ -14,6 +14,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from codegen.dispatch import Situation
     from codegen.nvptx.memory import DeviceMemory
 
-__all__ = ["MEASURED", "forget", "remember", "remembered", "tuned"]
+__all__ = ["MEASURED", "Measured", "forget", "remember", "remembered", "tuned"]
 
 MEASURED = 12
 """Plans that are timed."""
@@ -47,29 +48,49 @@ TOLERANCE = 2e-2
 COMPARED_ROWS = 256
 
 Build = Callable[["Situation"], Iterator[tuple[Plan, Kernel]]]
-_known: dict[str, str] = {}
+_known: dict[str, dict[str, float]] = {}
+"""Seconds of plans by their text, for every problem; the fastest first."""
 _read_from: Path | None = None
 _lock = threading.RLock()
 
 
-def remembered(situation: Situation) -> Plan | None:
-    """The plan that was measured to be the best, or None."""
+@dataclass(frozen=True)
+class Measured:
+    """What plans took for a problem: median seconds of a launch, the fastest first."""
+
+    times: tuple[tuple[Plan, float], ...]
+
+    @property
+    def plan(self) -> Plan:
+        """The best."""
+        return self.times[0][0]
+
+    @property
+    def seconds(self) -> float:
+        """Of the best."""
+        return self.times[0][1]
+
+
+def remembered(situation: Situation) -> Measured | None:
+    """What was measured for the problem on the device, or None."""
     with _lock:
         _read()
-        text = _known.get(_key(situation)) if _known else None
-    if text is None:
+        times = _known.get(_key(situation)) if _known else None
+    if not times:
         return None
     try:
-        return Plan.parse(text)
+        return Measured(tuple((Plan.parse(text), seconds) for text, seconds in times.items()))
     except CoordGraphError:  # somebody wrote something else there
         return None
 
 
-def remember(situation: Situation, plan: Plan, seconds: float) -> None:
-    """Keep a plan for calls to come, also of other processes."""
+def remember(situation: Situation, seconds: Mapping[Plan, float]) -> None:
+    """Keep what plans took for calls to come, also of other processes."""
     key = _key(situation)
+    times = _fastest_first({str(plan): taken for plan, taken in seconds.items()})
+    best = next(iter(times))
     with _lock:
-        _known[key] = str(plan)
+        _known[key] = times
     folder = cache_directory()
     if folder is None:
         return
@@ -79,7 +100,12 @@ def remember(situation: Situation, plan: Plan, seconds: float) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with filelock.FileLock(folder / LOCK, timeout=LONGEST_WAIT):
             entries = _entries(folder)
-            entries[key] = {"plan": str(plan), "seconds": seconds, "problem": _text(situation)}
+            entries[key] = {
+                "plan": best,
+                "seconds": times[best],
+                "times": times,
+                "problem": _text(situation),
+            }
             _write(folder, dict(list(entries.items())[-MOST_ENTRIES:]))
 
 
@@ -100,7 +126,7 @@ def _read() -> None:
     _known.clear()
     _read_from = folder
     if folder is not None:
-        _known.update({key: entry["plan"] for key, entry in _entries(folder).items()})
+        _known.update({key: _times(entry) for key, entry in _entries(folder).items()})
 
 
 def _entries(folder: Path) -> dict[str, dict[str, Any]]:
@@ -109,6 +135,18 @@ def _entries(folder: Path) -> dict[str, dict[str, Any]]:
         return {key: entry for key, entry in found.items() if isinstance(entry["plan"], str)}
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return {}
+
+
+def _times(entry: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds of an entry's plans; empty where somebody wrote something else there."""
+    try:
+        return _fastest_first({text: float(taken) for text, taken in entry["times"].items()})
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return {}
+
+
+def _fastest_first(times: Mapping[str, float]) -> dict[str, float]:
+    return dict(sorted(times.items(), key=lambda item: item[1]))
 
 
 def _write(folder: Path, entries: Mapping[str, Any]) -> None:
@@ -126,7 +164,7 @@ def _write(folder: Path, entries: Mapping[str, Any]) -> None:
 def _text(situation: Situation) -> str:
     g = situation.gemm
     layout = "".join("t" if turned else "n" for turned in (g.transpose_a, g.transpose_b))
-    kinds = f"{g.dtype} {g.out_dtype} {'boxes' if situation.boxes else 'elements'}"
+    kinds = f"{g.dtype} {g.out_dtype or g.dtype} {'boxes' if situation.boxes else 'elements'}"
     kinds += " C" if situation.reads_c else ""
     where = f"{situation.device} {situation.processors} {situation.target}"
     return f"{g.m}x{g.n}x{g.k} {layout} {kinds} {where}"
@@ -155,16 +193,16 @@ def tuned(situation: Situation, views: Mapping[str, TensorView], stream: Any, bu
     """
     found = remembered(situation)
     if found is not None:
-        return found
+        return found.plan
     if situation.target == "cpu":
         return next(build(situation))[0]
     _refuse_capture(stream)
     plans = list(islice(build(situation), MEASURED))
     if len(plans) > 1:
         seconds = _measured(situation, views, plans)
-        best = min(range(len(plans)), key=seconds.__getitem__)
-        remember(situation, plans[best][0], seconds[best])
-        return plans[best][0]
+        if seconds:
+            remember(situation, seconds)
+            return min(seconds, key=seconds.__getitem__)
     return plans[0][0]
 
 
@@ -187,8 +225,8 @@ def _refuse_capture(stream: Any) -> None:
 
 def _measured(
     situation: Situation, views: Mapping[str, TensorView], plans: Sequence[tuple[Plan, Kernel]]
-) -> list[float]:
-    """Median seconds of each plan; the plans take turns."""
+) -> dict[Plan, float]:
+    """Median seconds of each plan that the device takes; the plans take turns."""
     from codegen.nvptx.driver import allow_while_capturing, cuda, device
     from codegen.nvptx.memory import DeviceMemory
 
@@ -210,8 +248,7 @@ def _measured(
         finally:
             cuda("cuStreamSynchronize", bench.stream)
             bench.close()
-    never = [float("inf")]
-    return [statistics.median(samples.get(at, never)) for at in range(len(plans))]
+    return {plans[at][0]: statistics.median(found) for at, found in samples.items()}
 
 
 class _Bench:

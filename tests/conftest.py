@@ -59,7 +59,9 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def golden(request: pytest.FixtureRequest) -> Golden:
     """Compare text with a file: `golden(str(graph), "coordgraph/gemm.txt")`."""
-    return Golden(Path(__file__).parent / "goldens", request.config.getoption("--update-golden"))
+    return Golden(
+        Path(__file__).parent / "goldens", bool(request.config.getoption("--update-golden"))
+    )
 
 
 @pytest.fixture(scope="session")

@@ -56,7 +56,7 @@ def offenders(package: str, names: set[str], *, module_level: bool = False) -> l
 def dependencies() -> set[str]:
     """Import names of what pyproject.toml requires."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    names = [re.match(r"[\w-]+", entry)[0] for entry in project["dependencies"]]
+    names = [re.split(r"[^\w-]", entry)[0] for entry in project["dependencies"]]
     return {IMPORT_NAMES.get(name, name.replace("-", "_")) for name in names}
 
 

@@ -13,13 +13,23 @@ __all__ = ["explain_choice"]
 
 def explain_choice(problem: Gemm, device: str | None, *, as_json: bool) -> None:
     """Print the plans for a problem and the reasons for the first."""
-    from codegen.explaining import ByRule, explain_problem
+    from codegen.explaining import ByRule, Tuned, explain_problem
 
     found = explain_problem(problem, device)
     if as_json:
         print_json(found.as_data())
         return
-    head, *rows = found.rows()
+    if isinstance(found, Tuned):
+        _print(found.rows(), "microseconds", found.reasons())
+        stdout().print()
+        found = found.prediction
+    about = "microseconds; the table's terms are described in docs/choosing.md"
+    _print(found.rows(), "" if isinstance(found, ByRule) else about, found.reasons())
+
+
+def _print(rows: list[list[str]], about: str, reasons: list[str]) -> None:
+    """A table, what it has, and sentences."""
+    head, *rows = rows
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column(head[0], no_wrap=True)
     for name in head[1:]:
@@ -28,9 +38,6 @@ def explain_choice(problem: Gemm, device: str | None, *, as_json: bool) -> None:
         table.add_row(Text(plan, "bold cyan" if place == 0 else "cyan"), *numbers)
     print_block(table)
     console = stdout()
-    if isinstance(found, ByRule):
-        console.print()
-    else:
-        console.print("\n[dim]microseconds; the table's terms are described in docs/choosing.md[/]")
-    for reason in found.reasons():
+    console.print(f"\n[dim]{about}[/]" if about else "")
+    for reason in reasons:
         console.print(Text(reason), soft_wrap=True)

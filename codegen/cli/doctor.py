@@ -112,9 +112,9 @@ def _version(*names: str) -> str | None:
 
 
 def _machine() -> Iterator[Finding]:
-    from codegen.cli.targets import cpu_name, processors
+    from codegen.cli.targets import cpu_name, hardware_threads
 
-    yield Finding("processor", "ok", f"{cpu_name()}, {processors()} threads")
+    yield Finding("processor", "ok", f"{cpu_name()}, {hardware_threads()} threads")
     yield _finding("LLVM", _llvm, needed=True)
     yield _finding("GPU", _gpus)
 

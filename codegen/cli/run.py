@@ -61,7 +61,7 @@ def run(
     plan: PlanText = None,
     target: Target = "native",
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Of the CPU; one a processor by default.")
+        int | None, typer.Option(min=1, help="Of the CPU; by default as many as it runs at a time.")
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Compare with numpy in 64 bits; exit 1 if it is off.")

@@ -101,6 +101,6 @@ def cpu_name() -> str:
     return platform.processor() or f"{platform.machine()} ({llvm.get_host_cpu_name()})"
 
 
-def processors() -> int:
-    """How many processors there are."""
+def hardware_threads() -> int:
+    """How many threads the CPU runs at a time."""
     return os.cpu_count() or 1

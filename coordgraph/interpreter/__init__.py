@@ -2,9 +2,10 @@
 
 from coordgraph.errors import Deadlock
 from coordgraph.interpreter.events import Event, Point
+from coordgraph.interpreter.recording import trace
 from coordgraph.interpreter.run import Result, interpret
 from coordgraph.interpreter.schedulers import SCHEDULERS, Scheduler
-from coordgraph.interpreter.tracing import Segment, Trace, trace
+from coordgraph.interpreter.tracing import Segment, Trace
 
 __all__ = [
     "SCHEDULERS",

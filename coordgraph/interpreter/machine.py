@@ -86,8 +86,12 @@ class Memory:
         """What a flag says; 0 where it is down."""
         return int(self.flat[flag[0]][flag[1]])
 
-    def finish(self) -> Array:
-        """The output, every element written once and every flag down, else EvaluationError."""
+    def finish(self) -> tuple[Array, Array]:
+        """The output, and which of its elements were written: those of segments, once.
+
+        Raises:
+            EvaluationError: another was written, or one not once, or a flag is still up.
+        """
         problems: list[str] = []
         for t in self.graph.tensors:
             if t.role is Role.FLAGS:
@@ -113,7 +117,8 @@ class Memory:
         if problems:
             raise EvaluationError("; ".join(problems))
         (output,) = (t.name for t in self.graph.tensors if t.role is Role.OUTPUT)
-        return self.flat[output].reshape(self.shapes[output])
+        shape = self.shapes[output]
+        return self.flat[output].reshape(shape), self.written[output].reshape(shape) > 0
 
     def _wanted(self, tensor: str) -> Array:
         """Which elements of the output there are: those that the borders of segments enclose."""

@@ -12,8 +12,9 @@ from coordgraph.interpreter.arguments import Array, bind
 from coordgraph.interpreter.events import Event, Point
 from coordgraph.interpreter.machine import Machine, Memory
 from coordgraph.interpreter.program import Program, program, walk
+from coordgraph.interpreter.recording import record
 from coordgraph.interpreter.schedulers import InOrder, Scheduler
-from coordgraph.interpreter.tracing import Trace, record
+from coordgraph.interpreter.tracing import Trace
 from coordgraph.kernel import KernelGraph
 
 __all__ = ["Result", "interpret"]
@@ -23,9 +24,16 @@ Starter = Callable[[int], Iterator[Event]]
 
 @dataclass(frozen=True)
 class Result:
-    """The output, and what every workgroup did, where that was asked for."""
+    """The output, and what every workgroup did, where that was asked for.
+
+    Args:
+        d: the output; NaN where nothing is written, as in rows that belong to no group.
+        written: the elements of `d` that were written.
+        trace: segments and communication.
+    """
 
     d: Array
+    written: Array
     trace: Trace | None = None
 
 
@@ -77,7 +85,7 @@ def interpret(
     # Overflow to infinity and NaN are results here, as on a GPU.
     with np.errstate(all="ignore"):
         _Run(memory, schedule or InOrder(), count, resident or count).run(start)
-    return Result(memory.finish(), record(code, values) if trace else None)
+    return Result(*memory.finish(), record(code, values) if trace else None)
 
 
 def _begin(code: Program, env: list[int], machine: Machine) -> Iterator[Event]:

@@ -12,7 +12,7 @@ from passes.choosing.model import Cost
 from passes.choosing.ranking import Choice, choices, rank
 from passes.choosing.table import sizes
 
-__all__ = ["Explanation", "explain"]
+__all__ = ["Explanation", "explain", "micros", "page"]
 
 TERMS = tuple(f.name for f in fields(Cost) if f.name != "total")
 MICRO = 1e6
@@ -62,7 +62,7 @@ class Explanation:
         """The table: the plan, the total and each term in microseconds."""
         head = ["plan", "total", *TERMS]
         lines = [
-            [str(c.plan), *(_number(s) for s in (c.seconds, *(c.terms[t] for t in TERMS)))]
+            [str(c.plan), *(micros(s) for s in (c.seconds, *(c.terms[t] for t in TERMS)))]
             for c in self.choices
         ]
         return [head, *lines]
@@ -73,7 +73,7 @@ class Explanation:
         m, n, k = sizes(self.problem)
         rate = 2 * m * n * k / best.seconds / 1e12
         found = [
-            f"{best.plan} should take {_number(best.seconds)} µs ({rate:.0f} TFLOP/s). "
+            f"{best.plan} should take {micros(best.seconds)} µs ({rate:.0f} TFLOP/s). "
             f"What bounds it: {best.reason}."
         ]
         for words, rival in self.rivals:
@@ -85,13 +85,7 @@ class Explanation:
         return found
 
     def __str__(self) -> str:
-        rows = self.rows()
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        lines: list[str] = []
-        for plan, *numbers in rows:
-            cells = [x.rjust(width) for x, width in zip(numbers, widths[1:], strict=True)]
-            lines.append("  ".join([plan.ljust(widths[0]), *cells]))
-        return "\n".join([*lines, "", *self.reasons()])
+        return page(self.rows(), self.reasons())
 
 
 def explain(problem: Gemm, device: Constants | None = None, count: int = 8) -> Explanation:
@@ -112,6 +106,17 @@ def explain(problem: Gemm, device: Constants | None = None, count: int = 8) -> E
     return Explanation(problem, device, listed, tuple(rivals.items()))
 
 
-def _number(seconds: float) -> str:
+def micros(seconds: float) -> str:
+    """Microseconds, with a digit behind the point where that is not lost among the others."""
     micro = seconds * MICRO
     return f"{micro:.1f}" if micro < 1000 else f"{micro:.0f}"
+
+
+def page(rows: list[list[str]], reasons: list[str]) -> str:
+    """A table, whose first column has plans and whose others numbers, and sentences under it."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines: list[str] = []
+    for plan, *numbers in rows:
+        cells = [x.rjust(width) for x, width in zip(numbers, widths[1:], strict=True)]
+        lines.append("  ".join([plan.ljust(widths[0]), *cells]))
+    return "\n".join([*lines, "", *reasons])

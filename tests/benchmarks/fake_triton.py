@@ -56,7 +56,7 @@ class Descriptor:
 class Kernel:
     """A function that is called once for every program of a grid."""
 
-    def __init__(self, function: Callable[..., None], language: ModuleType) -> None:
+    def __init__(self, function: Callable[..., None], language: Any) -> None:
         self.function, self.language = function, language
 
     def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:

@@ -22,7 +22,6 @@ def test_defaults_are_all_groups_in_two_layouts_and_no_plans():
     assert (options.layouts, options.regimes) == (["nn", "nt"], ["sustained"])
     assert (options.plans, options.peers) == ([], ["cublas", "cublaslt", "triton"])
     assert options.coordgraph
-    assert not options.named
 
 
 def test_plans_and_schedules_by_tiles_add_up_once():

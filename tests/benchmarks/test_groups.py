@@ -77,8 +77,9 @@ def test_a_plan_is_built_for_groups_and_launched_on_its_grid(monkeypatch: pytest
 
 
 def test_a_plan_that_was_not_built_says_why():
+    problem: Any = None
     with pytest.raises(CoordGraphError, match="no such tile"):
-        ours(parse_plan("128x128x64 stream-k"), CoordGraphError("no such tile"))(Any)
+        ours(parse_plan("128x128x64 stream-k"), CoordGraphError("no such tile"))(problem)
 
 
 class Made:

@@ -24,7 +24,7 @@ DEPTH = 8
 """Elements of 16 bits in the 16 bytes that the copy engine takes."""
 
 
-def kernel(target: str, **options: bool) -> Any:
+def kernel(target: str, **options: Any) -> Any:
     return codegen.compile(StreamK()(Gemm("f32", **options).graph((16, 16, 16))), target)
 
 
@@ -124,7 +124,7 @@ def test_a_gpu_multiplies_zeros_where_there_is_no_depth(
 
     monkeypatch.setattr(bindings, "cuMemsetD32Async", fill)
     made = codegen.compile(DataParallel()(Gemm("bf16").graph((64, 64, 64))), target)
-    empty = {"a": matrix(128, 0, A), "b": matrix(0, 192, B)}
+    empty: dict[str, Any] = {"a": matrix(128, 0, A), "b": matrix(0, 192, B)}
     made(**empty, c=matrix(128, 192, C), out=matrix(128, 192, D), alpha=float("nan"), beta=2.0)
     assert zeroed == [(ZEROS, 192 * DEPTH * 2)]
     (launched,) = fake.launches

@@ -12,7 +12,8 @@ import pytest
 
 import codegen
 from codegen import dispatch, situation, tuning
-from codegen.explaining import ByRule
+from codegen.cli.choosing import explain_choice
+from codegen.explaining import ByRule, Tuned
 from codegen.nvptx import driver
 from coordgraph import CodegenError, Gemm, VerifyError
 from passes.choosing import Explanation, Plan, choices, rank
@@ -49,7 +50,9 @@ def here(monkeypatch: pytest.MonkeyPatch, device: driver.Device) -> None:
     install(monkeypatch)
     monkeypatch.setattr(driver, "device", lambda ordinal=0: device)
     monkeypatch.setattr(driver, "device_count", lambda: 1)
-    monkeypatch.setattr(tuning, "remembered", lambda _: None)
+    bindings = driver.bindings()
+    done = bindings.CUresult.CUDA_SUCCESS
+    monkeypatch.setattr(bindings, "cuDriverGetVersion", lambda: (done, 13000))
 
 
 def multiplied(*arrays: Any, **options: Any) -> Plan:
@@ -140,6 +143,106 @@ def test_a_gpu_that_is_too_old_is_none(monkeypatch: pytest.MonkeyPatch):
 def test_counts(count: Any):
     with pytest.raises(VerifyError, match="count = "):
         codegen.explain(512, 512, 512, count=count)
+
+
+SIZE = 2048, 2304, 8192
+
+
+def tuned(monkeypatch: pytest.MonkeyPatch, order: int) -> list[Plan]:
+    """Tune on a device that takes 1, 2, … ms for the plans of the short list, or the reverse."""
+    m, n, k = SIZE
+    plans: list[Plan] = []
+
+    def measured(situation: Any, views: Any, built: list[tuple[Plan, Any]]) -> dict[Plan, float]:
+        plans.extend(plan for plan, _ in built)
+        return {plan: 1e-3 * (1 + place) for place, plan in enumerate(plans[::order])}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dispatch, "compile_plan", lambda *_, **__: lambda *_, **__: None)
+        patch.setattr(tuning, "_measured", measured)
+        patch.setattr(tuning, "_refuse_capture", lambda _: None)
+        codegen.matmul(matrix(m, k, A), matrix(k, n, B), out=matrix(m, n, D), tune=True)
+    dispatch.forget()
+    tuning.forget()  # what is known from here on is on disk
+    return plans[::order]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_was_tuned_is_told(order: int, monkeypatch: pytest.MonkeyPatch):
+    here(monkeypatch, H200)
+    before = codegen.explain(*SIZE)
+    assert isinstance(before, Explanation)
+    plans = tuned(monkeypatch, order)
+    found = codegen.explain(*SIZE)
+    assert isinstance(found, Tuned)
+    m, n, k = SIZE
+    launched = multiplied(matrix(m, k, A), matrix(k, n, B), out=matrix(m, n, D))
+    assert found.best.plan == launched == plans[0]
+    assert [plan for plan, _ in found.measured.times] == plans
+    assert len(plans) == tuning.MEASURED
+    # The times beside what the model says of the same plans.
+    predicted = {choice.plan: choice.seconds for choice in choices(before.problem)}
+    data = found.as_data()
+    assert [(t["plan"], t["seconds"], t["predicted"]) for t in data["tuned"]] == [
+        (str(plan), pytest.approx(1e-3 * place), predicted[plan])
+        for place, plan in enumerate(plans, 1)
+    ]
+    assert data["plans"] == before.as_data()["plans"]
+    head, first, *_ = found.rows()
+    assert head == ["plan", "measured", "predicted", "measured / predicted"]
+    assert first[:2] == [str(plans[0]), "1000"]
+    assert float(first[3]) == pytest.approx(1e-3 / predicted[plans[0]], abs=0.01)
+    # Words, and the prediction under them.
+    text = str(found)
+    assert (
+        f"{plans[0]} is remembered: tune=True measured 1000 µs (77 TFLOP/s), the least of 12"
+        in text
+    )
+    last = "The model prefers it too." if order == 1 else f"{before.best.plan}, which took 1100.0%"
+    assert last in text
+    assert "off by" in text
+    assert text.endswith(str(before))
+
+
+def test_what_was_tuned_is_for_one_problem_and_one_device(monkeypatch: pytest.MonkeyPatch):
+    here(monkeypatch, H200)
+    tuned(monkeypatch, -1)
+    assert isinstance(codegen.explain(*SIZE, out_dtype="bf16"), Tuned)
+    assert isinstance(codegen.explain(*SIZE, out_dtype="f32"), Explanation)
+    assert isinstance(codegen.explain(*SIZE, transpose_b=True), Explanation)
+    assert isinstance(codegen.explain(2048, 2304, 8200), Explanation)
+    here(monkeypatch, replace(H200, name="NVIDIA H100 SXM5"))
+    assert isinstance(codegen.explain(*SIZE), Explanation)
+    assert isinstance(codegen.explain(*SIZE, device="NVIDIA H200"), Explanation)
+
+
+def test_a_plan_without_a_prediction(monkeypatch: pytest.MonkeyPatch):
+    here(monkeypatch, H200)
+    problem = Gemm("bf16", None, *SIZE)
+    slow, odd = rank(problem)[1].plan, Plan.parse("96x96x32 data-parallel")
+    where = situation.Situation(problem, H200.architecture, H200.name, H200.processors)
+    tuning.remember(where, {slow: 2e-3, odd: 1e-3})
+    found = codegen.explain(*SIZE)
+    assert isinstance(found, Tuned)
+    assert found.best.plan == odd
+    assert found.rows()[1] == [str(odd), "1000", "", ""]
+    assert found.as_data()["tuned"][0]["predicted"] is None
+    assert "which was not measured" in str(found)
+    tuning.remember(where, {odd: 1e-3})
+    assert "off by" not in str(codegen.explain(*SIZE))
+
+
+def test_the_command_tells_what_was_tuned(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    here(monkeypatch, H200)
+    plans = tuned(monkeypatch, -1)
+    explain_choice(Gemm("bf16", None, *SIZE), None, as_json=False)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.startswith(f"plan measured predicted measured / predicted {plans[0]} 1000 ")
+    assert f"{plans[0]} is remembered: tune=True measured" in printed
+    assert "plan total launch loop" in printed
+    assert "What bounds it:" in printed
 
 
 @pytest.mark.parametrize("size", [(16, 6144, 4096), (2048, 2304, 8192), (4096, 4096, 4096)])

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from llvmlite import ir
 from sympy import Abs, And, Eq, Expr, Ge, Gt, Integer, Le, Lt, Ne, Not, Or, Symbol, sympify
 from sympy.core.basic import Basic
+from sympy.logic.boolalg import Boolean
 
 from codegen.arguments import Magic
 from codegen.expressions import Bounds, Expressions
@@ -150,6 +151,7 @@ class Printer:
                 value = printer.number(expr, RANGES)
                 value = printer.widen(value, 64, expr, RANGES)
             else:
+                assert isinstance(expr, Boolean)
                 value = printer.condition(expr, RANGES)
                 value = ir.Constant(ir.IntType(1), value) if isinstance(value, bool) else value
                 value = b.zext(value, I64)
@@ -184,7 +186,8 @@ class Printer:
 def uniform_divisors(exprs: list[Basic]) -> list[Expr]:
     """What launch arguments alone decide of the divisors."""
     found = {d.args[1] for e in exprs for d in e.atoms(FloorDiv, FloorMod)}
-    return sorted((d for d in found if d.free_symbols and d.free_symbols <= UNIFORM), key=str)
+    uniform = (d for d in found if d.free_symbols and d.free_symbols <= UNIFORM)
+    return sorted((d for d in uniform if isinstance(d, Expr)), key=str)
 
 
 def representable(exprs: list[Basic], values: Values) -> bool:

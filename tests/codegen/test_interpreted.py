@@ -10,7 +10,7 @@ import pytest
 
 from codegen.interpreted import InterpretedKernel
 from coordgraph import Gemm, LaunchError
-from passes import DataParallel
+from passes import DataParallel, StreamK
 
 M, N, K = 4, 6, 5
 
@@ -57,6 +57,15 @@ def test_out_may_not_share_memory(name: str):
     with pytest.raises(LaunchError, match=f"out overlaps {name}"):
         InterpretedKernel(DataParallel()(Gemm("f32").graph((4, 4, 4))))(**given)
     assert (memory == 1).all()
+
+
+def test_rows_of_no_group_are_left_as_they_were():
+    graph = StreamK(workgroups=3)(Gemm("f32", grouped=True).graph((4, 4, 4)))
+    a, b, out = ones(9, K), ones(2, K, N), np.full((9, N), 7, np.float32)
+    offsets = np.array([1, 4, 7], np.int32)
+    assert InterpretedKernel(graph)(a, b, out=out, offsets=offsets) is out
+    assert (out[1:7] == K).all()
+    assert (out[[0, 7, 8]] == 7).all()
 
 
 def test_a_good_call_writes_out():

@@ -185,12 +185,13 @@ def situation() -> dispatch.Situation:
 
 def test_what_was_measured_is_used(fake: FakeDriver, tmp_path: Path):
     best = Plan.parse("64x64x64 stream-k{owner=last} on 77")
-    tuning.remember(situation(), best, 1e-5)
+    tuning.remember(situation(), {best: 1e-5, Plan((64, 64, 64)): 2e-5})
     tuning.forget()
     codegen.matmul(matrix(512, 1024, A), matrix(1024, 768, B), out=matrix(512, 768, D))
     assert fake.launches[-1].grid == (77, 1, 1)
     (entry,) = json.loads((tmp_path / "tuned.json").read_text()).values()
-    assert entry["plan"] == str(best)
+    assert (entry["plan"], entry["seconds"]) == (str(best), 1e-5)
+    assert entry["times"] == {str(best): 1e-5, "64x64x64 data-parallel": 2e-5}
     assert entry["problem"].startswith("512x768x1024 nn bf16 bf16")
     codegen.matmul(matrix(512, 1024, A), matrix(1024, 776, B), out=matrix(512, 776, D))
     assert fake.launches[-1].grid != (77, 1, 1)
@@ -200,9 +201,19 @@ def test_what_was_measured_is_used(fake: FakeDriver, tmp_path: Path):
 def test_a_damaged_file_is_done_without(fake: FakeDriver, tmp_path: Path, text: str):
     (tmp_path / "tuned.json").write_text(text)
     assert tuning.remembered(situation()) is None
-    tuning.remember(situation(), Plan((64, 64, 64)), 1.0)
+    tuning.remember(situation(), {Plan((64, 64, 64)): 1.0})
     tuning.forget()
-    assert tuning.remembered(situation()) == Plan((64, 64, 64))
+    assert tuning.remembered(situation()) == tuning.Measured(((Plan((64, 64, 64)), 1.0),))
+
+
+@pytest.mark.parametrize("times", [None, 5, {}, {"64x64x64 data-parallel": "x"}, {"quick": 1.0}])
+def test_a_damaged_entry_is_done_without(fake: FakeDriver, tmp_path: Path, times: Any):
+    tuning.remember(situation(), {Plan((64, 64, 64)): 1.0})
+    file = tmp_path / "tuned.json"
+    ((key, entry),) = json.loads(file.read_text()).items()
+    file.write_text(json.dumps({key: {**entry, "times": times}}))
+    tuning.forget()
+    assert tuning.remembered(situation()) is None
 
 
 def test_without_a_cache_a_process_remembers_by_itself(
@@ -210,8 +221,8 @@ def test_without_a_cache_a_process_remembers_by_itself(
 ):
     monkeypatch.setenv("COORDGRAPH_CACHE", "off")
     assert tuning.remembered(situation()) is None
-    tuning.remember(situation(), Plan((64, 64, 64)), 1.0)
-    assert tuning.remembered(situation()) == Plan((64, 64, 64))
+    tuning.remember(situation(), {Plan((64, 64, 64)): 1.0})
+    assert tuning.remembered(situation()) == tuning.Measured(((Plan((64, 64, 64)), 1.0),))
 
 
 def test_there_is_nothing_to_tune_on_the_cpu():
@@ -255,9 +266,10 @@ def test_what_is_no_array(value: Any):
 
 def test_numbers_of_numpy_are_numbers():
     a, b = operands(4, 5, 6)
+    true: Any = np.True_
     found = codegen.matmul(a, b, ones := np.ones((4, 5), np.float32), beta=np.float64(2))
     assert np.array_equal(found, a @ b + 2 * ones)
-    assert np.array_equal(codegen.matmul(a.T, b, transpose_a=np.True_), a @ b)
+    assert np.array_equal(codegen.matmul(a.T, b, transpose_a=true), a @ b)
 
 
 @pytest.mark.parametrize("value", ["x", None, []])

@@ -13,6 +13,7 @@ import pytest
 
 from codegen.nvptx import CudaKernel
 from codegen.nvptx.driver import device
+from codegen.nvptx.plan import Plan
 from tests.gpu import hopper
 from tests.gpu.hopper import (
     DIFFERENT_D,
@@ -148,8 +149,9 @@ def test_tiles_of_two_shapes(spec: Spec):
 
 def serves(made: CudaKernel, problem: Problem, out: Any, c: Any) -> int:
     """Elements of D that the code for such a call moves at once."""
-    used = made._checked(problem.a, problem.b, c, out, None, 1.0, None).function
-    ((_, variant),) = (key for key, it in made._functions.items() if it.function is used)
+    plan = made._checked(problem.a, problem.b, c, out, None, 1.0, None)
+    assert isinstance(plan, Plan)
+    ((_, variant),) = (k for k, it in made._functions.items() if it.function is plan.function)
     assert variant.boxes
     return variant.vectors.d
 
@@ -160,16 +162,17 @@ def serves(made: CudaKernel, problem: Problem, out: Any, c: Any) -> int:
 def test_every_way_of_d(spec: Spec, columns: int, d_offset: int, c_offset: int, width: int):
     """Boxes, pairs and single elements, as D and C are aligned; nothing around D is written."""
     made, problem = kernel(spec), Problem.make(spec, (333, columns, 520))
-    _, c = framed(*problem.c.shape, problem.c.dtype, c_offset)
+    m, n = problem.c.shape
+    _, c = framed(m, n, problem.c.dtype, c_offset)
     c.copy_(problem.c)
     for alpha, beta in SCALES:
-        memory, out = framed(*c.shape, c.dtype, d_offset)
+        memory, out = framed(m, n, c.dtype, d_offset)
         assert serves(made, problem, out, c) == width
         assert made(problem.a, problem.b, c, out=out, alpha=alpha, beta=beta) is out
         problem.check(out, alpha=alpha, beta=beta)
         assert int(written_outside(memory, out)) == 0
     # C may be the output.
-    memory, out = framed(*c.shape, c.dtype, d_offset)
+    memory, out = framed(m, n, c.dtype, d_offset)
     out.copy_(c)
     made(problem.a, problem.b, out, out=out, alpha=0.5, beta=-2.0)
     problem.check(out, alpha=0.5, beta=-2.0)
@@ -281,7 +284,7 @@ class Chain:
             kernel(spec)(x, self.b, x, out=y, beta=0.5)
             if wait:
                 torch.cuda.synchronize()
-                Problem(spec, (self.size,) * 3, x, self.b, x).check(y, beta=0.5)
+                Problem(spec, (self.size, self.size, self.size), x, self.b, x).check(y, beta=0.5)
             if step % 6 == 3:
                 torch.tanh(y, out=y)
             elif step % 6 == 5:

@@ -38,7 +38,7 @@ N, K = 7, 10
 
 
 @cache
-def graph(name: str, order: str = "plain", **gemm: bool) -> KernelGraph:
+def graph(name: str, order: str = "plain", **gemm: Any) -> KernelGraph:
     return Pipeline([*ORDERS[order], schedule(name)])(Gemm("f32", **gemm).graph(TILE))
 
 

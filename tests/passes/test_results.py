@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -52,7 +54,7 @@ def one_number_a_piece(pieces: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return numbers, a, b
 
 
-def run(graph: KernelGraph, problem: Problem, schedule: Scheduler, **options: int) -> np.ndarray:
+def run(graph: KernelGraph, problem: Problem, schedule: Scheduler, **options: Any) -> np.ndarray:
     a, b = matrices(problem)
     result = interpret(
         graph, a, b, parameters=left_over(graph, problem), schedule=schedule, **options

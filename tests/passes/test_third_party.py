@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from sympy import Eq, Expr
+from sympy import Expr
+from sympy.logic.boolalg import Boolean
 
 from coordgraph import Gemm, KernelGraph
 from coordgraph.coordinates.dimensions import MacroTileNumber
 from coordgraph.coordinates.edges import Edge, Law, Sizes, Swizzle
-from coordgraph.integers import Ranges
+from coordgraph.integers import Ranges, equal
 from coordgraph.interpreter import SCHEDULERS, interpret, trace
 from coordgraph.progress import wait_direction
 from passes import Pass, Pipeline
@@ -49,17 +50,25 @@ class Backwards(Edge):
     arity = (1, 1)
     laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
 
-    def size_rule(self, sizes: Sizes) -> tuple[Eq, ...]:
+    def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         (above,), (below,) = sizes.upstream, sizes.downstream
-        return (Eq(above, below),)
+        assert above is not None
+        assert below is not None
+        return (equal(above, below),)
 
     def reverse(
         self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges
     ) -> tuple[Expr, ...]:
-        return (sizes.upstream[0] - 1 - indices[0],)
+        return (self.mirrored(indices[0], sizes),)
 
     def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
-        return (sizes.upstream[0] - 1 - indices[0],)
+        return (self.mirrored(indices[0], sizes),)
+
+    def mirrored(self, index: Expr | None, sizes: Sizes) -> Expr:
+        (size,) = sizes.upstream
+        assert size is not None
+        assert index is not None
+        return size - 1 - index
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,7 @@ class LastRowFirst(Pass):
         return e.graph
 
 
-def visited(graph: KernelGraph, problem: tuple[int, int, int, int]) -> list[tuple[int, int]]:
+def visited(graph: KernelGraph, problem: tuple[int, int, int, int]) -> list[tuple[int, ...]]:
     m, n, k, workgroups = problem
     given = {"m": m, "n": n, "k": k, "workgroups": workgroups}
     found = trace(graph, {name: v for name, v in given.items() if name in graph.parameters})

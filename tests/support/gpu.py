@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 import pytest
 
@@ -37,7 +39,7 @@ def require_gpu() -> Gpu:
 def find_gpu() -> Gpu | str:
     """Find the first CUDA device, or say why there is none."""
     try:
-        from cuda.bindings import driver
+        driver = import_module("cuda.bindings.driver")
     except ImportError as error:
         return f"cuda.bindings is not installed ({error})"
     try:
@@ -46,7 +48,7 @@ def find_gpu() -> Gpu | str:
         return f"the CUDA driver does not load ({error})"
 
 
-def _first_device(driver) -> Gpu | str:
+def _first_device(driver: Any) -> Gpu | str:
     (status,) = driver.cuInit(0)
     if status != driver.CUresult.CUDA_SUCCESS:
         return f"cuInit says {status.name}"

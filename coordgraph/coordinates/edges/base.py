@@ -25,12 +25,15 @@ __all__ = ["EDGES", "Edge", "Law", "Sizes"]
 EDGES: dict[str, type[Edge]] = {}
 
 if TYPE_CHECKING:
+    from coordgraph.coordinates.dimensions import Dimension
 
     class Operands:
-        """One side of an edge: written as an id or several, read as a tuple of ids."""
+        """One side of an edge: written as dimensions or their ids, read as a tuple of ids."""
 
         def __get__(self, edge: object, owner: type | None = None) -> tuple[str, ...]: ...
-        def __set__(self, edge: object, value: str | Sequence[str]) -> None: ...
+        def __set__(
+            self, edge: object, value: str | Dimension | Sequence[str | Dimension]
+        ) -> None: ...
 
 else:
     Operands = tuple[str, ...]

@@ -49,12 +49,13 @@ class Coming(NamedTuple):
     """What comes of one operand's tile.
 
     Attributes:
-        counters: what counts boxes that begin inside the tensor, before the first k tile.
+        counter: a coordinate and what counts in it the boxes that begin inside the tensor, before
+            the first k tile; None where the only box always does.
         copies: what this workgroup copies for each k tile.
         bytes: what this workgroup receives, from itself and from others.
     """
 
-    counters: tuple[tuple[str, Operation], ...]
+    counter: tuple[str, Operation] | None
     copies: Operation
     bytes: Expr
 
@@ -154,13 +155,13 @@ class BoxedOperand(Operand):
         axis = M if t == "A" else N
         if number.fixed_size == 1 and not self.division.ranks(axis):
             # The only box begins where the tile does.
-            return Coming((), unrolled(c, place, at(start, copy)), Integer(bytes))
+            return Coming(None, unrolled(c, place, at(start, copy)), Integer(bytes))
         inside = c.add(Linear(own("boxes.inside"), note="boxes that begin inside"))
         counted = Inside((f"{t}.{1 - self.k_axis}",), (Advance(inside.id),))
         begins = Lt(index_symbol(number.id), index_symbol(inside.id))
         wanted = Locate((number.id,), body=(If(begins, (at(start, copy),)),))
         return Coming(
-            ((inside.id, unrolled(c, (number.id,), at({first.id: 0}, counted))),),
+            (inside.id, unrolled(c, (number.id,), at({first.id: 0}, counted))),
             unrolled(c, place, wanted),
             bytes * index_symbol(inside.id),
         )

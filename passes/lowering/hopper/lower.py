@@ -371,7 +371,7 @@ def _load(loop: For, tile: DividedTile) -> Operation:
         b.copies,
         Advance(STEP),
     )
-    counters = (*a.counters, *b.counters)
+    counters = [counter for counter in (a.counter, b.counter) if counter is not None]
     count = SetCoordinate(loop.dim, loop.start, tuple(counted for _, counted in counters))
     body: Body = (count, steps) if counters else (steps,)
     for dim, _ in counters:

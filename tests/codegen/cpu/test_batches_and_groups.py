@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import codegen
-from codegen.kernel import Kernel
 from coordgraph import Gemm, LaunchError
 from coordgraph.interpreter.arguments import numpy_dtype
 from passes import Pipeline
@@ -33,9 +32,11 @@ GROUPED = (
 
 
 @cache
-def kernel(name: str, dtype: str = "f32", *steps: str, **gemm: bool) -> Kernel:
-    graph = Pipeline([*map(Pipeline.parse, steps), schedule(name)])(Gemm(dtype, **gemm).graph(TILE))
-    return codegen.compile(graph, "cpu")
+def kernel(name: str, dtype: str = "f32", *steps: str, **gemm: Any) -> Any:
+    graph = Gemm(dtype, **gemm).graph(TILE)
+    for step in steps:
+        graph = Pipeline.parse(step)(graph)
+    return codegen.compile(schedule(name)(graph), "cpu")
 
 
 def close(d: np.ndarray, a: np.ndarray, b: np.ndarray, dtype: str) -> bool:

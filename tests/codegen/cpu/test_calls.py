@@ -60,7 +60,7 @@ BAD: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_calls_are_refused_and_write_nothing(name: str):
     change, words = BAD[name]
-    given = {"a": ones(M, K), "b": ones(K, N), "out": ones(M, N)} | change()
+    given: dict[str, Any] = {"a": ones(M, K), "b": ones(K, N), "out": ones(M, N)} | change()
     out = given["out"]
     before = out.copy()
     with pytest.raises(LaunchError, match=words):
@@ -74,7 +74,7 @@ def test_out_may_not_share_memory(name: str):
     start = memory[: M * M].reshape(M, M)
     later = memory[M : M * M + M].reshape(M, M)
     apart = memory[3 * M * M : 4 * M * M].reshape(M, M)
-    given = {"a": apart, "b": apart, "out": later}
+    given: dict[str, Any] = {"a": apart, "b": apart, "out": later}
     given |= {"c": start} if name == "part of c" else {name: start}
     with pytest.raises(LaunchError, match="overlaps"):
         kernel("stream-k")(**given, beta=float("c" in given))

@@ -75,7 +75,7 @@ def test_the_instruction_follows_the_options():
     ("options", "words"),
     [({"vector_bits": 96}, "power of two"), ({"vector_bits": 16}, "32"), ({"registers": 4}, "few")],
 )
-def test_options_that_make_no_sense_are_refused(options: dict[str, int], words: str):
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any], words: str):
     with pytest.raises(PassError, match=words):
         lowered(**options)
 

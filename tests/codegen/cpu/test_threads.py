@@ -102,5 +102,9 @@ def test_the_number_of_threads(monkeypatch: pytest.MonkeyPatch):
 def test_every_thread_works_at_the_same_time():
     """Each waits for all others: one that is not started would hang the test."""
     together = threading.Barrier(4, timeout=30)
-    run_on_threads(lambda _: together.wait(), 4)
+
+    def work(thread: int) -> None:
+        together.wait()
+
+    run_on_threads(work, 4)
     assert not together.broken

@@ -66,8 +66,9 @@ class Lowered:
 
     def load(self, tensor: str) -> Node:
         """The ldmatrix of a tensor."""
-        found = (n for n in self.nodes if isinstance(n.op, LoadFragment))
-        return next(n for n in found if n.op.fragment == tensor)
+        return next(
+            n for n in self.nodes if isinstance(n.op, LoadFragment) and n.op.fragment == tensor
+        )
 
     def function(
         self, node: Node, *wanted: str | Basic, names: tuple[str, ...]

@@ -208,6 +208,7 @@ def test_a_lowering_is_used_or_refused(fake_driver: FakeDriver):
     # What the copy engine cannot take is served by other code.
     made(matrix(256, 127, 1 << 24), matrix(127, 512, 2 << 24), out=matrix(256, 512, 3 << 24))
     assert "cp.async.bulk" not in fake_driver.loaded[1]
+    lowering: Any
     for target, lowering, words in (
         ("sm_80", LowerToHopper("sm_80"), "wgmma is there on sm_90a only"),
         ("sm_80", LowerToHopper(), "refuses: it is for sm_90a"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -78,7 +80,7 @@ def test_a_lowered_graph():
 
 
 @pytest.mark.parametrize("vectors", [{"vector_a": 16}, {"vector_b": 3}, {"vector_d": 4}])
-def test_vector_widths(vectors: dict[str, int]):
+def test_vector_widths(vectors: dict[str, Any]):
     ((name, width),) = vectors.items()
     with pytest.raises(PassError, match=f"{name}={width} must be a power of two, at most"):
         LowerToTensorCores(**vectors)(scheduled())

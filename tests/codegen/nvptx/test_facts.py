@@ -52,7 +52,9 @@ def test_facts_are_read_back_as_they_were(schedule: Pass):
         expected += Magic.numbers(int(evaluate(magic.divisor, values)))
     assert again(facts).integers(values) == expected
     assert len(expected) == len(arguments.integer_types())
-    assert again(facts).workgroups(values) == evaluate(made.graph.workgroup.size, values)
+    grid = made.graph.workgroup.size
+    assert grid is not None
+    assert again(facts).workgroups(values) == evaluate(grid, values)
 
 
 def test_fixed_sizes_and_types():

@@ -11,6 +11,7 @@ from functools import cache
 
 import pytest
 
+from coordgraph.control.lowered import LoadFragment
 from coordgraph.integers import index_symbol
 from tests.codegen.nvptx.lowering import Lowered
 
@@ -111,6 +112,7 @@ def test_operands_arrive_where_mma_wants_them(tile: tuple[int, int, int], layout
     address = this.function(
         node, f"{tensor}.shared", names=("workitem", "k_tile", "fragment.k", fragment)
     )
+    assert isinstance(node.op, LoadFragment)
     trans = node.op.form.endswith(".trans")
     assert trans == (layout["AB".index(tensor)] == ("t" if tensor == "A" else "n"))
     seen: set[Place] = set()

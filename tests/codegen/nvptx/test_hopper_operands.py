@@ -273,7 +273,7 @@ def test_a_stage_waits_for_all_bytes_and_all_readers(configuration: Configuratio
         op = node.op
         assert isinstance(op, ArriveBarrier)
         assert branch.condition is not None
-        holds = [this.values(branch.condition, {"workitem": w}) for w in workitems]
+        holds = [this.values(branch.condition, {"workitem": np.asarray(w)}) for w in workitems]
         arriving = workitems[np.array(holds, bool)]
         came = np.zeros(this.ranks, int)
         for rank in range(this.ranks):

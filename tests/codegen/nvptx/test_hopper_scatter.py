@@ -267,8 +267,9 @@ def no_barrier_after(kind: type[Operation]) -> Rewrite:
 
 def not_the_first(op: Operation) -> Operation:
     """The first piece is not waited for."""
-    first = isinstance(op, For) and op.dim == "partial.first"
-    return replace(op, start=op.start + 1) if first else op
+    if not isinstance(op, For) or op.dim != "partial.first":
+        return op
+    return replace(op, start=op.start + 1)
 
 
 def other_shares(op: Operation) -> Operation:

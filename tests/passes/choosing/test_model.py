@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,7 @@ def test_small_tiles_are_counted_as_the_lowering_divides_them():
     assert (1, 2) in teams  # one that would multiply alone, if it were not for the large tile
 
 
-def price(plan: str, m: int, n: int, k: int, **problem: bool) -> dict[str, float]:
+def price(plan: str, m: int, n: int, k: int, **problem: Any) -> dict[str, float]:
     return cost(row(Gemm("bf16", m=m, n=n, k=k, **problem), Plan.parse(plan)), H200).row(0)
 
 

@@ -55,13 +55,15 @@ class PhiInstr(Value):
 class CallInstr(Value):
     attributes: Attributes
 
-class Block(Value): ...
+class Block(Value):
+    instructions: list[Value]
 
 class GlobalVariable(Value):
     align: int | None
     def __init__(self, module: Module, typ: Type, name: str, addrspace: int = 0) -> None: ...
 
 class Function(Value):
+    entry_basic_block: Block
     args: tuple[Argument, ...]
     attributes: Attributes
     calling_convention: str

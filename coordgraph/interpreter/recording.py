@@ -1,0 +1,181 @@
+"""`trace`: what every workgroup of a scheduled graph does, without numbers.
+
+Control flow never depends on data, so each workgroup is walked on its own and waits are not waited
+for. An accumulation loop is recorded as one range of k tiles: see `Loop.accumulation` for how it is
+recognised. A loop that is not, or that reaches into padding, is walked one iteration at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from coordgraph.control.operations import (
+    AwaitPartial,
+    Epilogue,
+    InitAccumulator,
+    MultiplyAccumulate,
+    ReceivePartial,
+    SendPartial,
+    StoreTile,
+)
+from coordgraph.errors import EvaluationError
+from coordgraph.integers import evaluate
+from coordgraph.interpreter.events import Event
+from coordgraph.interpreter.formulas import Environment
+from coordgraph.interpreter.program import Loop, Program, Work, program, walk
+from coordgraph.interpreter.tracing import (
+    Finish,
+    OutputTile,
+    Receive,
+    Segment,
+    Send,
+    Span,
+    Store,
+    Trace,
+    TraceEvent,
+)
+from coordgraph.kernel import KernelGraph
+from coordgraph.tensors import Role
+
+__all__ = ["record", "trace"]
+
+
+def trace(
+    graph: KernelGraph,
+    parameters: Mapping[str, int] | None = None,
+    tables: Mapping[str, Sequence[int]] | None = None,
+) -> Trace:
+    """Record what every workgroup would do.
+
+    Args:
+        graph: at the level "scheduled".
+        parameters: a value for every launch argument (`read_c` may be left out, and the strides
+            of a batch).
+        tables: entries of the tables that the graph reads, as `offsets`.
+
+    Raises:
+        VerifyError: no schedule has tied the graph to workgroups.
+        LaunchError: a parameter or a table is missing or out of bounds.
+    """
+    given = dict(parameters or {})
+    for p in graph.parameters.given:
+        if p.minimum == 0:  # decides nothing about the work
+            given.setdefault(p.name, 0)
+    code = program(graph)
+    return record(code, graph.parameters.launch(given, tables or {}))
+
+
+def record(code: Program, values: Mapping[str, Any]) -> Trace:
+    """The trace of a program, given every parameter's value and every table's entries."""
+    env = code.environment(values)
+    (count,), tiles = code.grid(env), code.tiles(env)
+    workgroups: list[tuple[TraceEvent, ...]] = []
+    for workgroup in range(count):
+        recorder = _Recorder(workgroup, tiles[-1])
+        for _ in walk(code.steps, code.environment(values, workgroup), recorder):
+            pass
+        recorder.flush()
+        workgroups.append(tuple(recorder.events))
+    flags = [t for t in code.graph.tensors if t.role is Role.FLAGS]
+    slots = sum(int(evaluate(t.elements, dict(values))) for t in flags)
+    return Trace(tuple(workgroups), tiles, slots)
+
+
+class _Recorder:
+    """The worker that writes down."""
+
+    def __init__(self, workgroup: int, depth: int) -> None:
+        self.workgroup, self.depth = workgroup, depth
+        self.events: list[TraceEvent] = []
+        # What accumulators hold since they were zero or sent, padding apart: a tile, ranges of k.
+        self.sums: dict[tuple[str, bool], tuple[OutputTile, Span, list[tuple[int, int]]]] = {}
+        self.tile: OutputTile = (-1, -1)
+
+    def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
+        """Record a whole accumulation loop as one range."""
+        accumulated = loop.accumulation
+        if accumulated is None or stop <= start:
+            return False
+        env[loop.index] = stop - 1
+        last = accumulated.iteration(env)
+        env[loop.index] = start
+        first = accumulated.iteration(env)
+        if bool(first[-1]) != bool(last[-1]) or not (first[-1] or stop - start == 1):
+            return False
+        self._add(accumulated, first, stop - start)
+        return True
+
+    def work(self, work: Work, env: Environment) -> Iterator[Event]:
+        """Record one operation."""
+        match op := work.node.op:
+            case MultiplyAccumulate():
+                self._add(work, work.iteration(env), 1)
+            case InitAccumulator():
+                self.flush(op.accumulator)
+            case SendPartial() | ReceivePartial():
+                self.flush(op.accumulator)
+                (slot,), (raised,) = work.slot(env), work.raised(env)
+                if isinstance(op, ReceivePartial):
+                    self.events.append(Receive(self.workgroup, slot, self.tile, raised - 1))
+                elif op.turn:
+                    self.events.append(Send(self.workgroup, slot, self.tile, raised - 1))
+                else:
+                    self.events.append(Send(self.workgroup, slot, self.tile, readers=raised))
+            case AwaitPartial():
+                (slot,) = work.slot(env)
+                self.events.append(Receive(self.workgroup, slot, work.output(env)))
+            case Epilogue() | StoreTile():
+                self.flush(op.accumulator)
+                *tile, exists = work.tile(env)
+                kind = Finish if isinstance(op, Epilogue) else Store
+                if exists:
+                    at = (self.workgroup, _first(tile, work.span), *work.share(env))
+                    self.events.append(kind(*at, span=work.span))
+            case _:
+                pass
+        yield from ()
+
+    def flush(self, accumulator: str | None = None) -> None:
+        """Write down what accumulators hold, as segments."""
+        for name, padding in list(self.sums):
+            if accumulator in (None, name):
+                tile, span, ranges = self.sums.pop((name, padding))
+                for first, end in _merged(ranges):
+                    at = (self.workgroup, tile, first, end - first, self.depth)
+                    self.events.append(Segment(*at, padding, span))
+
+    def _add(self, work: Work, at: tuple[int, ...], count: int) -> None:
+        assert isinstance(work.node.op, MultiplyAccumulate)
+        *both, exists = at
+        (*batch, m, k), (*batch_of_b, k_of_b, n) = both[: len(both) // 2], both[len(both) // 2 :]
+        if (*batch, k) != (*batch_of_b, k_of_b):
+            of_a, of_b = (", ".join(map(str, x)) for x in ((*batch, k), (*batch_of_b, k_of_b)))
+            raise EvaluationError(
+                f"workgroup {self.workgroup} multiplies k tile {of_a} of A and {of_b} of B"
+            )
+        self.tile = _first((*batch, m, n), work.span)
+        key = (work.node.op.accumulator, not exists)
+        tile, _, ranges = self.sums.setdefault(key, (self.tile, work.span, []))
+        if exists and tile != self.tile:
+            raise EvaluationError(
+                f"workgroup {self.workgroup} adds to tile {self.tile} what belongs to {tile}"
+            )
+        ranges.append((k, k + count))
+
+
+def _first(tile: Sequence[int], span: Span) -> OutputTile:
+    """The first tile of a span, given the number of spans before it."""
+    *batch, m, n = tile
+    return (*batch, m * span[0], n * span[1])
+
+
+def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Neighbouring ranges put together; what is there twice stays twice."""
+    merged: list[tuple[int, int]] = []
+    for first, end in sorted(ranges):
+        if merged and merged[-1][1] == first:
+            merged[-1] = (merged[-1][0], end)
+        else:
+            merged.append((first, end))
+    return merged

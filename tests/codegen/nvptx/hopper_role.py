@@ -1,0 +1,351 @@
+"""One warpgroup's walk of a lowered Hopper kernel, and what each operation does on the machine.
+
+A warpgroup is played by its first workitems; a walk yields what it waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from sympy import Symbol, sympify
+
+from coordgraph.control import asynchronous as ops
+from coordgraph.control import lowered as elements
+from coordgraph.control.operations import Assign, For, If, Inside, Locate, Operation, SetCoordinate
+from coordgraph.control.resolve import Node
+from coordgraph.coordinates.dimensions import Shared
+from coordgraph.integers import compile_function, index_symbol, symbols_of
+from tests.codegen.nvptx.hopper_memory import (
+    Barrier,
+    Box,
+    Place,
+    Run,
+    Stage,
+    Warpgroup,
+    Workgroup,
+)
+from tests.codegen.nvptx.hopper_slots import Slots
+
+if TYPE_CHECKING:
+    from tests.codegen.nvptx.hopper_machine import Hopper
+
+__all__ = ["ORDER", "WARPGROUP", "Agent", "Ready", "Role"]
+
+WARPGROUP, WARPS = 128, 4
+PLAYED = 32
+"""Workitems of a warpgroup that are played: those that do something for all."""
+ORDER = "barrier.order"
+EACH = (ops.CopyBox, ops.Advance, ops.StoreBox)
+"""What loops that are written out do once for every part."""
+BATCH, SHARE = "partial.batch", index_symbol("fixup.share")
+Ready = Callable[[], bool]
+Agent = Iterator[Ready]
+
+
+@cache
+def _compiled(expr: Any) -> tuple[Callable[..., tuple[int, ...]], tuple[Symbol, ...]]:
+    """An expression as a function of these symbols: most are needed many times."""
+    symbols = tuple(symbols_of(sympify(expr)))
+    return compile_function([expr], symbols), symbols
+
+
+class Role:
+    """One warpgroup's walk of the control graph."""
+
+    def __init__(self, machine: Hopper, number: int, rank: int, warpgroup: int) -> None:
+        self.machine, self.number, self.rank, self.warpgroup = machine, number, rank, warpgroup
+        self.env: dict[Symbol, int] = {
+            **machine.parameters,
+            index_symbol(machine.graph.workgroup.id): number,
+            index_symbol("cluster.rank"): rank,
+            index_symbol("workitem"): WARPGROUP * warpgroup,
+            index_symbol("warp.number"): WARPS * warpgroup,
+        }
+        self.own.warpgroups[warpgroup] = self.state = Warpgroup()
+        self.slots = Slots()
+
+    @property
+    def own(self) -> Workgroup:
+        return self.machine.memory[self.number][self.rank]
+
+    def value(self, expr: Any) -> int:
+        function, symbols = _compiled(expr)
+        return int(function(*map(self.env.get, symbols))[0])
+
+    def place(self, node: Node, dim: str) -> int:
+        return self.value(node.place(dim).values[0])
+
+    @contextmanager
+    def binding(self, symbol: Symbol, value: int) -> Generator[None, None, None]:
+        before = self.env.get(symbol)
+        self.env[symbol] = value
+        yield
+        if before is not None:
+            self.env[symbol] = before
+
+    def run(self, nodes: tuple[Node, ...]) -> Agent:
+        for node in nodes:
+            yield from self._run(node)
+
+    def _run(self, node: Node) -> Agent:
+        symbol = self.machine.graph.coordinates.symbol
+        match node.op:
+            case For():
+                yield from self._for(node, node.op)
+            case If() | Inside():
+                yield from self._if(node)
+            case Assign() as op:
+                self.env[op.symbol] = self.value(node.value)
+            case SetCoordinate(dim=dim) if node.value is not None:
+                with self.binding(symbol(dim), self.value(node.value)):
+                    yield from self.run(node.body)
+            case ops.Counter(dim=dim):
+                with self.binding(symbol(dim), 0):
+                    yield from self.run(node.body)
+            case ops.Advance(dim=dim, by=by):
+                self.env[symbol(dim)] += self.value(node.scope.resolve(by))
+            case _:
+                handler = getattr(self, f"do_{node.op.kind}", None)
+                if handler is not None:
+                    yield from handler(node, node.op) or ()
+                elif node.body:
+                    yield from self.run(node.body)
+
+    def do_Locate(self, node: Node, op: Locate) -> Agent:
+        for dim, value in zip(op.dims, node.values, strict=True):
+            self.env[self.machine.graph.coordinates.symbol(dim)] = self.value(value)
+        yield from self.run(node.body)
+
+    def _for(self, node: Node, op: For) -> Agent:
+        loop = node.loop
+        assert loop is not None
+        index, stop = self.value(loop.start), self.value(loop.stop)
+        each = op.dim.startswith(BATCH) or any(isinstance(n.op, EACH) for n in node.walk())
+        while index < stop:
+            with self.binding(loop.symbol, index):
+                yield from self.run(node.body)
+                index += self.value(loop.step)
+            if op.unroll and not each:
+                return  # the first of a product's parts stands for all
+
+    def _if(self, node: Node) -> Agent:
+        condition, workitem = node.condition, index_symbol("workitem")
+        assert condition is not None
+        if workitem not in condition.free_symbols:
+            yield from self.run(node.body if self.value(condition) else node.orelse)
+            return
+        assert not node.orelse
+        for thread in range(PLAYED):
+            with self.binding(workitem, WARPGROUP * self.warpgroup + thread):
+                if self.value(condition):
+                    yield from self.run(node.body)
+
+    # Barriers
+
+    def _barrier(self, node: Node, name: str, rank: int | None = None) -> Barrier:
+        memory = self.machine.memory[self.number][self.rank if rank is None else rank]
+        return memory.barriers[name, self.place(node, name)]
+
+    def do_InitBarrier(self, node: Node, op: ops.InitBarrier) -> None:
+        self.own.begin_barrier(op.barrier, self.place(node, op.barrier), op.arrivals)
+
+    def do_WaitBarrier(self, node: Node, op: ops.WaitBarrier) -> Agent:
+        barrier, parity = self._barrier(node, op.barrier), self.place(node, op.phase)
+        wanted = parity ^ 1 if op.before else parity
+        yield lambda: barrier.ended(wanted)
+
+    def do_ExpectBytes(self, node: Node, op: ops.ExpectBytes) -> Agent:
+        self.own.count("producer", self.step)
+        for symbol in op.bytes.free_symbols:
+            if not self.env[symbol]:  # type: ignore[index]
+                tensor = str(symbol).removesuffix(".boxes.inside")[-1]
+                self.own.outside.add((f"{tensor}.shared", self.step))
+        self._barrier(node, op.barrier).change(
+            arrive=1, bytes=self.value(node.scope.resolve(op.bytes))
+        )
+        yield lambda: True
+
+    def do_ArriveBarrier(self, node: Node, op: ops.ArriveBarrier) -> Agent:
+        self.state.give_back()
+        rank = None if op.rank is None else self.value(node.scope.resolve(op.rank))
+        self._barrier(node, op.barrier, rank).change(arrive=1)
+        if op.barrier == ORDER:
+            self.own.leave(self.warpgroup)
+        yield lambda: True
+
+    def do_Barrier(self, node: Node, op: elements.Barrier) -> Agent:
+        if op.workitems:
+            named, number = self.own.named, self.value(node.scope.resolve(op.identifier))
+            everybody = max(1, op.workitems // WARPGROUP)  # one warp of the producer
+            named[number] += 1
+            round = -(-named[number] // everybody)
+            met = self.own.met.setdefault(number, set())
+            met |= self.state.taken
+            yield lambda: named[number] >= round * everybody
+            self.state.acquired |= met
+
+    @property
+    def step(self) -> int:
+        """Of the ring."""
+        return self.env[index_symbol("ring.step")]
+
+    # Copies and multiplications
+
+    def do_CopyBox(self, node: Node, op: ops.CopyBox) -> Agent:
+        first, second = (self.place(node, f"{op.tensor}.{axis}") for axis in (0, 1))
+        across = second if op.tensor == "B" else first
+        assert across < self._extent(op.tensor), "a box outside is asked for"
+        stage, offset = self._stage(node, op.destination)
+        for rank in self.machine.sharing(self.rank, op.receivers):
+            memory = self.machine.memory[self.number][rank]
+            memory.copy_box(stage, offset, Box((first, second), self.step))
+            barrier = memory.barriers[op.barrier, self.place(node, op.barrier)]
+            barrier.change(bytes=-2 * op.box[0] * op.box[1])
+        yield lambda: True
+
+    def _extent(self, tensor: str) -> int:
+        """Rows of A, or columns of B."""
+        return self.value(self.machine.graph.coordinates[f"{tensor}.{'AB'.index(tensor)}"].size)
+
+    def do_CopyRun(self, node: Node, op: ops.CopyRun) -> Agent:
+        stage = self._home(node, op.destination)
+        first = self.value(node.scope.resolve(index_symbol("fixup.step"))) == 0
+        self.own.copy_run(stage, Run((self.place(node, op.source), int(first)), self.step))
+        self._barrier(node, op.barrier).change(bytes=-4 * op.count)
+        yield lambda: True
+
+    def _home(self, node: Node, dim: str) -> Stage:
+        """The stage that a run of partials lies in."""
+        shared = self.machine.graph.coordinates[dim]
+        assert isinstance(shared, Shared)
+        return shared.within, self.place(node, "stage")
+
+    def _stage(self, node: Node, dim: str) -> tuple[Stage, int]:
+        """The stage of a place in shared memory, and the place in the stage."""
+        coordinates = self.machine.graph.coordinates
+        shared = coordinates[dim]
+        assert isinstance(shared, Shared)
+        home = shared.within or dim
+        whole, stages = (coordinates[d].fixed_size for d in (home, "stage"))
+        number, offset = divmod(self.place(node, dim), whole // stages)
+        return (home, number), offset
+
+    def do_FenceShared(self, node: Node, op: ops.FenceShared) -> None:
+        self.state.unfenced = False
+
+    def do_MultiplyShared(self, node: Node, op: ops.MultiplyShared) -> None:
+        if self.value(node.scope.resolve_condition(op.fresh)):
+            self.state.sum = ()
+            self.own.enter(self.warpgroup, alone=self.machine.turns)
+        self.own.count(f"consumer {self.warpgroup}", self.step)
+        first: dict[str, Place] = {}
+        for dim in (op.a, op.b):
+            stage, _ = self._stage(node, dim)
+            first[stage[0][0]] = self.own.multiply(stage, self.step, self.warpgroup)
+        self.state.sum += ((first["A"], first["B"]),)
+
+    def do_CommitMultiplies(self, node: Node, op: Operation) -> None:
+        self.state.commit()
+
+    def do_WaitMultiplies(self, node: Node, op: ops.WaitMultiplies) -> None:
+        self.state.wait(op.pending)
+
+    # Partials and D
+
+    def do_WaitFlag(self, node: Node, op: elements.WaitFlag) -> Agent:
+        flags, flag = self.machine.flags, self.place(node, op.flag)
+        raised = self._raised(node, op.turn)
+        yield lambda: flags[flag] == raised
+
+    def do_ClearFlag(self, node: Node, op: elements.ClearFlag) -> None:
+        self.machine.flags[self.place(node, op.flag)] = 0
+
+    def do_SignalFlag(self, node: Node, op: elements.SignalFlag) -> Agent:
+        readers = self.value(node.scope.resolve(op.readers))
+        up = self._raised(node, op.turn) if op.turn else readers
+        self.machine.raise_flag(self.place(node, op.flag), up)
+        yield lambda: True
+
+    def do_TakeFlag(self, node: Node, op: elements.TakeFlag) -> Agent:
+        flags, flag = self.machine.flags, self.place(node, op.flag)
+        yield lambda: flags[flag] > 0
+        flags[flag] -= 1
+        self.state.taken.add(flag)
+        yield lambda: True
+
+    def _raised(self, node: Node, turn: str) -> int:
+        """What a flag is when it is up."""
+        return 1 + (self.place(node, turn) if turn else 0)
+
+    def do_AccumulateFragment(self, node: Node, op: elements.AccumulateFragment) -> None:
+        if op.source == "partials":
+            self._add_share(node)
+        if op.source != "fixup.shared":
+            return
+        self.own.count(f"consumer {self.warpgroup}", self.step)
+        first, begins = self.own.add_run(self._home(node, op.source), self.warpgroup)
+        if begins:  # stands for the rest
+            own = 0 if self.machine.turns else self.warpgroup
+            self.state.sum += self.machine.take_partials(first + 4 * WARPGROUP * own)
+
+    def _add_share(self, node: Node) -> None:
+        """Add what one access brings of a piece; the first access of it stands for all."""
+        flag, share = self.place(node, "flags"), self.env[SHARE]
+        with self.binding(SHARE, 0):
+            first = self.place(node, "partials")
+        self.state.read_share(flag, first, share)
+        self.state.sum += self.machine.read_partials(first)
+
+    def do_ZeroFragment(self, node: Node, op: elements.ZeroFragment) -> None:
+        self.state.sum = ()
+
+    def do_StoreFragment(self, node: Node, op: elements.StoreFragment) -> None:
+        if op.destination == "partials":
+            self.machine.write_partials(self.place(node, "partials"), self.state.sum)
+        elif op.destination == "D":
+            self._store(node, op.fragment)
+        elif op.destination.endswith("D.shared"):
+            self.slots.fill(self.place(node, op.destination))
+
+    def do_WaitStores(self, node: Node, op: ops.WaitStores) -> None:
+        self.slots.wait(op.pending)
+
+    def do_CommitStores(self, node: Node, op: ops.CommitStores) -> None:
+        self.slots.commit()
+
+    def do_StoreBox(self, node: Node, op: ops.StoreBox) -> None:
+        self.slots.take(self.place(node, op.source), later=True)
+        row, end = self.place(node, "D.0"), self._end()
+        assert end is None or row + op.box[1] <= end, "the copy engine writes to the next group"
+        self._box(node, op.source, "engine")
+
+    def do_CopyElements(self, node: Node, op: elements.CopyElements) -> None:
+        self.slots.take(self.place(node, op.source), later=False)
+        row, end = self.place(node, "D.0"), self._end()
+        rows = self.machine.graph.coordinates["store.copy.row"].fixed_size
+        assert end is not None
+        assert row + rows > end, "the copy engine could have stored this"
+        if row < end:
+            self._box(node, op.source, "rows")
+
+    def _end(self) -> int | None:
+        """Where the group of the tile at hand ends, if there are groups."""
+        offsets = self.machine.offsets
+        return None if offsets is None else offsets[self.env[index_symbol("group")] + 1]
+
+    def _box(self, node: Node, source: str, who: str) -> None:
+        """A box of D; the first one of a tile stands for all where sums are looked at."""
+        place, tile = (self.place(node, "D.0"), self.place(node, "D.1")), source[: -len("D.shared")]
+        assert place not in self.machine.boxes, "a box is stored twice"
+        self.machine.boxes[place] = who
+        if all(self.env[index_symbol(f"{tile}store.{dim}")] == 0 for dim in ("m", "box")):
+            self._store(node, tile.removesuffix(".") or "acc")
+
+    def _store(self, node: Node, accumulator: str) -> None:
+        place = self.place(node, "D.0"), self.place(node, "D.1")
+        here = self.number, self.rank, self.warpgroup
+        share = SHARE.name in node.scope.known
+        self.machine.store(place, self.state.product(), accumulator, here, share=share)
