@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-import numpy as np
 from sympy import Integer
 
 from coordgraph import KernelGraph, LaunchError, VerifyError
 from coordgraph.gemm import OFFSETS, stride_of
 from coordgraph.integers import evaluate
+from coordgraph.interpreter.arguments import host_array
 from coordgraph.tensors import Role, Tensor, dtype
 
 __all__ = ["TensorView", "check_call", "number", "numpy_view", "numpy_views", "problem_parameters"]
@@ -75,13 +75,10 @@ def numpy_view(array: Any, what: str) -> TensorView:
     """Address, shape, strides and type of a numpy array.
 
     Raises:
-        LaunchError: it is no numpy array, or its type or layout is none that kernels know.
+        LaunchError: it is no numpy array or a masked one, or its type or layout is none that
+            kernels know.
     """
-    if not isinstance(array, np.ndarray):
-        raise LaunchError(
-            f"{what} is a {type(array).__name__}, this target takes numpy arrays; convert it with "
-            "numpy.asarray"
-        )
+    array = host_array(array, what)
     try:
         kind = dtype(array.dtype.name).name
     except VerifyError as error:

@@ -47,8 +47,9 @@ class Scheduled:
             from codegen import compile
 
             return compile(self.graph, target)
-        from codegen.situation import compile_plan, unaligned
+        from codegen.situation import check_grid, compile_plan, unaligned
 
+        check_grid(self.plan, self.graph)
         p = self.problem
         sized = None not in (p.m, p.n, p.k)
         return compile_plan(
