@@ -69,8 +69,9 @@ from tests.support.sampling import covering
 def test_options_that_make_no_sense_are_refused(step: Pass, why: str):
     graph = Gemm("f32").graph()
     assert why in (step.why_not(graph) or "")
-    with pytest.raises(PassError, match="refuses"):
+    with pytest.raises(PassError, match="refuses") as caught:
         step(graph)
+    assert step.refusal(graph) == str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -89,9 +90,11 @@ def test_options_that_make_no_sense_are_refused(step: Pass, why: str):
 def test_options_of_the_wrong_type_are_refused(
     kind: type[Pass], option: str, value: object, wanted: str
 ):
+    step, graph = kind(**{option: value}), Gemm("f32").graph()
     with pytest.raises(PassError) as caught:
-        kind(**{option: value})(Gemm("f32").graph())
+        step(graph)
     assert str(caught.value) == f"{kind.name} refuses: {option} = {value!r} should be {wanted}"
+    assert step.refusal(graph) == str(caught.value)
 
 
 def test_two_shapes_of_tiles_refuse_groups():
@@ -107,8 +110,11 @@ def test_odd_tiles_have_no_halves():
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_scheduled_graph_is_not_scheduled_again(name: str):
-    with pytest.raises(PassError, match="tied this graph to workgroups already"):
-        SCHEDULES[name](symbolic(name))
+    step, problem, graph = SCHEDULES[name], Gemm("f32").graph(), symbolic(name)
+    with pytest.raises(PassError, match="tied this graph to workgroups already") as caught:
+        step(graph)
+    assert step.refusal(graph) == str(caught.value)
+    assert step.refusal(problem) is None
 
 
 def test_nothing_to_swap_after_a_swap():
