@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from types import NoneType
 from typing import Any, Protocol
 
-from coordgraph import CoordGraphError, KernelGraph, ParseError, PassError
+from coordgraph import CoordGraphError, KernelGraph, ParseError, PassError, given
 from passes.base import PASSES, Pass, option_types
 
 __all__ = ["Dump", "Instrument", "Pipeline", "Timing"]
@@ -95,8 +95,9 @@ class Pipeline:
 
         Raises:
             ParseError: with line and column, for a malformed text, an unknown pass or option.
+            PassError: `text` is no string.
         """
-        return cls(_Reader(text).passes(), instruments)
+        return cls(_Reader(given.text(text, "a pipeline", PassError)).passes(), instruments)
 
 
 _TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z0-9_.+-]+)|(?P<mark>[{}=,]))")

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from sympy import And, Expr, sympify
+from sympy import And, Expr
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges import Edge
 from coordgraph.coordinates.rules import simplify_condition
-from coordgraph.errors import AmbiguousPath, NoPath, VerifyError
+from coordgraph.errors import AmbiguousPath, EvaluationError, NoPath
+from coordgraph.given import integer
 from coordgraph.integers import Ranges, simplify, symbols_of
 
 if TYPE_CHECKING:
@@ -61,16 +62,17 @@ def solve(
     guards: list[Boolean] = []
     for edge in path:
         sizes = graph.sizes(edge)
-        if direction is Direction.REVERSE:
-            below = [values.get(name) for name in edge.downstream]
-            result = [simplify(e, ranges) for e in edge.reverse(below, sizes, ranges)]
-            guards += edge.guard(result, below, sizes)
-            targets_of = edge.upstream
-        else:
-            above = [values[name] for name in edge.upstream]
-            result = [simplify(e, ranges) for e in edge.forward(above, sizes, ranges)]
-            targets_of = edge.downstream
-        for name, value in zip(targets_of, result, strict=True):
+        try:
+            if direction is Direction.REVERSE:
+                below = [values.get(name) for name in edge.downstream]
+                result = [simplify(e, ranges) for e in edge.reverse(below, sizes, ranges)]
+                guards += edge.guard(result, below, sizes)
+            else:
+                above = [values[name] for name in edge.upstream]
+                result = [simplify(e, ranges) for e in edge.forward(above, sizes, ranges)]
+        except ZeroDivisionError as error:
+            raise EvaluationError(f"{edge}: a size of 0 leaves no index ({error})") from error
+        for name, value in zip(_sides(edge, direction)[1], result, strict=True):
             values.setdefault(name, value)
     guard = And(*(simplify_condition(g, ranges) for g in dict.fromkeys(guards)))
     return Solution(tuple(values[name] for name in targets), guard, tuple(path))
@@ -104,12 +106,7 @@ def _value(graph: CoordinateGraph, name: DimensionLike, value: Any) -> Expr:
     """What a known dimension is given as: None keeps its symbol."""
     if value is None:
         return graph[name].symbol
-    found = None if isinstance(value, str | bool) else sympify(value)
-    if not isinstance(found, Expr) or found.is_integer is False:
-        raise VerifyError(
-            f"'{graph[name].id}' is given as {value!r}; an index is a whole number or an expression"
-        )
-    return found
+    return integer(value, f"the index '{graph[name].id}'")
 
 
 def _default_ranges(graph: CoordinateGraph, start: Mapping[str, Expr]) -> Ranges:

@@ -148,7 +148,7 @@ def _read_stride(tensor: Tensor, array: Array | None, given: dict[str, int]) -> 
     stride = tensor.strides[0] if tensor.strides else None
     if not isinstance(stride, Symbol) or stride.name in given:
         return
-    if array is not None and _rows_follow(array):
+    if array is not None and array.size and _rows_follow(array):
         given[stride.name] = array.strides[0] // array.itemsize
     else:
         given[stride.name] = prod(int(evaluate(extent, given)) for extent in tensor.shape[1:])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 
 from coordgraph import Gemm, PassError
@@ -115,6 +118,17 @@ def test_a_scheduled_graph_is_not_scheduled_again(name: str):
         step(graph)
     assert step.refusal(graph) == str(caught.value)
     assert step.refusal(problem) is None
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_graphs_can_be_copied(name: str):
+    """By value, and to other processes, also once proofs about their sizes are remembered."""
+    graph = symbolic(name)
+    graph.verify()
+    for other in (copy.deepcopy(graph), pickle.loads(pickle.dumps(graph))):
+        assert other is not graph
+        assert other == graph
+        assert other.verify().pseudocode() == graph.pseudocode()
 
 
 def test_nothing_to_swap_after_a_swap():

@@ -118,4 +118,9 @@ def _ids(side: Any) -> tuple[str, ...]:
     """Accept an id, a dimension, or a sequence of either."""
     if isinstance(side, str) or hasattr(side, "id"):
         side = (side,)
-    return tuple(item if isinstance(item, str) else item.id for item in side)
+    try:
+        return tuple(item if isinstance(item, str) else item.id for item in side)
+    except (TypeError, AttributeError):
+        raise VerifyError(
+            f"the operands {side!r} of an edge are neither ids nor dimensions"
+        ) from None
