@@ -15,7 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sympy import Expr
-from sympy.logic.boolalg import Boolean
+from sympy.logic.boolalg import Boolean, true
 
 from coordgraph.errors import VerifyError
 from coordgraph.integers import Ranges
@@ -109,6 +109,13 @@ class Edge(ABC):
     def reverse_needs(self, known: dict[str, Expr]) -> tuple[str, ...]:
         """The downstream dimensions that `reverse` reads, given what is known so far."""
         return self.downstream
+
+    def reads_when(self, downstream: Sequence[Expr | None]) -> tuple[Boolean, ...]:
+        """The condition under which the reversed indices depend on each downstream operand.
+
+        Where it does not hold, that operand may have any value, and what guards it says nothing.
+        """
+        return (true,) * len(self.downstream)
 
     def __str__(self) -> str:
         return f"{self.kind}({', '.join(self.upstream)} -> {', '.join(self.downstream)})"
