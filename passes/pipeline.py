@@ -100,6 +100,14 @@ class Pipeline:
         return cls(_Reader(given.text(text, "a pipeline", PassError)).passes(), instruments)
 
 
+def _known_passes() -> str:
+    """All by name; those that no graph of a problem is right for apart."""
+    first = [name for name, kind in PASSES.items() if set(kind.requires) <= {"problem"}]
+    found = f"there are {', '.join(first)}"
+    later = ", ".join(name for name in PASSES if name not in first)
+    return f"{found}, and for graphs that are scheduled {later}" if later else found
+
+
 _TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z0-9_.+-]+)|(?P<mark>[{}=,]))")
 _FLOAT = re.compile(r"[+-]?(?:inf|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
 
@@ -127,7 +135,7 @@ class _Reader:
         kind = PASSES.get(name)
         if kind is None:
             close = get_close_matches(name, PASSES, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(PASSES)}"
+            hint = f"did you mean '{close[0]}'?" if close else _known_passes()
             raise self._error(f"unknown pass '{name}'; {hint}")
         options: dict[str, Any] = {}
         if self._peek() == "{":

@@ -120,6 +120,12 @@ def test_a_scheduled_graph_is_not_scheduled_again(name: str):
     assert step.refusal(problem) is None
 
 
+def test_sizes_that_no_index_holds_are_refused():
+    graph = Gemm("f32", m=2**31 - 4096, n=2**31 - 4096, k=64).graph()
+    with pytest.raises(PassError, match=r"the sizes make an index of up to \d+, over 2147483647"):
+        StreamK(workgroups=4)(graph)
+
+
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_graphs_can_be_copied(name: str):
     """By value, and to other processes, also once proofs about their sizes are remembered."""
