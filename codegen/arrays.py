@@ -26,6 +26,8 @@ class Library:
 
     waits = False
     """It cannot be told of our stream: `finish` must follow a launch."""
+    on_host = False
+    """Its arrays lie in host memory, whatever the device."""
 
     def view(self, array: Any, what: str) -> TensorView:
         """Address, shape, strides and type of a GPU array, once it may be read.
@@ -35,8 +37,8 @@ class Library:
         """
         if not any(hasattr(array, protocol) for protocol in PROTOCOLS):
             raise LaunchError(
-                f"{what}: a {type(array).__name__} is no GPU array; pass one of PyTorch, CuPy or "
-                "JAX, or for the CPU one of numpy"
+                f"{what}: a {type(array).__name__} is no array; pass one of PyTorch, CuPy or JAX "
+                "that lies on a GPU, or for the CPU one of numpy, as numpy.asarray makes"
             )
         memory_view = import_module("cuda.core.utils").StridedMemoryView
         try:
@@ -156,6 +158,8 @@ class _Jax(Library):
 
 
 class _Numpy(Library):
+    on_host = True
+
     def view(self, array: Any, what: str) -> TensorView:
         raise LaunchError(
             f"{what} is a numpy array in host memory; this kernel is for a GPU. Pass torch, CuPy "
@@ -174,12 +178,13 @@ _found: dict[type, Library] = {TensorView: _Raw()}
 
 
 def library(array: Any) -> Library:
-    """The library of an array, by the top-level package of its type."""
+    """The library of an array, by the top-level package of its type or of one it derives from."""
     kind = type(array)
     known = _found.get(kind)
     if known is None:
-        name = kind.__module__.partition(".")[0]
-        known = _found[kind] = _CLASSES.get(name if name in sys.modules else "", Library)()
+        packages = (base.__module__.partition(".")[0] for base in kind.__mro__)
+        home = next((_CLASSES[p] for p in packages if p in _CLASSES and p in sys.modules), Library)
+        known = _found[kind] = home()
     return known
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-import numpy as np
 from sympy import Integer
 
 from coordgraph import KernelGraph, LaunchError, VerifyError
 from coordgraph.gemm import OFFSETS, stride_of
 from coordgraph.integers import evaluate
+from coordgraph.interpreter.arguments import host_array
 from coordgraph.tensors import Role, Tensor, dtype
 
 __all__ = ["TensorView", "check_call", "number", "numpy_view", "numpy_views", "problem_parameters"]
@@ -75,13 +75,10 @@ def numpy_view(array: Any, what: str) -> TensorView:
     """Address, shape, strides and type of a numpy array.
 
     Raises:
-        LaunchError: it is no numpy array, or its type or layout is none that kernels know.
+        LaunchError: it is no numpy array or a masked one, or its type or layout is none that
+            kernels know.
     """
-    if not isinstance(array, np.ndarray):
-        raise LaunchError(
-            f"{what} is a {type(array).__name__}, this target takes numpy arrays; convert it with "
-            "numpy.asarray"
-        )
+    array = host_array(array, what)
     try:
         kind = dtype(array.dtype.name).name
     except VerifyError as error:
@@ -200,8 +197,8 @@ def _check_tensor(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) ->
     )
     if view.dtype != tensor.dtype:
         raise LaunchError(
-            f"{label} holds {view.dtype}, the kernel takes {tensor.dtype}; convert it, or make the "
-            f"kernel with Gemm({'dtype' if tensor.name in 'AB' else 'out_dtype'}='{view.dtype}')"
+            f"{label} holds {view.dtype}, the kernel takes {tensor.dtype}; convert it"
+            + _other_kernel(tensor, view)
         )
     if view.shape != expected:
         raise LaunchError(f"{label} is {_shape(view.shape)}, {_shape(expected)} is needed")
@@ -211,17 +208,27 @@ def _check_tensor(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) ->
         raise LaunchError(f"{label} starts at an address that is no multiple of {size} bytes")
 
 
+def _other_kernel(tensor: Tensor, view: TensorView) -> str:
+    """What else would do where there are kernels for what an array holds."""
+    if tensor.role is Role.TABLE or dtype(view.dtype).name == "i32":
+        return ""
+    option = "dtype" if tensor.role is Role.INPUT else "out_dtype"
+    return f", or make the kernel with Gemm({option}='{view.dtype}')"
+
+
 def _check_layout(tensor: Tensor, view: TensorView) -> None:
     if 0 in view.shape:
         return  # strides mean nothing
     label = LABELS[tensor.name]
+    turned = {"A": "transpose_a=…", "B": "transpose_b=…"}.get(tensor.name)
     matrices = tensor.strides is not None
     if matrices and tensor.role is Role.OUTPUT and view.matrix_stride < prod(view.shape[1:]):
         raise LaunchError(f"the matrices of {label} overlap (strides {view.strides})")
     if not (view.first.contiguous and view.matrix_stride >= 0 if matrices else view.contiguous):
         raise LaunchError(
-            f"{label} is not contiguous row-major (strides {view.strides}); pass a contiguous "
-            "copy, or for a transposed operand use Gemm(transpose_a=…, transpose_b=…)"
+            f"{label} is not contiguous{' row-major' * (len(view.shape) > 1)} (strides "
+            f"{view.strides}); pass a contiguous copy"
+            + (f", or its transpose to a kernel of Gemm({turned})" if turned else "")
         )
 
 

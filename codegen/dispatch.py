@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from codegen.arrays import library
-from codegen.checks import LABELS, TensorView, number, numpy_views, problem_parameters
+from codegen.checks import LABELS, TensorView, number, numpy_view, numpy_views, problem_parameters
 from codegen.kernel import Kernel
 from codegen.recent import Recent
-from codegen.situation import Situation, compile_plan
+from codegen.situation import Situation, check_grid, compile_plan
 from coordgraph import CodegenError, CoordGraphError, Gemm, LaunchError
 from coordgraph.given import flag
 from passes.choosing import Plan
@@ -130,9 +130,11 @@ def matmul(
 
 def _glance(array: Any, what: str) -> tuple[Hashable, ...]:
     """What of an array decides the plan, for libraries other than PyTorch."""
-    if type(array).__module__ == "numpy":
-        return (array.shape, array.strides, array.dtype)
-    view = library(array).view(array, what)
+    home = library(array)
+    if home.on_host:
+        view = numpy_view(array, what)
+        return (view.shape, view.strides, view.dtype)
+    view = home.view(array, what)
     return (view.shape, view.strides, view.dtype, view.device, view.pointer & ALIGNED)
 
 
@@ -211,7 +213,7 @@ def _seen(
 
 
 def _views(a: Any, b: Any, c: Any, out: Any) -> dict[str, TensorView]:
-    if type(a).__module__ == "numpy":
+    if library(a).on_host:
         return numpy_views(a, b, c, out)
     arrays = {"A": a, "B": b, "C": c, "D": out}
     return {
@@ -279,7 +281,10 @@ def _built(situation: Situation) -> Iterator[tuple[Plan, Kernel]]:
 
 
 def _kernel(plan: Plan, situation: Situation) -> Kernel:
-    """The kernel of a plan. One that was refused once is refused again at once."""
+    """The kernel of a plan. One that was refused once is refused again at once.
+
+    Plans that differ in the grid alone share it, so the grid is looked at each time.
+    """
     key = plan.kernel, situation.any_size, situation.target, situation.boxes, situation.reads_c
     with _lock:
         if key not in _kernels:
@@ -296,6 +301,7 @@ def _kernel(plan: Plan, situation: Situation) -> Kernel:
         found = _kernels[key]
     if isinstance(found, CoordGraphError):
         raise found
+    check_grid(plan, found.graph)
     return found
 
 

@@ -18,7 +18,7 @@ from passes.choosing import Constants, Plan, constants_of, rank, sizes
 from passes.choosing.candidates import fallback
 from passes.choosing.simple import host_plan, instructions_plan
 
-__all__ = ["HOPPER", "Situation", "compile_plan", "unaligned"]
+__all__ = ["HOPPER", "Situation", "check_grid", "compile_plan", "unaligned"]
 
 HOPPER = "sm_90a"
 
@@ -98,7 +98,9 @@ def unaligned(problem: Gemm) -> list[tuple[str, int]]:
 def compile_plan(
     plan: Plan, gemm: Gemm, target: str, *, boxes: bool = True, reads_c: bool = False
 ) -> Kernel:
-    """The kernel of a plan; sizes that `gemm` fixes are fixed in it.
+    """The kernel of a plan, whatever its grid; sizes that `gemm` fixes are fixed in it.
+
+    `check_grid` says whether the kernel takes the grid.
 
     Args:
         plan: how to multiply.
@@ -115,15 +117,23 @@ def compile_plan(
     if target == HOPPER and boxes and plan.lowering.why_not(graph) is None:
         lowering = replace(plan.lowering, reads_c=reads_c)
         if reason := lowering.why_not(graph):
-            raise CodegenError(f"'{plan}' where C is added: {reason}")
+            raise CodegenError(f"'{plan.kernel}' where C is added: {reason}")
     if lowering is None and plan.asks_for:
         why = f": {_why_no_boxes(plan, graph)}" if target == HOPPER else ""
-        raise CodegenError(f"'{plan}': no {plan.asks_for} on {target}{why}")
+        raise CodegenError(f"'{plan.kernel}': no {plan.asks_for} on {target}{why}")
+    return compile(graph, target, lowering=lowering)
+
+
+def check_grid(plan: Plan, graph: KernelGraph) -> None:
+    """Refuse the grid of a plan where its scheduled graph leaves none to choose.
+
+    Raises:
+        CodegenError: the plan has a grid, and the schedule fixes its own.
+    """
     if plan.workgroups is not None and "workgroups" not in graph.parameters:
         raise CodegenError(
             f"'{plan}': '{plan.pipeline}' has no grid to choose; leave out 'on {plan.workgroups}'"
         )
-    return compile(graph, target, lowering=lowering)
 
 
 def _why_no_boxes(plan: Plan, graph: KernelGraph) -> str:

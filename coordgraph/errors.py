@@ -65,7 +65,7 @@ class ParseError(CoordGraphError):
     def __init__(self, message: str, line: int, column: int, source: str | None = None) -> None:
         self.message, self.line, self.column, self.source = message, line, column, source
         where = f"line {line}, column {column}: {message}"
-        if source is not None:
+        if source is not None and source.strip():  # there is nothing to point at in a blank line
             where += f"\n  {source}\n  {' ' * (column - 1)}^"
         super().__init__(where)
 

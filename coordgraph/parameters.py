@@ -131,7 +131,10 @@ class Parameters:
         """Add an assumption, unless it is there already or plainly true."""
         assumption = Assumption(sympify(expr).expand(), maximum)
         if assumption.expr.is_Integer and int(assumption.expr) > maximum:
-            raise VerifyError(f"{to_text(expr)} = {assumption.expr} is over {maximum}")
+            raise VerifyError(
+                f"the sizes make an index of up to {assumption.expr}, over {maximum}; make the "
+                "problem or the grid smaller"
+            )
         if assumption.expr.is_Integer or assumption in self.assumptions:
             return self
         return replace(self, assumptions=(*self.assumptions, assumption))

@@ -37,29 +37,41 @@ class Pass(ABC):
             PASSES[cls.name] = cls
 
     def why_not(self, graph: KernelGraph) -> str | None:
-        """Why this pass would refuse the graph, or None."""
+        """Why this pass would refuse the graph, or None.
+
+        A pass says here what is its own to say: its options are of their types, and the graph
+        passes the checks that it `requires`. To ask, use `refusal`, which looks at those too.
+        """
         return None
 
     @abstractmethod
     def apply(self, graph: KernelGraph) -> KernelGraph:
         """The rewritten graph; called once the contract holds."""
 
-    def __call__(self, graph: KernelGraph) -> KernelGraph:
-        """Apply the pass.
+    def refusal(self, graph: KernelGraph) -> str | None:
+        """With what words a call would refuse the graph before it rewrites anything, or None.
 
-        Raises:
-            PassError: an option is of the wrong type, the contract does not hold before or after,
-                or `why_not` says no.
+        It looks at the types of the options, at what the pass `requires`, and asks `why_not`.
         """
         for option, types in option_types(type(self)).items():
             value = getattr(self, option)
             if types and not any(_fits(value, kind) for kind in types):
                 wanted = " or ".join(_WORDS[kind] for kind in types)
-                raise PassError(f"{self.name} refuses: {option} = {value!r} should be {wanted}")
+                return f"{self.name} refuses: {option} = {value!r} should be {wanted}"
         if problems := run_checks(graph, self.requires):
-            raise PassError(f"{self} cannot start: " + "; ".join(problems))
-        if reason := self.why_not(graph):
-            raise PassError(f"{self} refuses: {reason}")
+            return f"{self} cannot start: " + "; ".join(problems)
+        reason = self.why_not(graph)
+        return f"{self} refuses: {reason}" if reason else None
+
+    def __call__(self, graph: KernelGraph) -> KernelGraph:
+        """Apply the pass.
+
+        Raises:
+            PassError: it refuses the graph, as `refusal` says beforehand; or the rewrite fails, or
+                leaves a graph without what the pass `establishes`.
+        """
+        if reason := self.refusal(graph):
+            raise PassError(reason)
         try:
             result = self.apply(graph)
         except PassError:

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from types import NoneType
 from typing import Any, Protocol
 
-from coordgraph import CoordGraphError, KernelGraph, ParseError, PassError
+from coordgraph import CoordGraphError, KernelGraph, ParseError, PassError, given
 from passes.base import PASSES, Pass, option_types
 
 __all__ = ["Dump", "Instrument", "Pipeline", "Timing"]
@@ -95,8 +95,17 @@ class Pipeline:
 
         Raises:
             ParseError: with line and column, for a malformed text, an unknown pass or option.
+            PassError: `text` is no string.
         """
-        return cls(_Reader(text).passes(), instruments)
+        return cls(_Reader(given.text(text, "a pipeline", PassError)).passes(), instruments)
+
+
+def _known_passes() -> str:
+    """All by name; those that no graph of a problem is right for apart."""
+    first = [name for name, kind in PASSES.items() if set(kind.requires) <= {"problem"}]
+    found = f"there are {', '.join(first)}"
+    later = ", ".join(name for name in PASSES if name not in first)
+    return f"{found}, and for graphs that are scheduled {later}" if later else found
 
 
 _TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z0-9_.+-]+)|(?P<mark>[{}=,]))")
@@ -126,7 +135,7 @@ class _Reader:
         kind = PASSES.get(name)
         if kind is None:
             close = get_close_matches(name, PASSES, n=1)
-            hint = f"did you mean '{close[0]}'?" if close else f"there are {', '.join(PASSES)}"
+            hint = f"did you mean '{close[0]}'?" if close else _known_passes()
             raise self._error(f"unknown pass '{name}'; {hint}")
         options: dict[str, Any] = {}
         if self._peek() == "{":

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from codegen.cli.options import (
     DType,
+    Import,
     Json,
     K,
     M,
@@ -33,6 +34,7 @@ from codegen.cli.stages import read_graph
 from coordgraph import CodegenError
 
 if TYPE_CHECKING:
+    from codegen.cli.scheduled import Scheduled
     from codegen.kernel import Kernel
     from codegen.toolchain import PtxasReport
 
@@ -93,6 +95,7 @@ def compile_command(
     out_dtype: OutDType = None,
     transpose_a: TransposeA = False,
     transpose_b: TransposeB = False,
+    modules: Import = None,
     as_json: Json = False,
 ) -> None:
     """Compile a kernel and write its code; no GPU is needed to compile for one.
@@ -106,6 +109,7 @@ def compile_command(
       coordgraph compile --target cpu --emit asm | less
       coordgraph compile --target sm_80 -e ptx -e sass -e index -o code
       coordgraph compile --target sm_90a --plan '256x256x64@c2x1 stream-k{owner=last}' -e ptx
+      coordgraph compile --target sm_90a --plan auto --m 2048 --n 2304 --k 8192 -e ptx
     """
     from codegen.cli.scheduled import Scheduled, scheduled
     from codegen.cli.targets import resolve
@@ -151,7 +155,7 @@ def compile_command(
     if output is None:
         for text in code.values():
             write_document(text, None)
-    _print(target, seconds, report, files)
+    _print(target, made, seconds, report, files)
 
 
 def _possible(wanted: list[Emit], target: str) -> None:
@@ -239,13 +243,23 @@ def _report(kernel: Kernel) -> dict[str, Any]:
     return found
 
 
-def _print(target: str, seconds: float, report: dict[str, Any], files: dict[Emit, Path]) -> None:
+def _print(
+    target: str,
+    made: Scheduled,
+    seconds: float,
+    report: dict[str, Any],
+    files: dict[Emit, Path],
+) -> None:
     """On stderr: stdout may hold code."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_row("target", target)
+    if made.plan is not None:
+        table.add_row("plan", Text(str(made.plan)))
     table.add_row("compiled", f"in {duration(seconds)}")
     ptxas = report.pop("ptxas", {})
+    if "note" in report:  # why there is none of it
+        report["ptxas"] = report.pop("note")
     for label, value in report.items():
         table.add_row(label.replace("_", " "), Text(str(value)))
     for label, value in (ptxas or {}).items():

@@ -14,6 +14,7 @@ from sympy import Expr, Integer, Symbol
 from codegen.cli.options import (
     DEFAULT_SCHEDULE,
     DType,
+    Import,
     Json,
     K,
     M,
@@ -89,6 +90,7 @@ def evaluate_command(
     out_dtype: OutDType = None,
     transpose_a: TransposeA = False,
     transpose_b: TransposeB = False,
+    modules: Import = None,
     as_json: Json = False,
 ) -> None:
     """Express coordinates by others: every index of a kernel is a path through its graph.
@@ -107,10 +109,10 @@ def evaluate_command(
     problem = Problem(m, n, k, dtype, out_dtype, transpose_a, transpose_b)
     if source is None:
         graph = problem.graph(tile or TILE, "cpu", fixed=True)
-        schedule = schedule or DEFAULT_SCHEDULE
+        schedule = DEFAULT_SCHEDULE if schedule is None else schedule
     else:
         graph = read_graph(source)
-    pipeline = read_pipeline(schedule, workgroups) if schedule else None
+    pipeline = None if schedule is None else read_pipeline(schedule, workgroups)
     with working("applying passes"):
         graph = choose(stages(graph, pipeline), stage).graph
     values = _parameters(graph, _pairs(given or [], "--with"))

@@ -15,6 +15,7 @@ from codegen.cli.choosing import explain_choice
 from codegen.cli.options import (
     PROBLEM,
     DType,
+    Import,
     Json,
     K,
     M,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["explain", "passes"]
 
 
-def passes(as_json: Json = False) -> None:
+def passes(*, modules: Import = None, as_json: Json = False) -> None:
     """List the passes, with their options and defaults.
 
     [bold]Example[/]
@@ -75,6 +76,7 @@ def explain(
             rich_help_panel=PROBLEM,
         ),
     ] = None,
+    modules: Import = None,
     as_json: Json = False,
 ) -> None:
     """Say what a pass does to a graph, or why a problem is multiplied as it is.

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from codegen.cli.options import Json, Workgroups, read_pipeline
+from codegen.cli.options import Import, Json, Workgroups, read_pipeline
 from codegen.cli.output import duration, print_block, print_json, stderr, working, write_document
 from codegen.cli.stages import read_graph
 from coordgraph import KernelGraph, PassError
@@ -44,6 +44,7 @@ def opt(
         Path | None,
         typer.Option("--dump-dir", metavar="DIR", help="Write the graph after every pass there."),
     ] = None,
+    modules: Import = None,
     as_json: Json = False,
 ) -> None:
     """Apply passes to a graph in its text form.

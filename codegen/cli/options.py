@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
@@ -22,6 +24,7 @@ __all__ = [
     "DEFAULT_SCHEDULE",
     "DType",
     "Fixed",
+    "Import",
     "Json",
     "K",
     "M",
@@ -68,6 +71,18 @@ def _target(text: str) -> str:
     if text not in TARGETS and not re.fullmatch(r"sm_\d{2,3}[af]?", text):
         raise typer.BadParameter(f"'{text}' is none of {', '.join(TARGETS)}, or another sm_…")
     return text
+
+
+def _import(modules: list[str] | None) -> list[str] | None:
+    """Import modules: to define a pass or an edge is to register it."""
+    if modules and (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)  # what is installed goes before it
+    for module in modules or ():
+        try:
+            import_module(module)
+        except Exception as error:  # whatever the module does wrong
+            raise typer.BadParameter(f"{module}: {type(error).__name__}: {error}") from error
+    return modules
 
 
 _TYPES = tuple(name for name in DTYPES if name != "i32")
@@ -138,7 +153,8 @@ PlanText = Annotated[
         "--plan",
         metavar="PLAN",
         help="Tile, cluster, passes and grid in one, as 'coordgraph explain' prints them: "
-        "'256x256x64@c2x1 stream-k{owner=last} on 66'.",
+        "'256x256x64@c2x1 stream-k{owner=last} on 66'; or auto for the one that codegen.matmul "
+        "chooses for the problem.",
         rich_help_panel=SCHEDULE,
     ),
 ]
@@ -149,6 +165,18 @@ Workgroups = Annotated[
         "-w",
         min=1,
         help="The grid, for passes that take one and are not given it in their text.",
+        rich_help_panel=SCHEDULE,
+    ),
+]
+Import = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        callback=_import,
+        is_eager=True,
+        help="A Python module to import first, for the passes and edges that it defines; more than "
+        "once if wanted. It is looked for in this folder too.",
         rich_help_panel=SCHEDULE,
     ),
 ]

@@ -15,6 +15,7 @@ from codegen.cli.errors import ExitCode
 from codegen.cli.options import (
     DType,
     Fixed,
+    Import,
     Json,
     OutDType,
     PlanText,
@@ -74,6 +75,7 @@ def run(
         Path | None,
         typer.Option(metavar="DIR", help="For the diagrams; a cache folder by default."),
     ] = None,
+    modules: Import = None,
     as_json: Json = False,
 ) -> None:
     """Make a kernel, run it on random matrices, check the result and take the time.
@@ -83,6 +85,7 @@ def run(
       coordgraph run --m 512 --n 768 --k 1024 --check
       coordgraph run --m 512 --n 768 --k 1024 --dtype f32 -s stream-k -w 7 --tile 64x64x32 -t cpu
       coordgraph run --m 512 --n 768 --k 1024 --plan '64x64x32 stream-k{owner=last} on 5' --check
+      coordgraph run --m 512 --n 768 --k 1024 --plan auto --check
       coordgraph run --m 8192 --n 8192 --k 8192 -s 'reorder{group=8},stream-k' --target sm_90a
     """
     from codegen.cli.scheduled import scheduled
@@ -101,6 +104,7 @@ def run(
         schedule=schedule,
         workgroups=workgroups,
         tile=tile,
+        reads_c=beta != 0,
     )
     done = _execute(made, target, (alpha, beta, seed), threads, check, repeat)
     done.diagrams = _diagrams(made, mermaid_dir)
@@ -263,6 +267,7 @@ class _Report:
         table = _grid()
         for label, text in [
             ("target", f"{self.done.target}: {self.done.machine}"),
+            *([("plan", str(self.done.made.plan))] if self.done.made.plan else []),
             ("schedule", ", ".join(self.done.graph.log)),
             ("tile", " x ".join(map(str, self.done.tile))),
             *(Summary.of(self.done.trace).lines() if self.done.trace else ()),

@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from codegen.cli.options import DEFAULT_SCHEDULE, Problem, read_pipeline
-from coordgraph import KernelGraph
+from codegen.cli.errors import Unavailable
+from codegen.cli.options import DEFAULT_SCHEDULE, Problem, read_pipeline, registered_passes
+from coordgraph import KernelGraph, PassError
 
 if TYPE_CHECKING:
     from codegen.kernel import Kernel
+    from codegen.nvptx.driver import Device
     from passes.choosing import Plan
 
 __all__ = ["Scheduled", "scheduled"]
+
+AUTO = "auto"
+"""The plan that `codegen.matmul` chooses."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,9 @@ class Scheduled:
             from codegen import compile
 
             return compile(self.graph, target)
-        from codegen.situation import compile_plan, unaligned
+        from codegen.situation import check_grid, compile_plan, unaligned
 
+        check_grid(self.plan, self.graph)
         p = self.problem
         sized = None not in (p.m, p.n, p.k)
         return compile_plan(
@@ -69,17 +75,28 @@ def scheduled(
     schedule: str | None,
     workgroups: int | None,
     tile: Any,
+    reads_c: bool = False,
 ) -> Scheduled:
     """What the options say.
 
+    Args:
+        problem: its options.
+        target: what it is for, settled.
+        fixed: make the sizes numbers.
+        plan, schedule, workgroups, tile: as given.
+        reads_c: C is added, which a plan that is chosen allows for.
+
     Raises:
         typer.BadParameter: they contradict each other.
-        PassError, ParseError: the text of the plan or the schedule is malformed, or cannot be
-            applied.
+        PassError, ParseError: the text of the plan or the schedule is malformed, cannot be
+            applied, or ends before or after a graph is scheduled.
+        Unavailable: which plan suits depends on a GPU that is not here.
     """
     if plan is None:
-        pipeline = read_pipeline(schedule or DEFAULT_SCHEDULE, workgroups)
-        return Scheduled(problem, pipeline(problem.graph(tile, target, fixed=fixed)))
+        pipeline = read_pipeline(DEFAULT_SCHEDULE if schedule is None else schedule, workgroups)
+        graph = pipeline(problem.graph(tile, target, fixed=fixed))
+        _refuse_unscheduled(graph, str(pipeline))
+        return Scheduled(problem, graph)
     given = {"--schedule": schedule, "--workgroups": workgroups, "--tile": tile}
     if others := [name for name, value in given.items() if value is not None]:
         raise typer.BadParameter(
@@ -87,5 +104,59 @@ def scheduled(
         )
     from passes.choosing import Plan
 
-    chosen = Plan.parse(plan)
-    return Scheduled(problem, chosen.graph(problem.gemm(fixed=fixed)), chosen)
+    registered_passes()
+    chosen = _chosen(problem, target, reads_c) if plan == AUTO else Plan.parse(plan)
+    graph = chosen.graph(problem.gemm(fixed=fixed))
+    _refuse_unscheduled(graph, chosen.pipeline)
+    return Scheduled(problem, graph, chosen)
+
+
+def _refuse_unscheduled(graph: KernelGraph, pipeline: str) -> None:
+    """Kernels are made of graphs that one schedule has tied to workgroups, and nothing more."""
+    if graph.level == "problem":
+        raise PassError(
+            f"'{pipeline}' ties no tile to workgroups: end it with a schedule, as in "
+            f"'{pipeline},data-parallel' or '{pipeline},{DEFAULT_SCHEDULE}'"
+        )
+    if graph.level != "scheduled":
+        raise PassError(
+            f"'{pipeline}' lowers the graph; leave out '{graph.log[-1]}', the kernel is lowered "
+            "for its target as it is made"
+        )
+
+
+def _chosen(problem: Problem, target: str, reads_c: bool) -> Plan:
+    """The plan that `codegen.matmul` prefers on the target, or has measured to be the best."""
+    from codegen import tuning
+    from codegen.situation import HOPPER, Situation, unaligned
+    from passes.choosing import constants_of
+
+    missing = [f"--{axis}" for axis in "mnk" if getattr(problem, axis) is None]
+    if missing:
+        raise typer.BadParameter(f"--plan {AUTO} is for a problem: give {', '.join(missing)} too")
+    gemm = problem.gemm(fixed=True)
+    if not target.startswith("sm_"):
+        return Situation(gemm, "cpu", reads_c=reads_c).simple_plan
+    boxes, gpu = not unaligned(gemm), _gpu_of(target)
+    if gpu is not None:
+        here = (target, gpu.name, gpu.processors, gpu.ordinal)
+        situation = Situation(gemm, *here, boxes, reads_c=reads_c)
+        return tuning.remembered(situation) or next(situation.plans())
+    if target != HOPPER:
+        raise Unavailable(
+            f"--plan {AUTO}: which plan suits {target} depends on the GPU, and there is none here; "
+            "give a plan or a schedule"
+        )
+    measured = constants_of()
+    situation = Situation(gemm, target, measured.device, measured.processors, 0, boxes, reads_c)
+    return next(situation.plans())
+
+
+def _gpu_of(target: str) -> Device | None:
+    """The first GPU here, if it is of the architecture."""
+    from codegen.nvptx.driver import device, unavailable
+
+    if unavailable():
+        return None
+    found = device(0)
+    return found if found.architecture == target else None

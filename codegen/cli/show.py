@@ -12,6 +12,7 @@ from rich.text import Text
 from codegen.cli.options import (
     DEFAULT_SCHEDULE,
     DType,
+    Import,
     Json,
     K,
     M,
@@ -90,6 +91,7 @@ def show(
     output: Annotated[
         str | None, typer.Option("--output", "-o", metavar="FILE", help="Write there.")
     ] = None,
+    modules: Import = None,
     as_json: Json = False,
 ) -> None:
     """Show a graph at any stage: diagram, text, loop nest or JSON.
@@ -108,12 +110,12 @@ def show(
     target = _known(target, dtype)
     if source is None:
         graph = problem.graph(tile, target, fixed=True)
-        schedule = schedule or DEFAULT_SCHEDULE
+        schedule = DEFAULT_SCHEDULE if schedule is None else schedule
     else:
         graph = read_graph(source)
     if schedule is None and workgroups is not None:
         raise typer.BadParameter("--workgroups goes with --schedule")
-    pipeline = read_pipeline(schedule, workgroups) if schedule else None
+    pipeline = None if schedule is None else read_pipeline(schedule, workgroups)
     with working("applying passes"):
         found = stages(graph, pipeline)
         if stage == "lowered" or stage == str(len(found)):

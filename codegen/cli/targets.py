@@ -29,15 +29,18 @@ def runnable(target: str) -> None:
     """Refuse a target that kernels cannot run on here.
 
     Raises:
+        CodegenError: there is no code for it on any machine.
         Unavailable: there is no GPU, or one of another architecture.
     """
     if not target.startswith("sm_"):
         return
     from codegen.nvptx.driver import device, unavailable
+    from passes.lowering.machine import cuda_machine
 
+    cuda_machine(target)  # no GPU runs code for what is too old
     if reason := unavailable():
         raise Unavailable(
-            f"{target} needs an NVIDIA GPU: {reason}; --target cpu runs everywhere, and "
+            f"{target} needs an NVIDIA GPU: {reason.rstrip('.')}; --target cpu runs everywhere, and "
             f"'coordgraph compile --target {target}' needs no GPU"
         )
     here = device(0).architecture

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
-from sympy import Expr, Integer, Symbol, sympify
+from sympy import Expr, Integer, Symbol
 
-from coordgraph.errors import VerifyError
+from coordgraph.given import integer, text
 from coordgraph.integers import index_symbol
 
 __all__ = [
@@ -58,13 +58,10 @@ class Dimension:
         DIMENSIONS[cls.__name__] = cls
 
     def __post_init__(self) -> None:
-        if isinstance(self.size, str):
-            raise VerifyError(
-                f"dimension '{self.id}': the size {self.size!r} is text; give a number or an "
-                "expression"
-            )
+        text(self.id, "the id of a dimension")
         if self.size is not None:
-            object.__setattr__(self, "size", sympify(self.size))
+            size = integer(self.size, f"dimension '{self.id}': size", least=0)
+            object.__setattr__(self, "size", size)
 
     @property
     def kind(self) -> str:

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from sympy import And, Expr, sympify
-from sympy.logic.boolalg import Boolean
+from sympy import And, Expr
+from sympy.logic.boolalg import Boolean, Not, Or, false, true
 
 from coordgraph.coordinates.edges import Edge
 from coordgraph.coordinates.rules import simplify_condition
-from coordgraph.errors import AmbiguousPath, NoPath, VerifyError
+from coordgraph.errors import AmbiguousPath, EvaluationError, NoPath
+from coordgraph.given import integer
 from coordgraph.integers import Ranges, simplify, symbols_of
 
 if TYPE_CHECKING:
@@ -36,7 +37,11 @@ class Direction(Enum):
 
 @dataclass(frozen=True)
 class Solution:
-    """The values of the wanted coordinates, and the path that gave them."""
+    """The values of the wanted coordinates, and the path that gave them.
+
+    The guard says where the values are inside the coordinates' sizes. What guards an index that
+    only some values of a selector read holds for those values alone.
+    """
 
     values: tuple[Expr, ...]
     guard: Boolean
@@ -58,22 +63,61 @@ def solve(
     if ranges is None:
         ranges = _default_ranges(graph, start)
     values = {name: simplify(value, ranges) for name, value in start.items()}
-    guards: list[Boolean] = []
+    steps: list[_Step] = []
     for edge in path:
         sizes = graph.sizes(edge)
-        if direction is Direction.REVERSE:
-            below = [values.get(name) for name in edge.downstream]
-            result = [simplify(e, ranges) for e in edge.reverse(below, sizes, ranges)]
-            guards += edge.guard(result, below, sizes)
-            targets_of = edge.upstream
-        else:
-            above = [values[name] for name in edge.upstream]
-            result = [simplify(e, ranges) for e in edge.forward(above, sizes, ranges)]
-            targets_of = edge.downstream
-        for name, value in zip(targets_of, result, strict=True):
+        try:
+            if direction is Direction.REVERSE:
+                below = [values.get(name) for name in edge.downstream]
+                result = [simplify(e, ranges) for e in edge.reverse(below, sizes, ranges)]
+                steps.append(_Step(edge, tuple(below), edge.guard(result, below, sizes)))
+            else:
+                above = [values[name] for name in edge.upstream]
+                result = [simplify(e, ranges) for e in edge.forward(above, sizes, ranges)]
+        except ZeroDivisionError as error:
+            raise EvaluationError(f"{edge}: a size of 0 leaves no index ({error})") from error
+        for name, value in zip(_sides(edge, direction)[1], result, strict=True):
             values.setdefault(name, value)
-    guard = And(*(simplify_condition(g, ranges) for g in dict.fromkeys(guards)))
+    guard = _guard(steps, targets, ranges)
     return Solution(tuple(values[name] for name in targets), guard, tuple(path))
+
+
+@dataclass(frozen=True)
+class _Step:
+    """An edge that was reversed, the indices below it, and what guards those above."""
+
+    edge: Edge
+    below: tuple[Expr | None, ...]
+    guards: tuple[Boolean, ...]
+
+
+def _guard(steps: list[_Step], targets: list[str], ranges: Ranges) -> Boolean:
+    """The guards of all steps, each where what it guards is read."""
+    guards: list[Boolean] = []
+    for step, needed in zip(steps, _needed(steps, targets), strict=True):
+        if needed is true:
+            guards += (simplify_condition(g, ranges) for g in step.guards)
+        elif step.guards:
+            needed = simplify_condition(needed, ranges)
+            inside = ranges.with_guard(needed)
+            guards += (Or(Not(needed), simplify_condition(g, inside)) for g in step.guards)
+    return And(*guards)
+
+
+def _needed(steps: list[_Step], targets: list[str]) -> list[Boolean]:
+    """The condition under which the targets depend on what each step gives."""
+    conditions = [step.edge.reads_when(step.below) for step in steps]
+    if all(each is true for of_step in conditions for each in of_step):
+        return [true] * len(steps)
+    read: dict[str, Boolean] = dict.fromkeys(targets, true)
+    needed: list[Boolean] = []
+    # An index is read by edges that come after its own.
+    for step, of_step in zip(reversed(steps), reversed(conditions), strict=True):
+        here = Or(*(read[name] for name in step.edge.upstream if name in read))
+        needed.append(here)
+        for name, condition in zip(step.edge.downstream, of_step, strict=True):
+            read[name] = Or(read.get(name, false), And(here, condition))
+    return needed[::-1]
 
 
 def derivative(
@@ -104,12 +148,7 @@ def _value(graph: CoordinateGraph, name: DimensionLike, value: Any) -> Expr:
     """What a known dimension is given as: None keeps its symbol."""
     if value is None:
         return graph[name].symbol
-    found = None if isinstance(value, str | bool) else sympify(value)
-    if not isinstance(found, Expr) or found.is_integer is False:
-        raise VerifyError(
-            f"'{graph[name].id}' is given as {value!r}; an index is a whole number or an expression"
-        )
-    return found
+    return integer(value, f"the index '{graph[name].id}'")
 
 
 def _default_ranges(graph: CoordinateGraph, start: Mapping[str, Expr]) -> Ranges:

@@ -37,10 +37,10 @@ _Node: TypeAlias = tuple[Basic, int]
 
 
 class ExpressionSyntaxError(ValueError):
-    """The text is no index expression; ``column`` (from 0) says where."""
+    """The text is no index expression; ``column`` (from 0) says where, the message from 1."""
 
     def __init__(self, message: str, column: int) -> None:
-        super().__init__(f"{message} (column {column})")
+        super().__init__(f"{message} (column {column + 1})")
         self.message = message
         self.column = column
 

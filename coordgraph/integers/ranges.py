@@ -68,6 +68,11 @@ class Ranges:
         default_factory=dict, init=False, repr=False
     )
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copies know the same, and remember nothing of what was worked out from it."""
+        known = dict(self.bounds), self.facts, dict(self.definitions), self.guards
+        return _copied, (*known, dict(self.tables))
+
     def about(self, *exprs: Basic) -> "Ranges":
         """Return the ranges in which all that is known about expressions was known first.
 
@@ -318,3 +323,15 @@ def _split(expr: Expr, rising: type[Basic], falling: type[Basic]) -> tuple[Expr,
             rest = expr - term
             return tuple(scale * cast(Expr, arg) + rest for arg in node.args)
     return None
+
+
+def _copied(
+    bounds: Mapping[Symbol, Bounds],
+    facts: tuple[tuple[Expr, int], ...],
+    definitions: Mapping[Symbol, Expr],
+    guards: tuple[Basic, ...],
+    tables: Mapping[Symbol, TableBounds],
+) -> Ranges:
+    """Ranges with views of their own, which cannot be pickled themselves."""
+    views = MappingProxyType(bounds), facts, MappingProxyType(definitions), guards
+    return Ranges(*views, MappingProxyType(tables))

@@ -17,7 +17,7 @@ from coordgraph.integers import evaluate, to_text
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role, Tensor, dtype
 
-__all__ = ["Array", "bind", "flat", "numpy_dtype"]
+__all__ = ["Array", "bind", "flat", "host_array", "numpy_dtype"]
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -33,6 +33,24 @@ _NUMPY: dict[str, Any] = {
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """The type of numpy for one of ours."""
     return np.dtype(_NUMPY[name])
+
+
+def host_array(value: object, what: str) -> Array:
+    """An array of numpy, as its base class: subclasses may index in ways of their own.
+
+    Raises:
+        LaunchError: it is none, or a masked one.
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        raise LaunchError(
+            f"{what} is a masked array, and kernels read every element; pass {what}.filled(0), or "
+            f"{what}.data to do without the mask"
+        )
+    if not isinstance(value, np.ndarray):
+        raise LaunchError(
+            f"{what} is a {type(value).__name__}, not a numpy array; convert it with numpy.asarray"
+        )
+    return value.view(np.ndarray)
 
 
 def bind(
@@ -97,8 +115,7 @@ def _arrays(
 
 
 def _typed(tensor: Tensor, value: object) -> Array:
-    if not isinstance(value, np.ndarray):
-        raise LaunchError(f"{tensor.name} is a {type(value).__name__}, not a numpy array")
+    value = host_array(value, tensor.name)
     try:
         found = dtype(value.dtype.name).name
     except VerifyError:
@@ -131,7 +148,7 @@ def _read_stride(tensor: Tensor, array: Array | None, given: dict[str, int]) -> 
     stride = tensor.strides[0] if tensor.strides else None
     if not isinstance(stride, Symbol) or stride.name in given:
         return
-    if array is not None and _rows_follow(array):
+    if array is not None and array.size and _rows_follow(array):
         given[stride.name] = array.strides[0] // array.itemsize
     else:
         given[stride.name] = prod(int(evaluate(extent, given)) for extent in tensor.shape[1:])

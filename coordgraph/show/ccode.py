@@ -1,24 +1,38 @@
 """Index expressions in C's operators.
 
-C's `/` rounds toward zero where ours rounds down; the two agree here, because what a kernel divides
-is never negative.
+C's `/` and `%` round toward zero where ours round down, and unsigned ones know nothing below 0. All
+agree where nothing is negative: they are written only behind a proof of that, as in code
+generation. Elsewhere `FLOOR_HELPERS` are called, which take signed integers.
 """
 
 from __future__ import annotations
 
-from sympy import Symbol
+from typing import cast
+
+from sympy import Expr, Symbol
 from sympy.core.basic import Basic
 from sympy.logic.boolalg import And, Not, Or
 
-from coordgraph.integers import BitXor, FloorDiv, FloorMod, Load, Select
+from coordgraph.integers import BitXor, FloorDiv, FloorMod, Load, Ranges, Select
 from coordgraph.integers.text import AND, ATOM, COMPARISON, NOT, OR, PRODUCT, SUM, UNARY, Printer
 
-__all__ = ["identifier", "to_c"]
+__all__ = ["FLOOR_HELPERS", "identifier", "to_c"]
+
+FLOOR_HELPERS = {
+    "floor_div": "int floor_div(int a, int b) { return a / b - (a % b && (a < 0) != (b < 0)); }",
+    "floor_mod": "int floor_mod(int a, int b) { return (a % b + b) % b; }",
+}
+"""Quotient and remainder, rounded down."""
 
 
-def to_c(expr: Basic) -> str:
-    """An expression or condition as a C programmer would write it."""
-    return _printer.at(expr)
+def to_c(expr: Basic, ranges: Ranges | None = None) -> str:
+    """An expression or condition as a C programmer would write it.
+
+    Args:
+        expr: what to write.
+        ranges: what is known of its symbols; by default, that indices are not negative.
+    """
+    return _CPrinter(ranges or Ranges()).at(expr)
 
 
 def identifier(name: str) -> str:
@@ -27,22 +41,25 @@ def identifier(name: str) -> str:
 
 
 class _CPrinter(Printer):
+    def __init__(self, ranges: Ranges) -> None:
+        super().__init__()
+        self.ranges = ranges
+
     def symbol(self, symbol: Symbol) -> str:
         return identifier(symbol.name)
 
     def bound(self, expr: Basic) -> tuple[str, int]:
         match expr:
             case FloorDiv() | FloorMod():
-                a, b = expr.args
-                sign = "/" if isinstance(expr, FloorDiv) else "%"
-                return f"{self._dividend(a)} {sign} {self.at(b, UNARY)}", PRODUCT
+                return self._quotient(expr)
             case Load():
                 table, index = expr.args
                 return f"{self.at(table)}[{self.at(index)}]", ATOM
             case Select():
                 condition, a, b = expr.args
-                text = f"{self.at(condition, COMPARISON)} ? {self.at(a, AND)} : {self.at(b, AND)}"
-                return text, OR
+                yes = _CPrinter(self.ranges.with_guard(condition)).at(a, AND)
+                no = _CPrinter(self.ranges.with_guard(Not(condition))).at(b, AND)
+                return f"{self.at(condition, COMPARISON)} ? {yes} : {no}", OR
             case BitXor():  # in C it binds weaker than a comparison: parentheses everywhere
                 return self._joined(expr, " ^ ", SUM), OR
             case And():
@@ -54,9 +71,13 @@ class _CPrinter(Printer):
             case _:
                 return super().bound(expr)
 
-    def _dividend(self, a: Basic) -> str:
+    def _quotient(self, expr: FloorDiv | FloorMod) -> tuple[str, int]:
         """Quotients of quotients keep their parentheses, which C would not need."""
-        return self.at(a, ATOM if isinstance(a, FloorDiv | FloorMod) else PRODUCT)
-
-
-_printer = _CPrinter()
+        a, b = (cast("Expr", arg) for arg in expr.args)
+        division = isinstance(expr, FloorDiv)
+        if not (self.ranges.prove_nonnegative(a) and self.ranges.prove_nonnegative(b)):
+            name = "floor_div" if division else "floor_mod"
+            return f"{name}({self.at(a)}, {self.at(b)})", ATOM
+        inner = ATOM if isinstance(a, FloorDiv | FloorMod) else PRODUCT
+        sign = "/" if division else "%"
+        return f"{self.at(a, inner)} {sign} {self.at(b, UNARY)}", PRODUCT

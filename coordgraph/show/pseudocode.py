@@ -37,8 +37,9 @@ from coordgraph.control.operations import (
 )
 from coordgraph.control.scope import Scoped
 from coordgraph.errors import EvaluationError
+from coordgraph.integers import Ranges
 from coordgraph.kernel import KernelGraph
-from coordgraph.show.ccode import identifier, to_c
+from coordgraph.show.ccode import FLOOR_HELPERS, identifier, to_c
 from coordgraph.show.fields import shown, written
 
 __all__ = ["pseudocode"]
@@ -51,7 +52,10 @@ TILE_OPERATIONS = (LoadTile, Epilogue, StoreTile)
 
 def pseudocode(graph: KernelGraph) -> str:
     """The loop nest as C-like text, for reading only."""
-    return "\n".join(_Writer(graph).lines()) + "\n"
+    headline, *lines = _Writer(graph).lines()
+    body = "\n".join(lines)
+    helpers = [code for name, code in FLOOR_HELPERS.items() if f"{name}(" in body]
+    return "\n".join([headline, *helpers, body]) + "\n"
 
 
 class _Writer:
@@ -61,20 +65,21 @@ class _Writer:
     def lines(self) -> Iterator[str]:
         """The whole text."""
         graph, root = self._graph, self._graph.control.root
+        known = graph.parameters.ranges()
         yield f"// {_headline(graph)}"
         for table in graph.parameters.tables:
             note = f"  // {table.note}" if table.note else ""
             if table.step is None:
-                yield f"const int {identifier(table.name)}[{to_c(table.length)}];{note}"
+                yield f"const int {identifier(table.name)}[{to_c(table.length, known)}];{note}"
                 continue
             name, at = identifier(table.name), identifier(table.place.name)
-            yield f"int {name}[{to_c(table.length)}] = {{0}};{note}"
-            yield f"for (uint {at} = 0; {at} < {to_c(table.length - 1)}; {at}++)"
-            yield f"{INDENT}{name}[{at} + 1] = {name}[{at}] + {to_c(table.step)};"
+            yield f"int {name}[{to_c(table.length, known)}] = {{0}};{note}"
+            yield f"for (uint {at} = 0; {at} < {to_c(table.length - 1, known)}; {at}++)"
+            yield f"{INDENT}{name}[{at} + 1] = {name}[{at}] + {to_c(table.step, known)};"
         derived = [p for p in graph.parameters.items if p.value is not None]
         for p in derived:
             note = f"  // {p.note}" if p.note else ""
-            yield f"auto {identifier(p.name)} = {to_c(p.value or Integer(0))};{note}"
+            yield f"auto {identifier(p.name)} = {to_c(p.value or Integer(0), known)};{note}"
         if derived:
             yield ""
         if not root.workgroup:
@@ -82,7 +87,7 @@ class _Writer:
             return
         body = self.body(root.body, graph.scope(), {})
         size = graph.coordinates[root.workgroup].size
-        yield _loop(root.workgroup, Integer(0), size, Integer(1))
+        yield _loop(root.workgroup, Integer(0), size, Integer(1), known)
         yield from _braces(body)
 
     def _unscheduled(self) -> Iterator[str]:
@@ -99,9 +104,9 @@ class _Writer:
         for position, op in enumerate(ops):
             match op:
                 case Assign():
-                    value, scope = scope.assign(op)
+                    before, (value, scope) = scope.ranges, scope.assign(op)
                     seen = _without(seen, op.symbol)
-                    yield f"uint {identifier(op.name)} = {to_c(value)};"
+                    yield f"uint {identifier(op.name)} = {to_c(value, before)};"
                 case If() | Inside():
                     yield from self._branch(op, scope, seen)
                 case For():
@@ -110,7 +115,7 @@ class _Writer:
                     counted = self.body(op.body, scope.enter_counter(op), seen)
                     yield from _braces([f"uint {identifier(op.dim)} = 0;", *counted])
                 case Advance():
-                    yield f"{identifier(op.dim)} += {to_c(scope.resolve(op.by))};"
+                    yield f"{identifier(op.dim)} += {to_c(scope.resolve(op.by), scope.ranges)};"
                 case Locate():
                     yield from self._locate(op, scope, seen)
                 case SetCoordinate():
@@ -131,12 +136,12 @@ class _Writer:
         loop, inside = scope.enter_for(op)
         if op.unroll:
             yield "#pragma unroll"
-        yield _loop(loop.symbol.name, loop.start, loop.stop, loop.step)
+        yield _loop(loop.symbol.name, loop.start, loop.stop, loop.step, inside.ranges)
         body = self.body(op.body, inside, _without(seen, loop.symbol))
         if loop.symbol == op.symbol:
             yield from _braces(body)
             return
-        index = f"uint {identifier(op.dim)} = {to_c(inside.known[op.dim])};"
+        index = f"uint {identifier(op.dim)} = {to_c(inside.known[op.dim], inside.ranges)};"
         yield from _braces([index, *body])
 
     def _locate(self, op: Locate, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
@@ -144,18 +149,18 @@ class _Writer:
         lines: list[str] = []
         for dim, value in zip(op.dims, values, strict=True):
             seen = _without(seen, scope.coordinates.symbol(dim))
-            lines.append(f"uint {identifier(dim)} = {to_c(value)};")
+            lines.append(f"uint {identifier(dim)} = {to_c(value, scope.ranges)};")
         yield from _braces([*lines, *self.body(op.body, inside, seen)])
 
     def _set(self, op: SetCoordinate, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
         """A value that needs computing has a block with its variable; others are put in."""
         value, inside = scope.enter_set(op)
         if value is None:
-            yield f"// {op.dim} = {to_c(inside.known[op.dim])}"
+            yield f"// {op.dim} = {to_c(inside.known[op.dim], inside.ranges)}"
             yield from self.body(op.body, inside, seen)
             return
         seen = _without(seen, scope.coordinates.symbol(op.dim))
-        assignment = f"uint {identifier(op.dim)} = {to_c(value)};"
+        assignment = f"uint {identifier(op.dim)} = {to_c(value, scope.ranges)};"
         yield from _braces([assignment, *self.body(op.body, inside, seen)])
 
     def _branch(self, op: If | Inside, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
@@ -163,7 +168,7 @@ class _Writer:
         if condition in (true, false):  # decided by the sizes
             yield from self.body(op.body if condition == true else op.orelse, scope, seen)
             return
-        yield f"if ({to_c(condition)})"
+        yield f"if ({to_c(condition, scope.ranges)})"
         yield from _braces(self.body(op.body, scope.enter_if(condition), seen))
         if op.orelse:
             yield "else"
@@ -186,11 +191,12 @@ class _Writer:
             guards += guard.args if isinstance(guard, And) else (guard,)
         for name in sorted(values, key=_axis_order):
             if seen.get(name) != values[name]:
-                yield f"{'' if name in seen else 'uint '}{name} = {to_c(values[name])};"
+                value = to_c(values[name], scope.ranges)
+                yield f"{'' if name in seen else 'uint '}{name} = {value};"
                 seen[name] = values[name]
         for guard in dict.fromkeys(guards):
             if guard != true:
-                yield f"// padding unless {to_c(guard)}"
+                yield f"// padding unless {to_c(guard, scope.ranges)}"
 
     def _tile(self, op: LoadTile | Epilogue | StoreTile) -> Iterator[str]:
         place = f"{op.tensor} tile ({', '.join(_names(op))})"
@@ -212,7 +218,7 @@ class _Writer:
             case SendPartial():
                 slot = _index(scope, op.slot)
                 yield f"// store partial tile to workspace slot {slot}"
-                raised = _raised(scope, op.turn) if op.turn else to_c(scope.resolve(op.readers))
+                raised = _raised(scope, op.turn) if op.turn else _resolved(scope, op.readers)
                 yield f"flags[{slot}] = {raised};"
             case ReceivePartial():
                 slot = _index(scope, op.slot)
@@ -246,7 +252,7 @@ class _Writer:
             arrow = f"{places.pop('source')} -> {places.pop('destination')}"
         parts = [f"{role} {place}" for role, place in places.items()]
         parts += [
-            f"{name} {written(value, to_c)}"
+            f"{name} {written(value, lambda expr: to_c(expr, scope.ranges))}"
             for name, value in shown(op).items()
             if name not in bound or name.endswith("registers")
         ]
@@ -268,11 +274,11 @@ def _headline(graph: KernelGraph) -> str:
     return f"D = alpha * {a} * {b} + beta * C, {gemm.dtype} to {gemm.out_dtype}{steps}"
 
 
-def _loop(name: str, start: Expr, stop: Expr | None, step: Expr) -> str:
+def _loop(name: str, start: Expr, stop: Expr | None, step: Expr, known: Ranges) -> str:
     i = identifier(name)
-    advance = f"{i}++" if step == 1 else f"{i} += {to_c(step)}"
-    condition = "" if stop is None else f"{i} < {to_c(stop)}"
-    return f"for (uint {i} = {to_c(start)}; {condition}; {advance})"
+    advance = f"{i}++" if step == 1 else f"{i} += {to_c(step, known)}"
+    condition = "" if stop is None else f"{i} < {to_c(stop, known)}"
+    return f"for (uint {i} = {to_c(start, known)}; {condition}; {advance})"
 
 
 def _braces(lines: Iterable[str]) -> Iterator[str]:
@@ -307,9 +313,13 @@ def _without(seen: dict[str, Expr], symbol: Symbol) -> dict[str, Expr]:
     return {name: value for name, value in seen.items() if symbol not in value.free_symbols}
 
 
+def _resolved(scope: Scoped, expr: Expr) -> str:
+    return to_c(scope.resolve(expr), scope.ranges)
+
+
 def _index(scope: Scoped, name: str) -> str:
     try:
-        return to_c(scope.reverse(name).values[0])
+        return to_c(scope.reverse(name).values[0], scope.ranges)
     except EvaluationError:
         return f"<{name}>"
 
@@ -319,7 +329,7 @@ def _raised(scope: Scoped, turn: str) -> str:
     if not turn:
         return "1"
     try:
-        return to_c(scope.resolve(scope.reverse(turn).values[0] + 1))
+        return _resolved(scope, scope.reverse(turn).values[0] + 1)
     except EvaluationError:
         return f"<{turn}> + 1"
 
@@ -327,6 +337,6 @@ def _raised(scope: Scoped, turn: str) -> str:
 def _indexed(scope: Scoped, name: str) -> str:
     """`A.shared[expression]`, or the name where the coordinates around do not give it."""
     try:
-        return f"{name}[{to_c(scope.reverse(name).values[0])}]"
+        return f"{name}[{to_c(scope.reverse(name).values[0], scope.ranges)}]"
     except EvaluationError:
         return name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from coordgraph import given
 from coordgraph.control.operations import OPERATIONS, Operation
 from coordgraph.coordinates.dimensions import DIMENSIONS
 from coordgraph.coordinates.edges import EDGES
@@ -41,9 +42,9 @@ def parse_graph(text: str) -> KernelGraph:
     Raises:
         ParseError: with line and column, for malformed text, an unknown name or kind, and for
             what breaks a rule of the graph.
-        VerifyError: the edges go round in a circle.
+        VerifyError: the edges go round in a circle, or `text` is no string.
     """
-    return build(_Reader(text).graph())
+    return build(_Reader(given.text(text, "a graph")).graph())
 
 
 class _Reader:

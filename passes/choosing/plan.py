@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
-from coordgraph import Gemm, KernelGraph, PassError
+from coordgraph import Gemm, KernelGraph, PassError, given
 from passes.base import Pass
 from passes.choosing.schedules import family
 from passes.lowering import CONSUMERS, LowerToHopper
@@ -37,6 +38,9 @@ class Plan:
         pipeline: the passes that schedule it, separated by commas.
         workgroups: the grid, counted in clusters; None where the schedule has no such choice.
         consumers: how warpgroups share the work; see `LowerToHopper`.
+
+    Raises:
+        PassError: a part is not of its type, or a number is less than 1.
     """
 
     tile: tuple[int, int, int]
@@ -44,6 +48,18 @@ class Plan:
     pipeline: str = "data-parallel"
     workgroups: int | None = None
     consumers: str = COOPERATIVE
+
+    def __post_init__(self) -> None:
+        for name in ("tile", "cluster"):
+            object.__setattr__(self, name, _three(getattr(self, name), f"{name} of a plan"))
+        given.text(self.pipeline, "pipeline of a plan", PassError)
+        if self.workgroups is not None:
+            grid = given.whole(self.workgroups, "workgroups of a plan", PassError, least=1)
+            object.__setattr__(self, "workgroups", grid)
+        if self.consumers not in tuple(CONSUMERS):
+            raise PassError(
+                f"consumers of a plan = {self.consumers!r}; there are {', '.join(CONSUMERS)}"
+            )
 
     @classmethod
     def parse(cls, text: str) -> Plan:
@@ -53,7 +69,7 @@ class Plan:
             PassError: the text is malformed.
             ParseError: the pipeline is.
         """
-        found = _TEXT.fullmatch(text)
+        found = _TEXT.fullmatch(given.text(text, "a plan", PassError))
         if not found:
             raise PassError(
                 f"'{text}' is no plan; write it like '128x256x64 data-parallel' or "
@@ -124,6 +140,16 @@ def _last_pass(pipeline: str) -> Pass:
 
 def _by(numbers: tuple[int, ...]) -> str:
     return "x".join(map(str, numbers))
+
+
+def _three(extents: Any, what: str) -> tuple[int, int, int]:
+    """The numbers of m, n and k."""
+    try:
+        m, n, k = extents
+    except (TypeError, ValueError):
+        raise PassError(f"{what} = {extents!r} is not three numbers, of m, n and k") from None
+    m, n, k = (given.whole(each, what, PassError, least=1) for each in (m, n, k))
+    return m, n, k
 
 
 def _triple(text: str) -> tuple[int, int, int]:

@@ -15,6 +15,7 @@ import codegen
 from codegen import dispatch, tuning
 from codegen.nvptx import driver
 from coordgraph import CodegenError, Gemm, LaunchError, ParseError, PassError
+from passes import DataParallel
 from passes.choosing import Plan, rank
 from tests.codegen.nvptx.fake_driver import CONTEXT, FakeDriver, install, matrix
 
@@ -104,6 +105,20 @@ def test_a_grid_is_refused_where_there_is_none_to_choose():
     a, b = operands(4, 4, 4)
     with pytest.raises(CodegenError, match="has no grid to choose; leave out 'on 5'"):
         codegen.matmul(a, b, plan="16x16x16 data-parallel on 5")
+
+
+@pytest.mark.parametrize("first", [None, " on 5"])
+def test_a_refused_grid_refuses_no_other_call(first: str | None):
+    """One kernel serves every grid, so what is remembered of it must not tell them apart."""
+    a, b = operands(4, 4, 4)
+    plan = "16x16x16 data-parallel"
+    if first is None:
+        assert np.array_equal(codegen.matmul(a, b, plan=plan), a @ b)
+    with pytest.raises(CodegenError, match="has no grid to choose; leave out 'on 5'"):
+        codegen.matmul(a, b, plan=f"{plan} on 5")
+    assert np.array_equal(codegen.matmul(a, b, plan=plan), a @ b)
+    with pytest.raises(CodegenError, match="has no grid to choose; leave out 'on 6'"):
+        codegen.matmul(a, b, plan=f"{plan} on 6")
 
 
 def test_clusters_need_rows_that_the_copy_engine_takes(fake: FakeDriver):
@@ -247,8 +262,8 @@ def test_what_is_no_plan(value: Any):
         ({"alpha": "x"}, "alpha = 'x' is not a number"),
         ({"beta": None}, "beta = None is not a number"),
         ({"beta": np.ones(2)}, "beta = .* is not a number"),
-        ({"out": 4}, "out is a int, this target takes numpy arrays"),
-        ({"c": [[1]], "beta": 1.0}, "c is a list, this target takes numpy arrays"),
+        ({"out": 4}, "out is a int, not a numpy array; convert it with numpy.asarray"),
+        ({"c": [[1]], "beta": 1.0}, "c is a list, not a numpy array"),
         ({"stream": "x"}, "the host has no streams"),
     ],
 )
@@ -260,7 +275,40 @@ def test_options_are_looked_at(options: dict[str, Any], words: str):
 
 @pytest.mark.parametrize("value", [None, 5, [[1.0]], "a"])
 def test_what_is_no_array(value: Any):
-    with pytest.raises(LaunchError, match=r"a: a .* is no GPU array; .* for the CPU one of numpy"):
+    with pytest.raises(LaunchError, match=r"a: a .* is no array; .* CPU one of numpy, as numpy.asarray"):
+        codegen.matmul(value, value)
+
+
+class Measured(np.ndarray):
+    """A subclass from outside of numpy."""
+
+
+@pytest.mark.parametrize("kind", [Measured, np.matrix, np.memmap, np.ma.MaskedArray])
+def test_subclasses_of_numpy(kind: type[np.ndarray], fake: FakeDriver):
+    a, b = operands(4, 5, 6)
+    special = a.view(kind)
+    kernel = codegen.compile(DataParallel()(Gemm("f32").graph((16, 16, 16))), "cpu")
+    reference = codegen.compile(DataParallel()(Gemm("f32").graph((4, 4, 4))), "interpreter")
+    for call in (codegen.matmul, kernel, reference):
+        if kind is np.ma.MaskedArray:
+            for given in ((special, b), (b.T.copy(), special), (a, b, None, special)):
+                with pytest.raises(LaunchError, match=r"is a masked array, .* pass .*\.filled\(0\)"):
+                    call(*given)
+            continue
+        assert np.array_equal(call(special, b), a @ b)
+        out = np.zeros((4, 5), np.float32).view(kind)
+        assert call(a, b, out=out) is out
+        assert np.array_equal(out, a @ b)
+    if kind is not np.ma.MaskedArray:
+        assert np.array_equal(codegen.matmul(b.T.copy(), special.T), (a @ b).T)
+    on_gpu = codegen.compile(DataParallel()(Gemm("bf16").graph((64, 64, 64))), "sm_80")
+    with pytest.raises(LaunchError, match="a is a numpy array in host memory"):
+        on_gpu(special, b)
+
+
+@pytest.mark.parametrize("value", [np.float32(1), np.dtype("f4"), np.add])
+def test_what_else_numpy_has(value: Any):
+    with pytest.raises(LaunchError, match=r"a is a .*, not a numpy array; convert it"):
         codegen.matmul(value, value)
 
 

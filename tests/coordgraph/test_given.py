@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sympy import Float, Integer, Rational, pi
 
 from coordgraph import Gemm, LaunchError, VerifyError
-from coordgraph.given import flag, whole
+from coordgraph.given import flag, integer, integers, whole
+from coordgraph.integers import size_symbol
 from coordgraph.tensors import dtype
 
 
@@ -18,10 +20,29 @@ def test_whole_numbers(value: Any):
     assert type(whole(value, "m")) is int
 
 
-@pytest.mark.parametrize("value", ["5", 5.0, None, [5], np.float32(5)])
+@pytest.mark.parametrize("value", ["5", 5.0, None, [5], np.float32(5), True, np.True_])
 def test_what_is_no_whole_number(value: Any):
     with pytest.raises(LaunchError, match=r"m = .* is not a whole number"):
         whole(value, "m", LaunchError)
+
+
+@pytest.mark.parametrize("value", [Integer(5), size_symbol("m"), size_symbol("m") + 3])
+def test_expressions(value: Any):
+    assert integer(value, "size", least=4) is value
+    assert integers([value, np.int64(5)], "sizes") == (value, Integer(5))
+
+
+def test_what_is_least():
+    assert whole(1, "m", least=1) == 1
+    for check in (whole, integer):
+        with pytest.raises(LaunchError, match="m = 0 must be at least 1"):
+            check(0, "m", LaunchError, least=1)
+
+
+@pytest.mark.parametrize("value", [5.0, "m", True, None, Float(5), Rational(1, 2), pi])
+def test_what_is_no_expression(value: Any):
+    with pytest.raises(LaunchError, match=r"size = .* whole number"):
+        integer(value, "size", LaunchError)
 
 
 @pytest.mark.parametrize("value", [True, 1, np.True_, np.int32(1)])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 
 from coordgraph import Gemm, PassError
@@ -69,8 +72,9 @@ from tests.support.sampling import covering
 def test_options_that_make_no_sense_are_refused(step: Pass, why: str):
     graph = Gemm("f32").graph()
     assert why in (step.why_not(graph) or "")
-    with pytest.raises(PassError, match="refuses"):
+    with pytest.raises(PassError, match="refuses") as caught:
         step(graph)
+    assert step.refusal(graph) == str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -89,9 +93,11 @@ def test_options_that_make_no_sense_are_refused(step: Pass, why: str):
 def test_options_of_the_wrong_type_are_refused(
     kind: type[Pass], option: str, value: object, wanted: str
 ):
+    step, graph = kind(**{option: value}), Gemm("f32").graph()
     with pytest.raises(PassError) as caught:
-        kind(**{option: value})(Gemm("f32").graph())
+        step(graph)
     assert str(caught.value) == f"{kind.name} refuses: {option} = {value!r} should be {wanted}"
+    assert step.refusal(graph) == str(caught.value)
 
 
 def test_two_shapes_of_tiles_refuse_groups():
@@ -107,8 +113,28 @@ def test_odd_tiles_have_no_halves():
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_scheduled_graph_is_not_scheduled_again(name: str):
-    with pytest.raises(PassError, match="tied this graph to workgroups already"):
-        SCHEDULES[name](symbolic(name))
+    step, problem, graph = SCHEDULES[name], Gemm("f32").graph(), symbolic(name)
+    with pytest.raises(PassError, match="tied this graph to workgroups already") as caught:
+        step(graph)
+    assert step.refusal(graph) == str(caught.value)
+    assert step.refusal(problem) is None
+
+
+def test_sizes_that_no_index_holds_are_refused():
+    graph = Gemm("f32", m=2**31 - 4096, n=2**31 - 4096, k=64).graph()
+    with pytest.raises(PassError, match=r"the sizes make an index of up to \d+, over 2147483647"):
+        StreamK(workgroups=4)(graph)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_graphs_can_be_copied(name: str):
+    """By value, and to other processes, also once proofs about their sizes are remembered."""
+    graph = symbolic(name)
+    graph.verify()
+    for other in (copy.deepcopy(graph), pickle.loads(pickle.dumps(graph))):
+        assert other is not graph
+        assert other == graph
+        assert other.verify().pseudocode() == graph.pseudocode()
 
 
 def test_nothing_to_swap_after_a_swap():

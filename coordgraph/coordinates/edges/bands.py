@@ -10,7 +10,8 @@ from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.coordinates.edges.radix import product
-from coordgraph.errors import NotInvertible, VerifyError
+from coordgraph.errors import NotInvertible
+from coordgraph.given import flag, whole
 from coordgraph.integers import Ranges, equal, floor_div, floor_mod, minimum, select
 
 __all__ = ["Bands"]
@@ -41,8 +42,8 @@ class Bands(Edge):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.width < 1:
-            raise VerifyError(f"{self}: a band of {self.width} rows; at least 1 is needed")
+        object.__setattr__(self, "width", whole(self.width, f"{self}: width", least=1))
+        object.__setattr__(self, "snake", flag(self.snake, f"{self}: snake"))
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         (whole,), total = sizes.downstream, product(sizes.upstream)

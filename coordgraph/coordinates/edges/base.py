@@ -15,7 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sympy import Expr
-from sympy.logic.boolalg import Boolean
+from sympy.logic.boolalg import Boolean, true
 
 from coordgraph.errors import VerifyError
 from coordgraph.integers import Ranges
@@ -113,6 +113,13 @@ class Edge(ABC):
         """The downstream dimensions that `reverse` reads, given what is known so far."""
         return self.downstream
 
+    def reads_when(self, downstream: Sequence[Expr | None]) -> tuple[Boolean, ...]:
+        """The condition under which the reversed indices depend on each downstream operand.
+
+        Where it does not hold, that operand may have any value, and what guards it says nothing.
+        """
+        return (true,) * len(self.downstream)
+
     def __str__(self) -> str:
         return f"{self.kind}({', '.join(self.upstream)} -> {', '.join(self.downstream)})"
 
@@ -121,4 +128,9 @@ def _ids(side: Any) -> tuple[str, ...]:
     """Accept an id, a dimension, or a sequence of either."""
     if isinstance(side, str) or hasattr(side, "id"):
         side = (side,)
-    return tuple(item if isinstance(item, str) else item.id for item in side)
+    try:
+        return tuple(item if isinstance(item, str) else item.id for item in side)
+    except (TypeError, AttributeError):
+        raise VerifyError(
+            f"the operands {side!r} of an edge are neither ids nor dimensions"
+        ) from None

@@ -11,6 +11,7 @@ from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.errors import NotInvertible, VerifyError
+from coordgraph.given import whole
 from coordgraph.integers import Ranges, equal, floor_div, floor_mod, minimum, select
 
 __all__ = ["Curve"]
@@ -50,6 +51,7 @@ class Curve(Edge):
         if self.function not in self.FUNCTIONS:
             known = ", ".join(self.FUNCTIONS)
             raise VerifyError(f"{self}: unknown function '{self.function}'; there are {known}")
+        object.__setattr__(self, "side", whole(self.side, f"{self}: side"))
         if not 2 <= self.side <= self.MOST or self.side & (self.side - 1):
             raise VerifyError(f"{self}: the side of a block is a power of two, 2 to {self.MOST}")
 

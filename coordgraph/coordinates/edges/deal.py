@@ -9,7 +9,8 @@ from sympy import Expr, Integer, Lt
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
-from coordgraph.errors import NotInvertible, VerifyError
+from coordgraph.errors import NotInvertible
+from coordgraph.given import whole
 from coordgraph.integers import Ranges, equal, floor_div, floor_mod, maximum, minimum, select
 
 __all__ = ["Deal"]
@@ -36,8 +37,7 @@ class Deal(Edge):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.groups < 1:
-            raise VerifyError(f"{self}: {self.groups} groups; at least 1 is needed")
+        object.__setattr__(self, "groups", whole(self.groups, f"{self}: groups", least=1))
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         (above,), (below,) = sizes.upstream, sizes.downstream

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sympy import Expr, Le, Lt, S, sympify
+from sympy import Expr, Le, Lt, S
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
+from coordgraph.given import integer
 from coordgraph.integers import (
     Ranges,
     equal,
@@ -57,8 +58,9 @@ class Share(Edge):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("share", "tile", "before", "behind"):
-            object.__setattr__(self, name, sympify(getattr(self, name)))
+        for name, least in (("share", 1), ("tile", 1), ("before", 0), ("behind", 0)):
+            value = integer(getattr(self, name), f"{self}: {name}", least=least)
+            object.__setattr__(self, name, value)
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         (whole,), (count, _, inside) = sizes.upstream, sizes.downstream

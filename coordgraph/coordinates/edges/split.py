@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sympy import Expr, Integer, sympify
+from sympy import Expr, Integer
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.coordinates.edges.radix import split_by_strides, strided_sum
 from coordgraph.errors import VerifyError
+from coordgraph.given import integers
 from coordgraph.integers import Ranges, equal
 
 __all__ = ["Split"]
@@ -31,7 +32,7 @@ class Split(Edge):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "strides", tuple(sympify(s) for s in self.strides))
+        object.__setattr__(self, "strides", integers(self.strides, f"{self}: strides"))
         if len(self.strides) != len(self.downstream):
             raise VerifyError(f"{self}: {len(self.strides)} strides, one per operand is needed")
 

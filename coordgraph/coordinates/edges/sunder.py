@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sympy import Expr, Ge, Integer, Lt
-from sympy.logic.boolalg import Boolean
+from sympy.logic.boolalg import Boolean, true
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.errors import EvaluationError, NotInvertible, VerifyError
@@ -80,6 +80,12 @@ class Sunder(Edge):
         if selector is None or isinstance(selector, Integer):
             return ()
         return (Ge(selector, 0), Lt(selector, count))
+
+    def reads_when(self, downstream: Sequence[Expr | None]) -> tuple[Boolean, ...]:
+        selector, count = downstream[-1], len(self.downstream) - 1
+        if selector is None:
+            return (true,) * (count + 1)
+        return (*(equal(selector, chosen) for chosen in range(count)), true)
 
     def reverse_needs(self, known: dict[str, Expr]) -> tuple[str, ...]:
         selector = known.get(self.downstream[-1])

@@ -11,6 +11,7 @@ from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.errors import NotInvertible, VerifyError
+from coordgraph.given import whole
 from coordgraph.integers import Ranges, bit_xor, equal, floor_div, floor_mod, select
 
 __all__ = ["Swizzle"]
@@ -40,6 +41,8 @@ class Swizzle(Edge):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "divisor", whole(self.divisor, f"{self}: divisor", least=1))
+        object.__setattr__(self, "modulus", whole(self.modulus, f"{self}: modulus", least=0))
         if len(self.upstream) != len(self.downstream):
             raise VerifyError(f"{self}: needs as many operands upstream as downstream")
         if self.function not in self.FUNCTIONS:

@@ -75,6 +75,7 @@ MOST_BESIDE_PARTIALS = 160
 CLUSTERS = (1, 2, 4, 8)
 CONSUMERS = {"cooperative": 1, "pingpong": 2}
 """Warpgroups that take turns."""
+VECTORS = (1, 2, 4, CHUNK)
 PAIR = 2
 """Accumulators next to each other along the right operand's columns."""
 BARRIER_BYTES = 1024
@@ -140,6 +141,8 @@ class LowerToHopper(Pass):
                 "of a workgroup do together; take consumers=cooperative or a reduction other than "
                 "scatter"
             )
+        if self.vector not in VECTORS:
+            return f"vector={self.vector} must be a power of two, at most {CHUNK}"
         return self._no_tiles(graph)
 
     def _no_tiles(self, graph: KernelGraph) -> str | None:

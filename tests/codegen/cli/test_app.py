@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 
 import pytest
 
 from codegen.cli.errors import ExitCode
+from passes import PASSES
 from tests.codegen.cli.commands import coordgraph, process
 
 PLAN = "16x16x16 stream-k"
@@ -67,7 +70,16 @@ SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
         (("run", *SIZES, "-s", "stream-k{"), 3, "column 10"),
         (("run", *SIZES, "-s", "data-parallel", "-w", "3"), 3, "say persistent=true"),
         (("run", *SIZES, "-s", "stream-k{owner=me}"), 3, "there are first, last"),
-        (("run", *SIZES, "-s", "reorder{swap=true}"), 3, "no schedule has tied"),
+        (("run", *SIZES, "-s", "reorder{swap=true}"), 3, "ties no tile to workgroups: end it with"),
+        (("run", *SIZES, "--plan", "16x16x16 rasterize"), 3, "as in 'rasterize,data-parallel' or"),
+        (("run", *SIZES, "-s", "stream-k,lower-to-host"), 3, "leave out 'lower-to-host'"),
+        (("run", *SIZES, "-s", ""), 3, "line 1, column 1: expected the name of a pass"),
+        (("show", "-s", ""), 3, "line 1, column 1: expected the name of a pass"),
+        (("eval", "A.0", "-s", ""), 3, "line 1, column 1: expected the name of a pass"),
+        (("run", *SIZES, "-s", "nothing"), 3, "and for graphs that are scheduled lower-to-"),
+        (("run", *SIZES, "-t", "sm_70"), 3, "sm_70 is too old"),
+        (("compile", "--plan", "auto", "-t", "cpu", "--m", "8"), 2, "give --n, --k too"),
+        (("show", "--import", "no.such.module"), 2, "ModuleNotFoundError: No module named 'no'"),
         (("compile", "-t", "sm_80", "--dtype", "f32"), 3, "use target='cpu'"),
         (("compile", "-t", "sm_70"), 3, "too old"),
         (("compile", "-t", "cpu", "--emit", "ptx"), 3, "there is no ptx for 'cpu'"),
@@ -110,7 +122,7 @@ SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
         ((*EVAL, "--at", "workgruop=1"), 3, "did you mean 'workgroup'"),
         ((*EVAL, "--at", "workgroup=3"), 3, "a value of 'A.index.0' is missing"),
         ((*EVAL, "--at", "workgroup=9", "--m", "9", "--n", "1"), 3, "outside its size: 0..0"),
-        ((*EVAL, "--at", "workgroup=1+"), 2, "expected a value"),
+        ((*EVAL, "--at", "workgroup=1+"), 2, "expected a value, found the end (column 3)"),
         ((*EVAL, "--at", "workgroup=1,workgroup=2"), 2, "given twice"),
         ((*EVAL, "--with", "mm=3"), 3, "did you mean m"),
         ((*EVAL, "--with", "m=many"), 2, "whole number"),
@@ -131,15 +143,59 @@ def test_what_is_wrong_is_said_once_and_decides_the_exit_code(words, code, why):
 
 
 def test_a_target_that_is_not_here(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("codegen.nvptx.driver.unavailable", lambda: "the test says so")
+    monkeypatch.setattr("codegen.nvptx.driver.unavailable", lambda: "the test says so.")
     done = coordgraph("run", *SIZES, "--target", "sm_80")
     assert done.code == 4
-    assert "sm_80 needs an NVIDIA GPU: the test says so" in done.err
+    assert "sm_80 needs an NVIDIA GPU: the test says so; --target cpu" in done.err
+    done = coordgraph("compile", *SIZES[:6], "--target", "sm_80", "--plan", "auto")
+    assert done.code == 4
+    assert "which plan suits sm_80 depends on the GPU" in done.err
+
+
+def test_nothing_is_pointed_at_in_an_empty_file():
+    done = coordgraph("show", "--from", "-", stdin="")
+    assert done.code == 3
+    assert done.err.splitlines()[0].endswith("found the end")
+    assert "^" not in done.err
+
+
+MODULE = """
+from dataclasses import dataclass
+from passes import Pass
+
+@dataclass(frozen=True)
+class Nothing(Pass):
+    \"\"\"Changes nothing, `times` over.\"\"\"
+
+    times: int = 1
+    name = "test-imported-nothing"
+
+    def apply(self, graph):
+        return graph
+"""
+
+
+def test_a_pass_from_outside_has_its_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "coordgraph_test_outside.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr("passes.base.PASSES", dict(PASSES))
+    words = ("run", *SIZES, "-s", "test-imported-nothing{times=3},stream-k", "--json")
+    assert "unknown pass" in coordgraph(*words).json["error"]["message"]
+    imported = ("--import", "coordgraph_test_outside")
+    found = coordgraph(*words, *imported).json
+    assert found["pipeline"].startswith("stream-k")  # what changes nothing is not in the log
+    listed = coordgraph("explain", "test-imported-nothing", *imported).out
+    assert "Changes nothing" in listed
+    assert "times: int = 1" in listed
 
 
 def test_a_tool_that_is_not_here(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("codegen.toolchain.find_ptxas", lambda: None)
     words = ("compile", "-t", "sm_80", "--tile", "16x16x16")
+    plain = coordgraph(*words)
+    assert (plain.code, plain.out) == (0, "")
+    assert re.search(r"^ptxas +ptxas is neither on PATH", plain.err, re.MULTILINE)
     done = coordgraph(*words, "--emit", "sass")
     assert done.code == 4
     assert "ptxas is neither on PATH" in done.err

@@ -9,14 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from codegen import explain, tuning
 from codegen.cli import check as checking
 from codegen.cli.options import default_tile
 from codegen.kernel import Kernel
+from codegen.nvptx import driver
+from codegen.situation import Situation
 from codegen.toolchain import find_ptxas
+from coordgraph import Gemm
+from passes.choosing import Plan
 from tests.codegen.cli.commands import coordgraph, process
 from tests.support.gpu import require_gpu
 
 SIZES = ("--m", "40", "--n", "33", "--k", "50")
+BETTER = "64x64x32 stream-k{owner=last} on 7"
 SMALL = (*SIZES, "--tile", "16x16x16", "--repeat", "1")
 
 
@@ -53,6 +59,39 @@ def test_a_run_in_json(tmp_path: Path):
     for path in found["diagrams"].values():
         assert Path(path).parent == tmp_path
         assert Path(path).read_text().startswith("graph TD")
+
+
+def test_a_run_of_the_plan_that_is_chosen():
+    words = ("--m", "300", "--n", "200", "--k", "100", "--dtype", "f32")
+    chosen = explain(300, 200, 100, "f32", device="cpu").best.plan
+    done = coordgraph("run", *words, "--plan", "auto", "-t", "cpu", "--repeat", "1", "--check")
+    assert done.code == 0
+    assert re.search(rf"^plan +{re.escape(str(chosen))}$", done.out, re.MULTILINE)
+    slow = coordgraph(
+        *("run", *SIZES, "--dtype", "f32", "--plan", "auto", "-t", "interpreter"),
+        *("--repeat", "1", "--json"),
+    )
+    assert slow.json["plan"] == str(explain(40, 33, 50, "f32", device="cpu").best.plan)
+
+
+def test_compile_chooses_for_the_gpu_that_was_measured(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("codegen.nvptx.driver.unavailable", lambda: "the test says so")
+    for transposed in ((), ("--transpose-b",)):
+        words = ("--m", "512", "--n", "768", "--k", "1024", *transposed)
+        best = explain(512, 768, 1024, transpose_b=bool(transposed), device="NVIDIA H200").best
+        found = coordgraph("compile", *words, "-t", "sm_90a", "--plan", "auto", "--json").json
+        assert found["plan"] == str(best.plan)
+
+
+def test_the_gpu_here_is_chosen_for(monkeypatch: pytest.MonkeyPatch):
+    here = driver.Device(0, "NVIDIA A100-SXM4-80GB", "sm_80", 108, 0)
+    monkeypatch.setattr(driver, "unavailable", lambda: None)
+    monkeypatch.setattr(driver, "device", lambda ordinal=0: here)
+    words = ("--m", "512", "--n", "768", "--k", "1024", "-t", "sm_80", "--json")
+    rule = Situation(Gemm("bf16", m=512, n=768, k=1024), "sm_80", here.name, 108).simple_plan
+    assert coordgraph("compile", *words, "--plan", "auto").json["plan"] == str(rule)
+    monkeypatch.setattr(tuning, "remembered", lambda situation: Plan.parse(BETTER))
+    assert coordgraph("compile", *words, "--plan", "auto").json["plan"] == BETTER
 
 
 @pytest.mark.parametrize("fixed", [(), ("--fixed",)])

@@ -135,6 +135,22 @@ def call(**changes: Any) -> Any:
         ({"offsets": np.array([0, 4, 9], np.int32)}, "offsets is 3, 4 is needed"),
         ({"offsets": np.array([0, 4, 9, 20], np.int64)}, "dtype 'int64'"),
         ({"offsets": np.array([0, 9, 4, 20], np.int32)}, "entries must rise"),
+        (
+            {"offsets": np.array([0, 4, 9, 20], np.float32)},
+            "offsets holds f32, the kernel takes i32; convert it$",
+        ),
+        (
+            {"offsets": np.zeros(8, np.int32)[::2]},
+            r"offsets is not contiguous \(strides \(2,\)\); pass a contiguous copy$",
+        ),
+        (
+            {"a": np.zeros((20, 8), np.int32)},
+            "a holds i32, the kernel takes f32; convert it$",
+        ),
+        (
+            {"c": np.zeros((5, 20), np.float32).T, "beta": 1.0},
+            r"c is not contiguous row-major \(strides .*\); pass a contiguous copy$",
+        ),
         ({"offsets": np.array([0, 4, 9, 21], np.int32)}, "= 21 is over 20"),
         ({"b": np.zeros((8, 5), np.float32)}, "b has shape 8x5; as many matrices as products"),
         ({"b": np.zeros((3, 7, 5), np.float32)}, "k would be 8 and 7"),

@@ -226,6 +226,10 @@ REFUSED: dict[str, tuple[LowerToHopper, dict[str, object], tuple[int, int, int]]
         (128, 256, 64),
     ),
     "1 stages are too few: a ring needs 2": (LowerToHopper(stages=1), {}, (128, 128, 64)),
+    "vector=0 must be a power of two, at most 8": (LowerToHopper(vector=0), {}, (128, 128, 64)),
+    "vector=3 must be a power of two, at most 8": (LowerToHopper(vector=3), {}, (128, 128, 64)),
+    "vector=-1 must be a power of two, at most 8": (LowerToHopper(vector=-1), {}, (128, 128, 64)),
+    "vector=16 must be a power of two, at most 8": (LowerToHopper(vector=16), {}, (128, 128, 64)),
     "0 stages are too few: a ring needs 2": (LowerToHopper(), {}, (128, 256, 512)),
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given, settings
@@ -201,6 +201,33 @@ class TestGuards:
             e.connect(Sunder("i", ("a", "b", "x")))
         guard = e.graph.guards({"a": None, "b": None, "x": index_symbol("y")}, ["i"])
         assert guard == Lt(index_symbol("y"), 2)
+
+    def test_only_what_a_selector_reads_is_guarded(self):
+        """Segments in ragged tiles, one of them parted again: as each known selector has it."""
+        with CoordinateGraph().edit() as e:
+            sizes = {"i": 12, "a": 5, "b": 7, "c": 4, "d": 3, "at": 3, "ae": 2, "ct": 2}
+            for name, size in {**sizes, "e": 3, "shared": 3}.items():
+                e.add(Linear(name, size))
+            e.add(Selector("x", 2))
+            e.add(Selector("y", 2))
+            e.connect(Sunder("i", ("a", "b", "x")))
+            e.connect(Sunder("b", ("c", "d", "y")))
+            e.connect(Tile("a", ("at", "ae")))
+            e.connect(Tile("c", ("ct", "e")))
+            e.connect(PassThrough("d", "e"))
+            e.connect(PassThrough("at", "shared"))
+        graph, known = e.graph, ["shared", "ae", "ct", "e", "x", "y"]
+        guard = graph.guards(known, ["i"])
+        assert guard.free_symbols == {graph.symbol(name) for name in known}
+        outside = 0
+        for values in product(range(3), range(2), range(2), range(3), range(2), range(2)):
+            at = dict(zip(known, values, strict=True))
+            here = bool(evaluate(guard, at))
+            assert here == bool(evaluate(graph.guards(at, ["i"]), {})), at
+            outside += not here
+        assert 0 < outside < 3 * 2 * 2 * 3 * 2 * 2
+        # A coordinate that is wanted itself is inside, whatever is selected.
+        assert not bool(evaluate(graph.guards(known, ["i", "a"]), {**at, "shared": 2, "ae": 1}))
 
 
 class TestDerivatives:

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
 
-from coordgraph import CoordinateGraph, VerifyError
+import numpy as np
+import pytest
+from sympy import I, Integer, S, zoo
+
+from coordgraph import CoordinateGraph, EvaluationError, VerifyError
 from coordgraph.coordinates.dimensions import Linear
-from coordgraph.coordinates.edges import Flatten
+from coordgraph.coordinates.edges import (
+    Bands,
+    Curve,
+    Deal,
+    Edge,
+    Flatten,
+    Join,
+    Share,
+    Split,
+    Swizzle,
+    Tile,
+)
 from coordgraph.integers import size_symbol
 
 
@@ -35,12 +50,72 @@ def test_a_replaced_dimension_must_fit_its_edges():
     assert e.graph["m"].note == "rows"
 
 
-@pytest.mark.parametrize("value", ["5", 2.5, True])
+@pytest.mark.parametrize("value", ["5", 2.5, 1.0, float("nan"), True, [1], S.Half, I])
 def test_an_index_is_a_whole_number(value: object):
     with pytest.raises(VerifyError, match="whole number"):
         flattened(2, 3, 5).reverse({"o": value}, ["m"])
 
 
-def test_text_is_no_size():
-    with pytest.raises(VerifyError, match="is text"):
-        Linear("m", "3*4")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "value", ["3*4", 2.5, 3.0, float("nan"), True, [3], S.Half, S.Infinity, S.NaN, zoo, I]
+)
+def test_a_size_is_a_whole_number(value: object):
+    with pytest.raises(VerifyError, match="dimension 'm': size .* whole number"):
+        Linear("m", value)  # type: ignore[arg-type]
+
+
+def test_a_size_is_not_negative():
+    with pytest.raises(VerifyError, match="dimension 'm': size = -3 must be at least 0"):
+        Linear("m", -3)  # type: ignore[arg-type]
+    assert Linear("m", np.int64(3)) == Linear("m", Integer(3))  # type: ignore[arg-type]
+
+
+def test_an_id_is_text():
+    with pytest.raises(VerifyError, match="the id of a dimension = 5 is not text"):
+        Linear(5)  # type: ignore[arg-type]
+    with pytest.raises(VerifyError, match="operands .* are neither ids nor dimensions"):
+        Tile(5, ("a", "b"))  # type: ignore[arg-type]
+
+
+SWIZZLED = ("a", "b"), ("c", "d")
+SHARED = "a", ("b", "c", "d")
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: Swizzle(*SWIZZLED, modulus=8, divisor=0), "divisor = 0 must be at least 1"),
+        (lambda: Swizzle(*SWIZZLED, modulus=8, divisor=-1), "divisor = -1 must be at least 1"),
+        (lambda: Swizzle(*SWIZZLED, modulus="8"), "modulus = '8' is not a whole number"),
+        (lambda: Swizzle(*SWIZZLED, modulus=8.0), "modulus = 8.0 is not a whole number"),
+        (lambda: Swizzle(*SWIZZLED, modulus=6), "must be a power of two"),
+        (lambda: Share(*SHARED, tile=0), "tile = 0 must be at least 1"),
+        (lambda: Share(*SHARED, share=-1), "share = -1 must be at least 1"),
+        (lambda: Share(*SHARED, before=-1), "before = -1 must be at least 0"),
+        (lambda: Share(*SHARED, behind="x"), "behind = 'x' is not a whole number"),
+        (lambda: Bands(("a", "b"), "c", width=0), "width = 0 must be at least 1"),
+        (lambda: Bands(("a", "b"), "c", width=1.5), "width = 1.5 is not a whole number"),
+        (lambda: Bands(("a", "b"), "c", snake="no"), "snake = 'no' is neither True nor False"),
+        (lambda: Curve(*SWIZZLED, side="8"), "side = '8' is not a whole number"),
+        (lambda: Curve(*SWIZZLED, side=6), "the side of a block is a power of two"),
+        (lambda: Deal("a", "b", groups="2"), "groups = '2' is not a whole number"),
+        (lambda: Deal("a", "b", groups=0), "groups = 0 must be at least 1"),
+        (lambda: Deal("a", "b", groups=True), "groups = True is not a whole number"),
+        (lambda: Split("a", "b", strides=3), "strides = 3 is not a sequence"),
+        (lambda: Split("a", "b", strides=(2.5,)), r"strides\[0\] = 2.5 is not a whole number"),
+        (lambda: Join("a", "b", strides="1"), "strides = '1' is not a sequence"),
+    ],
+)
+def test_fields_of_edges(make: Callable[[], Edge], why: str):
+    with pytest.raises(VerifyError, match=why):
+        make()
+
+
+def test_a_size_of_zero_leaves_no_index():
+    """Such sizes are right where nothing asks: a schedule may have no data-parallel waves."""
+    with CoordinateGraph().edit() as e:
+        for name, size in (("i", None), ("tile", Integer(3)), ("inside", Integer(0))):
+            e.add(Linear(name, size))
+        e.connect(Tile("i", ("tile", "inside")))
+    with pytest.raises(EvaluationError, match=r"Tile\(i -> tile, inside\): a size of 0 leaves no"):
+        e.graph.forward({"i": 3}, ["inside"])

@@ -108,7 +108,7 @@ def test_bands_that_divide_the_rows_have_one_height():
 
 
 def test_a_band_needs_rows():
-    with pytest.raises(VerifyError, match="a band of 0 rows"):
+    with pytest.raises(VerifyError, match="width = 0 must be at least 1"):
         Bands(("i", "j"), "o", width=0)
 
 
@@ -152,7 +152,7 @@ def test_deals_are_fit_for_code():
 
 
 def test_a_deal_needs_groups():
-    with pytest.raises(VerifyError, match="0 groups"):
+    with pytest.raises(VerifyError, match="groups = 0 must be at least 1"):
         Deal("i", "o", groups=0)
 
 

@@ -139,6 +139,12 @@ def test_arguments_that_do_not_fit(changed: dict[str, object], why: str):
         interpret(graph(), **arguments)
 
 
+def test_a_batch_of_none():
+    batched = DataParallel()(Gemm("f32", batched=True).graph((4, 4, 4)))
+    with pytest.raises(LaunchError, match="batches = 0 is outside"):
+        interpret(batched, np.ones((0, M, K), np.float32), np.ones((0, K, N), np.float32))
+
+
 def test_a_graph_of_numbers_takes_no_other_size():
     g = graph(Gemm("f32", m=M, n=N, k=K))
     assert np.array_equal(interpret(g, whole(M, K), whole(K, N)).d, whole(M, K) @ whole(K, N))

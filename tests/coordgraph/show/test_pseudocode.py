@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import pytest
 from sympy import And, Eq, Lt, Not, Or
@@ -18,6 +19,8 @@ from coordgraph.control.operations import (
     LoadTile,
     SetCoordinate,
 )
+from coordgraph.coordinates.dimensions import MacroTileNumber
+from coordgraph.coordinates.edges import Flatten, Swizzle
 from coordgraph.integers import (
     BitXor,
     FloorDiv,
@@ -28,6 +31,7 @@ from coordgraph.integers import (
     size_symbol,
 )
 from coordgraph.show.ccode import to_c
+from passes import Pass
 from tests.coordgraph.text.graphs import PIPELINES, lowered, scheduled
 from tests.support.golden import Golden
 
@@ -66,6 +70,53 @@ def test_the_seed_is_recognised():
         assert line in text
 
 
+class Unsigned(int):
+    """C's `uint`: what is less than 0 comes round at the other end."""
+
+    def __new__(cls, value: int) -> Unsigned:
+        return super().__new__(cls, int(value) % 2**32)
+
+
+def wrapping(name: str) -> Callable[[int, int], Unsigned]:
+    return lambda a, b: Unsigned(getattr(int, name)(Unsigned(a), Unsigned(b)))
+
+
+for _name in ("add", "sub", "mul", "floordiv", "mod"):
+    for _side in ("__", "__r"):
+        setattr(Unsigned, f"{_side}{_name}__", wrapping(f"{_side}{_name}__"))
+Unsigned.__neg__ = lambda self: Unsigned(2**32 - int(self))  # type: ignore[method-assign]
+
+
+def signed(value: int) -> int:
+    """What an unsigned argument becomes where a signed one is taken."""
+    return (int(value) + 2**31) % 2**32 - 2**31
+
+
+C_NAMES = {
+    "Unsigned": Unsigned,
+    "floor_div": lambda a, b: Unsigned(signed(a) // signed(b)),
+    "floor_mod": lambda a, b: Unsigned(signed(a) % signed(b)),
+}
+
+
+@dataclass(frozen=True)
+class Backwards(Pass):
+    """Output tiles from the last to the first."""
+
+    name = "test-pseudocode-backwards"
+    establishes = ("problem",)
+
+    def apply(self, graph: KernelGraph) -> KernelGraph:
+        row, column = graph.dangling
+        with graph.edit(str(self)) as e:
+            c, count = e.coordinates, row.size * column.size  # type: ignore[operator]
+            flat = c.add(MacroTileNumber("flat", count))
+            turned = c.add(MacroTileNumber("turned", count))
+            c.connect(Flatten((row.id, column.id), flat.id))
+            c.connect(Swizzle(flat.id, turned.id, function="reflect"))
+        return e.graph
+
+
 def as_python(text: str) -> str:
     """The loops, branches and assignments as Python; a load notes the tile that it is of."""
     lines, steps = list[str](), dict[int, str]()
@@ -76,7 +127,7 @@ def as_python(text: str) -> str:
             lines.append(f"{indent}visits.append((tile_m, tile_n, tile_k))")
         elif loop := re.fullmatch(r"for \(uint (\w+) = (.*); (.*); (.*)\)", code):
             name, start, condition, step = loop.groups()
-            lines += [f"{indent}{name} = {start}", f"{indent}while {condition}:"]
+            lines += [f"{indent}{name} = Unsigned({start})", f"{indent}while {condition}:"]
             steps[depth] = step.replace("++", " += 1")
         elif branch := re.fullmatch(r"if \((.*)\)", code):
             lines.append(f"{indent}if {branch[1].replace('&&', 'and')}:")
@@ -90,7 +141,7 @@ def as_python(text: str) -> str:
         elif code == "}":
             lines.append(f"{indent}    {steps.pop(depth, 'pass')}")
         elif assigned := re.fullmatch(r"(?:uint |auto )?(\w+) = (.*)", code):
-            lines.append(f"{indent}{assigned[1]} = {assigned[2]}")
+            lines.append(f"{indent}{assigned[1]} = Unsigned({assigned[2]})")
     return "\n".join(lines).replace("/", "//")
 
 
@@ -103,6 +154,8 @@ def as_python(text: str) -> str:
         "stream-k{workgroups=5,owner=last}",
         "two-tile-stream-k{workgroups=5}",
         "two-tile-stream-k{workgroups=5,owner=last,first=dp}",
+        f"{Backwards.name},stream-k{{workgroups=5}}",
+        f"{Backwards.name},data-parallel{{persistent=true,workgroups=5}}",
     ],
 )
 @pytest.mark.parametrize(("m", "n", "k"), [(5, 3, 4), (4, 7, 3), (1, 1, 9)])
@@ -110,10 +163,19 @@ def test_what_it_says_is_right(pipeline: str, m: int, n: int, k: int):
     """Read as a program, it visits every tile once, and k tiles in order."""
     graph = scheduled(Gemm(m=128 * m, n=128 * n, k=32 * k), pipeline)
     visits: list[tuple[int, int, int]] = []
-    exec(as_python(graph.pseudocode()), {"visits": visits})
+    exec(as_python(graph.pseudocode()), {"visits": visits, **C_NAMES})
     every = {(i, j, x) for i in range(m) for j in range(n) for x in range(k)}
     assert len(visits) == len(every)
     assert set(visits) == every
+
+
+def test_what_may_be_negative_is_divided_by_a_function():
+    """Multiples of the divisor are taken out of dividends, and what is left may be below 0."""
+    text = scheduled(Gemm(), f"{Backwards.name},stream-k").pseudocode()
+    tile = r"uint tile_m = floor_div\(-.*, tiles_n\) \+ tiles_m;"
+    assert re.search(tile, text)
+    assert text.splitlines()[1].startswith("int floor_div(int a, int b) { return a / b - (a % b")
+    assert "floor_" not in scheduled(Gemm(), "stream-k").pseudocode()
 
 
 def test_a_variable_is_written_again_where_a_loop_changes_its_value():

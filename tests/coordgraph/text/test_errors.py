@@ -190,3 +190,9 @@ def test_deep_plain_data():
 def test_plain_data_of_another_kind(data: Any):
     with pytest.raises(VerifyError, match="graph: needs a mapping"):
         from_json(data)
+
+
+@pytest.mark.parametrize("value", [None, b"coordgraph 1", 5])
+def test_what_is_no_text(value: Any):
+    with pytest.raises(VerifyError, match="a graph = .* is not text"):
+        parse(value)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from coordgraph import Gemm, ParseError, PassError
-from passes import HeterogeneousTiles
+from passes import HeterogeneousTiles, Pipeline
 from passes.choosing import Plan
 from passes.choosing.schedules import numbers_of, schedule_of
 from passes.choosing.table import Table
@@ -50,6 +52,38 @@ def test_a_table_keeps_plans(text: str):
 def test_what_is_no_plan_is_refused(text: str):
     with pytest.raises(PassError, match="is no plan"):
         Plan.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        ({"tile": (16, 16)}, r"tile of a plan = \(16, 16\) is not three numbers"),
+        ({"tile": 16}, "tile of a plan = 16 is not three numbers"),
+        ({"tile": "abc"}, "tile of a plan = 'a' is not a whole number"),
+        ({"tile": (16, 16, 0)}, "tile of a plan = 0 must be at least 1"),
+        ({"cluster": (2.0, 1, 1)}, "cluster of a plan = 2.0 is not a whole number"),
+        ({"pipeline": 5}, "pipeline of a plan = 5 is not text"),
+        ({"workgroups": 0}, "workgroups of a plan = 0 must be at least 1"),
+        ({"workgroups": 2.5}, "workgroups of a plan = 2.5 is not a whole number"),
+        ({"consumers": "tennis"}, "consumers of a plan = 'tennis'; there are cooperative, pingp"),
+        ({"consumers": []}, r"consumers of a plan = \[\]; there are"),
+    ],
+)
+def test_parts_of_a_plan_are_looked_at(parts: dict[str, Any], why: str):
+    with pytest.raises(PassError, match=why):
+        Plan(**{"tile": (16, 16, 16), **parts})
+
+
+def test_lists_and_numbers_of_numpy_will_do():
+    plan = Plan([16, np.int64(16), 16], [2, 1, 1], "stream-k", np.int32(4))  # type: ignore[arg-type]
+    assert {plan} == {Plan((16, 16, 16), (2, 1, 1), "stream-k", 4)}
+    assert str(plan) == "16x16x16@c2x1 stream-k on 4"
+
+
+def test_text_is_needed():
+    for read in (Plan.parse, Pipeline.parse):
+        with pytest.raises(PassError, match="= None is not text"):
+            read(None)  # type: ignore[arg-type]
 
 
 def test_an_unknown_pass_is_refused():
