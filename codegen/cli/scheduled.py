@@ -141,14 +141,15 @@ def _chosen(problem: Problem, target: str, reads_c: bool) -> Plan:
     if gpu is not None:
         here = (target, gpu.name, gpu.processors, gpu.ordinal)
         situation = Situation(gemm, *here, boxes, reads_c=reads_c)
-        return tuning.remembered(situation) or next(situation.plans())
+        measured = tuning.remembered(situation)
+        return measured.plan if measured else next(situation.plans())
     if target != HOPPER:
         raise Unavailable(
             f"--plan {AUTO}: which plan suits {target} depends on the GPU, and there is none here; "
             "give a plan or a schedule"
         )
-    measured = constants_of()
-    situation = Situation(gemm, target, measured.device, measured.processors, 0, boxes, reads_c)
+    base = constants_of()
+    situation = Situation(gemm, target, base.device, base.processors, 0, boxes, reads_c)
     return next(situation.plans())
 
 
