@@ -87,7 +87,10 @@ class Library:
         self.details: dict[str, Any] = {}
 
     def prepare(self, problem: Problem) -> Run:
-        turned = {"transpose_a": problem.a_turned, "transpose_b": problem.b_turned}
+        turned: dict[str, Any] = {
+            "transpose_a": problem.a_turned,
+            "transpose_b": problem.b_turned,
+        }
         a, b, out = problem.sets[0]
         start = time.perf_counter()
         codegen.matmul(a, b, out=out, tune=self.tune, **turned)
