@@ -56,6 +56,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Extension modules tell of leaks where the interpreter cannot clear what it ends with."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session")
 def golden(request: pytest.FixtureRequest) -> Golden:
     """Compare text with a file: `golden(str(graph), "coordgraph/gemm.txt")`."""
