@@ -62,10 +62,11 @@ class BoxedStore:
         matrix: tuple[str, ...] = (),
         located: tuple[str, ...] = (),
     ) -> Iterator[tuple[BoxedStore, ...]]:
-        """For tiles of each shape, with every number of slots that goes round evenly in a tile.
+        """For tiles of each shape, with every number of slots.
 
-        Where all have the same slots, a tile begins with the first and ends with the last one, so
-        whichever shape was stored before, what has waited longest is in the next slot.
+        Where they go round evenly in a tile, and all shapes have the same, a tile begins with the
+        first and ends with the last one, so whichever shape was stored before, what has waited
+        longest is in the next slot. Else a tile waits for all of the one before.
         """
         one = [cls(d, 1, matrix=matrix, located=located) for d in divisions]
         for most in range(1, MOST_SLOTS + 1):
@@ -73,13 +74,22 @@ class BoxedStore:
             if all(store.slots < most for store in found):
                 continue
             room = max(store.own_room for store in found)
-            drained = len({(store.slots, store.own_room) for store in found}) > 1
+            alike = len({(store.slots, store.own_room) for store in found}) == 1
+            drained = not alike or any(store.number % store.slots for store in found)
             yield tuple(replace(store, room=room, drained=drained) for store in found)
 
     def fitting(self, most: int) -> int:
-        """The largest number of slots, of `most`, that goes round evenly."""
-        boxes = self.division.blocks * self.boxes
-        return max(n for n in range(1, most + 1) if boxes % n == 0)
+        """The largest number of slots, of `most`, that goes round evenly; all if that is only one.
+
+        With one slot every box would wait until the copy engine has read the box before.
+        """
+        evenly = max(n for n in range(1, most + 1) if self.number % n == 0)
+        return evenly if evenly > 1 else min(most, self.number)
+
+    @property
+    def number(self) -> int:
+        """Boxes of a tile."""
+        return self.division.blocks * self.boxes
 
     @property
     def own_room(self) -> int:
@@ -127,9 +137,11 @@ class BoxedStore:
         c.add(Register(own("store.element"), Integer(CHUNK)))
         lanes = ("store.eighth", "store.half", "store.row")
         c.connect(Flatten(tuple(map(own, lanes)), "lane"))
-        # Which slot: boxes in their order, round and round.
-        c.add(Linear(own("store.number"), Integer(blocks * boxes), note="boxes of a tile"))
-        c.add(Linear(own("store.turn"), Integer(blocks * boxes // self.slots)))
+        # Which slot: boxes in their order, round and round; the last round may end early.
+        turns = -(-self.number // self.slots)
+        every = Integer(self.number) if self.number % self.slots == 0 else None
+        c.add(Linear(own("store.number"), every, note="boxes of a tile"))
+        c.add(Linear(own("store.turn"), Integer(turns)))
         c.add(Linear(own("store.slot"), Integer(self.slots)))
         c.connect(Tile(own("store.number"), (own("store.m"), own("store.box"))))
         c.connect(Flatten((own("store.turn"), own("store.slot")), own("store.number")))

@@ -32,6 +32,7 @@ LOWERINGS = {
     "swapped": ((48, 128, 64), LowerToHopper()),
     "taking turns": ((128, 128, 64), LowerToHopper(consumers="pingpong", reads_c=False)),
     "narrow boxes": ((128, 48, 64), LowerToHopper()),
+    "slots that go round unevenly": ((128, 160, 64), LowerToHopper(reads_c=False)),
     "k divided": ((64, 64, 256), LowerToHopper(cluster_k=4)),
 }
 every_lowering = pytest.mark.parametrize("name", LOWERINGS)

@@ -27,6 +27,7 @@ CONFIGURATIONS = (
     boxed((256, 256, 64), (1, 2, 1)),
     boxed((256, 128, 64)),
     boxed((256, 160, 64), (2, 1, 1)),
+    boxed((256, 208, 64), (2, 1, 1)),
     boxed((128, 144, 64)),
     boxed((128, 48, 64)),
     boxed((192, 256, 64)),
@@ -143,16 +144,30 @@ def boxes(this: Lowered) -> list[tuple[int, int]]:
     return list(product(range(this.size("store.m")), range(this.size("store.box"))))
 
 
+def drains(this: Lowered) -> bool:
+    """Whether slots do not go round evenly in a tile, so that it waits for all of the one before."""
+    return len(boxes(this)) % this.size("store.slot") > 0
+
+
 @every_configuration
 def test_slots_go_round_without_a_break_between_tiles(configuration: Configuration):
     """The copy engine may still read the boxes before, one less than there are slots."""
     this = lowered(configuration)
     memory = np.full(this.size("D.shared"), NOTHING)
-    used = [fill(this, memory, 0, m, box) for m, box in boxes(this)] * 2
+    used = [fill(this, memory, 0, m, box) for m, box in boxes(this)]
     slots = this.size("store.slot")
+    if not drains(this):
+        used *= 2
     for number, places in enumerate(used):
         assert not any(places & before for before in used[max(0, number - slots + 1) : number])
     assert set[int]().union(*used) == set(range(memory.size)), "all of it is of use"
+
+
+@pytest.mark.parametrize(("columns", "count"), [(160, 5), (176, 11), (208, 13), (224, 7)])
+def test_boxes_of_an_odd_number_have_several_slots(columns: int, count: int):
+    this = lowered(boxed((256, columns, 64), (2, 1, 1)))
+    assert len(boxes(this)) == count
+    assert this.size("store.slot") == 4
 
 
 @every_configuration
@@ -196,7 +211,7 @@ def test_a_slot_is_filled_when_it_is_free_and_handed_over_when_it_is_full(
     """Around the fill: the one who hands over waits, all meet, all fence, all meet."""
     this = lowered(configuration)
     (parent,) = (n for n in this.nodes(Operation) if any(c.op == FenceShared() for c in n.body))
-    waiting, before, filling, fence, after, handing = parent.body
+    *drained, waiting, before, filling, fence, after, handing = parent.body
     loop = before.op
     assert isinstance(loop, Barrier)
     assert loop.workitems == 128
@@ -206,9 +221,15 @@ def test_a_slot_is_filled_when_it_is_free_and_handed_over_when_it_is_full(
     assert any(isinstance(n.op, StoreFragment) for n in filling.walk())
     (wait,) = waiting.body
     assert wait.op == WaitStores(this.size("store.slot") - 1)
+    assert [op.op for branch in drained for op in branch.body] == [WaitStores(0)] * drains(this)
     numbers = set[int]()
     for thread in range(128 * this.consumers):
         at = {"workitem": np.array(thread)}
+        for branch, (m, box) in product(drained, boxes(this)):
+            assert branch.condition is not None
+            first = {**at, "store.m": np.array(m), "store.box": np.array(box)}
+            of_first = thread % 128 == 0 and m == box == 0
+            assert bool(this.values(branch.condition, first)) == of_first
         for branch in (waiting, handing):
             assert branch.condition is not None
             assert bool(this.values(branch.condition, at)) == (thread % 128 == 0)
