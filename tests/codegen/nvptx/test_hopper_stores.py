@@ -145,7 +145,7 @@ def boxes(this: Lowered) -> list[tuple[int, int]]:
 
 
 def drains(this: Lowered) -> bool:
-    """Whether slots do not go round evenly in a tile, so that it waits for all of the one before."""
+    """Whether slots go round unevenly in a tile, so that it waits for all of the one before."""
     return len(boxes(this)) % this.size("store.slot") > 0
 
 
