@@ -121,7 +121,11 @@ def changed(view: TensorView, **changes: object) -> TensorView:
         ({"A": changed(A, dtype="f16")}, 0, r"a holds f16, .*Gemm\(dtype='f16'\)"),
         ({"D": changed(OUT, dtype="f32")}, 0, r"out holds f32, .*Gemm\(out_dtype='f32'\)"),
         ({"A": changed(A, strides=(128, 1))}, 0, "a is not contiguous row-major"),
-        ({"B": changed(B, strides=(1, 64))}, 0, r"its transpose to a kernel of Gemm\(transpose_b=…\)"),
+        (
+            {"B": changed(B, strides=(1, 64))},
+            0,
+            r"transpose to a kernel of Gemm\(transpose_b=…\)",
+        ),
         ({"A": changed(A, pointer=(1 << 20) + 1)}, 0, "no multiple of 2 bytes"),
         ({"D": changed(OUT, pointer=A.pointer + 512)}, 0, "out overlaps a"),
         ({"D": changed(OUT, device=1)}, 0, "different devices: a on 0, b on 0, out on 1"),

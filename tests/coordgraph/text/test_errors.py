@@ -194,5 +194,5 @@ def test_plain_data_of_another_kind(data: Any):
 
 @pytest.mark.parametrize("value", [None, b"coordgraph 1", 5])
 def test_what_is_no_text(value: Any):
-    with pytest.raises(VerifyError, match="a graph = .* is not text"):
+    with pytest.raises(VerifyError, match=r"a graph = .* is not text"):
         parse(value)
