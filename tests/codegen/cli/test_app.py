@@ -159,6 +159,20 @@ def test_nothing_is_pointed_at_in_an_empty_file():
     assert "^" not in done.err
 
 
+@pytest.mark.parametrize(
+    ("stage", "why"),
+    [
+        ("0", "ties no tile to workgroups: apply a schedule, as in 'coordgraph opt -p"),
+        ("lowered", "the graph is lowered already; give the scheduled one"),
+    ],
+)
+def test_compile_takes_scheduled_graphs(stage: str, why: str):
+    graph = coordgraph("show", "text", "--stage", stage, "--tile", "16x16x16").out
+    done = coordgraph("compile", "--from", "-", "-t", "cpu", stdin=graph)
+    assert done.code == 3
+    assert why in done.err
+
+
 MODULE = """
 from dataclasses import dataclass
 from passes import Pass
