@@ -10,6 +10,7 @@ from passes.rasterize import Rasterize
 from passes.reorder import Reorder
 from passes.split_k import SplitK
 from passes.stream_k import StreamK
+from passes.tiles import TileWork, flatten_into, number_of, workgroup_count
 from passes.two_tile_stream_k import TwoTileStreamK
 
 __all__ = [
@@ -24,5 +25,9 @@ __all__ = [
     "Reorder",
     "SplitK",
     "StreamK",
+    "TileWork",
     "TwoTileStreamK",
+    "flatten_into",
+    "number_of",
+    "workgroup_count",
 ]

@@ -1,8 +1,8 @@
 """The pass protocol: graph to graph, with a contract on both sides.
 
 A pass is a frozen dataclass; its fields are its options, in Python, in pipeline text and on the
-command line. Write one anywhere: subclass `Pass`, give it a `name`, say in `why_not` what it
-cannot do, and return a new graph from `apply`.
+command line (`--import MODULE` for a module of one's own). Write one anywhere: subclass `Pass`,
+give it a `name`, say in `why_not` what it cannot do, and return a new graph from `apply`.
 """
 
 from __future__ import annotations

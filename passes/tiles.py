@@ -30,7 +30,14 @@ def accumulation_loop(graph: KernelGraph) -> For:
 class TileWork:
     """The control of one output tile: what precedes the accumulation, the loop, what follows.
 
-    `around` is where coordinates of the tile are located, if some are.
+    A schedule puts `whole()` where a workgroup has a tile to itself, `part(…)` where it has some
+    of its iterations, in loops of its own under the kernel.
+
+    Args:
+        before: what begins a tile: its sums are set to 0.
+        loop: the accumulation over all its iterations.
+        after: what ends it: the epilogue, and the store of D.
+        around: where coordinates of the tile are located, if some are.
     """
 
     before: Body
@@ -40,7 +47,11 @@ class TileWork:
 
     @classmethod
     def of(cls, graph: KernelGraph) -> TileWork:
-        """Take a problem-level graph apart."""
+        """Take a graph that no schedule has tied yet apart.
+
+        Raises:
+            PassError: it has not exactly one accumulation loop.
+        """
         loop, body = accumulation_loop(graph), graph.control.root.body
         around = None
         if len(body) == 1 and isinstance(body[0], Locate):
@@ -53,7 +64,13 @@ class TileWork:
         return self._located((*self.before, self.loop, *self.after))
 
     def part(self, dim: str, stop: Expr, after: Body) -> Body:
-        """`stop` iterations of one output tile, counted by another dimension, then `after`."""
+        """Some iterations of one output tile, then `after`.
+
+        Args:
+            dim: the dimension that counts them, from 0.
+            stop: how many there are.
+            after: what ends the part, such as sending the sums to who ends the tile.
+        """
         finish = SetCoordinate(dim, Integer(0), after)
         body = (*self.before, self.accumulate(dim, stop), finish)
         if self.around is None:
@@ -73,7 +90,11 @@ class TileWork:
 
 
 def number_of(dimensions: tuple[Dimension, ...]) -> Expr:
-    """How many tiles the tile numbers count together."""
+    """How many tiles the tile numbers count together: the product of their sizes.
+
+    Raises:
+        PassError: one has no size.
+    """
     total: Expr = Integer(1)
     for dimension in dimensions:
         if dimension.size is None:
@@ -83,14 +104,25 @@ def number_of(dimensions: tuple[Dimension, ...]) -> Expr:
 
 
 def flatten_into(e: KernelEditor, above: tuple[Dimension, ...], below: str) -> None:
-    """Tie several dimensions to one, row-major; a single one just passes through."""
+    """Tie several dimensions to one, row-major; a single one just passes through.
+
+    Args:
+        e: the editor of the graph.
+        above: the tile numbers, which dangle no more after that.
+        below: the id of a dimension that was added, with `number_of(above)` for its size.
+    """
     names = tuple(d.id for d in above)
     edge = PassThrough(names, (below,)) if len(names) == 1 else Flatten(names, (below,))
     e.coordinates.connect(edge)
 
 
 def workgroup_count(e: KernelEditor, workgroups: int | None) -> Expr:
-    """The size of the grid: a number, or the launch argument `workgroups`."""
+    """Add the dimension `workgroup`, and give its size, the grid.
+
+    Args:
+        e: the editor of the graph.
+        workgroups: a number; None makes it the launch argument `workgroups`.
+    """
     if workgroups is not None:
         count: Expr = Integer(workgroups)
     else:

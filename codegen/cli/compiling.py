@@ -111,7 +111,7 @@ def compile_command(
       coordgraph compile --target sm_90a --plan '256x256x64@c2x1 stream-k{owner=last}' -e ptx
       coordgraph compile --target sm_90a --plan auto --m 2048 --n 2304 --k 8192 -e ptx
     """
-    from codegen.cli.scheduled import Scheduled, scheduled
+    from codegen.cli.scheduled import from_graph, scheduled
     from codegen.cli.targets import resolve
 
     wanted = list(dict.fromkeys(emit or ()))
@@ -131,7 +131,7 @@ def compile_command(
     elif others := [f"--{name}" for name, value in told.items() if value is not None]:
         raise typer.BadParameter(f"--from gives a scheduled graph: leave out {', '.join(others)}")
     else:
-        made = Scheduled(problem, read_graph(source))
+        made = from_graph(problem, read_graph(source))
     if len(wanted) > 1 and output is None and not as_json:
         raise typer.BadParameter("several things to write need a folder: --output DIR")
     _possible(wanted, target)

@@ -140,7 +140,8 @@ def _options(kind: type[Pass]) -> list[dict[str, str]]:
         default = "" if f.default is MISSING else str(f.default)
         if isinstance(f.default, bool) or f.default is None:
             default = default.lower()
-        found.append({"name": f.name, "type": str(f.type), "default": default})
+        declared = f.type if isinstance(f.type, str) else inspect.formatannotation(f.type)
+        found.append({"name": f.name, "type": declared, "default": default})
     return found
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from codegen.nvptx.driver import Device
     from passes.choosing import Plan
 
-__all__ = ["Scheduled", "scheduled"]
+__all__ = ["Scheduled", "from_graph", "scheduled"]
 
 AUTO = "auto"
 """The plan that `codegen.matmul` chooses."""
@@ -109,6 +109,25 @@ def scheduled(
     graph = chosen.graph(problem.gemm(fixed=fixed))
     _refuse_unscheduled(graph, chosen.pipeline)
     return Scheduled(problem, graph, chosen)
+
+
+def from_graph(problem: Problem, graph: KernelGraph) -> Scheduled:
+    """A graph that was read.
+
+    Raises:
+        PassError: it is not scheduled, or lowered already.
+    """
+    if graph.level == "problem":
+        raise PassError(
+            "the graph ties no tile to workgroups: apply a schedule, as in "
+            f"'coordgraph opt -p {DEFAULT_SCHEDULE}'"
+        )
+    if graph.level != "scheduled":
+        raise PassError(
+            f"the graph is {graph.level} already; give the scheduled one, the kernel is lowered "
+            "for its target as it is made"
+        )
+    return Scheduled(problem, graph)
 
 
 def _refuse_unscheduled(graph: KernelGraph, pipeline: str) -> None:

@@ -40,8 +40,8 @@ def runnable(target: str) -> None:
     cuda_machine(target)  # no GPU runs code for what is too old
     if reason := unavailable():
         raise Unavailable(
-            f"{target} needs an NVIDIA GPU: {reason.rstrip('.')}; --target cpu runs everywhere, and "
-            f"'coordgraph compile --target {target}' needs no GPU"
+            f"{target} needs an NVIDIA GPU: {reason.rstrip('.')}; --target cpu runs everywhere, "
+            f"and 'coordgraph compile --target {target}' needs no GPU"
         )
     here = device(0).architecture
     asked, found = (int(name.removeprefix("sm_").rstrip("af")) for name in (target, here))

@@ -1,5 +1,6 @@
 """The coordinate graph: dimensions, edges, traversal."""
 
 from coordgraph.coordinates.graph import CoordinateEditor, CoordinateGraph
+from coordgraph.coordinates.laws import check_laws
 
-__all__ = ["CoordinateEditor", "CoordinateGraph"]
+__all__ = ["CoordinateEditor", "CoordinateGraph", "check_laws"]

@@ -275,7 +275,9 @@ def test_options_are_looked_at(options: dict[str, Any], words: str):
 
 @pytest.mark.parametrize("value", [None, 5, [[1.0]], "a"])
 def test_what_is_no_array(value: Any):
-    with pytest.raises(LaunchError, match=r"a: a .* is no array; .* CPU one of numpy, as numpy.asarray"):
+    with pytest.raises(
+        LaunchError, match=r"a: a .* is no array; .* one of numpy, as numpy.asarray"
+    ):
         codegen.matmul(value, value)
 
 
@@ -292,7 +294,7 @@ def test_subclasses_of_numpy(kind: type[np.ndarray], fake: FakeDriver):
     for call in (codegen.matmul, kernel, reference):
         if kind is np.ma.MaskedArray:
             for given in ((special, b), (b.T.copy(), special), (a, b, None, special)):
-                with pytest.raises(LaunchError, match=r"is a masked array, .* pass .*\.filled\(0\)"):
+                with pytest.raises(LaunchError, match=r"is a masked array, .* pass .*\.filled"):
                     call(*given)
             continue
         assert np.array_equal(call(special, b), a @ b)

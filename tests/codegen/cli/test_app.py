@@ -159,6 +159,20 @@ def test_nothing_is_pointed_at_in_an_empty_file():
     assert "^" not in done.err
 
 
+@pytest.mark.parametrize(
+    ("stage", "why"),
+    [
+        ("0", "ties no tile to workgroups: apply a schedule, as in 'coordgraph opt -p"),
+        ("lowered", "the graph is lowered already; give the scheduled one"),
+    ],
+)
+def test_compile_takes_scheduled_graphs(stage: str, why: str):
+    graph = coordgraph("show", "text", "--stage", stage, "--tile", "16x16x16").out
+    done = coordgraph("compile", "--from", "-", "-t", "cpu", stdin=graph)
+    assert done.code == 3
+    assert why in done.err
+
+
 MODULE = """
 from dataclasses import dataclass
 from passes import Pass
@@ -179,15 +193,20 @@ def test_a_pass_from_outside_has_its_options(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "coordgraph_test_outside.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr("passes.base.PASSES", dict(PASSES))
-    words = ("run", *SIZES, "-s", "test-imported-nothing{times=3},stream-k", "--json")
-    assert "unknown pass" in coordgraph(*words).json["error"]["message"]
+    words = ("opt", "-p", "test-imported-nothing{times=3},stream-k", "--json")
+    problem = coordgraph("show", "text", "--stage", "0").out
+    assert "unknown pass" in coordgraph(*words, stdin=problem).json["error"]["message"]
     imported = ("--import", "coordgraph_test_outside")
-    found = coordgraph(*words, *imported).json
-    assert found["pipeline"].startswith("stream-k")  # what changes nothing is not in the log
-    listed = coordgraph("explain", "test-imported-nothing", *imported).out
+    try:
+        found = coordgraph(*words, *imported, stdin=problem).json
+        listed = coordgraph("explain", "test-imported-nothing", *imported).out
+    finally:
+        PASSES.pop("test-imported-nothing", None)
+    assert found["pipeline"] == "test-imported-nothing{times=3},stream-k"
     assert "Changes nothing" in listed
     assert "times: int = 1" in listed
+    for command in ("run", "compile", "show", "eval", "passes"):
+        assert "--import" in re.sub(r"\x1b\[[0-9;]*m", "", coordgraph(command, "--help").out)
 
 
 def test_a_tool_that_is_not_here(monkeypatch: pytest.MonkeyPatch):

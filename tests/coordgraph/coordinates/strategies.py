@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from itertools import product as indices_of
 from math import prod
 
 from hypothesis import strategies as st
@@ -23,12 +22,12 @@ from coordgraph.coordinates.edges import (
     PassThrough,
     Ragged,
     Share,
-    Sizes,
     Split,
     Sunder,
     Swizzle,
     Tile,
 )
+from coordgraph.coordinates.laws import Trial
 
 Case = tuple[Edge, tuple[int, ...], tuple[int, ...]]
 """An edge, the sizes upstream and the sizes downstream."""
@@ -186,18 +185,14 @@ def concatenate(draw: st.DrawFn) -> Case:
     return edge, (len(sizes), max(sizes)), (entries[-1],)
 
 
-def upstream_indices(case: Case) -> list[tuple[int, ...]]:
-    """Every index upstream; of segments, those that they have."""
-    edge, above, _ = case
+def trial_of(case: Case) -> Trial:
+    """The edge with its numbers; segments have the indices that their borders leave them."""
+    edge, above, below = case
+    tables = table_of(edge)
     if not isinstance(edge, Concatenate):
-        return every_index(above)
-    (starts,) = table_of(edge).values()
-    return [(g, i) for g, i in every_index(above) if i < starts[g + 1] - starts[g]]
-
-
-def sizes_of(case: Case) -> Sizes:
-    _, above, below = case
-    return Sizes(tuple(map(Integer, above)), tuple(map(Integer, below)))
+        return Trial(edge, above, below, tables)
+    (starts,) = tables.values()
+    return Trial(edge, above, below, tables, lambda u: u[1] < starts[u[0] + 1] - starts[u[0]])
 
 
 def graph_of(case: Case) -> CoordinateGraph:
@@ -208,7 +203,3 @@ def graph_of(case: Case) -> CoordinateGraph:
             e.add(Linear(name, Integer(size)))
         e.connect(edge)
     return e.graph
-
-
-def every_index(sizes: tuple[int, ...]) -> list[tuple[int, ...]]:
-    return list(indices_of(*(range(size) for size in sizes)))

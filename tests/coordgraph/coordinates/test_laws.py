@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 import pytest
 from hypothesis import given, settings
-from sympy import Expr, Integer
+from hypothesis import strategies as st
+from sympy import Expr
+from sympy.logic.boolalg import Boolean
 
 from coordgraph import VerifyError
-from coordgraph.coordinates.edges import EDGES, Edge, Law, Sunder
-from coordgraph.integers import Ranges, evaluate
+from coordgraph.coordinates import check_laws
+from coordgraph.coordinates.edges import EDGES, Edge, Law, Sizes
+from coordgraph.coordinates.laws import Trial
+from coordgraph.integers import Ranges, equal, evaluate, floor_mod
 from tests.coordgraph.coordinates.strategies import (
     STRATEGIES,
     Case,
-    every_index,
     graph_of,
-    sizes_of,
     table_of,
-    upstream_indices,
+    trial_of,
 )
 
 OURS = {name: kind for name, kind in EDGES.items() if kind.__module__.startswith("coordgraph.")}
@@ -33,34 +35,7 @@ def reads_table(kind: type[Edge]) -> bool:
 every_edge = pytest.mark.parametrize("name", OURS)
 
 
-def promising(law: Law) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("name", [n for n, edge in OURS.items() if law in edge.laws])
-
-
 few = settings(max_examples=30)
-
-
-def numbers(values: Sequence[Expr], edge: Edge) -> tuple[int, ...]:
-    return tuple(int(evaluate(value, table_of(edge))) for value in values)
-
-
-def forward(case: Case, indices: Sequence[int]) -> tuple[int, ...]:
-    found = case[0].forward([Integer(i) for i in indices], sizes_of(case), Ranges())
-    return numbers(found, case[0])
-
-
-def reverse(case: Case, indices: Sequence[int]) -> tuple[int, ...]:
-    found = case[0].reverse([Integer(i) for i in indices], sizes_of(case), Ranges())
-    return numbers(found, case[0])
-
-
-def inside(case: Case, below: Sequence[int]) -> bool:
-    """Whether the guard holds for reversed downstream indices."""
-    edge, sizes = case[0], sizes_of(case)
-    indices = [Integer(i) for i in below]
-    above = edge.reverse(indices, sizes, Ranges())
-    guards = edge.guard(above, indices, sizes)
-    return all(bool(evaluate(part, table_of(edge))) for part in guards)
 
 
 @every_edge
@@ -74,50 +49,80 @@ def test_every_edge_declares_laws_and_has_a_strategy(name: str):
     assert edge.__doc__.count("`") >= 2, f"{name} does not give its formulas"
 
 
-@promising(Law.REVERSE_UNDOES_FORWARD)
-def test_reverse_undoes_forward(name: str):
-    @few
-    @given(STRATEGIES[name]())
-    def law(case: Case):
-        for above in upstream_indices(case):
-            assert reverse(case, forward(case, above)) == above
-
-    law()
-
-
-@promising(Law.FORWARD_UNDOES_REVERSE)
-def test_forward_undoes_reverse(name: str):
-    @few
-    @given(STRATEGIES[name]())
-    def law(case: Case):
-        for below in every_index(case[2]):
-            if inside(case, below):
-                assert forward(case, reverse(case, below)) == below
-
-    law()
-
-
 @every_edge
-def test_guarded_indices_are_inside_and_cover_the_dimension(name: str):
-    """What the guard lets through is inside upstream; a law makes every index reachable."""
+def test_every_edge_keeps_its_laws(name: str):
+    """The size rule, the guard, and both formulas at every index."""
 
     @few
     @given(STRATEGIES[name]())
     def law(case: Case):
-        edge, _, below = case
-        # Sunder reads one segment; the indices of the others may be anything.
-        sizes = tuple(max(size, 1) for size in below) if isinstance(edge, Sunder) else below
-        reached = set[tuple[int, ...]]()
-        for indices in every_index(sizes):
-            if isinstance(edge, Sunder) and indices[indices[-1]] >= below[indices[-1]]:
-                continue
-            if inside(case, indices):
-                reached.add(reverse(case, indices))
-        assert reached <= set(upstream_indices(case))
-        if Law.REVERSE_UNDOES_FORWARD in edge.laws:
-            assert reached == set(upstream_indices(case))
+        assert list(trial_of(case).problems()) == []
 
     law()
+
+
+def by_id(case: Case) -> dict[str, int]:
+    edge, above, below = case
+    return dict(zip((*edge.upstream, *edge.downstream), (*above, *below), strict=True))
+
+
+@few
+@given(st.sampled_from(["Tile", "Sunder", "Ragged"]).flatmap(lambda name: STRATEGIES[name]()))
+def test_laws_are_checked_by_name(case: Case):
+    check_laws(case[0], by_id(case), table_of(case[0]))
+
+
+@dataclass(frozen=True)
+class Wrong(Edge):
+    """`Wrong(I; O)`: what is wrong with it is told by its name."""
+
+    fault: str = ""
+
+    arity = (1, 1)
+    laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
+
+    def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
+        return (equal(sizes.upstream[0] or 0, sizes.downstream[0] or 0),)
+
+    def reverse(
+        self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges
+    ) -> tuple[Expr, ...]:
+        (index,) = indices
+        assert index is not None
+        return (index + 1,) if self.fault == "guard" else (index,)
+
+    def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
+        (index,) = indices
+        if self.fault == "guard":
+            return (index - 1,)
+        return (floor_mod(index + 1, 4),) if self.fault == "forward" else (index,)
+
+
+@pytest.mark.parametrize(
+    ("fault", "sizes", "why"),
+    [
+        ("size", {"i": 4, "o": 3}, r"sizes \(4,\) and \(3,\) break its rule"),
+        ("size", {"i": 4, "o": 3}, r"no downstream index leads to \(3,\)"),
+        ("guard", {"i": 4, "o": 4}, r"the guard lets \(4,\) through, which is outside \(4,\)"),
+        (
+            "forward",
+            {"i": 4, "o": 4},
+            r"reverse\(forward\(u\)\) == u does not hold: u = \(0,\) becomes \(1,\), and that \(1,",
+        ),
+        ("forward", {"i": 4}, "the size of 'o' = None is not a whole number"),
+    ],
+)
+def test_what_is_wrong_with_an_edge_is_said(fault: str, sizes: dict[str, int], why: str):
+    with pytest.raises(VerifyError, match=why) as caught:
+        check_laws(Wrong("i", "o", fault), sizes)
+    assert len(caught.value.problems) <= 5
+
+
+def test_the_other_law_is_checked_too():
+    trial = Trial(Wrong("i", "o", "forward"), (4,), (4,))
+    laws = [problem for problem in trial.problems() if "forward(reverse(d)) == d" in problem]
+    assert laws[0].endswith("d = (0,) becomes (0,), and that (1,)")
+    assert len(laws) == 4
 
 
 @every_edge
@@ -127,27 +132,26 @@ def test_formulas_with_symbols_agree_with_formulas_of_numbers(name: str):
     @settings(max_examples=15)
     @given(STRATEGIES[name]())
     def law(case: Case):
-        edge, _, below = case
-        graph = graph_of(case)
+        edge, trial, graph = case[0], trial_of(case), graph_of(case)
         if Law.REVERSE_UNDOES_FORWARD in edge.laws or Law.FORWARD_UNDOES_REVERSE in edge.laws:
             there = graph.forward(edge.upstream, edge.downstream)
-            for indices in reachable(case):
+            for indices in reachable(trial):
                 values = {**dict(zip(edge.upstream, indices, strict=True)), **table_of(edge)}
                 found = tuple(int(evaluate(value, values)) for value in there)
-                assert found == forward(case, indices)
+                assert found == trial.forward(indices)
         back = graph.reverse(edge.downstream, edge.upstream)
-        for indices in every_index(below):
+        for indices in trial.downstream:
             values = {**dict(zip(edge.downstream, indices, strict=True)), **table_of(edge)}
-            assert tuple(int(evaluate(v, values)) for v in back) == reverse(case, indices)
+            assert tuple(int(evaluate(v, values)) for v in back) == trial.reverse(indices)
 
     law()
 
 
-def reachable(case: Case) -> set[tuple[int, ...]]:
+def reachable(trial: Trial) -> set[tuple[int, ...]]:
     """Upstream indices; a Split's strides may leave gaps between them, where forward is void."""
-    if Law.REVERSE_UNDOES_FORWARD in case[0].laws:
-        return set(upstream_indices(case))
-    return {reverse(case, below) for below in every_index(case[2])}
+    if Law.REVERSE_UNDOES_FORWARD in trial.edge.laws:
+        return set(trial.upstream)
+    return {trial.reverse(below) for below in trial.downstream}
 
 
 @pytest.mark.parametrize("name", [name for name, kind in OURS.items() if not reads_table(kind)])
@@ -180,14 +184,15 @@ def test_arity_is_checked(name: str, side: str):
 @few
 @given(STRATEGIES["Sunder"]())
 def test_sunder_finds_the_segment_of_every_index(case: Case):
+    trial = trial_of(case)
     *segments, count = case[2]
     assert len(segments) == count
     for selector, size in enumerate(segments):
         for i in range(size):
             below = [0] * count
             below[selector] = i
-            (index,) = reverse(case, (*below, selector))
+            (index,) = trial.reverse((*below, selector))
             assert index == sum(segments[:selector]) + i
-            found = forward(case, (index,))
+            found = trial.forward((index,))
             assert found[-1] == selector
             assert found[selector] == i

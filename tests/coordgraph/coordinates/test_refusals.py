@@ -60,7 +60,7 @@ def test_an_index_is_a_whole_number(value: object):
     "value", ["3*4", 2.5, 3.0, float("nan"), True, [3], S.Half, S.Infinity, S.NaN, zoo, I]
 )
 def test_a_size_is_a_whole_number(value: object):
-    with pytest.raises(VerifyError, match="dimension 'm': size .* whole number"):
+    with pytest.raises(VerifyError, match=r"dimension 'm': size .* whole number"):
         Linear("m", value)  # type: ignore[arg-type]
 
 
@@ -73,7 +73,7 @@ def test_a_size_is_not_negative():
 def test_an_id_is_text():
     with pytest.raises(VerifyError, match="the id of a dimension = 5 is not text"):
         Linear(5)  # type: ignore[arg-type]
-    with pytest.raises(VerifyError, match="operands .* are neither ids nor dimensions"):
+    with pytest.raises(VerifyError, match=r"operands .* are neither ids nor dimensions"):
         Tile(5, ("a", "b"))  # type: ignore[arg-type]
 
 
