@@ -291,7 +291,8 @@ def test_subclasses_of_numpy(kind: type[np.ndarray], fake: FakeDriver):
     special = a.view(kind)
     kernel = codegen.compile(DataParallel()(Gemm("f32").graph((16, 16, 16))), "cpu")
     reference = codegen.compile(DataParallel()(Gemm("f32").graph((4, 4, 4))), "interpreter")
-    for call in (codegen.matmul, kernel, reference):
+    calls: list[Any] = [codegen.matmul, kernel, reference]
+    for call in calls:
         if kind is np.ma.MaskedArray:
             for given in ((special, b), (b.T.copy(), special), (a, b, None, special)):
                 with pytest.raises(LaunchError, match=r"is a masked array, .* pass .*\.filled"):

@@ -126,7 +126,7 @@ def changed(view: TensorView, **changes: object) -> TensorView:
         (
             {"B": changed(B, strides=(1, 64))},
             0,
-            r"transpose to a kernel of Gemm\(transpose_b=…\)",
+            r"its transpose to a kernel of Gemm\(transpose_b=…\)",
         ),
         ({"A": changed(A, pointer=(1 << 20) + 1)}, 0, "no multiple of 2 bytes"),
         ({"D": changed(OUT, pointer=A.pointer + 512)}, 0, "out overlaps a"),
