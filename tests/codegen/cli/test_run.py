@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from codegen import explain
+from codegen import explain, tuning
 from codegen.cli import check as checking
 from codegen.cli.options import default_tile
 from codegen.kernel import Kernel
@@ -17,11 +17,13 @@ from codegen.nvptx import driver
 from codegen.situation import Situation
 from codegen.toolchain import find_ptxas
 from coordgraph import Gemm
+from passes.choosing import Plan
 from tests.codegen.cli.commands import coordgraph, process
 from tests.support.gpu import require_gpu
 
 SIZES = ("--m", "40", "--n", "33", "--k", "50")
 SMALL = (*SIZES, "--tile", "16x16x16", "--repeat", "1")
+BETTER = "64x64x32 stream-k{owner=last} on 7"
 
 
 @pytest.fixture(autouse=True)
@@ -85,10 +87,13 @@ def test_the_gpu_here_is_chosen_for(monkeypatch: pytest.MonkeyPatch):
     here = driver.Device(0, "NVIDIA A100-SXM4-80GB", "sm_80", 108, 0)
     monkeypatch.setattr(driver, "unavailable", lambda: None)
     monkeypatch.setattr(driver, "device", lambda ordinal=0: here)
-    monkeypatch.setattr("codegen.tuning.remembered", lambda situation: None)
+    monkeypatch.setattr(tuning, "remembered", lambda situation: None)
     words = ("--m", "512", "--n", "768", "--k", "1024", "-t", "sm_80", "--json")
     rule = Situation(Gemm("bf16", m=512, n=768, k=1024), "sm_80", here.name, 108).simple_plan
     assert coordgraph("compile", *words, "--plan", "auto").json["plan"] == str(rule)
+    measured = tuning.Measured(((Plan.parse(BETTER), 1e-5),))
+    monkeypatch.setattr(tuning, "remembered", lambda situation: measured)
+    assert coordgraph("compile", *words, "--plan", "auto").json["plan"] == BETTER
 
 
 @pytest.mark.parametrize("fixed", [(), ("--fixed",)])
