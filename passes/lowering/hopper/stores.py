@@ -70,7 +70,8 @@ class BoxedStore:
         """
         one = [cls(d, 1, matrix=matrix, located=located) for d in divisions]
         for most in range(1, MOST_SLOTS + 1):
-            found = [replace(store, slots=store.fitting(most)) for store in one]
+            first = one[0].fitting(most)
+            found = [first, *(store.fitting(most, first.own_room) for store in one[1:])]
             if all(store.slots < most for store in found):
                 continue
             room = max(store.own_room for store in found)
@@ -78,13 +79,17 @@ class BoxedStore:
             drained = not alike or any(store.number % store.slots for store in found)
             yield tuple(replace(store, room=room, drained=drained) for store in found)
 
-    def fitting(self, most: int) -> int:
-        """The largest number of slots, of `most`, that goes round evenly; all if that is only one.
+    def fitting(self, most: int, room: int | None = None) -> BoxedStore:
+        """With the largest number of slots, of `most`, that goes round evenly; all if that is one.
 
-        With one slot every box would wait until the copy engine has read the box before.
+        With one slot every box would wait until the copy engine has read the box before. Those that
+        do not go round evenly take no more than `room`, if it is given.
         """
         evenly = max(n for n in range(1, most + 1) if self.number % n == 0)
-        return evenly if evenly > 1 else min(most, self.number)
+        if evenly == 1:
+            fit = most if room is None else room // (self.rows * self.box)
+            evenly = max(1, min(most, self.number, fit))
+        return replace(self, slots=evenly)
 
     @property
     def number(self) -> int:
