@@ -174,9 +174,8 @@ def check_call(graph: KernelGraph, views: Mapping[str, TensorView], *, beta: flo
             continue
         # Each element of C is read before that element of D is written; so they may be the same
         # ones. Of tensors of one shape that begin together, bytes tell whether strides differ.
-        if name == "C" and all(
-            getattr(out, of) == getattr(other, of) for of in ("pointer", "dtype", "bytes")
-        ):
+        same = (out.pointer, out.dtype, out.bytes) == (other.pointer, other.dtype, other.bytes)
+        if name == "C" and same:
             continue
         raise LaunchError(f"out overlaps {LABELS[name]}; give out memory of its own")
 

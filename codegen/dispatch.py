@@ -168,15 +168,15 @@ def _prepare(
     """Choose for a call of a new kind, and build the kernel."""
     views, situation, turns = _seen(a, b, c, out, beta, transpose_a, transpose_b)
     if plan is not None:
-        chosen = Plan.parse(plan) if isinstance(plan, str) else plan
-        return Prepared(_kernel(chosen, situation), chosen.workgroups, *turns)
+        told = Plan.parse(plan) if isinstance(plan, str) else plan
+        return Prepared(_kernel(told, situation), told.workgroups, *turns)
     if tune and not any(view.bytes == 0 for view in views.values()):
         from codegen.tuning import tuned
 
         best = tuned(situation, views, stream, build=_built)
         return Prepared(_kernel(best, situation), best.workgroups, *turns)
-    for chosen, kernel in _built(situation):
-        return Prepared(kernel, chosen.workgroups, *turns)
+    for best, kernel in _built(situation):
+        return Prepared(kernel, best.workgroups, *turns)
     raise CodegenError(f"no plan can be built for {situation.target}")
 
 
@@ -267,9 +267,7 @@ def _built(situation: Situation) -> Iterator[tuple[Plan, Kernel]]:
     from codegen import tuning
 
     refused: CoordGraphError | None = None
-    measured = tuning.remembered(situation)
-    plans = situation.plans() if measured is None else (measured.plan, *situation.plans())
-    for attempt, plan in enumerate(plans):
+    for attempt, plan in enumerate(tuning.preferred(situation)):
         try:
             yield plan, _kernel(plan, situation)
         except CodegenError as error:  # it spills, or is not for this device

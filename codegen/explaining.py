@@ -12,7 +12,7 @@ from codegen import tuning
 from codegen.checks import LABELS
 from codegen.situation import HOPPER, Situation, unaligned
 from codegen.tuning import Measured
-from coordgraph import CodegenError, Gemm, VerifyError
+from coordgraph import CodegenError, Gemm
 from coordgraph.given import whole
 from passes.choosing import Explanation, Plan, choices, constants_of, sizes
 from passes.choosing import explain as explain_plans
@@ -189,8 +189,7 @@ def explain_problem(
     problem: Gemm, device: str | None = None, count: int = 8
 ) -> Explanation | Tuned | ByRule:
     """As `explain`, of a problem with its sizes."""
-    if (count := whole(count, "count")) < 1:
-        raise VerifyError(f"count = {count} must be at least 1")
+    count = whole(count, "count", least=1)
     refusal = LowerToTensorCores().why_not(problem.graph())
     found = _situation(problem, device, gpu=refusal is None)
     if found.target != CPU and refusal is not None:

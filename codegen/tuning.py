@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from codegen.dispatch import Situation
     from codegen.nvptx.memory import DeviceMemory
 
-__all__ = ["MEASURED", "Measured", "forget", "remember", "remembered", "tuned"]
+__all__ = ["MEASURED", "Measured", "forget", "preferred", "remember", "remembered", "tuned"]
 
 MEASURED = 12
 """Plans that are timed."""
@@ -82,6 +82,14 @@ def remembered(situation: Situation) -> Measured | None:
         return Measured(tuple((Plan.parse(text), seconds) for text, seconds in times.items()))
     except CoordGraphError:  # somebody wrote something else there
         return None
+
+
+def preferred(situation: Situation) -> Iterator[Plan]:
+    """Plans, the best first: the one that was measured to be, then as they are predicted."""
+    measured = remembered(situation)
+    if measured is not None:
+        yield measured.plan
+    yield from situation.plans()
 
 
 def remember(situation: Situation, seconds: Mapping[Plan, float]) -> None:

@@ -160,8 +160,7 @@ def _chosen(problem: Problem, target: str, reads_c: bool) -> Plan:
     if gpu is not None:
         here = (target, gpu.name, gpu.processors, gpu.ordinal)
         situation = Situation(gemm, *here, boxes, reads_c=reads_c)
-        measured = tuning.remembered(situation)
-        return measured.plan if measured else next(situation.plans())
+        return next(tuning.preferred(situation))
     if target != HOPPER:
         raise Unavailable(
             f"--plan {AUTO}: which plan suits {target} depends on the GPU, and there is none here; "
