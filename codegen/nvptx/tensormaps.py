@@ -17,6 +17,8 @@ ALIGNMENT = 16
 """Bytes of which addresses and row strides must be multiples."""
 MOST_MAPS = 1024
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
+SWIZZLED = (32, 64, 128)
+"""Bytes of rows that are swizzled."""
 KINDS = {"bf16": "BFLOAT16", "f16": "FLOAT16", "f32": "FLOAT32"}
 
 
@@ -45,8 +47,8 @@ class TensorMaps:
     Args:
         shape: rows and columns; before them, how many matrices there are.
         kind: the elements' type.
-        box: elements of a copy, contiguous axis first. In shared memory its rows, of 32, 64 or 128
-            bytes, are swizzled.
+        box: elements of a copy, contiguous axis first. In shared memory its rows are swizzled if
+            they have 32, 64 or 128 bytes.
         strides: in elements, where there are gaps between matrices.
     """
 
@@ -64,7 +66,8 @@ class TensorMaps:
         steps_in_bytes = (wide * (rank - 1))(*(size * step for step in reversed(steps_of[:-1])))
         boxes, steps = (narrow * rank)(*box), (narrow * rank)(*([1] * rank))
         row_bytes = box[0] * dtype(kind).bytes
-        swizzle = getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{row_bytes}B")
+        mode = f"{row_bytes}B" if row_bytes in SWIZZLED else "NONE"
+        swizzle = getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{mode}")
         data_type = getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{KINDS[kind]}")
         self._before = (int(data_type), rank)
         self._after = (

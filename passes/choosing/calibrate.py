@@ -50,7 +50,7 @@ LARGE_ERROR = 0.1
 """Of a logarithm; beyond it errors count linearly."""
 PULL = 0.1
 """What doubling a figure counts beside errors."""
-LEAST, MOST = {"sharpness": 1.0}, {"mixed_loss": 1.0, "exposed": 1.0}
+LEAST, MOST = {"sharpness": 1.0}, {"mixed_loss": 1.0, "exposed": 1.0, "merged": 1.0}
 """What figures cannot be less or more than: a norm's degree, and shares."""
 MOST_ROUNDS, STEP = 80, 1e-4
 
@@ -135,8 +135,9 @@ class Quality:
 
 def quality(measured: Measurements, constants: Constants) -> Quality:
     """What the predictions would choose among the measured plans."""
-    # Problems none of whose plans may be chosen say nothing.
-    measured = measured.where(np.isin(measured.problem, measured.problem[measured.usable]))
+    # Problems with fewer than two plans that may be chosen say nothing.
+    counts = np.bincount(measured.problem[measured.usable], minlength=measured.problems)
+    measured = measured.where(counts[measured.problem] > 1)
     data = measured.where(measured.usable)
     predicted = cost(data.table, constants).total
     best = measured.best(measured.seconds)

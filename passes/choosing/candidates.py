@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from coordgraph import Gemm
 from coordgraph.tensors import dtype
 from passes.choosing.constants import Constants
-from passes.choosing.model import UNIT_K, WARPGROUP, Shape
+from passes.choosing.model import MMA_M, UNIT_K, WARPGROUP, Shape
 from passes.choosing.plan import Plan
 from passes.choosing.schedules import (
     EACH,
@@ -27,7 +27,7 @@ from passes.choosing.schedules import (
     TURNSTILE,
 )
 from passes.choosing.table import Column, Flag, Table, sizes
-from passes.choosing.tilings import FEWEST_ROWS, small_tiles, sums, tilings
+from passes.choosing.tilings import small_tiles, sums, tilings
 
 __all__ = ["candidates", "chooseable", "fallback", "slow"]
 
@@ -184,7 +184,7 @@ def _cut(problem: Gemm, device: Constants, c_bytes: int) -> Tiled:
     known, held, small = _columns(c_bytes)
     # Where a tile has all of few rows, each column of B is read by one workgroup alone.
     least = m if m <= FEW_TILE else LEAST_ROWS
-    keep = (known[0] >= least) & (known[0] < 2 * max(m, FEWEST_ROWS))
+    keep = (known[0] >= least) & ((known[0] < 2 * m) | (known[0] <= MMA_M))
     keep &= known[1] < 2 * max(n, UNIT_K)
     tiling = tuple(column[keep] for column in known)
     tile_m, tile_n, tile_k, cluster_m, cluster_n, cluster_k, _ = tiling

@@ -29,7 +29,6 @@ class Constants:
         pairs, fours: clusters of 2 and of 4 workgroups that it holds at a time.
         estimated: scaled from another device, not measured.
         source: where the figures are from.
-        cache_bytes: of the L2 cache, a fact: operands that fit are there from one call to the next.
         clock: cycles a second while multiplying.
         shared_bytes: bytes a cycle that the tensor cores of an SM read from shared memory.
         twins: what multiplications take longer where two warpgroups have B as the left operand.
@@ -38,15 +37,17 @@ class Constants:
         ingest_rate: bytes a second into an SM's shared memory, and `ask_rate` those of them that it
             asks for itself, without what others of its cluster bring.
         straddle: what asking for a box takes longer where its rows begin inside cache lines, and
-            `split` where inside sectors of 32 bytes.
+            `split` where inside sectors of 32 bytes; `narrow` where they are shorter than a line.
         coupled: what it takes longer where those of a cluster bring all of A and B apart.
         empty_seconds: of a row outside A or B that is filled with zeros.
         l2_rate, dram_rate: bytes a second of all.
-        pull_rate: those of one workgroup that come from memory; twice as many where its SM's twin
-            is idle.
+        merged: of what neighbours ask the L2 cache for at the same time, the share that is asked
+            for once.
+        pull_rate: those of one workgroup that come from memory; twice as many where at most half of
+            the SMs are busy.
         again: of the larger operand, what asking twice as often for it costs as if it were read.
         dram_seconds: until the first bytes come from memory.
-        l2_bytes: of the same cache, fitted: what it keeps of A and B within a call.
+        l2_bytes: of the L2 cache: what it keeps of A and B within a call.
         mixed_loss: the share of what others have read that streamed shares do not find there.
         launch_seconds: of a launch, where launches overlap.
         cluster_seconds: of one with clusters, besides.
@@ -73,7 +74,6 @@ class Constants:
     fours: int
     estimated: bool
     source: str
-    cache_bytes: int = 50_000_000
     clock: float = 1.755e9
     shared_bytes: float = 128.0
     twins: float = 1.03
@@ -84,9 +84,11 @@ class Constants:
     ask_rate: float = 100e9
     straddle: float = 1.3
     split: float = 1.5
+    narrow: float = 1.2
     coupled: float = 1.3
     empty_seconds: float = 2e-9
     l2_rate: float = 7.5e12
+    merged: float = 0.6
     dram_rate: float = 4.3e12
     pull_rate: float = 36e9
     again: float = 0.2

@@ -24,6 +24,10 @@ ELEMENT, ACCUMULATOR = 2, 4
 MMA_M, MMA_K, UNIT_K = 64, 16, 64
 """Rows and depth of an instruction; depth of a row of shared memory."""
 WIDEST_COLUMNS, WARPGROUP, LINE, SECTOR = 256, 128, 128, 32
+STORED = 16
+"""Columns of D that are stored at once; see `BoxedStore`."""
+NEAR = 16
+"""Workgroups that follow one another on the SMs of a GPC, as a kernel that reads `%smid` shows."""
 LOW = 32
 """Rows of a box along k; see `BoxedOperand`."""
 ALONE = 144
@@ -74,6 +78,7 @@ class Shape:
         self.depth = np.ceil(t.k / t.tile_k)
         """Iterations of a tile."""
         few = (t.turns == 1) & (self.rows < 2 * MMA_M) & (self.columns >= 2 * MMA_M)
+        few &= self.columns % MMA_M == 0
         swapped = (self.rows % MMA_M != 0) | few
         left = np.where(swapped, self.columns, self.rows)
         right = np.where(swapped, self.rows, self.columns)
@@ -89,8 +94,7 @@ class Shape:
         """Columns of an instruction."""
         self.blocks = left / MMA_M * np.where(divided, 2, 1)
         """Blocks of 64 rows, over all consumers, each with the columns of one."""
-        across = share / np.gcd(share.astype(int), UNIT_K)
-        self.stores = self.blocks / self.consumers * np.where(swapped, 1, across)
+        self.stores = self.blocks / self.consumers * np.where(swapped, 1, share / _stored(share))
         """Boxes in which a warpgroup stores a tile."""
         self.operand_bytes = (self.rows + self.columns) * UNIT_K * ELEMENT * self.units
         """That an iteration brings into a workgroup's shared memory."""
@@ -98,6 +102,11 @@ class Shape:
             (self.rows / t.cluster_n + self.columns / t.cluster_m) * UNIT_K * ELEMENT * self.units
         )
         """Of them those that the workgroup itself asks the L2 cache for."""
+        high, wide = _block(t, self.tiles_m, self.tiles_n, NEAR)
+        once = (self.rows / wide + self.columns / high) / (self.rows + self.columns)
+        self.merged = np.where(self.workgroups > 1, 0, 1 - once)
+        """The share of them that a neighbour asks for, too: a GPC asks for it once. What comes by
+        multicast is not put together with what others ask for."""
         row_a, row_b = np.where(t.turned_a == 1, t.m, t.k), np.where(t.turned_b == 1, t.k, t.n)
         rows_a, rows_b = self.rows / t.cluster_n, self.columns / t.cluster_m
 
@@ -122,6 +131,10 @@ class Shape:
         box_m = np.where(swapped, narrow, UNIT_K)
         self.box_n = np.where(swapped, UNIT_K, narrow)
         """Elements of a box of B along n, where that is the contiguous axis."""
+        narrow_a = rows_a * ((t.turned_a == 1) & (box_m < UNIT_K))
+        narrow_b = rows_b * ((t.turned_b == 0) & (self.box_n < UNIT_K))
+        self.narrow = (narrow_a + narrow_b) / (rows_a + rows_b)
+        """The share of what is asked for in boxes whose rows are less than a cache line."""
         high_a, high_b = (
             np.where(t.turned_a == 1, box_m, LOW),
             np.where(t.turned_b == 1, LOW, self.box_n),
@@ -193,7 +206,8 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
         handed[rows] += part.ends * c.handover_seconds
         left[rows] = np.where(part.ends > 0, tile, left[rows])
         workgroups = part.tiles * shape.depth * shape.workgroups
-        asked[rows] += workgroups * shape.asked_bytes
+        merged = np.where(w.apart[rows], 0, c.merged * shape.merged)
+        asked[rows] += workgroups * shape.asked_bytes * (1 - merged)
         inside[rows] += workgroups * tensor_bytes
     # Where warpgroups take turns, one stores while the other multiplies; the last store is left.
     end = np.where(t.turns > 1, np.minimum(left + handed - c.handover_seconds, end), end)
@@ -228,15 +242,13 @@ def _memory_rate(t: Table, s: Shape, w: Work, c: Constants) -> Column:
     """Bytes a second at which A and B come from memory.
 
     A few workgroups do not keep it busy, as those with whole tiles that have one more than others.
-    That shows where operands exceed the cache.
     """
-    fit = (t.m * t.k + t.n * t.k) * ELEMENT < c.cache_bytes
 
     def rate(busy: Column) -> Column:
         readers = np.maximum(busy * s.workgroups, 1)
-        # SMs lie in pairs that share what they pull: one alone has all of it.
+        # Why each gets twice as much where at most half of the SMs are busy is not known.
         pull = c.pull_rate * np.where(2 * readers <= c.processors, 2, 1)
-        return np.where(fit, c.dram_rate, np.minimum(c.dram_rate, pull * readers))
+        return np.minimum(c.dram_rate, pull * readers)
 
     uneven = (t.whole < FULL) & (s.tiles > w.grid)
     more = np.where(uneven, s.tiles % w.grid, 0)
@@ -282,6 +294,14 @@ def _astray(row: Column, unit: Column | int, element: Column | int = ELEMENT) ->
     return 1 - np.gcd((row * element).astype(int), unit) / unit
 
 
+def _stored(columns: Column) -> Column:
+    """Elements along D of the boxes in which so many columns are stored."""
+    sixteens = (columns / STORED).astype(int)
+    odd = sixteens // np.maximum(sixteens & -sixteens, 1)
+    swizzled = np.gcd(columns.astype(int), UNIT_K)
+    return np.where(swizzled == UNIT_K, swizzled, np.maximum(swizzled, odd * STORED))
+
+
 def _last(extent: Column, tile: Column, part: Column) -> Column:
     """Positions that are outside, of a part of the last tile that has most of them."""
     outside = np.ceil(extent / tile) * tile - extent
@@ -297,6 +317,8 @@ def _step(s: Shape, c: Constants) -> tuple[Column, Column]:
     multiply = count * clocks / c.clock + c.step_seconds
     # Rows that begin inside a cache line have one line more in each box.
     lines = 1 + (c.straddle - 1) * s.straddling + (c.split - 1) * s.split
+    # In narrow boxes a request is for a part of a line.
+    lines = lines * (1 + (c.narrow - 1) * s.narrow)
     asked = lines / c.ask_rate
     # What lies outside is not asked for; in boxes that begin inside it is filled, row by row.
     inside = np.maximum(s.asked_bytes - s.outside * s.units * UNIT_K * ELEMENT, 0)
@@ -318,9 +340,7 @@ def _traffic(
     """
     a, b = t.m * t.k * ELEMENT, t.n * t.k * ELEMENT
     together = np.minimum(grid, s.tiles)
-    high = np.minimum(t.width, s.tiles_m)
-    wide = np.minimum(np.ceil(together / high), s.tiles_n)
-    high = np.minimum(np.maximum(high, np.ceil(together / wide)), s.tiles_m)
+    high, wide = _block(t, s.tiles_m, s.tiles_n, together)
     wave = (np.minimum(high * t.tile_m, t.m) + np.minimum(wide * t.tile_n, t.n)) * t.k * ELEMENT
     waves = np.maximum(s.tiles / together, 1)
     apart = np.maximum(waves * wave, a + b)
@@ -334,6 +354,15 @@ def _traffic(
     part = np.minimum(streams / np.maximum(s.tiles * s.depth, 1), 1)
     chance = np.where(mixed, part * (1 - kept) * c.mixed_loss, 0)
     return found + chance * np.maximum(asked - found, 0)
+
+
+def _block(
+    t: Table, tiles_m: Column, tiles_n: Column, count: Column | int
+) -> tuple[Column, Column]:
+    """Rows and columns of tiles that so many consecutive workgroups have."""
+    high = np.minimum(t.width, tiles_m)
+    wide = np.minimum(np.ceil(count / high), tiles_n)
+    return np.minimum(np.maximum(high, np.ceil(count / wide)), tiles_m), wide
 
 
 def _largest(floors: tuple[Column, ...], sharpness: float) -> Column:

@@ -17,7 +17,7 @@ WIDTHS = {
     16: (64, 128, 192, 256),
     32: (64, 128, 256),
     48: (128, 256),
-    64: (64, 80, 96, 112, 128, 192, 256),
+    64: (*range(48, 257, 16),),
     80: (128, 256),
     96: (128, 256),
     112: (128, 256),
@@ -30,7 +30,7 @@ WIDTHS = {
     320: (96, 128),
 }
 """Of a workgroup's part of a tile, by its rows: those that were measured."""
-TURNS = ((128, 128), (128, 96), (64, 256))
+TURNS = (*((128, columns) for columns in range(96, 193, 16)), (64, 256))
 """Rows and columns of the parts with which warpgroups take turns."""
 FEWEST_ROWS = 16
 DEEP = {16: (2, 4), 32: (2, 4), 64: (2,)}
@@ -100,7 +100,7 @@ def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
 
 def _swapped(rows: int, columns: int) -> bool:
     """Whether B is the left operand of a workgroup's part."""
-    return rows % MMA_M != 0 or rows < 2 * MMA_M <= columns
+    return rows % MMA_M != 0 or (rows < 2 * MMA_M <= columns and columns % MMA_M == 0)
 
 
 def _sides(rows: int, columns: int) -> tuple[int, int]:

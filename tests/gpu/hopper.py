@@ -62,7 +62,8 @@ SCALES = ((1.0, 0.0), (0.5, 2.0), (-1.5, 1.0), (0.0, 1.0), (2.0, -0.25))
 """Of the epilogue: alpha and beta."""
 EVERY_ODD = 16
 """One in so many random problems has rows that the copy engine does not take."""
-PROBLEMS, LONGEST, MOST_WORKGROUPS = 1000, 3000, 60
+PROBLEMS, LONGEST, MOST_WORKGROUPS = 100, 3000, 60
+"""Of a kernel, at random; their longest extent, and the largest grid."""
 
 
 def hopper(
@@ -107,8 +108,17 @@ RANDOM = (
     pingpong("stream-k{owner=last,reduction=turnstile}", (64, 256, 64), layout="nt"),
     hopper("stream-k{reduction=scatter}", (256, 256, 64), (2, 1, 1), layout="tn"),
     hopper("two-tile-stream-k{first=dp,reduction=scatter}", (128, 128, 64), layout="tt"),
+    hopper("hybrid-stream-k{owner=last}", (128, 192, 64), layout="nt"),
+    hopper("grouped{groups=4},two-tile-stream-k{owner=last}", (128, 128, 64), layout="nn"),
+    hopper("stream-k{owner=last}", (256, 144, 64), (2, 1, 1), layout="nt"),
+    hopper("stream-k{reduction=scatter}", (128, 112, 64), layout="nt"),
+    # Workgroups that share no tile.
+    hopper("heterogeneous-tiles", (128, 128, 64), layout="nt"),
+    hopper("data-parallel", (64, 80, 128), layout="nt"),
+    hopper("data-parallel{persistent=true}", (256, 176, 64), (2, 1, 1), layout="tt"),
+    pingpong("data-parallel{persistent=true}", (256, 176, 64), (2, 1, 1), layout="nt"),
 )
-SHARING = RANDOM[3:]
+SHARING = RANDOM[3:-4]
 """Those in which workgroups share tiles."""
 
 SCHEDULES = (
@@ -292,8 +302,7 @@ def random_cases(spec: Spec) -> tuple[Case, ...]:
     narrow = CudaProgram(spec.graph, spec.target, Vectors(1, 1, 1)).why_not() is None
     grids = has_open_grid(spec)
     cases: list[Case] = []
-    share, rest = divmod(PROBLEMS, len(RANDOM))
-    for number in range(share + (RANDOM.index(spec) < rest)):
+    for number in range(PROBLEMS):
         m, n, k = (round(exp(chance.uniform(0, log(LONGEST)))) for _ in range(3))
         alpha, beta = chance.choice(SCALES)
         workgroups = chance.randint(1, MOST_WORKGROUPS) if chance.random() < 0.25 else None

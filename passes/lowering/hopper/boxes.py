@@ -197,7 +197,12 @@ class BoxedOperand(Operand):
 
 
 def swizzle(above: tuple[str, str], below: tuple[str, str], chunks: int) -> Swizzle:
-    """Row and chunk, exchanged so that eight rows never meet in the same banks."""
+    """Row and chunk, exchanged so that eight rows never meet in the same banks.
+
+    Only rows of 2, 4 or 8 chunks can be: the copy engine leaves others as they are.
+    """
+    if BANKS % chunks:
+        return Swizzle(above, below, "xor", modulus=1)
     return Swizzle(above, below, "xor", divisor=BANKS // chunks, modulus=chunks)
 
 

@@ -178,7 +178,8 @@ class LowerToHopper(Pass):
         """
         turns = CONSUMERS[self.consumers]
         rows, columns = (tiling.shape[axis] // self._cluster[axis] for axis in (M, N))
-        swapped = rows % MMA_M != 0 or (turns == 1 and rows < 2 * MMA_M <= columns)
+        few = turns == 1 and rows < 2 * MMA_M <= columns and columns % MMA_M == 0
+        swapped = few or rows % MMA_M != 0
         alone = MOST_ALONE
         if self.reads_c:
             kind = dtype(graph.gemm.out_dtype or graph.gemm.dtype)
@@ -218,10 +219,11 @@ class LowerToHopper(Pass):
         if not self._by_boxes or dtype(kind).bytes != 2:
             return ()
 
-        def score(stores: tuple[BoxedStore, ...]) -> tuple[int, int]:
+        def score(stores: tuple[BoxedStore, ...]) -> tuple[int, int, int]:
             stages = self._stages_beside(graph, divisions, stores)
             enough = min(stages, self.stages or ENOUGH_STAGES[self.consumers])
-            return enough, sum(store.slots for store in stores)
+            boxes = sum(store.number for store in stores)
+            return enough, -boxes, sum(store.slots for store in stores)
 
         every = BoxedStore.all(divisions, matrix(graph.gemm, "D"), self._located(graph))
         return max(every, key=score)

@@ -4,14 +4,17 @@ A warpgroup stores blocks of 64 rows of its accumulator, one box after another, 
 of its own: while the copy engine empties one, and while the next tile is multiplied, another is
 filled. A box is 64, 32 or 16 elements along D's contiguous axis, in rows of as many bytes whose
 16-byte chunks are swizzled so that eight rows never meet in the same banks (PTX ISA, "Swizzling
-modes"). Elements outside D are dropped by the copy engine; a box that must end before D does, the
-workitems bring from its slot themselves (see `cuts`).
+modes"). Where 64 do not divide a block, few boxes of an odd multiple of 16 elements take less time
+than many narrow ones, but more room; they are not swizzled, and rows meet in pairs. Elements
+outside D are dropped by the copy engine; a box that must end before D does, the workitems bring
+from its slot themselves (see `cuts`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import gcd
 
 from sympy import And, Integer
@@ -42,14 +45,16 @@ MOST_SLOTS = 4
 class BoxedStore:
     """The way of a 16-bit D through shared memory; `slots` boxes for each warpgroup.
 
-    Tiles of several shapes share the place: `room` are the elements that each warpgroup has in it,
-    and `drained` says that a tile may not begin before the copy engine has read all of the one
-    before, which may have had other slots. `matrix` is the coordinate that tells D's matrices
-    apart, if there are several; `located` are those that are looked up for every tile.
+    Boxes are as wide as they may be swizzled, or `wide`. Tiles of several shapes share the place:
+    `room` are the elements that each warpgroup has in it, and `drained` says that a tile may not
+    begin before the copy engine has read all of the one before, which may have had other slots.
+    `matrix` is the coordinate that tells D's matrices apart, if there are several; `located` are
+    those that are looked up for every tile.
     """
 
     division: Division
     slots: int
+    wide: bool = False
     room: int = 0
     drained: bool = False
     matrix: tuple[str, ...] = ()
@@ -62,14 +67,14 @@ class BoxedStore:
         matrix: tuple[str, ...] = (),
         located: tuple[str, ...] = (),
     ) -> Iterator[tuple[BoxedStore, ...]]:
-        """For tiles of each shape, with every number of slots.
+        """For tiles of each shape, with boxes of either width and every number of slots.
 
         Where they go round evenly in a tile, and all shapes have the same, a tile begins with the
         first and ends with the last one, so whichever shape was stored before, what has waited
         longest is in the next slot. Else a tile waits for all of the one before.
         """
-        one = [cls(d, 1, matrix=matrix, located=located) for d in divisions]
-        for most in range(1, MOST_SLOTS + 1):
+        for wide, most in product((False, True), range(1, MOST_SLOTS + 1)):
+            one = [cls(d, 1, wide, matrix=matrix, located=located) for d in divisions]
             first = one[0].fitting(most)
             found = [first, *(store.fitting(most, first.own_room) for store in one[1:])]
             if all(store.slots < most for store in found):
@@ -109,7 +114,10 @@ class BoxedStore:
     @property
     def box(self) -> int:
         """Elements of a box along D's contiguous axis."""
-        return gcd(self.columns, WIDEST_BOX)
+        swizzled = gcd(self.columns, WIDEST_BOX)
+        sixteens = self.columns // MATRICES
+        odd = sixteens // (sixteens & -sixteens) * MATRICES
+        return max(swizzled, odd) if self.wide and swizzled < WIDEST_BOX else swizzled
 
     @property
     def boxes(self) -> int:

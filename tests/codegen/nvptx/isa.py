@@ -14,12 +14,14 @@ Array = npt.NDArray[np.int64]
 
 
 def swizzled(byte: Array, span: int) -> Array:
-    """Where a byte lies under the swizzle of `span` (128, 64 or 32) bytes.
+    """Where a byte lies in rows of `span` bytes, under the swizzle of 128, 64 or 32 if it is one.
 
     "Swizzling modes": the number of a 16-byte chunk in its span is exchanged with the number of
     the 128-byte line, over lines 0 to span/16 - 1 and again.
     """
     chunks = span // 16
+    if span not in (128, 64, 32):
+        return byte
     return byte ^ (byte // 128 % chunks * 16)
 
 

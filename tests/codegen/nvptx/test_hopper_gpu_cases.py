@@ -10,6 +10,7 @@ from codegen.nvptx.building import Builder
 from tests.gpu.hopper import (
     DIFFERENT_D,
     LAYOUTS,
+    PROBLEMS,
     RANDOM,
     SCATTER,
     SCHEDULES,
@@ -81,9 +82,19 @@ def test_programs_are_those_of_the_kernel(spec: Spec):
         assert program((spec, variant)) == builder.program(variant)
 
 
-def test_a_thousand_problems_are_varied():
+def test_thousands_of_problems_are_varied():
     cases = [case for spec in RANDOM for case in random_cases(spec)]
-    assert len(set(cases)) == 1000
+    assert len(set(cases)) == PROBLEMS * len(RANDOM)
+    schedules = Counter(case.spec.schedule[-1].name for case in cases)
+    assert schedules.keys() == {
+        "data-parallel",
+        "heterogeneous-tiles",
+        "hybrid-stream-k",
+        "split-k",
+        "stream-k",
+        "two-tile-stream-k",
+    }
+    assert min(schedules.values()) >= 100
     assert all(1 <= extent <= 3000 for case in cases for extent in case.shape)
     for axis in range(3):
         extents = [case.shape[axis] for case in cases]
