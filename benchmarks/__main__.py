@@ -12,6 +12,7 @@ MEASURES = {
     "sweep": ("benchmarks.sweep", "many of our plans on many problems, for the model, on a GPU"),
     "groups": ("benchmarks.groups", "groups of rows against a cuBLAS call for each, on a GPU"),
     "traffic": ("benchmarks.traffic", "orders of tiles: memory traffic, modelled and measured"),
+    "counters": ("benchmarks.counters", "what keeps kernels busy, ours and cuBLAS's, by ncu"),
     "calls": ("benchmarks.calls", "what a call costs on the host, and compiling, on a GPU"),
     "plot": ("benchmarks.plots", "pictures of what these wrote; no GPU"),
     "chosen": ("benchmarks.chosen", "what the model chooses among plans that were measured"),

@@ -1,8 +1,9 @@
-"""Hardware counters of our kernels, by NVIDIA's Nsight Compute on the command line (`ncu`).
+"""Hardware counters of kernels, by NVIDIA's Nsight Compute on the command line (`ncu`).
 
-`ncu` runs `benchmarks.launches` in a process of its own, which launches every kernel once. It
-empties the L2 cache before each, launches it as often as the counters need, with what it wrote put
-back in between, and leaves the clocks alone. Counters are those of the whole device:
+`ncu` runs a module in a process of its own, which launches every kernel once: for our kernels
+`benchmarks.launches`. It empties the L2 cache before each, launches it as often as the counters
+need, with what it wrote put back in between, and leaves the clocks alone. Counters are those of the
+whole device:
 
   dram__bytes_read, dram__bytes_write   bytes between the memory and the L2 cache
   lts__t_sectors_op_read                sectors of 32 bytes that are read in the L2 cache, those
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import shutil
 import signal
@@ -25,14 +27,26 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-__all__ = ["METRICS", "Counters", "NoCounters", "command", "count", "find", "parse"]
+__all__ = [
+    "METRICS",
+    "Counters",
+    "NoCounters",
+    "Profiled",
+    "command",
+    "count",
+    "find",
+    "parse",
+    "profile",
+    "read",
+]
 
 PLACES = ("ncu", "/usr/local/cuda/bin/ncu")
-KERNELS = "regex:^gemm"
-"""Names of our kernels; operands are made by others."""
+OURS = ("--kernel-name", "regex:^gemm")
+"""Only our kernels, by their name; operands are made by others."""
 SECTOR = 32
 METRICS = ("dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_sectors_op_read.sum")
 UNITS = {"byte": 1, "Kbyte": 10**3, "Mbyte": 10**6, "Gbyte": 10**9, "Tbyte": 10**12, "sector": 1}
+UNITS |= {"cycle": 1, "%": 1, "ns": 1e-9, "nsecond": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1}
 GRACE = 10.0
 """Seconds for the profiler to end, once no launch follows."""
 FORBIDDEN = "ERR_NVGPUCTRPERM"
@@ -60,6 +74,14 @@ class Counters:
         return {f"{name}_bytes": value for name, value in vars(self).items()}
 
 
+@dataclass(frozen=True)
+class Profiled:
+    """One launch: the kernel's name, and its counters by their names, in bytes, seconds or one."""
+
+    kernel: str
+    values: dict[str, float]
+
+
 def find() -> str:
     """Where `ncu` is.
 
@@ -72,11 +94,23 @@ def find() -> str:
     raise NoCounters("no ncu (Nsight Compute) on PATH nor in /usr/local/cuda/bin")
 
 
-def command(ncu: str, log: Path, child: Sequence[str]) -> list[str]:
-    """What counts the kernels of a child process; the table goes to a file."""
+def command(
+    ncu: str,
+    log: Path,
+    child: Sequence[str],
+    metrics: Sequence[str] = METRICS,
+    which: Sequence[str] = OURS,
+) -> list[str]:
+    """What counts the kernels of a child process; the table goes to a file.
+
+    Args:
+        metrics: the counters.
+        which: options that say which kernels.
+    """
     return [
         ncu,
-        *("--kernel-name", KERNELS, "--metrics", ",".join(METRICS)),
+        *which,
+        *("--metrics", ",".join(metrics)),
         *("--cache-control", "all", "--clock-control", "none"),
         *("--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log)),
         *child,
@@ -84,6 +118,15 @@ def command(ncu: str, log: Path, child: Sequence[str]) -> list[str]:
 
 
 def parse(text: str) -> list[Counters]:
+    """The launches of what `ncu --csv --page raw` prints, in order, with `METRICS`; see `read`."""
+    found: list[Counters] = []
+    for launch in read(text, METRICS):
+        loaded, written, sectors = (round(launch.values[name]) for name in METRICS)
+        found.append(Counters(loaded, written, SECTOR * sectors))
+    return found
+
+
+def read(text: str, metrics: Sequence[str]) -> list[Profiled]:
     """The launches of what `ncu --csv --page raw` prints, in order.
 
     Lines of its own and of the program stand before the table: a line of names, one of units, and
@@ -96,26 +139,31 @@ def parse(text: str) -> list[Counters]:
     head = next((i for i, line in enumerate(lines) if line.startswith('"ID",')), None)
     if head is None:
         raise NoCounters(f"ncu printed no table: {said(text)}")
-    names, units, *rows = csv.reader(lines[head:])
-    missing = [name for name in METRICS if name not in names]
+    names, units, *rows = csv.reader(line for line in lines[head:] if line.startswith('"'))
+    missing = [name for name in metrics if name not in names]
     if missing:
         raise NoCounters(f"ncu has no counters {', '.join(missing)} on this device")
-    places = [names.index(name) for name in METRICS]
-    found: list[Counters] = []
-    for row in rows:
-        if len(row) != len(names):  # what is printed after the table
-            continue
-        read, written, sectors = (_number(row[place], units[place]) for place in places)
-        found.append(Counters(read, written, SECTOR * sectors))
-    return found
+    places = {name: names.index(name) for name in metrics}
+    kernel = names.index("Kernel Name")
+    return [
+        Profiled(
+            row[kernel],
+            {name: _number(row[place], units[place]) for name, place in places.items()},
+        )
+        for row in rows
+        if len(row) == len(names)
+    ]
 
 
-def _number(text: str, unit: str) -> int:
+def _number(text: str, unit: str) -> float:
     """A cell. NoCounters where it holds no number: `n/a`, or `nan`."""
     try:
-        return round(float(text.replace(",", "")) * UNITS[unit])
+        found = float(text.replace(",", "")) * UNITS[unit]
     except (KeyError, ValueError):
-        raise NoCounters(f"ncu gave '{text} {unit}' for a counter") from None
+        found = math.nan
+    if math.isnan(found):
+        raise NoCounters(f"ncu gave '{text} {unit}' for a counter")
+    return found
 
 
 def said(text: str) -> str:
@@ -140,24 +188,47 @@ def count(jobs: dict[str, Any], seconds: float) -> dict[tuple[str, str], Counter
     Raises:
         NoCounters: there is no ncu, it may not count, or it failed.
     """
+    text, launched = profile("benchmarks.launches", jobs, seconds, METRICS, OURS)
+    found = parse(text)
+    if len(found) != len(launched):
+        raise NoCounters(f"ncu counted {len(found)} kernels of {len(launched)} launches")
+    pairs = zip(launched, found, strict=True)
+    return {(launch["size"], launch["plan"]): counters for launch, counters in pairs}
+
+
+def profile(
+    module: str,
+    jobs: dict[str, Any],
+    seconds: float,
+    metrics: Sequence[str],
+    which: Sequence[str],
+) -> tuple[str, list[dict[str, Any]]]:
+    """What ncu prints of the kernels that `python -m MODULE JOBS DONE` launches, and DONE's lines.
+
+    Args:
+        module: it does what the JSON file JOBS says, until the time `until` in it, and writes a
+            line of JSON to DONE when something has ended.
+        jobs: what the file holds, beside `until`.
+        seconds: until then.
+        metrics, which: see `command`.
+
+    Raises:
+        NoCounters: there is no ncu, it may not count, or it failed.
+    """
     ncu = find()
     with TemporaryDirectory() as folder:
         todo, done, log = (Path(folder) / name for name in ("jobs.json", "done.jsonl", "ncu.csv"))
         todo.write_text(json.dumps({**jobs, "until": time.time() + seconds}), encoding="utf-8")
         done.touch()
         log.touch()
-        child = [sys.executable, "-m", "benchmarks.launches", str(todo), str(done)]
-        status, printed = _run(command(ncu, log, child), seconds + GRACE)
+        child = [sys.executable, "-m", module, str(todo), str(done)]
+        status, printed = _run(command(ncu, log, child, metrics, which), seconds + GRACE)
         text = log.read_text(encoding="utf-8", errors="replace")
         launched = [json.loads(line) for line in done.read_text(encoding="utf-8").splitlines()]
     everything = f"{text}\n{printed}"
     if FORBIDDEN in everything or status or not launched:
         raise NoCounters(said(everything))
-    found = parse(text)
-    if len(found) != len(launched):
-        raise NoCounters(f"ncu counted {len(found)} kernels of {len(launched)} launches")
-    pairs = zip(launched, found, strict=True)
-    return {(launch["size"], launch["plan"]): counters for launch, counters in pairs}
+    return text, launched
 
 
 def _run(words: list[str], seconds: float) -> tuple[int, str]:

@@ -73,7 +73,7 @@ def test_columns_are_found_by_name_and_units_count():
          "no counters dram__bytes_write.sum, lts__t_sectors_op_read.sum"),
         (printed(launch(0, "n/a", "1", "1")), "gave 'n/a byte'"),
         (printed(launch(0, "nan", "1", "1")), "gave 'nan byte'"),
-        (printed(launch(0, "1", "1", "1"), units=[*UNITS[:11], "byte", "byte", "%"]), "gave '1 %'"),
+        (printed(launch(0, "1", "1", "1"), units=[*UNITS[:12], "byte", "inch"]), "gave '1 inch'"),
     ],
 )  # fmt: skip
 def test_what_is_no_table_is_told(text: str, why: str):

@@ -289,19 +289,25 @@ def test_what_is_refused(step: Pass, large: Shape, small: Shape, why: str):
 # What launches know
 
 
-def test_each_shape_of_box_has_a_map():
-    schedule = HeterogeneousTiles(small_m=128, small_n=80)
-    program = boxed((128, 160, 64), schedule=schedule).program
+@pytest.mark.parametrize(
+    ("columns", "of_b", "of_d"),
+    [
+        (160, ((64, 32), (64, 40)), ((80, 64),)),
+        (320, ((64, 32),), ((64, 64), (80, 64))),
+    ],
+)
+def test_each_shape_of_box_has_a_map(
+    columns: int, of_b: tuple[tuple[int, int], ...], of_d: tuple[tuple[int, int], ...]
+):
+    schedule = HeterogeneousTiles(small_m=128, small_n=columns // 2)
+    program = boxed((128, columns, 64), schedule=schedule).program
     facts = Facts.of(program)
-    assert facts.boxes == {
-        "A": ((64, 32),),
-        "B": ((64, 32), (64, 40)),
-        "D": ((32, 64), (16, 64)),
-    }
+    assert facts.boxes == {"A": ((64, 32),), "B": of_b, "D": of_d}
     assert Facts.from_json(facts.to_json()) == facts
     head = program.ptx[: program.ptx.index("{")]
-    assert head.count(".param .align 64 .b8") == 5
-    assert program.ptx.count("prefetch.tensormap") == 5
+    maps = 1 + len(of_b) + len(of_d)
+    assert head.count(".param .align 64 .b8") == maps
+    assert program.ptx.count("prefetch.tensormap") == maps
 
 
 def test_shapes_that_are_equal_along_an_axis_share_a_map():
