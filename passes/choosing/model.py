@@ -16,6 +16,7 @@ from passes.choosing.constants import Constants
 from passes.choosing.schedules import FULL, SCATTER, TREE, TURNSTILE
 from passes.choosing.shares import Work
 from passes.choosing.table import Column, Flag, Table
+from passes.lowering.hopper.division import swapped
 
 __all__ = ["ALONE", "WARPGROUP", "Cost", "Counts", "Shape", "cost"]
 
@@ -77,24 +78,22 @@ class Shape:
         self.tiles = self.tiles_m * self.tiles_n
         self.depth = np.ceil(t.k / t.tile_k)
         """Iterations of a tile."""
-        few = (t.turns == 1) & (self.rows < 2 * MMA_M) & (self.columns >= 2 * MMA_M)
-        few &= self.columns % MMA_M == 0
-        swapped = (self.rows % MMA_M != 0) | few
-        left = np.where(swapped, self.columns, self.rows)
-        right = np.where(swapped, self.rows, self.columns)
+        left_b = swapped(self.rows, self.columns, t.turns)
+        left = np.where(left_b, self.columns, self.rows)
+        right = np.where(left_b, self.rows, self.columns)
         single = (t.turns > 1) | (self.rows * self.columns <= alone * WARPGROUP)
         self.consumers = np.where(single, 1, 2)
         """Warpgroups that divide the product."""
         divided = (left % (2 * MMA_M) != 0) & (self.consumers == 2)
         share = np.where(divided, right / 2, right)
-        self.twins = swapped & (self.consumers == 2)
+        self.twins = left_b & (self.consumers == 2)
         """Where two warpgroups multiply parts of B by A, which was measured to be slower."""
         self.pieces = np.ceil(share / WIDEST_COLUMNS)
         self.mma_columns = share / self.pieces
         """Columns of an instruction."""
         self.blocks = left / MMA_M * np.where(divided, 2, 1)
         """Blocks of 64 rows, over all consumers, each with the columns of one."""
-        self.stores = self.blocks / self.consumers * np.where(swapped, 1, share / _stored(share))
+        self.stores = self.blocks / self.consumers * np.where(left_b, 1, share / _stored(share))
         """Boxes in which a warpgroup stores a tile."""
         self.operand_bytes = (self.rows + self.columns) * UNIT_K * ELEMENT * self.units
         """That an iteration brings into a workgroup's shared memory."""
@@ -128,8 +127,8 @@ class Shape:
         """The share of A and B that workgroups of a cluster bring each for itself."""
         self.partial_bytes = self.rows * self.columns * ACCUMULATOR
         narrow = np.gcd(self.mma_columns.astype(int), UNIT_K)
-        box_m = np.where(swapped, narrow, UNIT_K)
-        self.box_n = np.where(swapped, UNIT_K, narrow)
+        box_m = np.where(left_b, narrow, UNIT_K)
+        self.box_n = np.where(left_b, UNIT_K, narrow)
         """Elements of a box of B along n, where that is the contiguous axis."""
         narrow_a = rows_a * ((t.turned_a == 1) & (box_m < UNIT_K))
         narrow_b = rows_b * ((t.turned_b == 0) & (self.box_n < UNIT_K))

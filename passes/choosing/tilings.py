@@ -7,8 +7,9 @@ from functools import cache
 from itertools import product
 
 from passes.choosing.model import ALONE, MMA_M, UNIT_K, WARPGROUP
+from passes.lowering.hopper.division import swapped
 
-__all__ = ["FEWEST_ROWS", "MOST_SUMS", "Tiling", "small_tiles", "sums", "tilings"]
+__all__ = ["MOST_SUMS", "Tiling", "small_tiles", "sums", "tilings"]
 
 Tiling = tuple[int, int, int, int, int, int, int]
 """Tile m, n, k, cluster m, n, k, and warpgroups that take turns."""
@@ -32,7 +33,6 @@ WIDTHS = {
 """Of a workgroup's part of a tile, by its rows: those that were measured."""
 TURNS = (*((128, columns) for columns in range(96, 193, 16)), (64, 256))
 """Rows and columns of the parts with which warpgroups take turns."""
-FEWEST_ROWS = 16
 DEEP = {16: (2, 4), 32: (2, 4), 64: (2,)}
 """Iterations of more than one row of shared memory, by rows: so that enough of B is under way."""
 DEEPEST_COLUMNS = 64
@@ -54,8 +54,8 @@ def tilings(c_bytes: int = 0) -> tuple[Tiling, ...]:
 def _tilings(c_bytes: int) -> Iterator[Tiling]:
     for rows, widths in WIDTHS.items():
         for columns in widths:
-            swapped = _swapped(rows, columns)
-            most = MOST_SUMS_BESIDE_C[c_bytes, swapped] if c_bytes else MOST_SUMS
+            left_b = swapped(rows, columns, 1)
+            most = MOST_SUMS_BESIDE_C[c_bytes, left_b] if c_bytes else MOST_SUMS
             if sums(rows, columns) > most:
                 continue
             yield from _clusters(rows, columns, turns=1)
@@ -98,14 +98,9 @@ def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def _swapped(rows: int, columns: int) -> bool:
-    """Whether B is the left operand of a workgroup's part."""
-    return rows % MMA_M != 0 or (rows < 2 * MMA_M <= columns and columns % MMA_M == 0)
-
-
 def _sides(rows: int, columns: int) -> tuple[int, int]:
     """Rows of the left operand, and columns of the right one."""
-    return (columns, rows) if _swapped(rows, columns) else (rows, columns)
+    return (columns, rows) if swapped(rows, columns, 1) else (rows, columns)
 
 
 def _halved(rows: int, columns: int) -> bool:

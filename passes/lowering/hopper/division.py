@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from sympy import Expr, Integer, Lt
 from sympy.logic.boolalg import Boolean
@@ -42,6 +43,7 @@ __all__ = [
     "K",
     "M",
     "N",
+    "swapped",
 ]
 
 M, N, K = 0, 1, 2
@@ -63,6 +65,16 @@ MOST_REGISTERS = 240
 """What setmaxnreg gives at most, together with a producer."""
 TEAM_BARRIER, FIRST_BARRIER = Integer(1), 2
 """Barriers of warpgroups that divide a product, and of the first single one; 0 is everybody's."""
+
+
+def swapped(rows: Any, columns: Any, turns: Any) -> Any:
+    """Whether B is the left operand of a workgroup's part: where it has too few rows of A.
+
+    One warpgroup alone has the wider instructions unswapped; two need two blocks of rows, for which
+    64 rows do not suffice. Numbers, or arrays of them.
+    """
+    few = (turns == 1) & (rows < 2 * MMA_M) & (columns >= 2 * MMA_M) & (columns % MMA_M == 0)
+    return few | (rows % MMA_M != 0)
 
 
 @dataclass(frozen=True)

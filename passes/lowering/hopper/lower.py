@@ -50,6 +50,7 @@ from passes.lowering.hopper.division import (
     K,
     M,
     N,
+    swapped,
 )
 from passes.lowering.hopper.ring import EMPTY, FULL, PHASE, STEP, add_ring
 from passes.lowering.hopper.roles import part
@@ -172,22 +173,18 @@ class LowerToHopper(Pass):
         return found
 
     def _division(self, graph: KernelGraph, tiling: Tiling) -> Division:
-        """B is the left operand where a workgroup's part has too few rows of A.
-
-        Two warpgroups need two blocks of rows. One alone has the wider instructions unswapped.
-        """
+        """How a tile is divided over the cluster and its warpgroups."""
         turns = CONSUMERS[self.consumers]
         rows, columns = (tiling.shape[axis] // self._cluster[axis] for axis in (M, N))
-        few = turns == 1 and rows < 2 * MMA_M <= columns and columns % MMA_M == 0
-        swapped = few or rows % MMA_M != 0
+        left_b = swapped(rows, columns, turns)
         alone = MOST_ALONE
         if self.reads_c:
             kind = dtype(graph.gemm.out_dtype or graph.gemm.dtype)
             # Rows that are cut have ends of their own, and another way for D.
             cut = cuts(graph.coordinates, tiling, "D", self._located(graph))
-            by_pairs = self._by_boxes and not swapped and not cut
+            by_pairs = self._by_boxes and not left_b and not cut
             alone = MOST_ALONE_BESIDE_C[kind.bytes] if by_pairs else MOST_ALONE_BY_ELEMENTS
-        return Division(tiling, self._cluster, swapped, alone, turns)
+        return Division(tiling, self._cluster, left_b, alone, turns)
 
     def _no_registers(self, graph: KernelGraph, division: Division) -> str | None:
         """Why the sums of a tile have no room in the registers of warpgroups, or None."""
