@@ -39,6 +39,8 @@ SHARED = "D.shared"
 MATRICES = 16
 """Rows and columns of an accumulator that one stmatrix.x4 takes."""
 MOST_SLOTS = 4
+MOST_ELEMENTS = 256
+"""Of a box along an axis (CUDA driver API, cuTensorMapEncodeTiled)."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,8 @@ class BoxedStore:
         swizzled = gcd(self.columns, WIDEST_BOX)
         sixteens = self.columns // MATRICES
         odd = sixteens // (sixteens & -sixteens) * MATRICES
-        return max(swizzled, odd) if self.wide and swizzled < WIDEST_BOX else swizzled
+        fits = swizzled < WIDEST_BOX and odd <= MOST_ELEMENTS
+        return max(swizzled, odd) if self.wide and fits else swizzled
 
     @property
     def boxes(self) -> int:
