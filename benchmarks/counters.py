@@ -45,7 +45,7 @@ METRICS = (CYCLES, SECONDS, TENSOR, MEMORY, CACHE, DELIVERED, ASKED)
 MARKED = ("--profile-from-start", "off")
 """Only what the program marks: warming up is not counted."""
 OURS = "gemm"
-"""How the names of our kernels begin."""
+"""The name of our kernels."""
 
 
 def rows_of(problems: Iterable[Row], launches: Sequence[Profiled]) -> list[Row]:
@@ -54,7 +54,7 @@ def rows_of(problems: Iterable[Row], launches: Sequence[Profiled]) -> list[Row]:
     Raises:
         NoCounters: the launches are not those.
     """
-    begins = [i for i, launch in enumerate(launches) if launch.kernel.startswith(OURS)]
+    begins = [i for i, launch in enumerate(launches) if launch.kernel.partition("(")[0] == OURS]
     ends = [*begins[1:], len(launches)]
     found: list[Row] = []
     problems = list(problems)

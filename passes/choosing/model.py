@@ -17,6 +17,9 @@ from passes.choosing.schedules import FULL, SCATTER, TREE, TURNSTILE
 from passes.choosing.shares import Work
 from passes.choosing.table import Column, Flag, Table
 from passes.lowering.hopper.division import swapped
+from passes.lowering.hopper.lower import BARRIER_BYTES, ENOUGH_STAGES
+from passes.lowering.hopper.stores import MOST_ELEMENTS
+from passes.lowering.machine import cuda_machine
 
 __all__ = ["ALONE", "WARPGROUP", "Cost", "Counts", "Shape", "cost"]
 
@@ -27,6 +30,8 @@ MMA_M, MMA_K, UNIT_K = 64, 16, 64
 WIDEST_COLUMNS, WARPGROUP, LINE, SECTOR = 256, 128, 128, 32
 STORED = 16
 """Columns of D that are stored at once; see `BoxedStore`."""
+SHARED = cuda_machine("sm_90a").shared_bytes - BARRIER_BYTES
+"""Of a workgroup, for the ring, for D and for the sum over a cluster that divides k."""
 NEAR = 16
 """Workgroups that follow one another on the SMs of a GPC, as a kernel that reads `%smid` shows."""
 LOW = 32
@@ -93,10 +98,11 @@ class Shape:
         """Columns of an instruction."""
         self.blocks = left / MMA_M * np.where(divided, 2, 1)
         """Blocks of 64 rows, over all consumers, each with the columns of one."""
-        self.stores = self.blocks / self.consumers * np.where(left_b, 1, share / _stored(share))
-        """Boxes in which a warpgroup stores a tile."""
         self.operand_bytes = (self.rows + self.columns) * UNIT_K * ELEMENT * self.units
         """That an iteration brings into a workgroup's shared memory."""
+        boxes = np.where(left_b, 1, share / self._stored(t, share))
+        self.stores = self.blocks / self.consumers * boxes
+        """Boxes in which a warpgroup stores a tile."""
         self.asked_bytes = (
             (self.rows / t.cluster_n + self.columns / t.cluster_m) * UNIT_K * ELEMENT * self.units
         )
@@ -148,6 +154,21 @@ class Shape:
             + np.where(t.turned_b == 1, np.ceil(rows_b / LOW), self.columns / self.box_n)
         )
         """Boxes that the producer asks for in an iteration."""
+
+    def _stored(self, t: Table, columns: Column) -> Column:
+        """Elements along D of the boxes in which so many columns are stored; see `BoxedStore`."""
+        sixteens = (columns / STORED).astype(int)
+        odd = sixteens // np.maximum(sixteens & -sixteens, 1) * STORED
+        narrow = np.gcd(columns.astype(int), UNIT_K)
+        enough = np.where(t.turns > 1, ENOUGH_STAGES["pingpong"], ENOUGH_STAGES["cooperative"])
+
+        def stages(box: Column) -> Column:
+            beside = self.consumers * t.turns * MMA_M * box * ELEMENT
+            beside = beside + (t.cluster_k - 1) * self.rows * self.columns * ACCUMULATOR
+            return np.minimum((SHARED - beside) // self.operand_bytes, enough)
+
+        wide = (narrow < UNIT_K) & (odd <= MOST_ELEMENTS) & (stages(odd) >= stages(narrow))
+        return np.where(wide, np.maximum(narrow, odd), narrow)
 
 
 @dataclass(frozen=True)
@@ -291,14 +312,6 @@ def _fixup(t: Table, s: Shape, w: Work, c: Constants) -> tuple[Column, Column]:
 def _astray(row: Column, unit: Column | int, element: Column | int = ELEMENT) -> Column:
     """The share of rows of so many elements that do not begin with a unit of so many bytes."""
     return 1 - np.gcd((row * element).astype(int), unit) / unit
-
-
-def _stored(columns: Column) -> Column:
-    """Elements along D of the boxes in which so many columns are stored."""
-    sixteens = (columns / STORED).astype(int)
-    odd = sixteens // np.maximum(sixteens & -sixteens, 1)
-    swizzled = np.gcd(columns.astype(int), UNIT_K)
-    return np.where(swizzled == UNIT_K, swizzled, np.maximum(swizzled, odd * STORED))
 
 
 def _last(extent: Column, tile: Column, part: Column) -> Column:

@@ -34,7 +34,7 @@ LAUNCHES = [
     launch("nvjet_tst", 90, 8e-6, 90.0, 12.0, 25.0, 500, 250),
     launch("splitKreduce_kernel", 20, 2e-6, 0.0, 40.0, 30.0, 100, 50),
     launch("gemm", 50, 5e-6, 97.0, 1.0, 2.0, 30, 10),
-    launch("nvjet_tst", 55, 5e-6, 95.0, 1.0, 2.0, 20, 10),
+    launch("gemmk1_kernel", 55, 5e-6, 95.0, 1.0, 2.0, 20, 10),
 ]
 
 

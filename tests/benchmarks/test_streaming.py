@@ -95,8 +95,8 @@ def test_the_command(
 
 def test_of_what_was_measured_the_model_says_which_kind_is_better():
     """Of kept measurements: in the mean predicted ratios are those that were measured."""
-    for path in (Path(chosen.__file__).parent / "results").glob("sweep-h200-2*.json"):
+    for path in (Path(chosen.__file__).parent / "results").glob("sweep-*.json"):
         found = means(compared(load(path)["rows"], "NVIDIA H200"))
-        assert found["candidates"].problems > 30
+        assert found["candidates"].problems > 15
         assert found["candidates"].bias == pytest.approx(1, abs=0.05)
         assert found["candidates"].error < 0.15

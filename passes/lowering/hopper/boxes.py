@@ -197,9 +197,9 @@ class BoxedOperand(Operand):
 
 
 def swizzle(above: tuple[str, str], below: tuple[str, str], chunks: int) -> Swizzle:
-    """Row and chunk, exchanged so that eight rows never meet in the same banks.
+    """Row and chunk: of 2, 4 or 8 chunks exchanged, so that eight rows never meet in a bank.
 
-    Only rows of 2, 4 or 8 chunks can be: the copy engine leaves others as they are.
+    Rows of other lengths the copy engine leaves as they are.
     """
     if BANKS % chunks:
         return Swizzle(above, below, "xor", modulus=1)

@@ -223,7 +223,8 @@ class LowerToHopper(Pass):
             return enough, -boxes, sum(store.slots for store in stores)
 
         every = BoxedStore.all(divisions, matrix(graph.gemm, "D"), self._located(graph))
-        return max(every, key=score)
+        # The copy engine takes no larger boxes; registers go to D by themselves then.
+        return max((s for s in every if all(store.served for store in s)), key=score, default=())
 
     @staticmethod
     def _located(graph: KernelGraph) -> tuple[str, ...]:

@@ -2,12 +2,12 @@
 
 A warpgroup stores blocks of 64 rows of its accumulator, one box after another, through a few slots
 of its own: while the copy engine empties one, and while the next tile is multiplied, another is
-filled. A box is 64, 32 or 16 elements along D's contiguous axis, in rows of as many bytes whose
+filled. A box may be 64, 32 or 16 elements along D's contiguous axis, in rows of as many bytes whose
 16-byte chunks are swizzled so that eight rows never meet in the same banks (PTX ISA, "Swizzling
-modes"). Where 64 do not divide a block, few boxes of an odd multiple of 16 elements take less time
-than many narrow ones, but more room; they are not swizzled, and rows meet in pairs. Elements
-outside D are dropped by the copy engine; a box that must end before D does, the workitems bring
-from its slot themselves (see `cuts`).
+modes"). Or, where 64 do not divide a block, an odd multiple of 16 elements: few wide boxes take
+less time than many narrow ones, but more room. Those are not swizzled, and rows meet in pairs.
+Elements outside D are dropped by the copy engine; a box that must end before D does, the workitems
+bring from its slot themselves (see `cuts`).
 """
 
 from __future__ import annotations
@@ -121,6 +121,11 @@ class BoxedStore:
         odd = sixteens // (sixteens & -sixteens) * MATRICES
         fits = swizzled < WIDEST_BOX and odd <= MOST_ELEMENTS
         return max(swizzled, odd) if self.wide and fits else swizzled
+
+    @property
+    def served(self) -> bool:
+        """The copy engine takes such boxes."""
+        return max(self.box, self.rows) <= MOST_ELEMENTS
 
     @property
     def boxes(self) -> int:

@@ -19,6 +19,7 @@ PLAYED = {
     "in m": (LowerToHopper(stages=3, cluster_m=2), (256, 128, 64), (128, 64, 64)),
     "in n": (LowerToHopper(stages=4, cluster_n=2), (128, 256, 64), (64, 128, 64)),
     "by elements": (LowerToHopper(stages=2, vector=2), (128, 128, 64), (64, 128, 64)),
+    "boxes of two widths": (LowerToHopper(stages=2, reads_c=False), (128, 320, 64), (128, 160, 64)),
     "taking turns": (TURNS, (128, 128, 64), (64, 64, 64)),
     "taking turns in m": (
         LowerToHopper(stages=3, cluster_m=2, consumers="pingpong"),

@@ -31,8 +31,10 @@ LOWERINGS = {
     "a cluster": ((256, 128, 64), LowerToHopper(cluster_m=2)),
     "swapped": ((48, 128, 64), LowerToHopper()),
     "taking turns": ((128, 128, 64), LowerToHopper(consumers="pingpong", reads_c=False)),
-    "narrow boxes": ((128, 48, 64), LowerToHopper()),
-    "slots that go round unevenly": ((128, 160, 64), LowerToHopper(reads_c=False)),
+    "wide boxes": ((128, 48, 64), LowerToHopper()),
+    "wide boxes of several slots": ((128, 160, 64), LowerToHopper(reads_c=False)),
+    "narrow boxes": ((128, 240, 64), LowerToHopper(reads_c=False)),
+    "slots that go round unevenly": ((128, 288, 64), LowerToHopper(reads_c=False)),
     "k divided": ((64, 64, 256), LowerToHopper(cluster_k=4)),
 }
 every_lowering = pytest.mark.parametrize("name", LOWERINGS)

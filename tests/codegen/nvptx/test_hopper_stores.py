@@ -198,6 +198,12 @@ def test_boxes_are_few_and_wide_where_there_is_room(
     assert (box_of(this), len(boxes(this)), this.size("store.slot")) == (wide, count, slots)
 
 
+def test_where_boxes_would_be_too_high_registers_are_stored():
+    """Of 272 rows of D, as B's columns are the rows of an instruction."""
+    assert not lowered(boxed((272, 64, 64))).nodes(StoreBox)
+    assert lowered(boxed((256, 64, 64))).nodes(StoreBox)
+
+
 @every_configuration
 def test_every_element_is_stored_once_where_it_belongs(configuration: Configuration):
     this = lowered(configuration)
@@ -211,6 +217,7 @@ def test_every_element_is_stored_once_where_it_belongs(configuration: Configurat
     columns_of = 64 if this.swapped else this.beside * this.wide
     odd = next(n for n in range(columns_of, 0, -16) if columns_of % n == 0 and n // 16 % 2)
     assert wide in (gcd(64, columns_of), odd), "the widest swizzle, or an odd multiple of 16"
+    assert max(op.box) <= 256, "cuTensorMapEncodeTiled takes no more"
     assert wide == 64 or columns_of % 64, "never wider than a swizzle where 64 go in evenly"
     row, column = np.arange(high)[:, None], np.arange(wide)[None, :]
     for rank, (m, box) in product(adders(this), boxes(this)):

@@ -34,7 +34,9 @@ def test_parts_of_tiles_are_counted_as_the_lowering_divides_them(out: str):
         if size not in graphs:
             graphs[size] = problem.graph(size)
         plan = Plan(size, cluster, consumers=consumers)
-        division: Division = plan.lowering._divisions(graphs[size])[0]
+        divisions = plan.lowering._divisions(graphs[size])
+        division: Division = divisions[0]
+        stores = plan.lowering._stores(graphs[size], divisions)
         shape = Shape(row(problem, plan))
         rows, columns = size[0] // m, size[1] // n
         assert shape.consumers[0] == division.team
@@ -42,6 +44,7 @@ def test_parts_of_tiles_are_counted_as_the_lowering_divides_them(out: str):
         assert shape.pieces[0] == division.pieces
         assert shape.blocks[0] == division.blocks * division.team
         assert turns > 1 or sums(rows, columns) == division.accumulators
+        assert [shape.stores[0]] == [store.number for store in stores] or out == "f32"
         assert shape.workgroups[0] == prod(cluster)
 
 
