@@ -18,7 +18,7 @@ from passes.choosing.shares import Work
 from passes.choosing.table import Column, Flag, Table
 from passes.lowering.hopper.division import swapped
 from passes.lowering.hopper.lower import BARRIER_BYTES, ENOUGH_STAGES
-from passes.lowering.hopper.stores import MOST_ELEMENTS
+from passes.lowering.hopper.stores import MOST_ELEMENTS, widths
 from passes.lowering.machine import cuda_machine
 
 __all__ = ["ALONE", "WARPGROUP", "Cost", "Counts", "Shape", "cost"]
@@ -28,12 +28,10 @@ ELEMENT, ACCUMULATOR = 2, 4
 MMA_M, MMA_K, UNIT_K = 64, 16, 64
 """Rows and depth of an instruction; depth of a row of shared memory."""
 WIDEST_COLUMNS, WARPGROUP, LINE, SECTOR = 256, 128, 128, 32
-STORED = 16
-"""Columns of D that are stored at once; see `BoxedStore`."""
 SHARED = cuda_machine("sm_90a").shared_bytes - BARRIER_BYTES
 """Of a workgroup, for the ring, for D and for the sum over a cluster that divides k."""
 NEAR = 16
-"""Workgroups that follow one another on the SMs of a GPC, as a kernel that reads `%smid` shows."""
+"""Workgroups that follow one another on the SMs of what is taken to be one GPC; see the notes."""
 LOW = 32
 """Rows of a box along k; see `BoxedOperand`."""
 ALONE = 144
@@ -157,9 +155,7 @@ class Shape:
 
     def _stored(self, t: Table, columns: Column) -> Column:
         """Elements along D of the boxes in which so many columns are stored; see `BoxedStore`."""
-        sixteens = (columns / STORED).astype(int)
-        odd = sixteens // np.maximum(sixteens & -sixteens, 1) * STORED
-        narrow = np.gcd(columns.astype(int), UNIT_K)
+        narrow, wide = widths(columns.astype(int))
         enough = np.where(t.turns > 1, ENOUGH_STAGES["pingpong"], ENOUGH_STAGES["cooperative"])
 
         def stages(box: Column) -> Column:
@@ -167,8 +163,8 @@ class Shape:
             beside = beside + (t.cluster_k - 1) * self.rows * self.columns * ACCUMULATOR
             return np.minimum((SHARED - beside) // self.operand_bytes, enough)
 
-        wide = (narrow < UNIT_K) & (odd <= MOST_ELEMENTS) & (stages(odd) >= stages(narrow))
-        return np.where(wide, np.maximum(narrow, odd), narrow)
+        fits = (narrow < wide) & (wide <= MOST_ELEMENTS) & (stages(wide) >= stages(narrow))
+        return np.where(fits, wide, narrow)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import gcd
+from typing import Any
 
 from sympy import And, Integer
 from sympy.logic.boolalg import Boolean
@@ -33,7 +33,7 @@ from passes.lowering.hopper.cuts import RowCopy, cuts, holds
 from passes.lowering.hopper.division import MMA_M, RANK, WARP, Division
 from passes.lowering.staging import CHUNK
 
-__all__ = ["BoxedStore"]
+__all__ = ["MOST_ELEMENTS", "BoxedStore", "widths"]
 
 SHARED = "D.shared"
 MATRICES = 16
@@ -41,6 +41,16 @@ MATRICES = 16
 MOST_SLOTS = 4
 MOST_ELEMENTS = 256
 """Of a box along an axis (CUDA driver API, cuTensorMapEncodeTiled)."""
+
+
+def widths(columns: Any) -> tuple[Any, Any]:
+    """Of boxes that columns, a multiple of 16, are stored in: the widest swizzled, and a wide one.
+
+    The wide one is no wider where 64 columns go in evenly. Numbers, or arrays of whole ones.
+    """
+    capped = columns | WIDEST_BOX
+    odd = columns // (columns & -columns)
+    return capped & -capped, odd * MATRICES * (columns % WIDEST_BOX > 0)
 
 
 @dataclass(frozen=True)
@@ -116,11 +126,8 @@ class BoxedStore:
     @property
     def box(self) -> int:
         """Elements of a box along D's contiguous axis."""
-        swizzled = gcd(self.columns, WIDEST_BOX)
-        sixteens = self.columns // MATRICES
-        odd = sixteens // (sixteens & -sixteens) * MATRICES
-        fits = swizzled < WIDEST_BOX and odd <= MOST_ELEMENTS
-        return max(swizzled, odd) if self.wide and fits else swizzled
+        swizzled, wide = widths(self.columns)
+        return wide if self.wide and swizzled < wide <= MOST_ELEMENTS else swizzled
 
     @property
     def served(self) -> bool:
