@@ -28,7 +28,7 @@ from benchmarks import ncu
 from benchmarks.contenders import COORDGRAPH, CUBLAS
 from benchmarks.ncu import Profiled
 from benchmarks.options import command_line
-from benchmarks.problem import DTYPES, operands
+from benchmarks.problem import DTYPES, as_multiplied, operands
 from benchmarks.record import RESULTS, environment, result_path, write
 from benchmarks.report import Row, console_here
 from benchmarks.shapes import GROUPS, Shape, chosen, shape
@@ -105,9 +105,7 @@ def launch_all(jobs: dict[str, Any], done: Path) -> None:
                 return
             size = Shape("", row["m"], row["n"], row["k"])
             a, b, out = operands(size, row["layout"], jobs["dtype"])
-            a, b = (
-                x.T if side == "t" else x for x, side in zip((a, b), row["layout"], strict=True)
-            )
+            a, b = as_multiplied(a, b, row["layout"])
             for warm in (True, False):
                 if not warm:
                     runtime.cudaProfilerStart()

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from benchmarks.shapes import Shape
 
-__all__ = ["DTYPES", "Problem", "Run", "buffer_sets", "operands"]
+__all__ = ["DTYPES", "Problem", "Run", "as_multiplied", "buffer_sets", "operands"]
 
 DTYPES = {"bf16": ("bfloat16", 2.0**-8), "f16": ("float16", 2.0**-11)}
 """PyTorch's names, and the largest relative error of a rounding with some room."""
@@ -50,6 +50,12 @@ def operands(shape: Shape, layout: str, dtype: str) -> tuple[Any, Any, Any]:
     )
 
 
+def as_multiplied(a: Any, b: Any, layout: str) -> tuple[Any, Any]:
+    """A (m x k) and B (k x n) as views of what is stored in a layout."""
+    a_turned, b_turned = (side == "t" for side in layout)
+    return (a.T if a_turned else a), (b.T if b_turned else b)
+
+
 class Problem:
     """One shape in one layout.
 
@@ -81,7 +87,7 @@ class Problem:
 
     def as_multiplied(self, a: Any, b: Any) -> tuple[Any, Any]:
         """A (m x k) and B (k x n) as views of what is stored."""
-        return (a.T if self.a_turned else a), (b.T if self.b_turned else b)
+        return as_multiplied(a, b, self.layout)
 
     def launch(self, run: Run, number: int) -> None:
         """Multiply the operands of a buffer set."""
