@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from coordgraph import Gemm
 from coordgraph.tensors import dtype
 from passes.choosing.constants import Constants
-from passes.choosing.model import MMA_M, UNIT_K, WARPGROUP, Shape
+from passes.choosing.model import UNIT_K, Shape
 from passes.choosing.plan import Plan
 from passes.choosing.schedules import (
     EACH,
@@ -28,6 +28,7 @@ from passes.choosing.schedules import (
 )
 from passes.choosing.table import Column, Flag, Table, sizes
 from passes.choosing.tilings import small_tiles, sums, tilings
+from passes.lowering.hopper.division import MMA_M, WARPGROUP
 
 __all__ = ["candidates", "chooseable", "fallback", "slow"]
 
@@ -69,7 +70,7 @@ class Tiled:
 
     Args:
         tiling: tile m, n, k, cluster m, n, k and turns.
-        held: accumulators of a workitem.
+        held: accumulators of a workitem where tiles are streamed.
         small: pairs of columns: small tiles, 0 where there is none of that kind.
         slots: clusters that the device holds.
     """
@@ -142,7 +143,8 @@ def candidates(
     out_bytes = dtype(problem.out_dtype or problem.dtype).bytes
     cut = _cut(problem, device, out_bytes if reads_c else 0)
     kinds = [*_usual(cut), *_ragged(cut), *(_unusual(cut) if all_kinds else ())]
-    wide = cut.several & (cut.tiles_n > 2)
+    # In one wave the order matters to those who have no cluster: their GPC asks once for all.
+    wide = (cut.several | (cut.slots == device.slots(1))) & (cut.tiles_n > 2)
     bands = {1: True, **{band: wide & (cut.tiles_m > band) for band in BANDS}}
     parts: list[tuple[Kind, int, NDArray[np.intp]]] = []
     for kind in kinds:
@@ -271,7 +273,7 @@ def _columns(
     found = np.array(known, np.float64)
     part = found[:, :2] / found[:, 3:5]
     held = [
-        rows * columns / WARPGROUP if turns > 1 else sums(int(rows), int(columns))
+        rows * columns / WARPGROUP if turns > 1 else sums(int(rows), int(columns), streamed=True)
         for (rows, columns), turns in zip(part, found[:, 6], strict=True)
     ]
     # Beside C no tiles of two shapes were tried.

@@ -16,26 +16,29 @@ from passes.choosing.constants import Constants
 from passes.choosing.schedules import FULL, SCATTER, TREE, TURNSTILE
 from passes.choosing.shares import Work
 from passes.choosing.table import Column, Flag, Table
-from passes.lowering.hopper.division import swapped
-from passes.lowering.hopper.lower import BARRIER_BYTES, ENOUGH_STAGES
+from passes.lowering.hopper.division import MMA_M, MOST_COLUMNS, WARPGROUP, swapped
+from passes.lowering.hopper.lower import (
+    BARRIER_BYTES,
+    ENOUGH_STAGES,
+    MOST_ALONE,
+    MOST_ALONE_STREAMED,
+)
 from passes.lowering.hopper.stores import MOST_ELEMENTS, widths
 from passes.lowering.machine import cuda_machine
 
-__all__ = ["ALONE", "WARPGROUP", "Cost", "Counts", "Shape", "cost"]
+__all__ = ["Cost", "Counts", "Shape", "cost"]
 
 ELEMENT, ACCUMULATOR = 2, 4
 """Bytes of an element of A and B, and of a partial sum."""
-MMA_M, MMA_K, UNIT_K = 64, 16, 64
-"""Rows and depth of an instruction; depth of a row of shared memory."""
-WIDEST_COLUMNS, WARPGROUP, LINE, SECTOR = 256, 128, 128, 32
+MMA_K, UNIT_K = 16, 64
+"""Depth of an instruction, and of a row of shared memory."""
+LINE, SECTOR = 128, 32
 SHARED = cuda_machine("sm_90a").shared_bytes - BARRIER_BYTES
 """Of a workgroup, for the ring, for D and for the sum over a cluster that divides k."""
 NEAR = 16
 """Workgroups that follow one another on the SMs of what is taken to be one GPC; see the notes."""
 LOW = 32
 """Rows of a box along k; see `BoxedOperand`."""
-ALONE = 144
-"""Accumulators of a workitem up to which one warpgroup multiplies alone; see `LowerToHopper`."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,8 @@ class Cost:
 class Shape:
     """What follows from tiles, clusters and sizes alone; see `Division` for who multiplies what."""
 
-    def __init__(self, t: Table, alone: Column | int = ALONE) -> None:
-        """`alone` is what `ALONE` says; 0 where each warpgroup must have its twin."""
+    def __init__(self, t: Table, twins: Flag | bool = False) -> None:
+        """`twins`: two warpgroups divide a part also where one had room for it."""
         self.workgroups = t.cluster_m * t.cluster_n * t.cluster_k
         self.rows, self.columns = t.tile_m / t.cluster_m, t.tile_n / t.cluster_n
         """Of a workgroup's part of the tile."""
@@ -84,14 +87,15 @@ class Shape:
         left_b = swapped(self.rows, self.columns, t.turns)
         left = np.where(left_b, self.columns, self.rows)
         right = np.where(left_b, self.rows, self.columns)
-        single = (t.turns > 1) | (self.rows * self.columns <= alone * WARPGROUP)
+        alone = np.where(t.streams, MOST_ALONE_STREAMED, MOST_ALONE) * WARPGROUP
+        single = (t.turns > 1) | (self.rows * self.columns <= alone) & ~np.asarray(twins)
         self.consumers = np.where(single, 1, 2)
         """Warpgroups that divide the product."""
         divided = (left % (2 * MMA_M) != 0) & (self.consumers == 2)
         share = np.where(divided, right / 2, right)
         self.twins = left_b & (self.consumers == 2)
         """Where two warpgroups multiply parts of B by A, which was measured to be slower."""
-        self.pieces = np.ceil(share / WIDEST_COLUMNS)
+        self.pieces = np.ceil(share / MOST_COLUMNS)
         self.mma_columns = share / self.pieces
         """Columns of an instruction."""
         self.blocks = left / MMA_M * np.where(divided, 2, 1)
@@ -200,7 +204,7 @@ class Counts:
             few = replace(few, tile_m=few.small_m, tile_n=few.small_n)
             count = w.rest[rows] * (t.tile_m * t.tile_n)[rows] / (few.tile_m * few.tile_n)
             # Both shapes have the same warpgroups: two where the larger needs them.
-            small = Shape(few, np.where(s.consumers[rows] > 1, 0, ALONE))
+            small = Shape(few, s.consumers[rows] > 1)
             parts = [Part(rows, few, small, count, w.small[rows] * s.depth[rows], w.small[rows])]
         every = np.arange(len(t))
         self.parts = [Part(every, t, s, s.tiles - w.rest, w.iterations, w.ends), *parts]
@@ -211,22 +215,25 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
     counts = Counts(given, c) if isinstance(given, Table) else given
     t, s, w = counts.table, counts.shape, counts.work
     loop, end, sums, asked, inside, left = (np.zeros(len(t)) for _ in range(6))
-    handed = np.zeros(len(t))
+    handed, drained = np.zeros(len(t)), np.zeros(len(t))
     for part in counts.parts:
         rows, shape = part.rows, part.shape
         step, tensor_bytes = _step(shape, c)
-        tile, summed = _end(part.table, shape, c)
+        tile, drain, summed = _end(part.table, shape, c)
         loop[rows] += part.iterations * step
         end[rows] += part.ends * tile
         sums[rows] += part.ends * summed
         handed[rows] += part.ends * c.handover_seconds
         left[rows] = np.where(part.ends > 0, tile, left[rows])
+        drained[rows] = np.where(part.ends > 0, drain, drained[rows])
         workgroups = part.tiles * shape.depth * shape.workgroups
         merged = np.where(w.apart[rows], 0, c.merged * shape.merged)
         asked[rows] += workgroups * shape.asked_bytes * (1 - merged)
         inside[rows] += workgroups * tensor_bytes
     # Where warpgroups take turns, one stores while the other multiplies; the last store is left.
     end = np.where(t.turns > 1, np.minimum(left + handed - c.handover_seconds, end), end)
+    # D's other tiles leave while the next ones are multiplied.
+    end = end + drained
     fixup, partial = _fixup(t, s, w, c)
     launch = c.launch_seconds + np.where(s.workgroups > 1, c.cluster_seconds, 0)
     streams = w.streamed.share * w.grid
@@ -272,14 +279,15 @@ def _memory_rate(t: Table, s: Shape, w: Work, c: Constants) -> Column:
     return 1 / ((1 - share) / rate(w.busy) + share / rate(more))
 
 
-def _end(t: Table, s: Shape, c: Constants) -> tuple[Column, Column]:
-    """Seconds of the end of a tile, and of its sum over a cluster that divides k."""
+def _end(t: Table, s: Shape, c: Constants) -> tuple[Column, Column, Column]:
+    """Seconds of the end of a tile, until D has left, and of its sum over a cluster that divides k.
+    """
     stored_bytes = s.rows * s.columns * t.out_bytes
     # Rows of D that begin inside sectors: the cache writes parts of them.
     partly = 1 + (c.split_store - 1) * _astray(t.n, SECTOR, t.out_bytes)
-    tile = c.tile_seconds + s.stores * c.box_seconds + stored_bytes / c.store_rate * partly
+    tile, drain = c.tile_seconds + s.stores * c.box_seconds, stored_bytes / c.store_rate * partly
     received = s.partial_bytes * (t.cluster_k - 1)
-    return tile, np.where(t.cluster_k > 1, c.sum_seconds + received / c.sum_rate, 0)
+    return tile, drain, np.where(t.cluster_k > 1, c.sum_seconds + received / c.sum_rate, 0)
 
 
 def _fixup(t: Table, s: Shape, w: Work, c: Constants) -> tuple[Column, Column]:

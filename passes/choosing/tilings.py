@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import product
 
-from passes.choosing.model import ALONE, MMA_M, UNIT_K, WARPGROUP
-from passes.lowering.hopper.division import swapped
+from passes.choosing.model import UNIT_K
+from passes.lowering.hopper.division import MMA_M, WARPGROUP, swapped
+from passes.lowering.hopper.lower import MOST_ALONE, MOST_ALONE_STREAMED
 
 __all__ = ["MOST_SUMS", "Tiling", "small_tiles", "sums", "tilings"]
 
@@ -24,7 +25,7 @@ WIDTHS = {
     112: (128, 256),
     144: (128, 256),
     160: (128, 256),
-    176: (256,),
+    176: (128, 256),
     128: (48, *range(64, 257, 16), 288, 320),
     192: (64, 96, 128, 160, 192),
     256: (64, 96, 112, 128, 144, 160, 192),
@@ -109,20 +110,22 @@ def _halved(rows: int, columns: int) -> bool:
     return left % (2 * MMA_M) == 0 or right % 32 == 0
 
 
-def _team(rows: int, columns: int) -> int:
+def _team(rows: int, columns: int, *, streamed: bool = False) -> int:
     """Warpgroups that divide a part."""
-    return 1 if rows * columns <= ALONE * WARPGROUP else 2
+    alone = MOST_ALONE_STREAMED if streamed else MOST_ALONE
+    return 1 if rows * columns <= alone * WARPGROUP else 2
 
 
-def sums(rows: int, columns: int, team: int | None = None) -> int:
+def sums(rows: int, columns: int, team: int | None = None, *, streamed: bool = False) -> int:
     """Accumulators of a workitem; more than any limit where no division is possible.
 
     Args:
         rows, columns: of a workgroup's part.
         team: warpgroups that divide it, where another tile decides that.
+        streamed: partial sums come and go.
     """
     left, right = _sides(rows, columns)
-    consumers = team or _team(rows, columns)
+    consumers = team or _team(rows, columns, streamed=streamed)
     share = right if left % (2 * MMA_M) == 0 or consumers == 1 else right // 2
     pieces = -(-share // 256)
     if left % MMA_M or right % 16 or share % 16 or share % (16 * pieces):

@@ -115,8 +115,9 @@ RANDOM = (
     # Workgroups that share no tile.
     hopper("heterogeneous-tiles", (128, 128, 64), layout="nt"),
     hopper("data-parallel", (64, 80, 128), layout="nt"),
+    hopper("data-parallel", (160, 128, 64), layout="nn"),
     hopper("data-parallel{persistent=true}", (256, 176, 64), (2, 1, 1), layout="tt"),
-    pingpong("data-parallel{persistent=true}", (256, 176, 64), (2, 1, 1), layout="nt"),
+    pingpong("data-parallel{persistent=true}", (256, 144, 64), (2, 1, 1), layout="nt"),
 )
 SHARING = RANDOM[3:-4]
 """Those in which workgroups share tiles."""

@@ -62,13 +62,14 @@ from passes.lowering.staging import CHUNK, OUTPUTS
 from passes.lowering.tables import add_tables, table_bytes
 from passes.scatter import SHARE
 
-__all__ = ["CONSUMERS", "LowerToHopper"]
+__all__ = ["CONSUMERS", "MOST_ALONE", "MOST_ALONE_STREAMED", "LowerToHopper"]
 
 LEAST_STAGES, MOST_STAGES = 2, 12
 ENOUGH_STAGES = {"cooperative": 4, "pingpong": 6}
 """More are not worth a slot for D. Those who take turns have shorter steps, and time to store."""
-MOST_ACCUMULATORS, MOST_ALONE = 192, 144
-"""Registers of a thread, and those with which one warpgroup is to do without a second."""
+MOST_ACCUMULATORS, MOST_ALONE, MOST_ALONE_STREAMED = 192, 176, 144
+"""Registers of a thread, and those with which one warpgroup is to do without a second; the last
+where partial sums come and go."""
 MOST_BESIDE_C, MOST_ALONE_BESIDE_C, MOST_ALONE_BY_ELEMENTS = {2: 192, 4: 96}, {2: 144, 4: 64}, 64
 """The same where C is read, by the bytes of its elements, and where they come one by one or cut."""
 MOST_BESIDE_PARTIALS = 160
@@ -177,13 +178,14 @@ class LowerToHopper(Pass):
         turns = CONSUMERS[self.consumers]
         rows, columns = (tiling.shape[axis] // self._cluster[axis] for axis in (M, N))
         left_b = swapped(rows, columns, turns)
-        alone = MOST_ALONE
+        alone = MOST_ALONE_STREAMED if _streamed(graph) else MOST_ALONE
         if self.reads_c:
             kind = dtype(graph.gemm.out_dtype or graph.gemm.dtype)
             # Rows that are cut have ends of their own, and another way for D.
             cut = cuts(graph.coordinates, tiling, "D", self._located(graph))
             by_pairs = self._by_boxes and not left_b and not cut
-            alone = MOST_ALONE_BESIDE_C[kind.bytes] if by_pairs else MOST_ALONE_BY_ELEMENTS
+            beside = MOST_ALONE_BESIDE_C[kind.bytes] if by_pairs else MOST_ALONE_BY_ELEMENTS
+            alone = min(alone, beside)
         return Division(tiling, self._cluster, left_b, alone, turns)
 
     def _no_registers(self, graph: KernelGraph, division: Division) -> str | None:
@@ -191,7 +193,7 @@ class LowerToHopper(Pass):
         kind, most = graph.gemm.out_dtype or graph.gemm.dtype, MOST_ACCUMULATORS
         if self.reads_c:
             most = MOST_BESIDE_C[dtype(kind).bytes]
-        if any(t.name == "partials" for t in graph.tensors):
+        if _streamed(graph):
             most = min(most, MOST_BESIDE_PARTIALS)
         if division.accumulators <= most and division.columns <= MOST_COLUMNS:
             return None
@@ -257,7 +259,7 @@ class LowerToHopper(Pass):
             division.add_machine(c)
             add_ring(c, stages)
             tiles = divided_tiles(c, gemm, divisions, stages, stores)
-            if any(t.name == "partials" for t in graph.tensors):
+            if _streamed(graph):
                 e.tensors = tuple(_per_piece(t, division) for t in e.tensors)
             work = Consumer(c, graph, tiles, stages, self.vector, self.reads_c)
             by_name = {tile.name: tile for tile in tiles}
@@ -296,6 +298,11 @@ class LowerToHopper(Pass):
                 workgroup=graph.control.root.workgroup,
             )
         return e.graph
+
+
+def _streamed(graph: KernelGraph) -> bool:
+    """Whether partial sums come and go."""
+    return any(t.name == "partials" for t in graph.tensors)
 
 
 def _by(counts: tuple[int, ...]) -> str:
