@@ -31,7 +31,8 @@ class Constants:
         source: where the figures are from.
         clock: cycles a second while multiplying.
         shared_bytes: bytes a cycle that the tensor cores of an SM read from shared memory.
-        twins: what multiplications take longer where two warpgroups have B as the left operand.
+        twins: what multiplications take longer where two warpgroups have B as the left operand,
+            and `many` where a workitem has 160 sums or more.
         step_seconds: of an iteration besides its multiplications.
         turn_seconds, copy_seconds: of the producer, for an iteration and for each box of it.
         ingest_rate: bytes a second into an SM's shared memory, and `ask_rate` those of them that it
@@ -77,6 +78,7 @@ class Constants:
     clock: float = 1.755e9
     shared_bytes: float = 128.0
     twins: float = 1.03
+    many: float = 1.02
     step_seconds: float = 20e-9
     turn_seconds: float = 40e-9
     copy_seconds: float = 35e-9

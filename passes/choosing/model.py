@@ -35,6 +35,8 @@ MMA_K, UNIT_K = 16, 64
 LINE, SECTOR = 128, 32
 SHARED = cuda_machine("sm_90a").shared_bytes - BARRIER_BYTES
 """Of a workgroup, for the ring, for D and for the sum over a cluster that divides k."""
+MANY = 160
+"""Sums of a workitem with which multiplications were measured to take longer."""
 NEAR = 16
 """Workgroups that follow one another on the SMs of what is taken to be one GPC; see the notes."""
 LOW = 32
@@ -100,6 +102,8 @@ class Shape:
         """Columns of an instruction."""
         self.blocks = left / MMA_M * np.where(divided, 2, 1)
         """Blocks of 64 rows, over all consumers, each with the columns of one."""
+        self.sums = self.rows * self.columns / self.consumers / WARPGROUP
+        """Accumulators of a workitem."""
         self.operand_bytes = (self.rows + self.columns) * UNIT_K * ELEMENT * self.units
         """That an iteration brings into a workgroup's shared memory."""
         boxes = np.where(left_b, 1, share / self._stored(t, share))
@@ -329,7 +333,7 @@ def _step(s: Shape, c: Constants) -> tuple[Column, Column]:
     count = s.blocks * s.pieces * s.units * (UNIT_K / MMA_K)
     rows = (MMA_M + s.mma_columns) * MMA_K * ELEMENT
     clocks = np.maximum(s.mma_columns / 2, rows / c.shared_bytes)
-    clocks = clocks * np.where(s.twins, c.twins, 1)
+    clocks = clocks * np.where(s.twins, c.twins, 1) * np.where(s.sums >= MANY, c.many, 1)
     multiply = count * clocks / c.clock + c.step_seconds
     # Rows that begin inside a cache line have one line more in each box.
     lines = 1 + (c.straddle - 1) * s.straddling + (c.split - 1) * s.split
