@@ -32,8 +32,9 @@ class Constants:
         clock: cycles a second while multiplying.
         shared_bytes: bytes a cycle that the tensor cores of an SM read from shared memory.
         twins: what multiplications take longer where two warpgroups have B as the left operand,
-            and `many` where a workitem has 160 sums or more.
+            and `short` where the ring has fewer than four stages.
         step_seconds: of an iteration besides its multiplications.
+        reach_seconds: from a free stage to a full one: what bounds iterations of few stages.
         turn_seconds, copy_seconds: of the producer, for an iteration and for each box of it.
         ingest_rate: bytes a second into an SM's shared memory, and `ask_rate` those of them that it
             asks for itself, without what others of its cluster bring.
@@ -78,8 +79,9 @@ class Constants:
     clock: float = 1.755e9
     shared_bytes: float = 128.0
     twins: float = 1.03
-    many: float = 1.02
+    short: float = 1.05
     step_seconds: float = 20e-9
+    reach_seconds: float = 0.7e-6
     turn_seconds: float = 40e-9
     copy_seconds: float = 35e-9
     ingest_rate: float = 110e9

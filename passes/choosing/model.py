@@ -22,6 +22,7 @@ from passes.lowering.hopper.lower import (
     ENOUGH_STAGES,
     MOST_ALONE,
     MOST_ALONE_STREAMED,
+    MOST_STAGES,
 )
 from passes.lowering.hopper.stores import MOST_ELEMENTS, widths
 from passes.lowering.machine import cuda_machine
@@ -35,8 +36,8 @@ MMA_K, UNIT_K = 16, 64
 LINE, SECTOR = 128, 32
 SHARED = cuda_machine("sm_90a").shared_bytes - BARRIER_BYTES
 """Of a workgroup, for the ring, for D and for the sum over a cluster that divides k."""
-MANY = 160
-"""Sums of a workitem with which multiplications were measured to take longer."""
+ENOUGH = 4
+"""Stages; with fewer, multiplications were measured to take longer."""
 NEAR = 16
 """Workgroups that follow one another on the SMs of what is taken to be one GPC; see the notes."""
 LOW = 32
@@ -102,11 +103,12 @@ class Shape:
         """Columns of an instruction."""
         self.blocks = left / MMA_M * np.where(divided, 2, 1)
         """Blocks of 64 rows, over all consumers, each with the columns of one."""
-        self.sums = self.rows * self.columns / self.consumers / WARPGROUP
-        """Accumulators of a workitem."""
         self.operand_bytes = (self.rows + self.columns) * UNIT_K * ELEMENT * self.units
         """That an iteration brings into a workgroup's shared memory."""
-        boxes = np.where(left_b, 1, share / self._stored(t, share))
+        box = np.where(left_b, share, self._stored(t, share))
+        self.stages = self._stages(t, box)
+        """Of the ring."""
+        boxes = np.where(left_b, 1, share / box)
         self.stores = self.blocks / self.consumers * boxes
         """Boxes in which a warpgroup stores a tile."""
         self.asked_bytes = (
@@ -166,13 +168,15 @@ class Shape:
         narrow, wide = widths(columns.astype(int))
         enough = np.where(t.turns > 1, ENOUGH_STAGES["pingpong"], ENOUGH_STAGES["cooperative"])
 
-        def stages(box: Column) -> Column:
-            beside = self.consumers * t.turns * MMA_M * box * ELEMENT
-            beside = beside + (t.cluster_k - 1) * self.rows * self.columns * ACCUMULATOR
-            return np.minimum((SHARED - beside) // self.operand_bytes, enough)
-
-        fits = (narrow < wide) & (wide <= MOST_ELEMENTS) & (stages(wide) >= stages(narrow))
+        lost = np.minimum(self._stages(t, narrow), enough) > self._stages(t, wide)
+        fits = (narrow < wide) & (wide <= MOST_ELEMENTS) & ~lost
         return np.where(fits, wide, narrow)
+
+    def _stages(self, t: Table, box: Column) -> Column:
+        """Stages of the ring beside D's boxes, of so many elements along D or its transpose."""
+        beside = self.consumers * t.turns * MMA_M * box * ELEMENT
+        beside = beside + (t.cluster_k - 1) * self.rows * self.columns * ACCUMULATOR
+        return np.minimum((SHARED - beside) // self.operand_bytes, MOST_STAGES)
 
 
 @dataclass(frozen=True)
@@ -333,7 +337,7 @@ def _step(s: Shape, c: Constants) -> tuple[Column, Column]:
     count = s.blocks * s.pieces * s.units * (UNIT_K / MMA_K)
     rows = (MMA_M + s.mma_columns) * MMA_K * ELEMENT
     clocks = np.maximum(s.mma_columns / 2, rows / c.shared_bytes)
-    clocks = clocks * np.where(s.twins, c.twins, 1) * np.where(s.sums >= MANY, c.many, 1)
+    clocks = clocks * np.where(s.twins, c.twins, 1) * np.where(s.stages < ENOUGH, c.short, 1)
     multiply = count * clocks / c.clock + c.step_seconds
     # Rows that begin inside a cache line have one line more in each box.
     lines = 1 + (c.straddle - 1) * s.straddling + (c.split - 1) * s.split
@@ -347,7 +351,9 @@ def _step(s: Shape, c: Constants) -> tuple[Column, Column]:
     # A workgroup of a cluster waits for what delays the others, too.
     bring = bring * (1 + (c.coupled - 1) * s.apart)
     ask = s.copies * c.copy_seconds + c.turn_seconds
-    return np.maximum(np.maximum(multiply, bring), ask), count * rows
+    # A stage is free when the one after it is begun; it must be full before those left are done.
+    reach = c.reach_seconds / np.maximum(s.stages - 2, 0.5)
+    return np.maximum(np.maximum(multiply, bring), np.maximum(ask, reach)), count * rows
 
 
 def _traffic(

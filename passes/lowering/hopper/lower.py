@@ -62,7 +62,7 @@ from passes.lowering.staging import CHUNK, OUTPUTS
 from passes.lowering.tables import add_tables, table_bytes
 from passes.scatter import SHARE
 
-__all__ = ["CONSUMERS", "MOST_ALONE", "MOST_ALONE_STREAMED", "LowerToHopper"]
+__all__ = ["CONSUMERS", "MOST_ALONE", "MOST_ALONE_STREAMED", "MOST_STAGES", "LowerToHopper"]
 
 LEAST_STAGES, MOST_STAGES = 2, 12
 ENOUGH_STAGES = {"cooperative": 4, "pingpong": 6}
