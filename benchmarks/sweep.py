@@ -3,6 +3,7 @@
     python -m benchmarks sweep                                # the six groups
     python -m benchmarks sweep --random 300 --likely 12 --layouts nt   # the Stream-K paper's corpus
     python -m benchmarks sweep --likely 8 --families 1.3      # and of every schedule its best plan
+    python -m benchmarks sweep --random 300 --again results/corpus.json   # and what was best
     python -m benchmarks sweep --resume results/sweep-20261121T212858.json …   # what is left
     python -m passes.choosing.calibrate benchmarks/results/sweep-*.json --write
     python -m benchmarks chosen benchmarks/results/sweep-*.json
@@ -11,7 +12,8 @@ For every problem the plans of the best predictions are measured, beside cuBLAS,
 names besides; as `benchmarks gemm` does it, sustained. A row holds a problem, a plan and its
 median. Predictions that are wrong are found by --families, the best plan of every schedule and
 reduction, also of those that the model never prefers, and by --explore, plans drawn from those that
-are predicted to be slower.
+are predicted to be slower. After a fit its new favourites are to be measured beside what was best
+before: --again takes the fastest plan of each problem from older files, where it was measured.
 
 No problem begins after the time limit, which compiling counts in; --resume goes on with a file,
 given the other options again.
@@ -28,7 +30,7 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from itertools import islice
 from math import exp, inf, log
@@ -52,7 +54,7 @@ from coordgraph import Gemm
 from passes.choosing import choices, constants_of, rank, sizes
 from passes.choosing.simple import instructions_plan
 
-__all__ = ["corpus", "jobs", "main", "plans_for"]
+__all__ = ["corpus", "fastest", "jobs", "main", "plans_for"]
 
 SMALLEST, LARGEST, STEP = 128, 8192, 8
 LIKELY = 24
@@ -158,6 +160,14 @@ def parser() -> argparse.ArgumentParser:
         metavar="FACTOR",
         help="and the best plan of every schedule within a factor of the best, as 1.3",
     )
+    made.add_argument(
+        "--again",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="and the best of these",
+    )
     made.add_argument("--plans", type=parse_plan, nargs="+", default=[], help="and these")
     made.add_argument("--rounds", type=int, default=5)
     made.add_argument("--seconds", type=float, default=0.002, help="about, for one sample")
@@ -173,6 +183,24 @@ def short(row: dict[str, Any], group: str) -> dict[str, Any]:
     kept = {name: row[name] for name in ("m", "n", "k", "layout")}
     plan = CUBLAS.lower() if row["name"] == CUBLAS else row["name"]
     return {**kept, "group": group, "plan": plan, "t": float(f"{row['seconds']['median']:.5g}")}
+
+
+def fastest(paths: Iterable[Path]) -> dict[tuple[int, int, int, str], list[Plan]]:
+    """Of every problem and layout the fastest plan in each file of times that has it.
+
+    Raises:
+        OSError, ValueError: a file holds something else.
+    """
+    found: dict[tuple[int, int, int, str], list[Plan]] = {}
+    for path in paths:
+        best: dict[tuple[int, int, int, str], tuple[float, str]] = {}
+        for row in load(path)["rows"]:
+            if row["plan"] != CUBLAS.lower():
+                problem = (row["m"], row["n"], row["k"], row["layout"])
+                best[problem] = min(best.get(problem, (inf, "")), (row["t"], row["plan"]))
+        for problem, (_, plan) in best.items():
+            found.setdefault(problem, []).append(parse_plan(plan))
+    return found
 
 
 Job = tuple[str, Shape, str]
@@ -211,8 +239,9 @@ def main() -> None:
         sys.exit(f"no GPU: {reason}")
     try:
         path, record = begun(options)
-    except (OSError, ValueError) as error:
-        sys.exit(f"{options.resume}: {error}")
+        again = fastest(options.again)
+    except (OSError, ValueError, KeyError) as error:
+        sys.exit(f"this is no file of a sweep: {error!r}")
     console = console_here()
     rows, wrong = record["rows"], list[str]()
     todo = jobs(options, rows)
@@ -224,7 +253,11 @@ def main() -> None:
             here = [(group, found) for group, found, of in todo if of == layout]
             how = (options.likely, options.explore, options.seed, options.families)
             plans = {
-                found: [*plans_for(found, layout, options.dtype, *how), *options.plans]
+                found: [
+                    *plans_for(found, layout, options.dtype, *how),
+                    *again.get((found.m, found.n, found.k, layout), ()),
+                    *options.plans,
+                ]
                 for _, found in here
             }
             every = list(dict.fromkeys(plan for some in plans.values() for plan in some))

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from coordgraph import Gemm
 from coordgraph.tensors import dtype
 from passes.choosing.constants import Constants
-from passes.choosing.model import UNIT_K, Shape
 from passes.choosing.plan import Plan
 from passes.choosing.schedules import (
     EACH,
@@ -26,6 +25,7 @@ from passes.choosing.schedules import (
     TREE,
     TURNSTILE,
 )
+from passes.choosing.shape import UNIT_K, Shape
 from passes.choosing.table import Column, Flag, Table, sizes
 from passes.choosing.tilings import small_tiles, sums, tilings
 from passes.lowering.hopper.division import MMA_M, WARPGROUP
@@ -144,7 +144,7 @@ def candidates(
     cut = _cut(problem, device, out_bytes if reads_c else 0)
     kinds = [*_usual(cut), *_ragged(cut), *(_unusual(cut) if all_kinds else ())]
     # In one wave the order matters to those who have no cluster: their GPC asks once for all.
-    wide = (cut.several | (cut.slots == device.slots(1))) & (cut.tiles_n > 2)
+    wide = (cut.several | (cut.slots == device.processors)) & (cut.tiles_n > 2)
     bands = {1: True, **{band: wide & (cut.tiles_m > band) for band in BANDS}}
     parts: list[tuple[Kind, int, NDArray[np.intp]]] = []
     for kind in kinds:

@@ -52,10 +52,11 @@ class Constants:
         l2_bytes: of the L2 cache: what it keeps of A and B within a call.
         mixed_loss: the share of what others have read that streamed shares do not find there.
         launch_seconds: of a launch, where launches overlap.
-        cluster_seconds: of one with clusters, besides.
+        cluster_seconds, band_seconds: of one with clusters, and of one in bands, besides.
         tile_seconds, box_seconds, store_rate: the end of a tile, of each box in which a warpgroup
             stores it, and bytes of D a second of a workgroup.
-        split_store: what storing takes longer where rows of D begin inside sectors.
+        split_store: what storing takes longer where rows of D begin inside sectors, and `odd_store`
+            where they begin inside lines and boxes are not swizzled.
         handover_seconds: from one main loop to the next where warpgroups take turns.
         send_seconds, send_rate, receive_seconds, receive_rate: a partial sum, sent and added.
         level_seconds: of a level of a tree of partial sums, besides what is received.
@@ -101,10 +102,12 @@ class Constants:
     mixed_loss: float = 0.2
     launch_seconds: float = 2e-6
     cluster_seconds: float = 0.3e-6
+    band_seconds: float = 0.1e-6
     tile_seconds: float = 0.8e-6
     box_seconds: float = 0.1e-6
     store_rate: float = 60e9
     split_store: float = 1.5
+    odd_store: float = 1.3
     handover_seconds: float = 0.15e-6
     send_seconds: float = 1e-6
     send_rate: float = 30e9

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import product
 
-from passes.choosing.model import UNIT_K
+from passes.choosing.shape import UNIT_K
 from passes.lowering.hopper.division import MMA_M, WARPGROUP, swapped
 from passes.lowering.hopper.lower import MOST_ALONE, MOST_ALONE_STREAMED
 

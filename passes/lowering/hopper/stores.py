@@ -33,7 +33,7 @@ from passes.lowering.hopper.cuts import RowCopy, cuts, holds
 from passes.lowering.hopper.division import MMA_M, RANK, WARP, Division
 from passes.lowering.staging import CHUNK
 
-__all__ = ["MOST_ELEMENTS", "BoxedStore", "widths"]
+__all__ = ["MOST_ELEMENTS", "MOST_SLOTS", "BoxedStore", "widths"]
 
 SHARED = "D.shared"
 MATRICES = 16

@@ -15,9 +15,10 @@ from coordgraph import Gemm, KernelGraph
 from passes import HeterogeneousTiles, StreamK
 from passes.choosing import Plan, constants_of
 from passes.choosing.candidates import candidates, crowded, slow
-from passes.choosing.model import Counts, Shape, cost
+from passes.choosing.model import Counts, cost
 from passes.choosing.plan import NO_CLUSTER
 from passes.choosing.schedules import TREE, TURNSTILE
+from passes.choosing.shape import Shape
 from passes.choosing.table import Table
 from passes.choosing.tilings import small_tiles, tilings
 from passes.lowering import CONSUMERS, LowerToHopper

@@ -11,7 +11,8 @@ import pytest
 from coordgraph import Gemm
 from passes import HeterogeneousTiles
 from passes.choosing import Plan, constants_of
-from passes.choosing.model import Counts, Shape, cost
+from passes.choosing.model import Counts, cost
+from passes.choosing.shape import Shape
 from passes.choosing.table import Table
 from passes.choosing.tilings import small_tiles, sums, tilings
 from passes.lowering import CONSUMERS
@@ -45,6 +46,7 @@ def test_parts_of_tiles_are_counted_as_the_lowering_divides_them(out: str):
         assert shape.blocks[0] == division.blocks * division.team
         assert turns > 1 or sums(rows, columns) == division.accumulators
         assert [shape.stores[0]] == [store.number for store in stores] or out == "f32"
+        assert shape.stages[0] == plan.lowering._stages(graphs[size], divisions)
         assert shape.workgroups[0] == prod(cluster)
 
 
