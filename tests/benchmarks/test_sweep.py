@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.gemm import Allowance
 from benchmarks.shapes import Shape
-from benchmarks.sweep import begun, corpus, jobs, parser, plans_for, short
+from benchmarks.sweep import begun, corpus, fastest, jobs, parser, plans_for, short
 from coordgraph import Gemm
 from passes.choosing import choices
 from passes.choosing.simple import instructions_plan
@@ -105,6 +105,26 @@ def test_a_run_is_resumed(tmp_path: Path):
     path.write_text("{}")
     with pytest.raises(ValueError, match="holds no record"):
         begun(options)
+
+
+def test_what_was_best_is_measured_again(tmp_path: Path):
+    size = {"m": 256, "n": 512, "k": 1024, "layout": "nt"}
+    slow, fast, other = "64x64x64 data-parallel", "128x64x64 data-parallel", "64x128x64 stream-k"
+
+    def times(name: str, plans: dict[str, float]) -> Path:
+        rows = [{**size, "plan": plan, "t": seconds} for plan, seconds in plans.items()]
+        (tmp_path / name).write_text(json.dumps({"kind": "sweep", "rows": rows}))
+        return tmp_path / name
+
+    one = times("one.json", {"cublas": 1e-6, slow: 3e-6, fast: 2e-6})
+    two = times("two.json", {"cublas": 1e-6, other: 5e-6})
+    found = fastest([one, two])
+    assert {problem: [*map(str, plans)] for problem, plans in found.items()} == {
+        (256, 512, 1024, "nt"): [fast, other]
+    }
+    (tmp_path / "none.json").write_text("{}")
+    with pytest.raises(ValueError, match="holds no record"):
+        fastest([tmp_path / "none.json"])
 
 
 def test_time_is_over_when_it_is_over():

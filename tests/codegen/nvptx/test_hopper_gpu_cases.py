@@ -37,9 +37,10 @@ NEEDED = (
     *code_of(SWEPT, sweep_cases),
     *code_of(TWO_SHAPES, two_shape_cases),
 )
-WIDEST = tuple(
+ALIGNED = tuple(
     (spec, boxes(8, reads_c=c)) for spec in (*RANDOM, *DIFFERENT_D) for c in (False, True)
 )
+QUICK = tuple(dict.fromkeys((*code_of(RANDOM, random_cases), *ALIGNED)))
 
 
 def name(code: Code) -> str:
@@ -63,14 +64,14 @@ def assembles(code: Code) -> None:
 
 
 @pytest.mark.usefixtures("ptxas")
-@pytest.mark.parametrize("code", WIDEST, ids=name)
-def test_code_for_aligned_tensors_assembles(code: Code):
+@pytest.mark.parametrize("code", QUICK, ids=name)
+def test_code_for_random_problems_and_aligned_tensors_assembles(code: Code):
     assembles(code)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ptxas")
-@pytest.mark.parametrize("code", [code for code in NEEDED if code not in WIDEST], ids=name)
+@pytest.mark.parametrize("code", [code for code in NEEDED if code not in QUICK], ids=name)
 def test_all_other_code_assembles(code: Code):
     assembles(code)
 

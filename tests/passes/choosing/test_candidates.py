@@ -152,6 +152,18 @@ def test_c_leaves_no_room_for_tiles_of_two_shapes():
     assert not candidates(problem, H200, reads_c=True).divided.any()
 
 
+def test_bands_where_there_is_something_to_share():
+    """In one wave neighbours without a cluster share what they ask for; clusters have their own."""
+    one = candidates(Gemm("bf16", m=1024, n=1024, k=4096, transpose_b=True), H200)
+    shape = Shape(one)
+    single = shape.tiles <= H200.slots(shape.workgroups)
+    in_bands = one.width > 1
+    assert (in_bands & single & (shape.workgroups == 1)).any()
+    assert not (in_bands & single & (shape.workgroups > 1)).any()
+    many = candidates(Gemm("bf16", m=8192, n=8192, k=4096, transpose_b=True), H200)
+    assert ((many.width > 1) & (Shape(many).workgroups > 1)).any()
+
+
 def test_plans_without_clusters_stay_among_them():
     table = candidates(Gemm("bf16", m=300, n=400, k=500), H200)
     assert any(plan.cluster == NO_CLUSTER for plan in plans_of(table))

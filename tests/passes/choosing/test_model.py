@@ -76,6 +76,28 @@ def price(plan: str, m: int, n: int, k: int, **problem: Any) -> dict[str, float]
     return cost(row(Gemm("bf16", m=m, n=n, k=k, **problem), Plan.parse(plan)), H200).row(0)
 
 
+@pytest.mark.parametrize(
+    ("tile", "schedule", "team"),
+    [
+        ((128, 144, 64), "data-parallel", 1),
+        ((128, 144, 64), "stream-k", 1),
+        ((128, 176, 64), "data-parallel", 1),
+        ((128, 176, 64), "stream-k", 2),
+        ((160, 128, 64), "heterogeneous-tiles", 1),
+        ((160, 128, 64), "hybrid-stream-k", 2),
+        ((128, 192, 64), "data-parallel", 2),
+    ],
+)
+def test_one_warpgroup_multiplies_alone_what_its_registers_hold(
+    tile: tuple[int, int, int], schedule: str, team: int
+):
+    problem = Gemm("bf16", m=3000, n=5000, k=1000, transpose_b=True)
+    plan = Plan(tile, pipeline=schedule, workgroups=None if schedule == "data-parallel" else 132)
+    graph = plan.graph(replace(problem, m=None, n=None, k=None))
+    assert {division.team for division in plan.lowering._divisions(graph)} == {team}
+    assert Shape(row(problem, plan)).consumers[0] == team
+
+
 def test_more_work_takes_longer():
     small = price("128x256x64 data-parallel{persistent=true} on 132", 4096, 4096, 4096)
     large = price("128x256x64 data-parallel{persistent=true} on 132", 4096, 4096, 8192)
@@ -100,6 +122,29 @@ def test_a_cluster_asks_the_cache_for_less():
     alone = price("128x256x64 data-parallel", 4096, 4096, 4096)
     pair = price("256x256x64@c2x1 data-parallel", 4096, 4096, 4096)
     assert pair["l2"] < alone["l2"]
+
+
+def test_a_ring_of_three_stages_waits():
+    """128 x 320 and 256 x 160 have the same multiplications, and room for three and four stages."""
+    three = price("128x320x64 data-parallel", 2048, 5120, 8192)
+    four = price("256x160x64 data-parallel", 2048, 5120, 8192)
+    assert three["loop"] > 1.05 * four["loop"]
+
+
+def test_unswizzled_boxes_leave_more_slowly_where_rows_begin_inside_cache_lines():
+    def tiles(columns: int, n: int) -> float:
+        return price(f"128x{columns}x64 data-parallel", 2048, n, 512)["tiles"]
+
+    assert tiles(176, 5632) < 1.1 * tiles(192, 5632)
+    assert tiles(176, 5640) / tiles(176, 5632) > tiles(192, 5640) / tiles(192, 5632)
+
+
+def test_only_the_last_store_of_a_workgroup_is_waited_for():
+    one, two = (
+        price("128x128x64 data-parallel{persistent=true} on 132", 128, 128 * n, 512)["tiles"]
+        for n in (132, 264)
+    )
+    assert one < two < 2 * one
 
 
 def test_bands_bring_less_from_memory():
