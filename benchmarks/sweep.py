@@ -3,7 +3,7 @@
     python -m benchmarks sweep                                # the six groups
     python -m benchmarks sweep --random 300 --likely 12 --layouts nt   # the Stream-K paper's corpus
     python -m benchmarks sweep --likely 8 --families 1.3      # and of every schedule its best plan
-    python -m benchmarks sweep --random 300 --again results/corpus.json   # and what was best
+    python -m benchmarks sweep --random 300 --again FILE              # and what was best
     python -m benchmarks sweep --resume results/sweep-20261121T212858.json …   # what is left
     python -m passes.choosing.calibrate benchmarks/results/sweep-*.json --write
     python -m benchmarks chosen benchmarks/results/sweep-*.json
@@ -50,7 +50,7 @@ from benchmarks.record import RESULTS, environment, load, result_path, write
 from benchmarks.report import console_here
 from benchmarks.shapes import GROUPS, Shape, chosen, shape
 from codegen.nvptx.driver import unavailable
-from coordgraph import Gemm
+from coordgraph import CoordGraphError, Gemm
 from passes.choosing import choices, constants_of, rank, sizes
 from passes.choosing.simple import instructions_plan
 
@@ -166,9 +166,11 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         default=[],
         metavar="FILE",
-        help="and the best of these",
+        help="and what was fastest in these sweeps",
     )
-    made.add_argument("--plans", type=parse_plan, nargs="+", default=[], help="and these")
+    made.add_argument(
+        "--plans", type=parse_plan, nargs="+", default=[], help="and these, on every problem"
+    )
     made.add_argument("--rounds", type=int, default=5)
     made.add_argument("--seconds", type=float, default=0.002, help="about, for one sample")
     made.add_argument("--time-limit", type=float, default=8.0, metavar="MINUTES")
@@ -186,20 +188,23 @@ def short(row: dict[str, Any], group: str) -> dict[str, Any]:
 
 
 def fastest(paths: Iterable[Path]) -> dict[tuple[int, int, int, str], list[Plan]]:
-    """Of every problem and layout the fastest plan in each file of times that has it.
+    """Of every problem and layout the fastest plan in each of these sweeps that has it.
 
     Raises:
-        OSError, ValueError: a file holds something else.
+        OSError, ValueError: a file cannot be read, or holds something else.
     """
     found: dict[tuple[int, int, int, str], list[Plan]] = {}
     for path in paths:
         best: dict[tuple[int, int, int, str], tuple[float, str]] = {}
-        for row in load(path)["rows"]:
-            if row["plan"] != CUBLAS.lower():
-                problem = (row["m"], row["n"], row["k"], row["layout"])
-                best[problem] = min(best.get(problem, (inf, "")), (row["t"], row["plan"]))
-        for problem, (_, plan) in best.items():
-            found.setdefault(problem, []).append(parse_plan(plan))
+        try:
+            for row in load(path)["rows"]:
+                if row["plan"] != CUBLAS.lower():
+                    problem = (row["m"], row["n"], row["k"], row["layout"])
+                    best[problem] = min(best.get(problem, (inf, "")), (row["t"], row["plan"]))
+            for problem, (_, plan) in best.items():
+                found.setdefault(problem, []).append(Plan.parse(plan))
+        except (CoordGraphError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} is not of a sweep: {error}") from error
     return found
 
 
@@ -227,7 +232,10 @@ def begun(options: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
         OSError, ValueError: that holds something else.
     """
     if options.resume:
-        return options.resume, load(options.resume)
+        try:
+            return options.resume, load(options.resume)
+        except ValueError as error:
+            raise ValueError(f"{options.resume}: {error}") from error
     record = {**environment("sweep"), "dtype": options.dtype, "rows": []}
     return result_path(options.results, record), record
 
@@ -240,8 +248,8 @@ def main() -> None:
     try:
         path, record = begun(options)
         again = fastest(options.again)
-    except (OSError, ValueError, KeyError) as error:
-        sys.exit(f"this is no file of a sweep: {error!r}")
+    except (OSError, ValueError) as error:
+        sys.exit(str(error))
     console = console_here()
     rows, wrong = record["rows"], list[str]()
     todo = jobs(options, rows)

@@ -70,12 +70,15 @@ class Tiled:
 
     Args:
         tiling: tile m, n, k, cluster m, n, k and turns.
+        few: rows that every tile has, where they are few: then each column of B is read by one
+            workgroup alone; else 0.
         held: accumulators of a workitem where tiles are streamed.
         small: pairs of columns: small tiles, 0 where there is none of that kind.
         slots: clusters that the device holds.
     """
 
     tiling: tuple[Column, ...]
+    few: int
     held: Column
     small: tuple[tuple[Column, Column], ...]
     slots: Column
@@ -141,10 +144,12 @@ def candidates(
         all_kinds: also schedules that the model never prefers, for measurements to judge them.
     """
     out_bytes = dtype(problem.out_dtype or problem.dtype).bytes
-    cut = _cut(problem, device, out_bytes if reads_c else 0)
+    c_bytes = out_bytes if reads_c else 0
+    cut = _cut(problem, device, c_bytes)
     kinds = [*_usual(cut), *_ragged(cut), *(_unusual(cut) if all_kinds else ())]
     # In one wave the order matters to those who have no cluster: their GPC asks once for all.
-    wide = (cut.several | (cut.slots == device.processors)) & (cut.tiles_n > 2)
+    alone = cut.tiling[3] * cut.tiling[4] * cut.tiling[5] == 1
+    wide = (cut.several | alone) & (cut.tiles_n > 2)
     bands = {1: True, **{band: wide & (cut.tiles_m > band) for band in BANDS}}
     parts: list[tuple[Kind, int, NDArray[np.intp]]] = []
     for kind in kinds:
@@ -170,7 +175,7 @@ def candidates(
     found["width"] = spread([band for _, band, _ in parts])
     same: dict[str, float] = dict(zip("mnk", sizes(problem), strict=True))
     same |= {"turned_a": problem.transpose_a, "turned_b": problem.transpose_b}
-    same["out_bytes"] = out_bytes
+    same |= {"out_bytes": out_bytes, "c_bytes": c_bytes}
     table = Table(**{name: np.full(len(which), float(v)) for name, v in same.items()}, **found)
     kept = ~slow(table)
     return table.where(kept) if kept.any() and not kept.all() else table
@@ -184,14 +189,14 @@ def _cut(problem: Gemm, device: Constants, c_bytes: int) -> Tiled:
     """The tilings that suit a size. Where C is read, its elements have so many bytes."""
     m, n, k = sizes(problem)
     known, held, small = _columns(c_bytes)
-    # Where a tile has all of few rows, each column of B is read by one workgroup alone.
-    least = m if m <= FEW_TILE else LEAST_ROWS
-    keep = (known[0] >= least) & ((known[0] < 2 * m) | (known[0] <= MMA_M))
+    few = m if m <= FEW_TILE else 0
+    keep = (known[0] >= (few or LEAST_ROWS)) & ((known[0] < 2 * m) | (known[0] <= MMA_M))
     keep &= known[1] < 2 * max(n, UNIT_K)
     tiling = tuple(column[keep] for column in known)
     tile_m, tile_n, tile_k, cluster_m, cluster_n, cluster_k, _ = tiling
     return Tiled(
         tiling,
+        few,
         held[keep],
         tuple((one[keep], other[keep]) for one, other in small),
         device.slots(cluster_m * cluster_n * cluster_k),
@@ -237,7 +242,9 @@ def _ragged(cut: Tiled) -> Iterator[Kind]:
     yield Kind({**OWNED, "whole": FULL}, divide & (2 * cut.rest >= cut.slots), cut.slots)
     for small_m, small_n in cut.small:
         pieces = cut.tiling[0] * cut.tiling[1] / np.maximum(small_m * small_n, 1)
-        sooner = (small_m > 0) & (np.ceil(cut.rest * pieces / cut.slots) < pieces)
+        sooner = (
+            (small_m > 0) & (small_m >= cut.few) & (np.ceil(cut.rest * pieces / cut.slots) < pieces)
+        )
         values = {**NOTHING, "whole": FULL, "small_m": small_m, "small_n": small_n}
         yield Kind(values, ragged & sooner, cut.slots)
 
@@ -273,7 +280,9 @@ def _columns(
     found = np.array(known, np.float64)
     part = found[:, :2] / found[:, 3:5]
     held = [
-        rows * columns / WARPGROUP if turns > 1 else sums(int(rows), int(columns), streamed=True)
+        rows * columns / WARPGROUP
+        if turns > 1
+        else sums(int(rows), int(columns), streamed=True, c_bytes=c_bytes)
         for (rows, columns), turns in zip(part, found[:, 6], strict=True)
     ]
     # Beside C no tiles of two shapes were tried.

@@ -23,7 +23,7 @@ __all__ = ["Cost", "Counts", "cost"]
 
 MMA_K = 16
 """Depth of an instruction."""
-ENOUGH = 4
+UNHURRIED = 4
 """Stages; with fewer, multiplications were measured to take longer."""
 
 
@@ -89,8 +89,7 @@ class Counts:
             few = t.where(rows)
             few = replace(few, tile_m=few.small_m, tile_n=few.small_n)
             count = w.rest[rows] * (t.tile_m * t.tile_n)[rows] / (few.tile_m * few.tile_n)
-            # Both shapes have the same warpgroups: two where the larger needs them.
-            small = Shape(few, s.consumers[rows] > 1)
+            small = Shape(few, Shape(t.where(rows)))
             parts = [Part(rows, few, small, count, w.small[rows] * s.depth[rows], w.small[rows])]
         every = np.arange(len(t))
         self.parts = [Part(every, t, s, s.tiles - w.rest, w.iterations, w.ends), *parts]
@@ -206,7 +205,7 @@ def _step(s: Shape, c: Constants) -> tuple[Column, Column]:
     count = s.blocks * s.pieces * s.units * (UNIT_K / MMA_K)
     rows = (MMA_M + s.mma_columns) * MMA_K * ELEMENT
     clocks = np.maximum(s.mma_columns / 2, rows / c.shared_bytes)
-    clocks = clocks * np.where(s.twins, c.twins, 1) * np.where(s.stages < ENOUGH, c.short, 1)
+    clocks = clocks * np.where(s.twins, c.twins, 1) * np.where(s.stages < UNHURRIED, c.short, 1)
     multiply = count * clocks / c.clock + c.step_seconds
     # Rows that begin inside a cache line have one line more in each box.
     lines = 1 + (c.straddle - 1) * s.straddling + (c.split - 1) * s.split

@@ -28,8 +28,9 @@ PARTS = {
     "fixup": "bringing partial sums together through memory",
     "cluster": "sums over the cluster",
 }
-SIMILAR = 3
-"""Plans in a short list that differ in less than tile and cluster."""
+SIMILAR, ORDERS = 3, 2
+"""Plans in a short list that differ in less than tile and cluster, and in nothing but the order in
+which tiles are visited."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def rank(
     *,
     reads_c: bool = False,
 ) -> tuple[Choice, ...]:
-    """The best plans of a problem, the best first, and no more than a few of each tile and cluster.
+    """The best plans of a problem, the best first, and no more than a few that are alike.
 
     Args:
         problem: with m, n and k.
@@ -106,10 +107,13 @@ def rank(
     found: list[Choice] = []
     alike: dict[object, int] = {}
     for choice in choices(problem, device, reads_c=reads_c):
-        key = choice.plan.tile, choice.plan.cluster
-        alike[key] = alike.get(key, 0) + 1
-        if alike[key] > SIMILAR:
+        plan = choice.plan
+        key = plan.tile, plan.cluster
+        ordered = *key, plan.consumers, plan.family, plan.workgroups
+        if alike.get(key, 0) == SIMILAR or alike.get(ordered, 0) == ORDERS:
             continue
+        for each in (key, ordered):
+            alike[each] = alike.get(each, 0) + 1
         found.append(choice)
         if len(found) == count:
             break

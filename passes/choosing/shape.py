@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from passes.choosing.table import Column, Flag, Table
-from passes.lowering.hopper.division import MMA_M, MOST_COLUMNS, WARPGROUP, swapped
+from passes.choosing.table import Column, Table
+from passes.lowering.hopper.division import MMA_M, MOST_COLUMNS, WARPGROUP, most_alone, swapped
 from passes.lowering.hopper.lower import (
     BARRIER_BYTES,
     ENOUGH_STAGES,
-    MOST_ALONE,
-    MOST_ALONE_STREAMED,
     MOST_STAGES,
 )
 from passes.lowering.hopper.stores import MOST_ELEMENTS, MOST_SLOTS, widths
@@ -22,7 +20,8 @@ ELEMENT, ACCUMULATOR = 2, 4
 """Bytes of an element of A and B, and of a partial sum."""
 UNIT_K = 64
 """Depth of a row of shared memory."""
-LINE, SECTOR = 128, 32
+LINE, SECTOR, ALIGNED = 128, 32, 16
+"""Bytes; rows of D that are no multiple of the last go without the copy engine."""
 SHARED = cuda_machine("sm_90a").shared_bytes - BARRIER_BYTES
 """Of a workgroup, for the ring, for D and for the sum over a cluster that divides k."""
 NEAR = 16
@@ -34,8 +33,8 @@ LOW = 32
 class Shape:
     """What follows from tiles, clusters and sizes alone; see `Division` for who multiplies what."""
 
-    def __init__(self, t: Table, twins: Flag | bool = False) -> None:
-        """`twins`: two warpgroups divide a part also where one had room for it."""
+    def __init__(self, t: Table, larger: Shape | None = None) -> None:
+        """`larger`: of other tiles in the same kernels, with whose warpgroups and ring they do."""
         self.workgroups = t.cluster_m * t.cluster_n * t.cluster_k
         self.rows, self.columns = t.tile_m / t.cluster_m, t.tile_n / t.cluster_n
         """Of a workgroup's part of the tile."""
@@ -47,9 +46,9 @@ class Shape:
         left_b = swapped(self.rows, self.columns, t.turns)
         left = np.where(left_b, self.columns, self.rows)
         right = np.where(left_b, self.rows, self.columns)
-        alone = np.where(t.streams, MOST_ALONE_STREAMED, MOST_ALONE) * WARPGROUP
-        single = (t.turns > 1) | (self.rows * self.columns <= alone) & ~np.asarray(twins)
-        self.consumers = np.where(single, 1, 2)
+        alone = most_alone(t.streams | (t.cluster_k > 1), t.c_bytes, left_b) * WARPGROUP
+        single = (t.turns > 1) | (self.rows * self.columns <= alone)
+        self.consumers = np.where(single, 1, 2) if larger is None else larger.consumers
         """Warpgroups that divide the product."""
         divided = (left % (2 * MMA_M) != 0) & (self.consumers == 2)
         share = np.where(divided, right / 2, right)
@@ -65,12 +64,14 @@ class Shape:
         self._enough = np.where(
             t.turns > 1, ENOUGH_STAGES["pingpong"], ENOUGH_STAGES["cooperative"]
         )
+        self._ring_bytes = self.operand_bytes if larger is None else larger.operand_bytes
+        self._boxed = (t.out_bytes == ELEMENT) & (t.n * t.out_bytes % ALIGNED == 0)
         box = np.where(left_b, share, self._stored(t, share))
-        self.odd = ~left_b & (box % UNIT_K != 0)
+        self.odd = self._boxed & ~left_b & (box % UNIT_K != 0)
         """Where D's boxes are not swizzled, and their rows are not whole cache lines."""
         self.stores = self.blocks / self.consumers * np.where(left_b, 1, share / box)
         """Boxes in which a warpgroup stores a tile."""
-        self.stages = self._left(t, box)
+        self.stages = self._left(t, box) if larger is None else larger.stages
         """Of the ring."""
         self.asked_bytes = (
             (self.rows / t.cluster_n + self.columns / t.cluster_m) * UNIT_K * ELEMENT * self.units
@@ -147,9 +148,9 @@ class Shape:
 
     def _stages(self, t: Table, box: Column) -> Column:
         """Stages beside so many elements of D, of 16 bits, for each of 64 rows of a warpgroup."""
-        beside = self.consumers * t.turns * MMA_M * box * ELEMENT * (t.out_bytes == ELEMENT)
+        beside = self.consumers * t.turns * MMA_M * box * ELEMENT * self._boxed
         beside = beside + (t.cluster_k - 1) * self.rows * self.columns * ACCUMULATOR
-        return np.minimum((SHARED - beside) // self.operand_bytes, MOST_STAGES)
+        return np.minimum((SHARED - beside) // self._ring_bytes, MOST_STAGES)
 
 
 def astray(row: Column, unit: Column | int, element: Column | int = ELEMENT) -> Column:

@@ -30,7 +30,7 @@ class Table:
     Attributes:
         m, n, k: of the problem.
         turned_a, turned_b: 1 where A or B is given as its transpose.
-        out_bytes: of an element of C and D.
+        out_bytes: of an element of D; c_bytes: of one of C where it is added, else 0.
         tile_m, tile_n, tile_k: of the macro tile; cluster_m, cluster_n, cluster_k: who divide it.
         turns: warpgroups that take turns with whole tiles; 1 where they divide one.
         workgroups: the grid in clusters; 0 is as many as there are tiles where each tile has one,
@@ -50,6 +50,7 @@ class Table:
     turned_a: Column
     turned_b: Column
     out_bytes: Column
+    c_bytes: Column
     tile_m: Column
     tile_n: Column
     tile_k: Column
@@ -70,7 +71,7 @@ class Table:
 
     @classmethod
     def of(cls, rows: Iterable[tuple[Gemm, Plan]]) -> Table:
-        """Rows of problems, whose sizes are given, and plans.
+        """Rows of problems, whose sizes are given and which add no C, and plans.
 
         Raises:
             ValueError: a size is left open, or a plan is of a kind that no model knows.
@@ -154,4 +155,5 @@ def _numbers(gemm: Gemm, plan: Plan) -> dict[str, float]:
         "turned_a": gemm.transpose_a,
         "turned_b": gemm.transpose_b,
         "out_bytes": dtype(gemm.out_dtype or gemm.dtype).bytes,
+        "c_bytes": 0,
     }

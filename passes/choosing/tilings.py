@@ -7,8 +7,7 @@ from functools import cache
 from itertools import product
 
 from passes.choosing.shape import UNIT_K
-from passes.lowering.hopper.division import MMA_M, WARPGROUP, swapped
-from passes.lowering.hopper.lower import MOST_ALONE, MOST_ALONE_STREAMED
+from passes.lowering.hopper.division import MMA_M, WARPGROUP, most_alone, swapped
 
 __all__ = ["MOST_SUMS", "Tiling", "small_tiles", "sums", "tilings"]
 
@@ -57,7 +56,7 @@ def _tilings(c_bytes: int) -> Iterator[Tiling]:
         for columns in widths:
             left_b = swapped(rows, columns, 1)
             most = MOST_SUMS_BESIDE_C[c_bytes, left_b] if c_bytes else MOST_SUMS
-            if sums(rows, columns) > most:
+            if sums(rows, columns, c_bytes=c_bytes) > most:
                 continue
             yield from _clusters(rows, columns, turns=1)
             if rows <= 64 or columns <= 64:
@@ -110,22 +109,30 @@ def _halved(rows: int, columns: int) -> bool:
     return left % (2 * MMA_M) == 0 or right % 32 == 0
 
 
-def _team(rows: int, columns: int, *, streamed: bool = False) -> int:
+def _team(rows: int, columns: int, *, streamed: bool = False, c_bytes: int = 0) -> int:
     """Warpgroups that divide a part."""
-    alone = MOST_ALONE_STREAMED if streamed else MOST_ALONE
+    alone = int(most_alone(streamed, c_bytes, swapped(rows, columns, 1)))
     return 1 if rows * columns <= alone * WARPGROUP else 2
 
 
-def sums(rows: int, columns: int, team: int | None = None, *, streamed: bool = False) -> int:
+def sums(
+    rows: int,
+    columns: int,
+    team: int | None = None,
+    *,
+    streamed: bool = False,
+    c_bytes: int = 0,
+) -> int:
     """Accumulators of a workitem; more than any limit where no division is possible.
 
     Args:
         rows, columns: of a workgroup's part.
         team: warpgroups that divide it, where another tile decides that.
         streamed: partial sums come and go.
+        c_bytes: of an element of C where it is added.
     """
     left, right = _sides(rows, columns)
-    consumers = team or _team(rows, columns, streamed=streamed)
+    consumers = team or _team(rows, columns, streamed=streamed, c_bytes=c_bytes)
     share = right if left % (2 * MMA_M) == 0 or consumers == 1 else right // 2
     pieces = -(-share // 256)
     if left % MMA_M or right % 16 or share % 16 or share % (16 * pieces):

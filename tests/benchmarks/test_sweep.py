@@ -122,9 +122,11 @@ def test_what_was_best_is_measured_again(tmp_path: Path):
     assert {problem: [*map(str, plans)] for problem, plans in found.items()} == {
         (256, 512, 1024, "nt"): [fast, other]
     }
+    wrong = times("wrong.json", {"64x64 of something": 1e-6})
     (tmp_path / "none.json").write_text("{}")
-    with pytest.raises(ValueError, match="holds no record"):
-        fastest([tmp_path / "none.json"])
+    for path in (wrong, tmp_path / "none.json"):
+        with pytest.raises(ValueError, match=f"{path} is not of a sweep"):
+            fastest([path])
 
 
 def test_time_is_over_when_it_is_over():

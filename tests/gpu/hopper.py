@@ -90,12 +90,20 @@ def pingpong(
     return hopper(schedule, tile, cluster, layout, types, "pingpong")
 
 
-RANDOM = (
+WHOLE = (
     hopper("data-parallel", (128, 256, 64), layout="nt"),
     hopper(
         "rasterize{width=4},data-parallel{persistent=true}", (256, 256, 64), (2, 1, 1), layout="nn"
     ),
     hopper("data-parallel", (64, 64, 64), layout="tn"),
+    hopper("heterogeneous-tiles", (128, 128, 64), layout="nt"),
+    hopper("data-parallel", (64, 80, 128), layout="nt"),
+    hopper("data-parallel", (160, 128, 64), layout="nn"),
+    hopper("data-parallel{persistent=true}", (256, 176, 64), (2, 1, 1), layout="tt"),
+    pingpong("data-parallel{persistent=true}", (256, 144, 64), (2, 1, 1), layout="nt"),
+)
+"""Kernels for random problems in which no tile is shared."""
+SHARING = (
     hopper("stream-k{owner=last}", (16, 128, 64), layout="nn"),
     hopper("stream-k", (192, 192, 64), layout="tn"),
     hopper("two-tile-stream-k", (128, 512, 64), (1, 2, 1), layout="nt"),
@@ -112,15 +120,9 @@ RANDOM = (
     hopper("grouped{groups=4},two-tile-stream-k{owner=last}", (128, 128, 64), layout="nn"),
     hopper("stream-k{owner=last}", (256, 144, 64), (2, 1, 1), layout="nt"),
     hopper("stream-k{reduction=scatter}", (128, 112, 64), layout="nt"),
-    # Workgroups that share no tile.
-    hopper("heterogeneous-tiles", (128, 128, 64), layout="nt"),
-    hopper("data-parallel", (64, 80, 128), layout="nt"),
-    hopper("data-parallel", (160, 128, 64), layout="nn"),
-    hopper("data-parallel{persistent=true}", (256, 176, 64), (2, 1, 1), layout="tt"),
-    pingpong("data-parallel{persistent=true}", (256, 144, 64), (2, 1, 1), layout="nt"),
 )
-SHARING = RANDOM[3:-4]
 """Those in which workgroups share tiles."""
+RANDOM = (*WHOLE, *SHARING)
 
 SCHEDULES = (
     "data-parallel",

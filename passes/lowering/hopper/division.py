@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
 from sympy import Expr, Integer, Lt
 from sympy.logic.boolalg import Boolean
 
@@ -43,6 +44,7 @@ __all__ = [
     "K",
     "M",
     "N",
+    "most_alone",
     "swapped",
 ]
 
@@ -63,6 +65,9 @@ PRODUCER_REGISTERS = 40
 would never be given."""
 MOST_REGISTERS = 240
 """What setmaxnreg gives at most, together with a producer."""
+MOST_ALONE, MOST_ALONE_ADDING, MOST_ALONE_BY_ELEMENTS = 176, 144, 64
+"""Registers of a thread with which one warpgroup is to do without a second: where it only
+multiplies, where it adds sums of others or pairs of C, and where C comes one by one."""
 TEAM_BARRIER, FIRST_BARRIER = Integer(1), 2
 """Barriers of warpgroups that divide a product, and of the first single one; 0 is everybody's."""
 
@@ -75,6 +80,22 @@ def swapped(rows: Any, columns: Any, turns: Any) -> Any:
     """
     few = (turns == 1) & (rows < 2 * MMA_M) & (columns >= 2 * MMA_M) & (columns % MMA_M == 0)
     return few | (rows % MMA_M != 0)
+
+
+def most_alone(sums: Any, c_bytes: Any, by_elements: Any) -> Any:
+    """Accumulators of a workitem up to which one warpgroup multiplies alone.
+
+    Numbers, or arrays of them.
+
+    Args:
+        sums: those of other workgroups are added: pieces of a tile, or of a cluster that divides k.
+        c_bytes: of an element of C where it is added, else 0.
+        by_elements: C would come one by one, not in pairs.
+    """
+    plain = np.where(sums, MOST_ALONE_ADDING, MOST_ALONE)
+    narrow = np.asarray(by_elements, bool) | (np.asarray(c_bytes) > 2)
+    beside = np.where(narrow, MOST_ALONE_BY_ELEMENTS, MOST_ALONE_ADDING)
+    return np.where(np.asarray(c_bytes) > 0, beside, plain)
 
 
 @dataclass(frozen=True)

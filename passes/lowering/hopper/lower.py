@@ -50,6 +50,7 @@ from passes.lowering.hopper.division import (
     K,
     M,
     N,
+    most_alone,
     swapped,
 )
 from passes.lowering.hopper.ring import EMPTY, FULL, PHASE, STEP, add_ring
@@ -62,16 +63,15 @@ from passes.lowering.staging import CHUNK, OUTPUTS
 from passes.lowering.tables import add_tables, table_bytes
 from passes.scatter import SHARE
 
-__all__ = ["CONSUMERS", "MOST_ALONE", "MOST_ALONE_STREAMED", "MOST_STAGES", "LowerToHopper"]
+__all__ = ["CONSUMERS", "MOST_STAGES", "LowerToHopper"]
 
 LEAST_STAGES, MOST_STAGES = 2, 12
 ENOUGH_STAGES = {"cooperative": 4, "pingpong": 6}
 """More are not worth a slot for D. Those who take turns have shorter steps, and time to store."""
-MOST_ACCUMULATORS, MOST_ALONE, MOST_ALONE_STREAMED = 192, 176, 144
-"""Registers of a thread, and those with which one warpgroup is to do without a second; the last
-where partial sums come and go."""
-MOST_BESIDE_C, MOST_ALONE_BESIDE_C, MOST_ALONE_BY_ELEMENTS = {2: 192, 4: 96}, {2: 144, 4: 64}, 64
-"""The same where C is read, by the bytes of its elements, and where they come one by one or cut."""
+MOST_ACCUMULATORS = 192
+"""Of a workitem: registers that products may take."""
+MOST_BESIDE_C = {2: 192, 4: 96}
+"""The same where C is read, by the bytes of its elements."""
 MOST_BESIDE_PARTIALS = 160
 """The same where partial sums come and go."""
 CLUSTERS = (1, 2, 4, 8)
@@ -178,14 +178,14 @@ class LowerToHopper(Pass):
         turns = CONSUMERS[self.consumers]
         rows, columns = (tiling.shape[axis] // self._cluster[axis] for axis in (M, N))
         left_b = swapped(rows, columns, turns)
-        alone = MOST_ALONE_STREAMED if _streamed(graph) else MOST_ALONE
+        c_bytes, by_elements = 0, False
         if self.reads_c:
-            kind = dtype(graph.gemm.out_dtype or graph.gemm.dtype)
+            c_bytes = dtype(graph.gemm.out_dtype or graph.gemm.dtype).bytes
             # Rows that are cut have ends of their own, and another way for D.
             cut = cuts(graph.coordinates, tiling, "D", self._located(graph))
-            by_pairs = self._by_boxes and not left_b and not cut
-            beside = MOST_ALONE_BESIDE_C[kind.bytes] if by_pairs else MOST_ALONE_BY_ELEMENTS
-            alone = min(alone, beside)
+            by_elements = left_b or bool(cut) or not self._by_boxes
+        sums = _streamed(graph) or self.cluster_k > 1
+        alone = int(most_alone(sums, c_bytes, by_elements))
         return Division(tiling, self._cluster, left_b, alone, turns)
 
     def _no_registers(self, graph: KernelGraph, division: Division) -> str | None:

@@ -28,6 +28,10 @@ LARGEST = (
     ("nt", "512x192x64@c2x1 rasterize,heterogeneous-tiles{small_m=256}"),
     ("nt", "176x256x64 heterogeneous-tiles{small_m=176}"),
     ("nn", "128x256x64@c1x2@pingpong heterogeneous-tiles"),
+    # One warpgroup alone.
+    ("nt", "128x176x64 data-parallel{persistent=true}"),
+    ("nn", "176x128x64 data-parallel{persistent=true}"),
+    ("nn", "80x256x64 data-parallel{persistent=true}"),
 )
 
 
@@ -59,7 +63,7 @@ def test_what_is_assembled_are_candidates():
     every = [plan for layout in LAYOUTS for plan in kernels(layout)]
     assert {plan.family for plan in every} - {plan.family for plan in plans} == {
         # Kernels that were measured, on every tile.
-        *("data-parallel", "stream-k", "stream-k scatter", "two-tile-stream-k"),
+        *("stream-k", "stream-k scatter", "two-tile-stream-k"),
         # With one main loop less than others of the list.
         *("stream-k tree", "stream-k turnstile", "stream-k without slivers"),
         # With a fix-up like others of the list.

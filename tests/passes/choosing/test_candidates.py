@@ -20,7 +20,7 @@ from passes.choosing.plan import NO_CLUSTER
 from passes.choosing.schedules import TREE, TURNSTILE
 from passes.choosing.shape import Shape
 from passes.choosing.table import Table
-from passes.choosing.tilings import small_tiles, tilings
+from passes.choosing.tilings import small_tiles, sums, tilings
 from passes.lowering import CONSUMERS, LowerToHopper
 
 H200 = constants_of()
@@ -35,7 +35,8 @@ def plans_of(table: Table) -> list[Plan]:
 @pytest.mark.parametrize("out", ["bf16", "f32"])
 @pytest.mark.parametrize("reads_c", [False, True])
 def test_every_tiling_can_be_lowered(out: str, reads_c: bool):
-    known = tilings((4 if out == "f32" else 2) if reads_c else 0)
+    c_bytes = (4 if out == "f32" else 2) if reads_c else 0
+    known = tilings(c_bytes)
     assert len(known) > 50
     problem, graphs = Gemm("bf16", out, 1000, 1000, 1000, transpose_b=True), {}
     for *tile, m, n, k, turns in known:
@@ -47,6 +48,12 @@ def test_every_tiling_can_be_lowered(out: str, reads_c: bool):
             cluster_m=m, cluster_n=n, cluster_k=k, reads_c=reads_c, consumers=consumers
         )
         assert lowering.why_not(graphs[size]) is None, (tile, m, n, k)
+        division = lowering._divisions(graphs[size])[0]
+        held = sums(size[0] // m, size[1] // n, c_bytes=c_bytes)
+        assert turns > 1 or held == division.accumulators, (tile, m, n, k)
+        table = Table.of([(problem, Plan(size, (m, n, k), consumers=consumers))])
+        shape = Shape(replace(table, c_bytes=np.full(1, float(c_bytes))))
+        assert shape.consumers[0] == division.team, (tile, m, n, k)
 
 
 @pytest.mark.parametrize(("turned_a", "turned_b"), LAYOUTS)

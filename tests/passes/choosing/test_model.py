@@ -67,6 +67,7 @@ def test_small_tiles_are_counted_as_the_lowering_divides_them():
                 assert part.shape.mma_columns[0] == division.columns
                 assert part.shape.pieces[0] == division.pieces
                 assert part.shape.blocks[0] == division.blocks * division.team
+                assert part.shape.stages[0] == plan.lowering._stages(graph, divisions)
             alone = Shape(counts.parts[1].table).consumers[0]
             teams.add((int(alone), divisions[1].team))
     assert (1, 2) in teams  # one that would multiply alone, if it were not for the large tile
@@ -86,13 +87,16 @@ def price(plan: str, m: int, n: int, k: int, **problem: Any) -> dict[str, float]
         ((160, 128, 64), "heterogeneous-tiles", 1),
         ((160, 128, 64), "hybrid-stream-k", 2),
         ((128, 192, 64), "data-parallel", 2),
+        ((128, 144, 128), "data-parallel", 1),
+        ((128, 176, 128), "data-parallel", 2),
     ],
 )
 def test_one_warpgroup_multiplies_alone_what_its_registers_hold(
     tile: tuple[int, int, int], schedule: str, team: int
 ):
     problem = Gemm("bf16", m=3000, n=5000, k=1000, transpose_b=True)
-    plan = Plan(tile, pipeline=schedule, workgroups=None if schedule == "data-parallel" else 132)
+    cluster = (1, 1, tile[2] // 64)
+    plan = Plan(tile, cluster, schedule, None if schedule == "data-parallel" else 132)
     graph = plan.graph(replace(problem, m=None, n=None, k=None))
     assert {division.team for division in plan.lowering._divisions(graph)} == {team}
     assert Shape(row(problem, plan)).consumers[0] == team
