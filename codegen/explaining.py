@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from codegen.checks import LABELS
 from codegen.situation import HOPPER, Situation, unaligned
 from codegen.tuning import Measured
 from coordgraph import CodegenError, Gemm
-from coordgraph.given import whole
+from coordgraph.given import flag, whole
 from passes.choosing import Explanation, Plan, choices, constants_of, sizes
 from passes.choosing import explain as explain_plans
 from passes.choosing.constants import known_devices
@@ -92,7 +92,8 @@ class Tuned:
     @classmethod
     def of(cls, prediction: Explanation, measured: Measured) -> Tuned:
         """Find the predictions for the plans that were measured."""
-        plans = {c.plan: c.seconds for c in choices(prediction.problem, prediction.device)}
+        found = choices(prediction.problem, prediction.device, reads_c=prediction.reads_c)
+        plans = {c.plan: c.seconds for c in found}
         return cls(prediction, measured, tuple(plans.get(plan) for plan, _ in measured.times))
 
     @property
@@ -160,10 +161,11 @@ def explain(
     transpose_b: bool = False,
     device: str | None = None,
     count: int = 8,
+    reads_c: bool = False,
 ) -> Explanation | Tuned | ByRule:
     """The plan that `matmul` takes for a problem, the next best, what each should take, and why.
 
-    It is for contiguous arrays whose addresses are multiples of 16 bytes, without C.
+    It is for contiguous arrays whose addresses are multiples of 16 bytes.
 
     Args:
         m, n, k: the problem, D (m x n) = A (m x k) · B (k x n).
@@ -172,6 +174,7 @@ def explain(
         device: `cpu`, or the name of a GPU that is here or was measured. By default the GPU here,
             or else the one that was measured, and `cpu` for types that GPUs do not multiply.
         count: plans to list.
+        reads_c: C is added, as where beta is not 0; large tiles have no registers for it.
 
     Returns:
         The predictions of a model, and where `tune=True` has measured, its times beside them;
@@ -182,20 +185,20 @@ def explain(
         CodegenError: the device is unknown, or does not multiply the type.
     """
     problem = Gemm(dtype, out_dtype, m, n, k, transpose_a, transpose_b)
-    return explain_problem(problem, device, count)
+    return explain_problem(problem, device, count, reads_c=reads_c)
 
 
 def explain_problem(
-    problem: Gemm, device: str | None = None, count: int = 8
+    problem: Gemm, device: str | None = None, count: int = 8, *, reads_c: bool = False
 ) -> Explanation | Tuned | ByRule:
     """As `explain`, of a problem with its sizes."""
-    count = whole(count, "count", least=1)
+    count, reads_c = whole(count, "count", least=1), flag(reads_c, "reads_c")
     refusal = LowerToTensorCores().why_not(problem.graph())
-    found = _situation(problem, device, gpu=refusal is None)
+    found = replace(_situation(problem, device, gpu=refusal is None), reads_c=reads_c)
     if found.target != CPU and refusal is not None:
         raise CodegenError(f"matmul has no code for it on {found.device}: {refusal}")
     if (constants := found.constants) is not None:
-        prediction = explain_plans(problem, constants, count)
+        prediction = explain_plans(problem, constants, count, reads_c=reads_c)
         is_here = any(gpu.name == found.device for gpu in _here())
         measured = tuning.remembered(found) if is_here else None
         return prediction if measured is None else Tuned.of(prediction, measured)

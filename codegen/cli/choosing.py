@@ -11,11 +11,13 @@ from coordgraph import Gemm
 __all__ = ["explain_choice"]
 
 
-def explain_choice(problem: Gemm, device: str | None, *, as_json: bool) -> None:
+def explain_choice(
+    problem: Gemm, device: str | None, *, reads_c: bool = False, as_json: bool = False
+) -> None:
     """Print the plans for a problem and the reasons for the first."""
     from codegen.explaining import ByRule, Tuned, explain_problem
 
-    found = explain_problem(problem, device)
+    found = explain_problem(problem, device, reads_c=reads_c)
     if as_json:
         print_json(found.as_data())
         return

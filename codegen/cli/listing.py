@@ -76,6 +76,12 @@ def explain(
             rich_help_panel=PROBLEM,
         ),
     ] = None,
+    beta: Annotated[
+        float,
+        typer.Option(
+            help="Scales C: for any but 0 plans have room for it.", rich_help_panel=PROBLEM
+        ),
+    ] = 0.0,
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
@@ -99,7 +105,8 @@ def explain(
                 raise typer.BadParameter("name a pass, or give --m, --n and --k")
             raise typer.BadParameter(f"a problem has three sizes: give {', '.join(missing)} too")
         problem = Problem(m, n, k, dtype, out_dtype, transpose_a, transpose_b)
-        explain_choice(problem.gemm(fixed=True), device, as_json=as_json)
+        gemm = problem.gemm(fixed=True)
+        explain_choice(gemm, device, reads_c=beta != 0, as_json=as_json)
         return
     if (m, n, k, device) != (None, None, None, None):
         raise typer.BadParameter("a pass is the same for every problem: give a pass or a problem")

@@ -38,6 +38,8 @@ class Explanation:
     choices: tuple[Choice, ...]
     rivals: tuple[tuple[str, Choice], ...]
     """The best of each kind of schedule."""
+    reads_c: bool = False
+    """Whether C is added."""
 
     @property
     def best(self) -> Choice:
@@ -88,22 +90,26 @@ class Explanation:
         return page(self.rows(), self.reasons())
 
 
-def explain(problem: Gemm, device: Constants | None = None, count: int = 8) -> Explanation:
+def explain(
+    problem: Gemm, device: Constants | None = None, count: int = 8, *, reads_c: bool = False
+) -> Explanation:
     """Why a plan is chosen for a problem whose sizes are given.
 
     Args:
         problem: with m, n and k.
         device: the measured H200 where not given.
         count: plans to list.
+        reads_c: C is added.
     """
     device = device or constants_of()
     rivals: dict[str, Choice] = {}
-    for choice in choices(problem, device):
+    for choice in choices(problem, device, reads_c=reads_c):
         rivals.setdefault(KINDS[choice.plan.schedule.name], choice)
         if len(rivals) == len(KINDS):
             break
-    listed = tuple(islice((c for c in rank(problem, device, count) if c.terms), count))
-    return Explanation(problem, device, listed, tuple(rivals.items()))
+    ranked = rank(problem, device, count, reads_c=reads_c)
+    listed = tuple(islice((c for c in ranked if c.terms), count))
+    return Explanation(problem, device, listed, tuple(rivals.items()), reads_c)
 
 
 def micros(seconds: float) -> str:

@@ -111,7 +111,7 @@ def _halved(rows: int, columns: int) -> bool:
 
 def _team(rows: int, columns: int, *, streamed: bool = False, c_bytes: int = 0) -> int:
     """Warpgroups that divide a part."""
-    alone = int(most_alone(streamed, c_bytes, swapped(rows, columns, 1)))
+    alone = most_alone(streamed, c_bytes, swapped(rows, columns, 1))
     return 1 if rows * columns <= alone * WARPGROUP else 2
 
 

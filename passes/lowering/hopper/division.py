@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import numpy as np
 from sympy import Expr, Integer, Lt
 from sympy.logic.boolalg import Boolean
 
@@ -92,10 +91,10 @@ def most_alone(sums: Any, c_bytes: Any, by_elements: Any) -> Any:
         c_bytes: of an element of C where it is added, else 0.
         by_elements: C would come one by one, not in pairs.
     """
-    plain = np.where(sums, MOST_ALONE_ADDING, MOST_ALONE)
-    narrow = np.asarray(by_elements, bool) | (np.asarray(c_bytes) > 2)
-    beside = np.where(narrow, MOST_ALONE_BY_ELEMENTS, MOST_ALONE_ADDING)
-    return np.where(np.asarray(c_bytes) > 0, beside, plain)
+    adds = sums | (c_bytes > 0)
+    narrow = (c_bytes > 0) & (by_elements | (c_bytes > 2))
+    less = (MOST_ALONE - MOST_ALONE_ADDING) * adds
+    return MOST_ALONE - less - (MOST_ALONE_ADDING - MOST_ALONE_BY_ELEMENTS) * narrow
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ class LowerToHopper(Pass):
             cut = cuts(graph.coordinates, tiling, "D", self._located(graph))
             by_elements = left_b or bool(cut) or not self._by_boxes
         sums = _streamed(graph) or self.cluster_k > 1
-        alone = int(most_alone(sums, c_bytes, by_elements))
+        alone = most_alone(sums, c_bytes, by_elements)
         return Division(tiling, self._cluster, left_b, alone, turns)
 
     def _no_registers(self, graph: KernelGraph, division: Division) -> str | None:

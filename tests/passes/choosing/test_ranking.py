@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -77,6 +78,23 @@ def test_the_explanation_tells_terms_and_reasons():
     assert "Figures of the device are measured" in text
     assert len(found.rows()) == 9
     assert found.as_data()["plans"][0]["seconds"] == found.best.seconds
+
+
+def test_the_explanation_is_of_the_plan_that_has_room_for_c():
+    wanted = problem(2048, 5120, 8192)
+    for reads_c in (False, True):
+        found = explain(wanted, reads_c=reads_c)
+        assert found.best.plan == rank(wanted, reads_c=reads_c)[0].plan
+        assert found.reads_c == reads_c
+    small = {choice.plan.tile for choice in explain(wanted, count=30, reads_c=True).choices}
+    assert {choice.plan.tile for choice in explain(wanted, count=30).choices} - small
+
+
+def test_a_short_list_has_few_orders_of_one_plan():
+    found = rank(problem(1024, 1024, 1024), count=16)
+    alike = Counter((c.plan.tile, c.plan.cluster, c.plan.family, c.plan.workgroups) for c in found)
+    assert max(alike.values()) <= 2
+    assert any("rasterize" in c.plan.pipeline for c in found)
 
 
 def test_every_file_of_a_device_can_be_read():
