@@ -16,6 +16,7 @@ MEASURES = {
     "calls": ("benchmarks.calls", "what a call costs on the host, and compiling, on a GPU"),
     "plot": ("benchmarks.plots", "pictures of what these wrote; no GPU"),
     "chosen": ("benchmarks.chosen", "what the model chooses among plans that were measured"),
+    "residuals": ("benchmarks.residuals", "what the model misses in times that were measured"),
     "graph": ("benchmarks.graph_scaling", "how graphs of many edges scale"),
     "cpu": ("benchmarks.cpu_vs_numpy", "the CPU target against numpy"),
 }
