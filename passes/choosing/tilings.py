@@ -8,8 +8,9 @@ from itertools import product
 
 from passes.choosing.shape import UNIT_K
 from passes.lowering.hopper.division import MMA_M, WARPGROUP, most_alone, swapped
+from passes.lowering.hopper.lower import MOST_ACCUMULATORS, MOST_BESIDE_C
 
-__all__ = ["MOST_SUMS", "Tiling", "small_tiles", "sums", "tilings"]
+__all__ = ["Tiling", "small_tiles", "sums", "tilings"]
 
 Tiling = tuple[int, int, int, int, int, int, int]
 """Tile m, n, k, cluster m, n, k, and warpgroups that take turns."""
@@ -37,10 +38,6 @@ DEEP = {16: (2, 4), 32: (2, 4), 64: (2,)}
 """Iterations of more than one row of shared memory, by rows: so that enough of B is under way."""
 DEEPEST_COLUMNS = 64
 """With which stages that deep are still many."""
-MOST_SUMS = 192
-"""Accumulators of a workitem."""
-MOST_SUMS_BESIDE_C = {(2, False): 192, (4, False): 96, (2, True): 96, (4, True): 64}
-"""Where C is read: by the bytes of its elements, and whether B is the left operand."""
 NEVER = 1 << 30
 """More accumulators than there are."""
 
@@ -55,7 +52,7 @@ def _tilings(c_bytes: int) -> Iterator[Tiling]:
     for rows, widths in WIDTHS.items():
         for columns in widths:
             left_b = swapped(rows, columns, 1)
-            most = MOST_SUMS_BESIDE_C[c_bytes, left_b] if c_bytes else MOST_SUMS
+            most = MOST_BESIDE_C[c_bytes, bool(left_b)] if c_bytes else MOST_ACCUMULATORS
             if sums(rows, columns, c_bytes=c_bytes) > most:
                 continue
             yield from _clusters(rows, columns, turns=1)
@@ -65,7 +62,7 @@ def _tilings(c_bytes: int) -> Iterator[Tiling]:
                 if units == 2 or columns <= DEEPEST_COLUMNS:
                     yield rows, columns, units * UNIT_K, 1, 1, 1, 1
     for rows, columns in TURNS:
-        if not c_bytes or rows * columns // WARPGROUP <= MOST_SUMS_BESIDE_C[c_bytes, False]:
+        if not c_bytes or rows * columns // WARPGROUP <= MOST_BESIDE_C[c_bytes, False]:
             yield from _clusters(rows, columns, turns=2)
 
 

@@ -63,15 +63,16 @@ from passes.lowering.staging import CHUNK, OUTPUTS
 from passes.lowering.tables import add_tables, table_bytes
 from passes.scatter import SHARE
 
-__all__ = ["CONSUMERS", "MOST_STAGES", "LowerToHopper"]
+__all__ = ["CONSUMERS", "MOST_ACCUMULATORS", "MOST_BESIDE_C", "MOST_STAGES", "LowerToHopper"]
 
 LEAST_STAGES, MOST_STAGES = 2, 12
 ENOUGH_STAGES = {"cooperative": 4, "pingpong": 6}
 """More are not worth a slot for D. Those who take turns have shorter steps, and time to store."""
 MOST_ACCUMULATORS = 192
 """Of a workitem: registers that products may take."""
-MOST_BESIDE_C = {2: 192, 4: 96}
-"""The same where C is read, by the bytes of its elements."""
+MOST_BESIDE_C = {(2, False): 192, (4, False): 96, (2, True): 96, (4, True): 64}
+"""The same where C is read: by the bytes of its elements, and whether B is the left operand, beside
+which they come one by one."""
 MOST_BESIDE_PARTIALS = 160
 """The same where partial sums come and go."""
 CLUSTERS = (1, 2, 4, 8)
@@ -192,7 +193,7 @@ class LowerToHopper(Pass):
         """Why the sums of a tile have no room in the registers of warpgroups, or None."""
         kind, most = graph.gemm.out_dtype or graph.gemm.dtype, MOST_ACCUMULATORS
         if self.reads_c:
-            most = MOST_BESIDE_C[dtype(kind).bytes]
+            most = MOST_BESIDE_C[dtype(kind).bytes, division.swapped]
         if _streamed(graph):
             most = min(most, MOST_BESIDE_PARTIALS)
         if division.accumulators <= most and division.columns <= MOST_COLUMNS:

@@ -159,6 +159,18 @@ def test_c_leaves_no_room_for_tiles_of_two_shapes():
     assert not candidates(problem, H200, reads_c=True).divided.any()
 
 
+def test_what_has_no_registers_beside_c_is_refused():
+    """With B as the left operand C comes one by one: ptxas spills 160 x 128 of f32, 144 x 256."""
+    kept: list[tuple[tuple[int, int, int], str]] = []
+    for tile in ((160, 128, 64), (144, 256, 64), (256, 160, 64)):
+        for out in ("bf16", "f32"):
+            graph = Gemm("bf16", out).graph(tile)
+            assert LowerToHopper(reads_c=False).why_not(graph) is None
+            if LowerToHopper(reads_c=True).why_not(graph) is None:
+                kept.append((tile, out))
+    assert kept == [((160, 128, 64), "bf16"), ((256, 160, 64), "bf16")]
+
+
 def test_bands_where_there_is_something_to_share():
     """In one wave neighbours without a cluster share what they ask for; clusters have their own."""
     one = candidates(Gemm("bf16", m=1024, n=1024, k=4096, transpose_b=True), H200)
