@@ -36,7 +36,7 @@ from rich.table import Table as Lines
 
 from benchmarks.contenders import CUBLAS
 from benchmarks.options import command_line
-from benchmarks.record import load, write
+from benchmarks.record import key_of, load, write
 from benchmarks.report import console_here, geometric_mean
 from benchmarks.shapes import title
 from benchmarks.streaming import Compared, compared
@@ -122,7 +122,7 @@ def judge(rows: list[dict[str, Any]], device: str) -> list[Judged]:
     """Every problem that cuBLAS and some plan were measured on, in order."""
     problems: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        problems.setdefault((row["m"], row["n"], row["k"], row["layout"]), []).append(row)
+        problems.setdefault(key_of(row), []).append(row)
     constants, found = constants_of(device), list[Judged]()
     for (m, n, k, layout), measured in problems.items():
         cublas = [row["t"] for row in measured if row["plan"] == CUBLAS.lower()]

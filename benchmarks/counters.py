@@ -26,10 +26,11 @@ from rich.table import Table
 
 from benchmarks import ncu
 from benchmarks.contenders import COORDGRAPH, CUBLAS
+from benchmarks.gemm import LAYOUTS
 from benchmarks.ncu import Profiled
 from benchmarks.options import command_line
 from benchmarks.problem import DTYPES, as_multiplied, operands
-from benchmarks.record import RESULTS, environment, result_path, write
+from benchmarks.record import RESULTS, environment, key_of, result_path, write
 from benchmarks.report import Row, console_here
 from benchmarks.shapes import GROUPS, Shape, chosen, shape
 from codegen.nvptx.driver import unavailable
@@ -122,10 +123,10 @@ def launch_all(jobs: dict[str, Any], done: Path) -> None:
 def table(rows: Sequence[Row]) -> Table:
     """The rows, a line for each."""
     made = Table("problem", "", "cycles", "of cuBLAS", "tensor", "memory", "L2", "delivered")
-    theirs = {key(row): row["cycles"] for row in rows if row["name"] == CUBLAS}
+    theirs = {key_of(row): row["cycles"] for row in rows if row["name"] == CUBLAS}
     for row in rows:
         shares = (f"{row[name]:.1%}" for name in ("tensor_active", "memory", "l2"))
-        speed = theirs[key(row)] / row["cycles"]
+        speed = theirs[key_of(row)] / row["cycles"]
         made.add_row(
             f"{row['m']}x{row['n']}x{row['k']} {row['layout']}", row["name"], f"{row['cycles']:,}",
             f"{speed:.3f}", *shares, f"{row['delivered']:.2f}",
@@ -133,17 +134,12 @@ def table(rows: Sequence[Row]) -> Table:
     return made
 
 
-def key(row: Row) -> tuple[int, int, int, str]:
-    """Which problem a row is of."""
-    return row["m"], row["n"], row["k"], row["layout"]
-
-
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = command_line("counters", __doc__)
     made.add_argument("--groups", nargs="+", choices=list(GROUPS))
     made.add_argument("--shapes", type=shape, nargs="+", metavar="MxNxK")
-    made.add_argument("--layouts", nargs="+", default=["nt"], choices=["nn", "nt", "tn", "tt"])
+    made.add_argument("--layouts", nargs="+", default=["nt"], choices=LAYOUTS)
     made.add_argument("--dtype", default="bf16", choices=list(DTYPES))
     made.add_argument("--time-limit", type=float, default=2.0, metavar="MINUTES")
     made.add_argument("--results", type=Path, default=RESULTS, metavar="FOLDER")

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RESULTS", "beginning", "environment", "load", "result_path", "write"]
+__all__ = ["RESULTS", "beginning", "environment", "key_of", "load", "result_path", "write"]
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("coordgraph", "llvmlite", "cuda-python", "numpy", "sympy", "triton", "nvidia-cublas")
@@ -68,9 +68,18 @@ def write(path: Path, record: dict[str, Any]) -> None:
     whole.replace(path)
 
 
+def key_of(row: dict[str, Any]) -> tuple[int, int, int, str]:
+    """Which problem a row is of: m, n, k and the layout."""
+    return row["m"], row["n"], row["k"], row["layout"]
+
+
 def load(path: Path) -> dict[str, Any]:
     """A record; ValueError where the file holds none."""
-    record = json.loads(path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    try:
+        record = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
     if not isinstance(record, dict) or "rows" not in record:
         raise ValueError(f"{path} holds no record with rows")
     return record

@@ -141,7 +141,7 @@ def main() -> None:
     try:
         measured = Measurements.read(options.files, device)
     except (OSError, ValueError, KeyError) as error:
-        sys.exit(f"this is no file of a sweep: {error!r}")
+        sys.exit(f"this is no file of a sweep: {error}")
     inside = (measured.seconds >= options.low * MICRO) & (measured.seconds <= options.high * MICRO)
     if not (inside & measured.usable).any():
         sys.exit("no plan that may be chosen took as long")

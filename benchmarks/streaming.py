@@ -19,6 +19,7 @@ import numpy as np
 from rich.box import SIMPLE
 from rich.table import Table as Lines
 
+from benchmarks.record import key_of
 from benchmarks.report import geometric_mean
 from benchmarks.shapes import title
 from passes.choosing import constants_of
@@ -93,7 +94,7 @@ def compared(rows: Sequence[dict[str, Any]], device: str) -> list[Compared]:
     streams, whole = table.streams, ~table.streams & ~table.divided
     problems: dict[tuple[Any, ...], list[int]] = {}
     for place, row in enumerate(ours):
-        problems.setdefault((row["m"], row["n"], row["k"], row["layout"]), []).append(place)
+        problems.setdefault(key_of(row), []).append(place)
     found: list[Compared] = []
     for (m, n, k, layout), places in problems.items():
         kinds = [[place for place in places if kind[place]] for kind in (streams, whole)]

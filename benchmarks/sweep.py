@@ -46,12 +46,13 @@ from benchmarks.peers import CuBlas
 from benchmarks.plans import Plan, compile_plans, parse_plan
 from benchmarks.plans import problem as any_size
 from benchmarks.problem import DTYPES, Problem
-from benchmarks.record import RESULTS, environment, load, result_path, write
+from benchmarks.record import RESULTS, environment, key_of, load, result_path, write
 from benchmarks.report import console_here
 from benchmarks.shapes import GROUPS, Shape, chosen, shape
 from codegen.nvptx.driver import unavailable
 from coordgraph import CoordGraphError, Gemm
 from passes.choosing import choices, constants_of, rank, sizes
+from passes.choosing.calibrate import is_plan
 from passes.choosing.simple import instructions_plan
 
 __all__ = ["corpus", "fastest", "jobs", "main", "plans_for"]
@@ -196,14 +197,14 @@ def fastest(paths: Iterable[Path]) -> dict[tuple[int, int, int, str], list[Plan]
     found: dict[tuple[int, int, int, str], list[Plan]] = {}
     for path in paths:
         best: dict[tuple[int, int, int, str], tuple[float, str]] = {}
+        rows = load(path)["rows"]
         try:
-            for row in load(path)["rows"]:
-                if row["plan"] != CUBLAS.lower():
-                    problem = (row["m"], row["n"], row["k"], row["layout"])
-                    best[problem] = min(best.get(problem, (inf, "")), (row["t"], row["plan"]))
+            for row in filter(is_plan, rows):
+                problem = key_of(row)
+                best[problem] = min(best.get(problem, (inf, "")), (row["t"], row["plan"]))
             for problem, (_, plan) in best.items():
                 found.setdefault(problem, []).append(Plan.parse(plan))
-        except (CoordGraphError, KeyError, TypeError, ValueError) as error:
+        except (CoordGraphError, KeyError, TypeError) as error:
             raise ValueError(f"{path} is not of a sweep: {error}") from error
     return found
 
@@ -214,7 +215,7 @@ Job = tuple[str, Shape, str]
 
 def jobs(options: argparse.Namespace, measured: Sequence[dict[str, Any]] = ()) -> list[Job]:
     """What to measure: every problem in every layout, without those that have rows already."""
-    known = {(row["m"], row["n"], row["k"], row["layout"]) for row in measured}
+    known = {key_of(row) for row in measured}
     drawn = corpus(options.random, options.seed, options.step)
     problems = chosen(options.groups, [*(options.shapes or ()), *drawn])
     return [
@@ -232,10 +233,7 @@ def begun(options: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
         OSError, ValueError: that holds something else.
     """
     if options.resume:
-        try:
-            return options.resume, load(options.resume)
-        except ValueError as error:
-            raise ValueError(f"{options.resume}: {error}") from error
+        return options.resume, load(options.resume)
     record = {**environment("sweep"), "dtype": options.dtype, "rows": []}
     return result_path(options.results, record), record
 

@@ -6,11 +6,7 @@ import numpy as np
 
 from passes.choosing.table import Column, Table
 from passes.lowering.hopper.division import MMA_M, MOST_COLUMNS, WARPGROUP, most_alone, swapped
-from passes.lowering.hopper.lower import (
-    BARRIER_BYTES,
-    ENOUGH_STAGES,
-    MOST_STAGES,
-)
+from passes.lowering.hopper.lower import BARRIER_BYTES, ENOUGH_STAGES, MOST_STAGES
 from passes.lowering.hopper.stores import MOST_ELEMENTS, MOST_SLOTS, widths
 from passes.lowering.machine import cuda_machine
 

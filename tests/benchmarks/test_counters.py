@@ -19,7 +19,7 @@ import codegen.dispatch
 from benchmarks import counters, ncu
 from benchmarks.counters import METRICS, rows_of
 from benchmarks.ncu import NoCounters, Profiled
-from benchmarks.record import RESULTS, load
+from benchmarks.record import RESULTS, key_of, load
 
 SMALL = {"m": 8, "n": 16, "k": 24, "layout": "nt", "group": "E", "plan": "128x128x64 data-parallel"}
 LARGE = {**SMALL, "m": 4096, "plan": "256x256x64@c2x1 data-parallel"}
@@ -110,7 +110,7 @@ def test_what_is_kept_is_of_both(path: Path):
     rows = load(path)["rows"]
     names = {}
     for row in rows:
-        names.setdefault(counters.key(row), []).append(row["name"])
+        names.setdefault(key_of(row), []).append(row["name"])
         assert 0 < row["cycles"]
         assert all(0 <= row[share] <= 1 for share in ("tensor_active", "memory", "l2"))
     assert all(of_one == ["coordgraph", "cuBLAS"] for of_one in names.values())

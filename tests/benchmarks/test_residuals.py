@@ -86,3 +86,5 @@ def test_the_command(
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(SystemExit, match="no file of a sweep"):
         run(str(tmp_path / "other.json"))
+    with pytest.raises(SystemExit, match=r"none\.json"):
+        run(str(tmp_path / "none.json"))

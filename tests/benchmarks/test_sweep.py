@@ -124,8 +124,13 @@ def test_what_was_best_is_measured_again(tmp_path: Path):
     }
     wrong = times("wrong.json", {"64x64 of something": 1e-6})
     (tmp_path / "none.json").write_text("{}")
-    for path in (wrong, tmp_path / "none.json"):
-        with pytest.raises(ValueError, match=f"{path} is not of a sweep"):
+    (tmp_path / "text.json").write_text("none")
+    for path, why in (
+        (wrong, "is not of a sweep"),
+        (tmp_path / "none.json", "holds no record"),
+        (tmp_path / "text.json", "is no JSON"),
+    ):
+        with pytest.raises(ValueError, match=f"{path} {why}"):
             fastest([path])
 
 
