@@ -118,6 +118,12 @@ def problem_parameters(
         LaunchError: A and B do not fit each other or the graph.
     """
     gemm = graph.gemm
+    if gemm.grouped != (OFFSETS in views):
+        raise LaunchError(
+            "offsets are missing: where each group begins, and where the last ends"
+            if gemm.grouped
+            else "offsets are for kernels of Gemm(grouped=True)"
+        )
     for name in ("A", "B"):
         _check_axes(graph.tensor(name), views[name])
     a, b = views["A"].shape[-2:], views["B"].shape[-2:]
@@ -139,7 +145,9 @@ def problem_parameters(
             )
     given = {axis: value for axis, value in found.items() if getattr(gemm, axis) is None}
     if gemm.grouped:
-        given["groups"] = views["B"].shape[0]
+        by_groups = "B" if gemm.ragged("m") else OFFSETS
+        _check_axes(graph.tensor(by_groups), views[by_groups])
+        given["groups"] = views[by_groups].shape[0] - (by_groups == OFFSETS)
     if gemm.batched:
         given["batches"] = views["A"].shape[0]
         matrix = {"A": m * k, "B": k * n, "C": m * n, "D": m * n}
@@ -154,12 +162,6 @@ def check_call(graph: KernelGraph, views: Mapping[str, TensorView], *, beta: flo
     """Everything else that tensors must satisfy: shapes, types, layout, overlap."""
     if beta != 0 and "C" not in views:
         raise LaunchError(f"beta = {beta} needs c; pass it, or beta=0")
-    if graph.gemm.grouped != (OFFSETS in views):
-        raise LaunchError(
-            "offsets are missing: the first row of each group, and the end of the last"
-            if graph.gemm.grouped
-            else "offsets are for kernels of Gemm(grouped=True)"
-        )
     sizes = problem_parameters(graph, views, beta=beta)
     for name, view in views.items():
         _check_axes(graph.tensor(name), view)

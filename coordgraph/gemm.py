@@ -43,14 +43,19 @@ MOST_GROUPS = 511
 """What a GPU's shared memory has room for beside tiles and D's slots: tables have one entry more.
 
 On Hopper four stages of 128 x 256 x 64 and two slots for each warpgroup leave 3 KiB."""
-MOST_ROWS = 2**30
-"""Of all groups together: half of what an index holds, since a group's last tile may reach over."""
+MOST_TOGETHER = 2**30
+"""Rows (or k) of all groups: half of what an index holds, since a group's last tile may reach
+over."""
 LARGEST_STRIDE = 2**40
 """Elements from one matrix of a batch to the next: what the copy engine of a GPU takes."""
 OFFSETS = "offsets"
 """The table of where groups begin among the rows of A and D, and where the last one ends."""
 TILE_STARTS = "tile_starts"
-"""The table of how many tiles of rows the groups before have."""
+"""The table of how many tiles along the axis of groups the groups before have."""
+TENSORS = {"A": "mk", "B": "kn", "C": "mn", "D": "mn"}
+"""The axes of each."""
+GROUP_AXES = "mk"
+"""The axes that groups may part."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,10 @@ class Gemm:
             D are those rows of A (m x k, the rows of all groups) times B[g] (B is g x k x n).
             `offsets` are whole numbers (i32) on the device, rising, at most m. Rows of D that
             belong to no group are not written.
+        group_axis: which axis groups part: `m`, or `k`, as gradients of weights need it. Then they
+            share m and n, and D[g] (D and C are g x m x n) is the product of columns
+            `offsets[g] .. offsets[g + 1] - 1` of A (m x k, the columns of all groups) and those
+            rows of B (k x n). A group without any makes zeros.
     """
 
     dtype: str = "bf16"
@@ -81,6 +90,7 @@ class Gemm:
     transpose_b: bool = False
     batched: bool = False
     grouped: bool = False
+    group_axis: str = "m"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", dtype(self.dtype).name)
@@ -100,11 +110,20 @@ class Gemm:
             object.__setattr__(self, name, flag(getattr(self, name), f"Gemm: {name}"))
         if self.batched and self.grouped:
             raise VerifyError("Gemm: products are batched or grouped, not both")
-        if self.grouped and self.transpose_a:
+        if self.group_axis not in tuple(GROUP_AXES):
+            known = " or ".join(GROUP_AXES)
+            raise VerifyError(f"Gemm: group_axis={self.group_axis!r} should be {known}")
+        if self.group_axis != "m" and not self.grouped:
+            raise VerifyError(f"Gemm: group_axis={self.group_axis} belongs to grouped=True")
+        if self.ragged("m") and self.transpose_a:
             raise VerifyError("Gemm: groups are rows of A, so A cannot be given as its transpose")
 
+    def ragged(self, axis: str) -> bool:
+        """Whether groups part the axis `m`, `n` or `k`: how long it is in each is data."""
+        return self.grouped and self.group_axis == axis
+
     def _largest(self, axis: str) -> int:
-        return MOST_ROWS if self.grouped and axis == "m" else LARGEST_SIZE
+        return MOST_TOGETHER if self.ragged(axis) else LARGEST_SIZE
 
     @property
     def leading(self) -> str:
@@ -114,7 +133,9 @@ class Gemm:
     @property
     def batched_tensors(self) -> str:
         """The tensors that have a matrix for every index along the leading dimension."""
-        return "ABCD" if self.batched else "B" if self.grouped else ""
+        if self.batched:
+            return "ABCD"
+        return "".join(t for t in TENSORS if self.grouped and self.group_axis not in TENSORS[t])
 
     @property
     def accumulator(self) -> str:
@@ -142,7 +163,9 @@ class Gemm:
                 for name in self.batched_tensors
             )
         if self.grouped:
-            given.append(Parameter("groups", 1, MOST_GROUPS, note="groups of rows"))
+            given.append(
+                Parameter("groups", 1, MOST_GROUPS, note=f"groups along {self.group_axis}")
+            )
         read_c = Parameter("read_c", 0, 1, note="1 where C is given and beta is not zero")
         with KernelGraph(self, parameters=Parameters((*given, read_c))).edit() as e:
             _build(self, e, tile)
@@ -172,8 +195,8 @@ def _build(gemm: Gemm, e: KernelEditor, tile: tuple[int, int, int]) -> None:
     }
     tiles = dict(zip("mnk", tile, strict=True))
     counts = {
-        axis: _tile_rows(e, extents[axis], tiles[axis])
-        if gemm.grouped and axis == "m"
+        axis: _tiles_of_groups(gemm, e, extents[axis], tiles[axis])
+        if gemm.ragged(axis)
         else e.parameter(
             f"tiles_{axis}",
             ceil_div(extents[axis], Integer(tiles[axis])),
@@ -187,22 +210,28 @@ def _build(gemm: Gemm, e: KernelEditor, tile: tuple[int, int, int]) -> None:
         total *= batches
         e.coordinates.add(MacroTileNumber("batch", batches, note="which product"))
     if gemm.grouped:
-        e.coordinates.add(Linear("group", e.parameters["groups"].symbol, note="which product"))
+        # Rows of groups follow one another; so their tiles do, and say which group they are of.
+        kind = Linear if gemm.ragged("m") else MacroTileNumber
+        groups = e.parameters["groups"].symbol
+        e.coordinates.add(kind("group", groups, note="which product"))
+        if not gemm.ragged("m"):
+            total *= groups
     e.assume(total)
-    for name, axes, role, transposed in (
-        ("A", "mk", Role.INPUT, gemm.transpose_a),
-        ("B", "kn", Role.INPUT, gemm.transpose_b),
-        ("C", "mn", Role.OPTIONAL_INPUT, False),
-        ("D", "mn", Role.OUTPUT, False),
+    for name, role, transposed in (
+        ("A", Role.INPUT, gemm.transpose_a),
+        ("B", Role.INPUT, gemm.transpose_b),
+        ("C", Role.OPTIONAL_INPUT, False),
+        ("D", Role.OUTPUT, False),
     ):
+        axes = TENSORS[name]
         _tensor(gemm, e, name, [extents[axis] for axis in axes], role, transposed)
         for i, axis in enumerate(axes):
             number, inside = f"{name}.tile.{i}", f"{name}.index.{i}"
             whole, count = f"{name}.{i}", counts[axis]
-            if gemm.grouped and axis == "m":
+            if gemm.ragged(axis):
                 # Tiles of one group: how many they are is data.
-                whole, count = f"{name}.row", None
-                e.coordinates.add(Linear(whole, note="row in the group"))
+                whole, count = f"{name}.{INSIDE[axis]}", None
+                e.coordinates.add(Linear(whole, note=f"{INSIDE[axis]} in the group"))
                 e.coordinates.connect(Ragged(f"{name}.{i}", ("group", whole), OFFSETS))
             e.coordinates.add(MacroTileNumber(number, count, tensor=name, axis=i))
             e.coordinates.add(MacroTileIndex(inside, Integer(tiles[axis]), tensor=name, axis=i))
@@ -212,37 +241,48 @@ def _build(gemm: Gemm, e: KernelEditor, tile: tuple[int, int, int]) -> None:
         for table in e.parameters.tables
         if not table.derived
     )
-    e.coordinates.add(ForLoop("k_tile", counts["k"], name="K"))
+    e.coordinates.add(ForLoop("k_tile", None if gemm.ragged("k") else counts["k"], name="K"))
     e.coordinates.connect(PassThrough(("A.tile.1",), ("k_tile",)))
     e.coordinates.connect(PassThrough(("B.tile.0",), ("k_tile",)))
     for name in ("C", "D"):
         e.coordinates.connect(PassThrough((f"{name}.tile.0",), ("A.tile.0",)))
         e.coordinates.connect(PassThrough((f"{name}.tile.1",), ("B.tile.1",)))
-    if gemm.grouped:
+    if gemm.ragged("m"):
         e.coordinates.add(MacroTileNumber("row_tile", counts["m"], note="tiles of all groups"))
         e.coordinates.connect(Concatenate(("group", "A.tile.0"), "row_tile", TILE_STARTS))
+    if gemm.ragged("k"):
+        # What schedules may ask: how the k tiles of groups follow one another.
+        e.coordinates.add(Linear("k_step", counts["k"], note="k tiles of all groups"))
+        e.coordinates.connect(Ragged("k_step", ("group", "k_tile"), TILE_STARTS))
     _control(gemm, e, counts["k"])
 
 
-def _tile_rows(e: KernelEditor, rows: Expr, tile: int) -> Expr:
-    """Tables of groups, and the number of their tiles in m."""
-    groups = e.parameters["groups"].symbol
-    e.table(Table(OFFSETS, groups + 1, rows, note="first row of each group, and the end"))
+INSIDE = {"m": "row", "k": "depth"}
+"""What an index along an axis is called in a group."""
+
+
+def _tiles_of_groups(gemm: Gemm, e: KernelEditor, extent: Expr, tile: int) -> Expr:
+    """Tables of groups, and the number of their tiles along the axis that they part."""
+    groups, axis = e.parameters["groups"].symbol, gemm.group_axis
+    # A group without k has one tile of padding, so that its zeros are written.
+    least = 1 if axis == "k" else 0
+    note = f"first {INSIDE[axis]} of each group, and the end"
+    e.table(Table(OFFSETS, groups + 1, extent, note=note))
     offsets, at = index_symbol(OFFSETS), place_of(TILE_STARTS)
-    size = maximum(load(offsets, at + 1) - load(offsets, at), 0)
+    size = maximum(load(offsets, at + 1) - load(offsets, at), least)
     e.table(
         Table(
             TILE_STARTS,
             groups + 1,
             # A group that is no multiple of the tile has less than one tile more.
-            floor_div(rows + (tile - 1) * groups, Integer(tile)),
+            floor_div(extent + (tile - 1 + least) * groups, Integer(tile)),
             ceil_div(size, Integer(tile)),
-            note="tiles of rows in the groups before",
+            note=f"tiles of {INSIDE[axis]} in the groups before",
         )
     )
     # Where no group has a row there is one tile of padding: so that sizes are never 0.
     tiles = maximum(load(index_symbol(TILE_STARTS), groups), 1)
-    return e.parameter("tiles_m", tiles, note="macro tiles in m")
+    return e.parameter(f"tiles_{axis}", tiles, note=f"macro tiles in {axis}")
 
 
 def _tensor(
@@ -272,12 +312,15 @@ def _tensor(
 
 def _control(gemm: Gemm, e: KernelEditor, depth: Expr) -> None:
     """One output tile's work."""
+    leading = (gemm.leading,) if gemm.leading and not gemm.ragged("m") else ()
 
     def tile(name: str) -> tuple[str, ...]:
-        batch = ("batch",) if gemm.batched else ()
-        rows = "row_tile" if gemm.grouped and name != "B" else f"{name}.tile.0"
-        return (*batch, rows, f"{name}.tile.1")
+        rows = "row_tile" if gemm.ragged("m") and name != "B" else f"{name}.tile.0"
+        return (*leading, rows, f"{name}.tile.1")
 
+    offsets, starts, group = index_symbol(OFFSETS), index_symbol(TILE_STARTS), index_symbol("group")
+    if gemm.ragged("k"):
+        depth = load(starts, group + 1) - load(starts, group)
     loads = (LoadTile("A", tile("A")), LoadTile("B", tile("B")))
     work = (
         InitAccumulator(),
@@ -286,7 +329,10 @@ def _control(gemm: Gemm, e: KernelEditor, depth: Expr) -> None:
         StoreTile("D", tile("D")),
     )
     if gemm.grouped:
-        offsets, group = index_symbol(OFFSETS), e.coordinates["group"].symbol
         reads = (load(offsets, group), load(offsets, group + 1))
-        work = (Locate(("group", "A.tile.0"), reads, work),)
+        located = ("group", "A.tile.0")
+        if gemm.ragged("k"):
+            reads += (load(starts, group), load(starts, group + 1))
+            located = ("group",)
+        work = (Locate(located, reads, work),)
     e.kernel(*work)

@@ -45,8 +45,12 @@ class KernelGraph:
 
     @property
     def dangling(self) -> tuple[Dimension, ...]:
-        """The tile numbers that no schedule has tied yet: the contract between passes."""
-        return self.coordinates.dangling(MacroTileNumber)
+        """The tile numbers that no schedule has tied yet: the contract between passes.
+
+        What tells products apart comes first, so that tiles of one product are neighbours.
+        """
+        found = self.coordinates.dangling(MacroTileNumber)
+        return tuple(sorted(found, key=lambda d: d.id != self.gemm.leading))
 
     @property
     def plane(self) -> tuple[Dimension, ...]:

@@ -55,7 +55,9 @@ class Table:
 
     def known_in(self, ranges: Ranges) -> Ranges:
         """The ranges with what is declared of the entries."""
-        return ranges.with_table(self.symbol, self.maximum, from_zero=self.derived)
+        least = None if self.step is None else ranges.interval(self.step)[0]
+        step = max(least or 0, 0)
+        return ranges.with_table(self.symbol, self.maximum, from_zero=self.derived, step=step)
 
     def checked(self, entries: Sequence[int], values: Mapping[str, Any]) -> tuple[int, ...]:
         """The entries as whole numbers.

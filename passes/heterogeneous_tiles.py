@@ -71,9 +71,13 @@ class HeterogeneousTiles(Pass):
         if self.workgroups is not None and not 1 <= self.workgroups <= MOST_WORKGROUPS:
             return f"workgroups={self.workgroups} is outside 1..{MOST_WORKGROUPS}"
         if graph.gemm.grouped:
+            rows = graph.gemm.ragged("m")
             return (
                 "groups begin at rows of their own, which two shapes of tiles would cut "
                 "differently; hybrid-stream-k shares the ragged wave of groups"
+                if rows
+                else "tiles of groups have depths of their own, so waves of them do not end "
+                "together; stream-k shares the iterations of all groups"
             )
         tile = graph.macro_tile
         small = self.small(tile)

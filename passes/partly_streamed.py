@@ -19,7 +19,14 @@ from coordgraph.kernel import KernelEditor
 from passes.base import Pass
 from passes.stream_k import check_stream_options
 from passes.streaming import ACCUMULATE, TILE, Stream, add_loops
-from passes.tiles import TileWork, flatten_into, number_of, workgroup_count
+from passes.tiles import (
+    TileWork,
+    depth_is_data,
+    flatten_iterations,
+    number_of,
+    number_of_iterations,
+    workgroup_count,
+)
 
 __all__ = ["ORDERS", "PartlyStreamed"]
 
@@ -72,6 +79,11 @@ class PartlyStreamed(Pass):
             return f"first={self.first} is unknown; there are {', '.join(ORDERS)}"
         if self.waves not in WAVES:
             return f"waves={self.waves} is unknown; there are {', '.join(WAVES)}"
+        if depth_is_data(graph):
+            return (
+                "waves of whole tiles are tiles of one depth, and here how deep a tile is is data; "
+                "stream-k shares the iterations of all groups"
+            )
         return check_stream_options(self)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
@@ -98,8 +110,10 @@ class PartlyStreamed(Pass):
             e.assume(waves * count + streamed)
             e.assume((waves * count + streamed) * depth)
             c = e.coordinates
-            space = c.add(Linear("global", tiles * depth, note="global M/N/K tiles"))
-            flatten_into(e, (*numbers, k_tile), space.id)
+            space = c.add(
+                Linear("global", number_of_iterations(graph, numbers), note="global M/N/K tiles")
+            )
+            flatten_iterations(e, graph, numbers, space.id)
             sk = c.add(Linear("sk.tiles", streamed * depth, note="Stream-K portion"))
             dp = c.add(Linear("dp.tiles", waves * count * depth, note="data-parallel portion"))
             selector = c.add(Selector("selector", Integer(2), note="SK/DP"))
@@ -111,8 +125,7 @@ class PartlyStreamed(Pass):
             stream = Stream(
                 sk,
                 numbers,
-                k_tile.id,
-                depth,
+                work,
                 count,
                 self.owner,
                 chosen,
@@ -124,7 +137,7 @@ class PartlyStreamed(Pass):
             tie = _tie_strided if self.waves == "strided" else _tie_contiguous
             walk = tie(e, dp.id, waves, count, depth)
             control = {
-                sk.id: Scope("stream-k", stream.control(e, work)),
+                sk.id: Scope("stream-k", stream.control(e)),
                 dp.id: Scope("data-parallel", (walk(work.part(ACCUMULATE, depth, work.after)),)),
             }
             e.kernel(

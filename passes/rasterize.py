@@ -9,7 +9,7 @@ from coordgraph.coordinates.dimensions import Linear, MacroTileNumber
 from coordgraph.coordinates.edges import Bands, Curve
 from coordgraph.parameters import LARGEST_INDEX
 from passes.base import Pass
-from passes.tiles import accumulation_loop, number_of
+from passes.tiles import number_of, number_of_iterations
 
 __all__ = ["Rasterize"]
 
@@ -76,8 +76,7 @@ class Rasterize(Pass):
             return graph  # row by row, as every schedule does by itself
         numbers = graph.plane
         across, walked = numbers if self.along == "m" else reversed(numbers)
-        loop = accumulation_loop(graph).dim
-        tiles, columns = number_of(numbers), number_of((walked, graph.coordinates[loop]))
+        tiles, columns = number_of(numbers), number_of_iterations(graph, (walked,))
         with graph.edit(str(self)) as e:
             e.assume(columns * self.width)
             c = e.coordinates

@@ -15,7 +15,7 @@ from coordgraph.kernel import KernelEditor
 from passes.base import Pass
 from passes.fixup import SLOT, TURN, Pieces, add_workspace, unknown_option
 from passes.scatter import Scatter
-from passes.tiles import MOST_WORKGROUPS, TileWork, flatten_into, number_of
+from passes.tiles import MOST_WORKGROUPS, TileWork, depth_is_data, flatten_into, number_of
 
 __all__ = ["SplitK"]
 
@@ -61,6 +61,11 @@ class SplitK(Pass):
             return f"splits={self.splits} is outside 2..{MOST_WORKGROUPS}{whole}"
         if not graph.parameters.known_to_host(number_of(graph.dangling)):
             return "how many tiles there are is data, the grid is not; stream-k shares them"
+        if depth_is_data(graph):
+            return (
+                "pieces of a tile are parts of one depth, and here how deep a tile is is data; "
+                "stream-k shares the iterations of all groups"
+            )
         return unknown_option(self.owner, self.reduction)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:

@@ -14,8 +14,9 @@ from passes.streaming import Stream, add_loops
 from passes.tiles import (
     MOST_WORKGROUPS,
     TileWork,
-    flatten_into,
-    number_of,
+    depth_is_data,
+    flatten_iterations,
+    number_of_iterations,
     workgroup_count,
 )
 
@@ -80,25 +81,27 @@ class StreamK(Pass):
     establishes = ("scheduled",)
 
     def why_not(self, graph: KernelGraph) -> str | None:
+        if self.least_segment > 1 and depth_is_data(graph):
+            return (
+                f"least_segment={self.least_segment} moves borders to the ends of tiles of one "
+                "depth, and here how deep a tile is is data; least holds there, too"
+            )
         return check_stream_options(self)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         work, numbers = TileWork.of(graph), graph.dangling
-        k_tile = graph.coordinates[work.loop.dim]
-        assert k_tile.size is not None
         with graph.edit(str(self)) as e:
             e.level = "scheduled"
-            total = number_of(numbers) * k_tile.size
+            total = number_of_iterations(graph, numbers)
             e.assume(total)
             count = workgroup_count(e, self.workgroups)
             space = e.coordinates.add(Linear("global", total, note="global M/N/K tiles"))
-            flatten_into(e, (*numbers, k_tile), space.id)
+            flatten_iterations(e, graph, numbers, space.id)
             add_loops(e)
             stream = Stream(
                 space,
                 numbers,
-                k_tile.id,
-                k_tile.size,
+                work,
                 count,
                 self.owner,
                 {},
@@ -107,5 +110,5 @@ class StreamK(Pass):
                 reduction=self.reduction,
             )
             stream.tie(e, graph.gemm.accumulator)
-            e.kernel(*stream.control(e, work), workgroup="workgroup")
+            e.kernel(*stream.control(e), workgroup="workgroup")
         return e.graph

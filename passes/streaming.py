@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from sympy import Expr, Integer, Lt
 
 from coordgraph.control.operations import Assign, Body, For, If, SetCoordinate
 from coordgraph.coordinates.dimensions import Dimension, ForLoop, Linear, Workgroup
 from coordgraph.coordinates.edges import Edge, Join, PassThrough, Share, Split, Tile
-from coordgraph.integers import ceil_div, floor_div, maximum, minimum
+from coordgraph.integers import ceil_div, floor_div, maximum, minimum, symbols_of
 from coordgraph.kernel import KernelEditor
 from coordgraph.parameters import LARGEST_INDEX
 from passes.fixup import SLOT, TURN, Pieces, add_workspace
@@ -23,7 +24,7 @@ from passes.tiles import TileWork
 
 __all__ = ["Stream", "add_loops"]
 
-TILE, ACCUMULATE = "for_tile", "for_k"
+TILE, ACCUMULATE, BEHIND = "for_tile", "for_k", "for_behind"
 BEGIN = "sk.begin"
 
 
@@ -39,7 +40,8 @@ class Stream:
 
     Args:
         space: the dimension to stream, K fastest.
-        numbers: the tile numbers above it, and `depth`, the iterations of one output tile.
+        numbers: the tile numbers above it.
+        work: of an output tile; how many iterations it has may be another number in each.
         workgroups: how many share it.
         owner: which segment of a shared tile runs the epilogue: `first` waits for workgroups of
             higher number, `last` for lower ones, and walks its last tile first so that what
@@ -59,8 +61,7 @@ class Stream:
 
     space: Linear
     numbers: tuple[Dimension, ...]
-    loop: str
-    depth: Expr
+    work: TileWork
     workgroups: Expr
     owner: str
     fixed: Mapping[str, Expr]
@@ -123,10 +124,16 @@ class Stream:
             e.parameter("behind", behind, minimum=0, note="so far into it, a share's border moves"),
         )
 
-    def control(self, e: KernelEditor, work: TileWork) -> Body:
+    @property
+    def depth(self) -> Expr:
+        """Iterations of an output tile, of the one at hand where they differ."""
+        return self.work.depth
+
+    def control(self, e: KernelEditor) -> Body:
         """The walk of a share: segments, their accumulation, fix-up."""
         graph, iterations = e.snapshot(), self.space.size
         assert iterations is not None
+        work, loop = self.work, self.work.loop.dim
         workgroup, tile = graph.symbol("workgroup"), graph.symbol(TILE)
         at = {**self.fixed, "workgroup": workgroup, TILE: tile, ACCUMULATE: Integer(0)}
         ranges = graph.ranges(e.parameters.ranges())
@@ -135,12 +142,19 @@ class Stream:
         begin = first_of_share
         if BEGIN in graph:  # worked out once
             begin = at[BEGIN] = graph.symbol(BEGIN)
-        *numbers, k_first = graph.reverse(at, [*(d.id for d in self.numbers), self.loop], ranges)
+        # What is located around a tile's work is known by its name there.
+        located = dict(zip(self._located, graph.reverse(at, self._located, ranges), strict=True))
+        names = {dim: graph.symbol(dim) for dim in located}
+        inside = ranges
+        for dim, value in located.items():
+            inside = inside.with_found(names[dim], value)
+        wanted = [*(d.id for d in self.numbers), loop]
+        *numbers, k_first = graph.reverse(at | names, wanted, inside)
         here = {d.id: value for d, value in zip(self.numbers, numbers, strict=True)}
 
         def holder(k: Expr) -> Expr:
             """The workgroup whose share holds iteration `k` of this output tile."""
-            return graph.forward({**here, self.loop: k}, ["sk.workgroup"], ranges)[0]
+            return graph.forward({**here, loop: k}, ["sk.workgroup"], inside)[0]
 
         length = graph.derivative(self.space.id, "sk.workgroup", start, ranges)
         length += first_of_share - begin
@@ -148,37 +162,53 @@ class Stream:
         first = Assign("k_first", k_first)
         count = Assign("k_count", minimum(self.depth - first.symbol, mine.symbol - tile))
         low, high = holder(Integer(0)), holder(self.depth - 1)
+        (k_here,) = graph.reverse(at, [loop], ranges)
+        depth = cast(Expr, self.depth.xreplace({names[dim]: at for dim, at in located.items()}))
+        step = minimum(depth - k_here, mine.symbol - tile)
         if self.reduction == "scatter":
             # All that others wait for is sent before this workgroup waits for the first of them.
             scatter, cut = Scatter(low, high, ends=True), Lt(count.symbol, self.depth)
             end = (If(cut, scatter.send(), work.after),)
-            finish = (If(cut, work.at(ACCUMULATE, scatter.finish(e, work.after))),)
-            step = minimum(self.depth - k_first, mine.symbol - tile)
+            finish = (first, count, If(cut, scatter.finish(e, work.after)))
             walk: Body = tuple(
-                For(TILE, Integer(0), mine.symbol, step, (first, count, *body))
-                for body in (work.part(ACCUMULATE, count.symbol, end), finish)
+                For(TILE, Integer(0), mine.symbol, step, body)
+                for body in (
+                    work.part(ACCUMULATE, count.symbol, end, first=(first, count)),
+                    work.at(ACCUMULATE, finish),
+                )
             )
         else:
             pieces = Pieces(low, high, first.symbol, count.symbol, self.depth, slot=low)
             finish = pieces.finish(e, self.owner, self.reduction, work.after)
-            segment = (first, count, *work.part(ACCUMULATE, count.symbol, finish))
+            segment = work.part(ACCUMULATE, count.symbol, finish, first=(first, count))
             if self.owner == "first":
-                step = minimum(self.depth - k_first, mine.symbol - tile)
                 walk = (For(TILE, Integer(0), mine.symbol, step, segment),)
             else:
-                walk = self._backwards(e, begin, mine, segment)
+                walk = self._backwards(e, at, mine, segment)
         # A workgroup without iterations leaves at once; nobody waits for it.
         busy = If(Lt(begin, iterations), (mine, *walk))
         return (SetCoordinate(BEGIN, first_of_share, (busy,)) if BEGIN in graph else busy,)
 
-    def _backwards(self, e: KernelEditor, begin: Expr, mine: Assign, segment: Body) -> Body:
+    @property
+    def _located(self) -> tuple[str, ...]:
+        """The coordinates of an output tile that its depth reads."""
+        read = {symbol.name for symbol in symbols_of(self.depth)}
+        return tuple(dim for dim in self.work.located if dim in read)
+
+    def _backwards(
+        self, e: KernelEditor, at: Mapping[str, Expr], mine: Assign, segment: Body
+    ) -> Body:
         """Segments from the last to the first."""
-        e.coordinates.add(ForLoop("visit", name="Visit", note="segments, from the last"))
-        visit = e.coordinates["visit"].symbol
-        tiles_end = Assign("tiles_end", ceil_div(begin + mine.symbol, self.depth))
-        start = maximum(begin, (tiles_end.symbol - 1 - visit) * self.depth) - begin
-        visits = tiles_end.symbol - floor_div(begin, self.depth)
-        # Where there is a segment the share is not empty, so the minimum changes nothing; from it
-        # proofs see that no segment begins behind its share.
-        body = SetCoordinate(TILE, minimum(start, mine.symbol - 1), segment)
-        return (tiles_end, For("visit", Integer(0), visits, body=(body,)))
+        e.coordinates.add(ForLoop(BEHIND, name="Tile", note="iterations behind this segment"))
+        graph, behind = e.snapshot(), e.coordinates[BEHIND].symbol
+        ranges = graph.ranges(e.parameters.ranges())
+        left = mine.symbol - behind
+        # Of a segment that there is the last iteration is at least 0, and the first is in front of
+        # the share's end: a maximum and a minimum change nothing, and proofs see it from them.
+        last = maximum(left - 1, Integer(0))
+        (k_last,) = graph.reverse({**at, TILE: last}, [self.work.loop.dim], ranges)
+        # The segment ends where the one behind it begins, and begins where the tile does.
+        count = minimum(k_last + 1, left)
+        tile = minimum(left - count, mine.symbol - 1)
+        body = (SetCoordinate(TILE, tile, segment),)
+        return (For(BEHIND, Integer(0), mine.symbol, count, body),)

@@ -9,11 +9,20 @@ from sympy import Expr, Integer
 from coordgraph import KernelGraph, PassError
 from coordgraph.control.operations import Body, For, Locate, SetCoordinate, accumulates
 from coordgraph.coordinates.dimensions import Dimension, Workgroup
-from coordgraph.coordinates.edges import Flatten, PassThrough
+from coordgraph.coordinates.edges import Concatenate, Flatten, PassThrough, Ragged
 from coordgraph.kernel import KernelEditor
 from coordgraph.parameters import Parameter
 
-__all__ = ["TileWork", "accumulation_loop", "flatten_into", "number_of", "workgroup_count"]
+__all__ = [
+    "TileWork",
+    "accumulation_loop",
+    "depth_is_data",
+    "flatten_into",
+    "flatten_iterations",
+    "number_of",
+    "number_of_iterations",
+    "workgroup_count",
+]
 
 MOST_WORKGROUPS = 65535
 
@@ -63,16 +72,27 @@ class TileWork:
         """One output tile from beginning to end."""
         return self._located((*self.before, self.loop, *self.after))
 
-    def part(self, dim: str, stop: Expr, after: Body) -> Body:
+    @property
+    def depth(self) -> Expr:
+        """Iterations of an output tile; may read coordinates that are located around it."""
+        return self.loop.stop
+
+    @property
+    def located(self) -> tuple[str, ...]:
+        """The coordinates of a tile that are located around its work."""
+        return self.around.dims if self.around else ()
+
+    def part(self, dim: str, stop: Expr, after: Body, *, first: Body = ()) -> Body:
         """Some iterations of one output tile, then `after`.
 
         Args:
             dim: the dimension that counts them, from 0.
             stop: how many there are.
             after: what ends the part, such as sending the sums to who ends the tile.
+            first: what is worked out before; it may read what is located.
         """
         finish = SetCoordinate(dim, Integer(0), after)
-        body = (*self.before, self.accumulate(dim, stop), finish)
+        body = (*first, *self.before, self.accumulate(dim, stop), finish)
         if self.around is None:
             return body
         return (SetCoordinate(dim, Integer(0), self._located(body)),)
@@ -101,6 +121,57 @@ def number_of(dimensions: tuple[Dimension, ...]) -> Expr:
             raise PassError(f"the tile number '{dimension.id}' has no size")
         total = total * dimension.size
     return total
+
+
+def number_of_iterations(graph: KernelGraph, numbers: tuple[Dimension, ...]) -> Expr:
+    """How many k tiles are added up for all output tiles that tile numbers count.
+
+    Raises:
+        PassError: a tile number has no size.
+    """
+    k = graph.coordinates[accumulation_loop(graph).dim]
+    if k.size is not None:
+        return number_of(numbers) * k.size
+    parted = _parted(graph, k)
+    among = tuple(d for d in numbers if d.id not in parted.downstream)
+    return number_of((*among, graph.coordinates[parted.upstream[0]]))
+
+
+def depth_is_data(graph: KernelGraph) -> bool:
+    """Whether output tiles have different numbers of k tiles, which a table holds."""
+    return graph.coordinates[accumulation_loop(graph).dim].size is None
+
+
+def _parted(graph: KernelGraph, k: Dimension) -> Ragged:
+    """Which segments the k tiles of all groups have, where they differ."""
+    for edge in graph.coordinates.edges_above(k):
+        if isinstance(edge, Ragged) and edge.downstream[-1] == k.id:
+            return edge
+    raise PassError(f"how many tiles '{k.id}' counts is nowhere said")
+
+
+def flatten_iterations(
+    e: KernelEditor, graph: KernelGraph, numbers: tuple[Dimension, ...], below: str
+) -> None:
+    """Tie tile numbers and the k tiles of each output tile to one dimension, k fastest.
+
+    Where groups have each their own number of k tiles they follow one another, output tile by
+    output tile: `group, m, n, k --Concatenate--> below`.
+
+    Args:
+        e: the editor of `graph`.
+        graph: what no schedule has tied yet.
+        numbers: the tile numbers, which dangle no more after that.
+        below: the id of a dimension that was added, with `number_of_iterations` for its size.
+    """
+    k = graph.coordinates[accumulation_loop(graph).dim]
+    if k.size is not None:
+        flatten_into(e, (*numbers, k), below)
+        return
+    parted = _parted(graph, k)
+    group = parted.downstream[0]
+    among = (d.id for d in numbers if d.id != group)
+    e.coordinates.connect(Concatenate((group, *among, k.id), below, parted.table))
 
 
 def flatten_into(e: KernelEditor, above: tuple[Dimension, ...], below: str) -> None:

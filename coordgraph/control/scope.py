@@ -149,7 +149,9 @@ class Scoped:
         for dim in op.dims:
             value, symbol = self.reverse(dim).values[0], self.coordinates.symbol(dim)
             # What is known of the value is known of the whole expression, before names stand in it.
-            ranges = scope.ranges.with_value(symbol, self.expand(value), self.fixed)
+            expanded = self.expand(value)
+            ranges = scope.ranges.with_value(symbol, expanded, self.fixed)
+            ranges = ranges.with_found(symbol, expanded)
             scope = replace(scope, ranges=ranges).binding(dim, symbol)
             values.append(cast(Expr, value.xreplace(named)))
             named[value] = symbol

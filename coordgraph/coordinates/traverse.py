@@ -6,10 +6,10 @@ what the wanted coordinates need is computed, each step simplified under what is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from sympy import And, Expr
 from sympy.logic.boolalg import Boolean, Not, Or, false, true
@@ -69,7 +69,8 @@ def solve(
         try:
             if direction is Direction.REVERSE:
                 below = [values.get(name) for name in edge.downstream]
-                result = [simplify(e, ranges) for e in edge.reverse(below, sizes, ranges)]
+                found = _with_known(edge.upstream, edge.reverse(below, sizes, ranges), start)
+                result = [simplify(e, ranges) for e in found]
                 steps.append(_Step(edge, tuple(below), edge.guard(result, below, sizes)))
             else:
                 above = [values[name] for name in edge.upstream]
@@ -80,6 +81,21 @@ def solve(
             values.setdefault(name, value)
     guard = _guard(steps, targets, ranges)
     return Solution(tuple(values[name] for name in targets), guard, tuple(path))
+
+
+def _with_known(
+    names: Sequence[str], found: Sequence[Expr], start: Mapping[str, Expr]
+) -> Sequence[Expr]:
+    """What an edge gives, with indices that are known already written as they are known.
+
+    The others are then worked out of those, and not of how the edge would find them once more.
+    """
+    known = {
+        value: start[name]
+        for name, value in zip(names, found, strict=True)
+        if name in start and not value.is_Atom
+    }
+    return [cast(Expr, value.xreplace(known)) for value in found] if known else found
 
 
 @dataclass(frozen=True)

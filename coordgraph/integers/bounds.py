@@ -6,7 +6,7 @@ is negative, and negative terms are paid for with the atoms' upper bounds or wit
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import TypeAlias, cast
 
@@ -34,10 +34,16 @@ Fact: TypeAlias = tuple[Polynomial, int]
 
 @dataclass(frozen=True, slots=True)
 class TableBounds:
-    """What is known of a table's rising entries: none exceeds `maximum`; the first may be 0."""
+    """What is known of a table's rising entries.
+
+    None exceeds `maximum`, the first is 0 where `from_zero` says so, and from one to the next they
+    rise by `step` at least. `found` are symbols that hold what a search for x found, and x.
+    """
 
     maximum: Expr
     from_zero: bool = False
+    step: int = 0
+    found: Mapping[Symbol, Expr] = field(default_factory=dict[Symbol, Expr])
 
 
 def largest(a: Bound, b: Bound) -> Bound:

@@ -34,7 +34,7 @@ from coordgraph.integers.polynomials import (
     symbols_of,
     to_polynomial,
 )
-from coordgraph.integers.tables import Load, Search
+from coordgraph.integers.tables import Load, Search, load
 
 FUEL = 64
 MAX_MAXIMA = 6
@@ -143,7 +143,8 @@ class Prover(NumericBounds):
             else:
                 used, floor = set(map(atom_of, target.symbols)), 1
                 if isinstance(target.expr, Load):  # goes before what its maximum is made of
-                    used |= {a for p in self._most_loaded(target.expr) for m in p for a in m}
+                    ends = *self._most_loaded(target.expr), *self._least_loaded(target.expr)
+                    used |= {a for p in ends for m in p for a in m}
             # In a fixed order: where bounds mention one another, it decides.
             levels = (self.level(a) for a in sorted(used, key=by_key) if a is not target)
             self._levels[target] = max(floor, 1 + max(levels, default=-1))
@@ -177,7 +178,7 @@ class Prover(NumericBounds):
             parts = tuple(to_polynomial(cast(Expr, arg)) for arg in expr.args)
             return ((), parts) if isinstance(expr, Minimum) else (parts, ())
         if isinstance(expr, Load):
-            return (constant(0),), self._most_loaded(expr)
+            return (constant(0), *self._least_loaded(expr)), self._most_loaded(expr)
         if isinstance(expr, Search):
             # Of a search among n entries: at most n - 1.
             last = add(to_polynomial(cast(Expr, expr.args[1])), constant(1), -1)
@@ -194,10 +195,22 @@ class Prover(NumericBounds):
         if known is None:
             return ()
         most = to_polynomial(known.maximum)
-        if known.from_zero and isinstance(index, Search) and index.args[0] == table:
-            x = to_polynomial(cast(Expr, index.args[2]))
+        found = known.found.get(index) if isinstance(index, Symbol) else None
+        if isinstance(index, Search) and index.args[0] == table:
+            found = cast(Expr, index.args[2])
+        if known.from_zero and found is not None:
+            x = to_polynomial(found)
             return (x, most) if self.at_least_zero(x) else (most,)
         return (most,)
+
+    def _least_loaded(self, target: Load) -> tuple[Polynomial, ...]:
+        """Return what an entry is at least: the one before, and the least step."""
+        table, index = cast(tuple[Symbol, Expr], target.args)
+        known, place = self.tables.get(table), index.as_coeff_Add()[0]
+        if known is None or place < 1:
+            return ()
+        before = to_polynomial(load(table, index - 1))
+        return (add(before, constant(known.step)),)
 
     def _division_ends(self, target: Expr) -> SymbolBounds:
         x, d = (to_polynomial(cast(Expr, arg)) for arg in target.args)

@@ -26,6 +26,7 @@ from coordgraph.integers.polynomials import (
     to_polynomial,
 )
 from coordgraph.integers.proofs import Prover
+from coordgraph.integers.tables import Search
 
 MAX_ALTERNATIVES = 16
 
@@ -150,10 +151,28 @@ class Ranges:
         return replace(self, guards=(*self.guards, condition))
 
     def with_table(
-        self, table: Symbol, maximum: IntegerLike, *, from_zero: bool = False
+        self, table: Symbol, maximum: IntegerLike, *, from_zero: bool = False, step: int = 0
     ) -> "Ranges":
-        """Let no entry of a rising table exceed `maximum`; the first is 0 where it says so."""
-        known = TableBounds(_expr(maximum), from_zero)
+        """Let no entry of a table exceed `maximum`, and each rise by `step` at least.
+
+        The first is 0 where `from_zero` says so.
+        """
+        return self._tabled(table, TableBounds(_expr(maximum), from_zero, step))
+
+    def with_found(self, symbol: Symbol, value: IntegerLike) -> "Ranges":
+        """Let ``symbol`` be what a search found, whose symbols do not change before it does.
+
+        Of any other value nothing is kept.
+        """
+        value = _expr(value)
+        if not isinstance(value, Search):
+            return self
+        table, _, x = cast(tuple[Symbol, Expr, Expr], value.args)
+        if (known := self.tables.get(table)) is None:
+            return self
+        return self._tabled(table, replace(known, found={**known.found, symbol: x}))
+
+    def _tabled(self, table: Symbol, known: TableBounds) -> "Ranges":
         return replace(self, tables=MappingProxyType({**self.tables, table: known}))
 
     def with_value(
@@ -264,6 +283,9 @@ class Ranges:
             (e for s, e in self.definitions.items() if s != symbol),
             (e for e, _ in self.facts),
             (known.maximum for known in self.tables.values()),
+            chain.from_iterable(
+                (s, x) for known in self.tables.values() for s, x in known.found.items()
+            ),
             self.guards,
         )
         return any(symbol in symbols_of(e) for e in stated)
@@ -288,6 +310,15 @@ class Ranges:
             definitions=MappingProxyType(definitions),
             facts=tuple(fact for fact in self.facts if keep(fact[0])),
             guards=tuple(guard for guard in self.guards if keep(guard)),
+            tables=MappingProxyType(
+                {
+                    t: replace(
+                        known,
+                        found={s: x for s, x in known.found.items() if s != symbol and keep(x)},
+                    )
+                    for t, known in self.tables.items()
+                }
+            ),
         )
 
 

@@ -130,8 +130,9 @@ def _typed(tensor: Tensor, value: object) -> Array:
 def _read_sizes(tensor: Tensor, array: Array, given: dict[str, int]) -> None:
     """Take sizes that are parameters from the array; they must agree with what is known."""
     for axis, (extent, found) in enumerate(zip(tensor.shape, array.shape, strict=True)):
-        if isinstance(extent, Symbol):
-            expected = given.setdefault(extent.name, found)
+        more, symbol = extent.as_coeff_Add()
+        if isinstance(symbol, Symbol):  # as in `groups + 1` of a table
+            expected = given.setdefault(symbol.name, found - int(more)) + int(more)
         elif isinstance(extent, Integer):
             expected = int(extent)
         else:

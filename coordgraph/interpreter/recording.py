@@ -69,24 +69,24 @@ def trace(
 def record(code: Program, values: Mapping[str, Any]) -> Trace:
     """The trace of a program, given every parameter's value and every table's entries."""
     env = code.environment(values)
-    (count,), tiles = code.grid(env), code.tiles(env)
+    (count,), tiles, depths = code.grid(env), code.tiles(env), code.depths(values)
     workgroups: list[tuple[TraceEvent, ...]] = []
     for workgroup in range(count):
-        recorder = _Recorder(workgroup, tiles[-1])
+        recorder = _Recorder(workgroup, depths or tiles[-1:])
         for _ in walk(code.steps, code.environment(values, workgroup), recorder):
             pass
         recorder.flush()
         workgroups.append(tuple(recorder.events))
     flags = [t for t in code.graph.tensors if t.role is Role.FLAGS]
     slots = sum(int(evaluate(t.elements, dict(values))) for t in flags)
-    return Trace(tuple(workgroups), tiles, slots)
+    return Trace(tuple(workgroups), tiles, slots, depths)
 
 
 class _Recorder:
     """The worker that writes down."""
 
-    def __init__(self, workgroup: int, depth: int) -> None:
-        self.workgroup, self.depth = workgroup, depth
+    def __init__(self, workgroup: int, depths: tuple[int, ...]) -> None:
+        self.workgroup, self.depths = workgroup, depths
         self.events: list[TraceEvent] = []
         # What accumulators hold since they were zero or sent, padding apart: a tile, ranges of k.
         self.sums: dict[tuple[str, bool], tuple[OutputTile, Span, list[tuple[int, int]]]] = {}
@@ -142,7 +142,8 @@ class _Recorder:
             if accumulator in (None, name):
                 tile, span, ranges = self.sums.pop((name, padding))
                 for first, end in _merged(ranges):
-                    at = (self.workgroup, tile, first, end - first, self.depth)
+                    depth = self.depths[tile[0] if len(self.depths) > 1 else 0]
+                    at = (self.workgroup, tile, first, end - first, depth)
                     self.events.append(Segment(*at, padding, span))
 
     def _add(self, work: Work, at: tuple[int, ...], count: int) -> None:

@@ -112,12 +112,24 @@ class Trace:
     """The events of every workgroup, in the order in which it does them.
 
     `tiles` counts the tiles in m, n and k, of a batch the products before that; `slots` is the
-    size of the workspace.
+    size of the workspace. Where products have each their own number of k tiles, `depths` are those,
+    and `tiles` counts those of all.
     """
 
     workgroups: tuple[tuple[TraceEvent, ...], ...]
     tiles: tuple[int, ...]
     slots: int
+    depths: tuple[int, ...] = ()
+
+    def depth(self, tile: OutputTile) -> int:
+        """K tiles of an output tile."""
+        return self.depths[tile[0]] if self.depths else self.tiles[-1]
+
+    @property
+    def useful(self) -> int:
+        """K tiles of all output tiles."""
+        one = prod(self.tiles[-3:-1])
+        return one * sum(self.depths) if self.depths else prod(self.tiles)
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
@@ -175,7 +187,7 @@ class Trace:
     def utilisation(self) -> float:
         """Useful iterations over what all workgroups could do in the time of the busiest."""
         busiest = max(self.iterations, default=0)
-        return prod(self.tiles) / (busiest * len(self.workgroups)) if busiest else 0.0
+        return self.useful / (busiest * len(self.workgroups)) if busiest else 0.0
 
     @property
     def slots_used(self) -> frozenset[int]:
@@ -239,8 +251,8 @@ class Trace:
                     low, high = sorted((first, reached))
                     yield f"k tiles {low}..{high - 1} of output tile {tile} {what}"
                 reached = max(reached, end)
-            if reached != self.tiles[-1]:
-                yield f"k tiles from {reached} of output tile {tile} are not {self.tiles[-1]}"
+            if reached != self.depth(tile):
+                yield f"k tiles from {reached} of output tile {tile} are not {self.depth(tile)}"
         for tile in shares:
             yield f"output tile {tile} does not exist"
 

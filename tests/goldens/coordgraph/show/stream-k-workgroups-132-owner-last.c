@@ -9,11 +9,10 @@ for (uint workgroup = 0; workgroup < 132; workgroup++)
     if (share*workgroup < tiles_k*tiles_m*tiles_n)
     {
         uint iterations = min(share, tiles_k*tiles_m*tiles_n - share*workgroup);
-        uint tiles_end = (share*workgroup + iterations + tiles_k - 1) / tiles_k;
-        for (uint visit = 0; visit < tiles_end - share*workgroup / tiles_k; visit++)
+        for (uint for_behind = 0; for_behind < iterations; for_behind += min((share*workgroup + max(0, iterations - for_behind - 1)) % tiles_k + 1, iterations - for_behind))
         {
             {
-                uint for_tile = min(iterations - 1, max(share*workgroup, tiles_k*(tiles_end - visit - 1)) - share*workgroup);
+                uint for_tile = min(iterations - 1, iterations - for_behind - min((share*workgroup + max(0, iterations - for_behind - 1)) % tiles_k + 1, iterations - for_behind));
                 uint k_first = (share*workgroup + for_tile) % tiles_k;
                 uint k_count = min(iterations - for_tile, tiles_k - k_first);
                 acc = 0;
