@@ -43,12 +43,13 @@ class Kernel(ABC):
 
     Args of a call:
         a, b: A (m x k) and B (k x n), or their transposes where the graph says so. Of a batch all
-            have one axis more, the first; of groups B has it.
+            have one axis more, the first; of groups along m B has it, of groups along k C and D.
         c: C (m x n), or None; needed where beta is not zero, not read where it is.
         out: where D goes (m x n), or None for a new tensor of the kind of `a`.
         alpha, beta: scalars of the epilogue.
         workgroups: where the graph leaves it open.
-        offsets: of a grouped kernel, the first row of each group and the end of the last (i32).
+        offsets: of a grouped kernel, where each group begins along m or k, and where the last ends
+            (i32).
 
     Raises:
         LaunchError: shapes, types, memory or parameters do not fit; nothing was launched.

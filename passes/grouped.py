@@ -9,7 +9,7 @@ from coordgraph.coordinates.dimensions import MacroTileNumber
 from coordgraph.coordinates.edges import Deal
 from coordgraph.integers import floor_div
 from passes.base import Pass
-from passes.tiles import accumulation_loop, flatten_into, number_of
+from passes.tiles import depth_is_data, flatten_into, number_of, number_of_iterations
 
 __all__ = ["Grouped"]
 
@@ -47,9 +47,10 @@ class Grouped(Pass):
     def apply(self, graph: KernelGraph) -> KernelGraph:
         if self.groups == 1:
             return graph
-        numbers = graph.dangling
+        # Products with depths of their own stay apart: those of each are dealt.
+        numbers = graph.plane if depth_is_data(graph) else graph.dangling
         tiles = number_of(numbers)
-        depth = number_of((graph.coordinates[accumulation_loop(graph).dim],))
+        depth = number_of_iterations(graph, ())
         with graph.edit(str(self)) as e:
             c = e.coordinates
             # Divisors of iterations: those of a group with one tile more.

@@ -6,22 +6,24 @@ What they share is everything but one number: how many waves of whole tiles ther
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple, cast
 
 from sympy import Expr, Integer
 
 from coordgraph import KernelGraph
-from coordgraph.control.operations import Body, For, Scope, SetCoordinate
+from coordgraph.control.operations import For, Operation, Scope, SetCoordinate
 from coordgraph.coordinates.dimensions import ForLoop, Linear, Selector, Workgroup
 from coordgraph.coordinates.edges import PassThrough, Split, Sunder, Tile
+from coordgraph.integers import maximum, minimum
 from coordgraph.kernel import KernelEditor
 from passes.base import Pass
-from passes.stream_k import check_stream_options
+from passes.stream_k import check_stream_options, short_segments
 from passes.streaming import ACCUMULATE, TILE, Stream, add_loops
 from passes.tiles import (
     TileWork,
     depth_is_data,
+    flatten_into,
     flatten_iterations,
     number_of,
     number_of_iterations,
@@ -32,8 +34,7 @@ __all__ = ["ORDERS", "PartlyStreamed"]
 
 ORDERS = ("sk", "dp")
 WAVES = ("strided", "contiguous")
-Walk = Callable[[Body], For]
-"""Puts the loop over a workgroup's data-parallel tiles around one tile's work."""
+WHOLE = "dp.k"
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,12 @@ class PartlyStreamed(Pass):
         m, n, k_tile --Flatten--> global --Sunder--> sk.tiles, dp.tiles, selector
         sk.tiles --Tile--> workgroup, sk.local --Split{1, 1}--> ForTile, ForK
         dp.tiles --Tile--> dp.wave, workgroup, dp.local --PassThrough--> ForK
+
+    Where tiles of groups are not equally deep, tiles are parted, not iterations::
+
+        group, m, n --Flatten--> tile --Sunder--> sk.tile, dp.tile, selector
+        group, m, n, k_tile --Concatenate--> global --Tile--> workgroup, sk.local
+        dp.tile --Tile--> dp.wave, workgroup; k_tile --PassThrough--> dp.k
 
     Args:
         workgroups: the grid; None makes it a launch argument.
@@ -79,22 +86,21 @@ class PartlyStreamed(Pass):
             return f"first={self.first} is unknown; there are {', '.join(ORDERS)}"
         if self.waves not in WAVES:
             return f"waves={self.waves} is unknown; there are {', '.join(WAVES)}"
-        if depth_is_data(graph):
+        if depth_is_data(graph) and (self.first, self.waves) != (ORDERS[0], WAVES[0]):
             return (
-                "waves of whole tiles are tiles of one depth, and here how deep a tile is is data; "
-                "stream-k shares the iterations of all groups"
+                f"first={self.first} and waves={self.waves} need tiles of one depth, and here how "
+                f"deep a tile is is data; first={ORDERS[0]} and waves={WAVES[0]} do not"
             )
+        if why := short_segments(self.least_segment, graph):
+            return why
         return check_stream_options(self)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         work, numbers = TileWork.of(graph), graph.dangling
-        k_tile = graph.coordinates[work.loop.dim]
-        depth = k_tile.size
-        assert depth is not None
         tiles = number_of(numbers)
         with graph.edit(str(self)) as e:
             e.level = "scheduled"
-            e.assume(tiles * depth)
+            e.assume(number_of_iterations(graph, numbers))
             count = workgroup_count(e, self.workgroups)
             waves = e.parameter(
                 "dp_waves",
@@ -108,63 +114,138 @@ class PartlyStreamed(Pass):
             # The tiles and iterations that there are, stated of their parts: from that proofs see
             # that the number of a tile fits 32 bits.
             e.assume(waves * count + streamed)
-            e.assume((waves * count + streamed) * depth)
+            part = _part_tiles if depth_is_data(graph) else _part_iterations
+            sk, dp = part(e, graph, work, streamed, waves * count)
             c = e.coordinates
-            space = c.add(
-                Linear("global", number_of_iterations(graph, numbers), note="global M/N/K tiles")
-            )
-            flatten_iterations(e, graph, numbers, space.id)
-            sk = c.add(Linear("sk.tiles", streamed * depth, note="Stream-K portion"))
-            dp = c.add(Linear("dp.tiles", waves * count * depth, note="data-parallel portion"))
             selector = c.add(Selector("selector", Integer(2), note="SK/DP"))
             parts = (sk, dp) if self.first == "sk" else (dp, sk)
-            c.connect(Sunder(space.id, (*(p.id for p in parts), selector.id)))
+            c.connect(Sunder(dp.within, (*(p.range.id for p in parts), selector.id)))
             add_loops(e)
-            place = {p.id: Integer(i) for i, p in enumerate(parts)}
-            chosen = {selector.id: place[sk.id]}
+            place = {p.range.id: Integer(i) for i, p in enumerate(parts)}
             stream = Stream(
-                sk,
+                sk.space,
                 numbers,
                 work,
                 count,
                 self.owner,
-                chosen,
+                {selector.id: place[sk.range.id]},
                 least=self.least,
                 least_segment=self.least_segment,
                 reduction=self.reduction,
             )
             stream.tie(e, graph.gemm.accumulator)
-            tie = _tie_strided if self.waves == "strided" else _tie_contiguous
-            walk = tie(e, dp.id, waves, count, depth)
+            if depth_is_data(graph):
+                whole = _walk_tiles(e, dp.range.id, waves, count, work)
+            else:
+                walk = _walk_strided if self.waves == "strided" else _walk_contiguous
+                whole = walk(e, dp.range.id, waves, count, work)
             control = {
-                sk.id: Scope("stream-k", stream.control(e)),
-                dp.id: Scope("data-parallel", (walk(work.part(ACCUMULATE, depth, work.after)),)),
+                sk.range.id: Scope("stream-k", stream.control(e)),
+                dp.range.id: Scope("data-parallel", (whole,)),
             }
             e.kernel(
-                *(SetCoordinate(selector.id, place[p.id], (control[p.id],)) for p in parts),
+                *(
+                    SetCoordinate(selector.id, place[p.range.id], (control[p.range.id],))
+                    for p in parts
+                ),
                 workgroup="workgroup",
             )
         return e.graph
 
 
-def _tie_strided(e: KernelEditor, space: str, waves: Expr, count: Expr, depth: Expr) -> Walk:
-    """A wave of neighbouring tiles after another, one tile of each for every workgroup."""
+class _Part(NamedTuple):
+    """A part of what there is to do: a `range` of the dimension `within`.
+
+    Iterations are counted along `space`, where those of whole tiles need not be.
+    """
+
+    within: str
+    range: Linear
+    space: Linear
+
+
+def _part_iterations(
+    e: KernelEditor, graph: KernelGraph, work: TileWork, streamed: Expr, whole: Expr
+) -> tuple[_Part, _Part]:
+    """Tiles of one depth: both parts are iterations, k fastest."""
+    c, depth, numbers = e.coordinates, work.depth, graph.dangling
+    e.assume((whole + streamed) * depth)
+    total = number_of_iterations(graph, numbers)
+    space = c.add(Linear("global", total, note="global M/N/K tiles"))
+    flatten_iterations(e, graph, numbers, space.id)
+    sk = c.add(Linear("sk.tiles", streamed * depth, note="Stream-K portion"))
+    dp = c.add(Linear("dp.tiles", whole * depth, note="data-parallel portion"))
+    return _Part(space.id, sk, sk), _Part(space.id, dp, dp)
+
+
+def _part_tiles(
+    e: KernelEditor, graph: KernelGraph, work: TileWork, streamed: Expr, whole: Expr
+) -> tuple[_Part, _Part]:
+    """Tiles that are not equally deep: both parts are tiles; iterations of the first are counted.
+
+    They follow one another from the first tile on, and end with the last tile of the part.
+    """
+    c, numbers = e.coordinates, graph.dangling
+    tile = c.add(Linear("tile", number_of(numbers), note="output tiles"))
+    flatten_into(e, numbers, tile.id)
+    sk = c.add(Linear("sk.tile", streamed, note="Stream-K portion"))
+    dp = c.add(Linear("dp.tile", whole, note="data-parallel portion"))
+    every = c.add(Linear("global", note="global M/N/K tiles"))
+    flatten_iterations(e, graph, numbers, every.id)
+    before, ranges = e.snapshot(), e.parameters.ranges()
+    # Behind the last iteration of the last tile; 0 where there is none.
+    last = {tile.id: maximum(streamed - 1, Integer(0))}
+    names = [d.id for d in numbers]
+    here = dict(zip(names, before.reverse(last, names, ranges), strict=True))
+    read = {before.symbol(dim): here[dim] for dim in work.located if dim in here}
+    deepest = cast(Expr, work.depth.xreplace(read)) - 1
+    (end,) = before.forward({**here, work.loop.dim: deepest}, [every.id], ranges)
+    count = e.parameter(
+        "sk_iterations",
+        (end + 1) * minimum(streamed, Integer(1)),
+        minimum=0,
+        note="iterations that are streamed",
+    )
+    return _Part(tile.id, sk, c.replace(replace(every, size=count))), _Part(tile.id, dp, dp)
+
+
+def _walk_tiles(e: KernelEditor, tiles: str, waves: Expr, count: Expr, work: TileWork) -> Operation:
+    """The same of tiles that are not equally deep."""
     c = e.coordinates
+    c.add(ForLoop("dp.wave", waves, name="Wave"))
+    c.add(Workgroup("dp.workgroup", count))
+    c.add(ForLoop(WHOLE, name="K", note="iterations in a data-parallel tile"))
+    c.connect(Tile(tiles, ("dp.wave", "dp.workgroup")))
+    c.connect(PassThrough("dp.workgroup", "workgroup"))
+    c.connect(PassThrough(work.loop.dim, WHOLE))
+    return For("dp.wave", Integer(0), waves, body=work.whole(WHOLE))
+
+
+def _walk_strided(
+    e: KernelEditor, space: str, waves: Expr, count: Expr, work: TileWork
+) -> Operation:
+    """A wave of neighbouring tiles after another, one tile of each for every workgroup."""
+    c, depth = e.coordinates, work.depth
     c.add(ForLoop("dp.wave", waves, name="Wave"))
     c.add(Workgroup("dp.workgroup", count))
     c.add(Linear("dp.local", depth, note="the iterations of a data-parallel tile"))
     c.connect(Tile(space, ("dp.wave", "dp.workgroup", "dp.local")))
     c.connect(PassThrough("dp.workgroup", "workgroup"))
     c.connect(PassThrough("dp.local", ACCUMULATE))
-    return lambda tile: For("dp.wave", Integer(0), waves, body=tile)
+    tile = work.part(ACCUMULATE, depth, work.after)
+    return For("dp.wave", Integer(0), waves, body=tile)
 
 
-def _tie_contiguous(e: KernelEditor, space: str, waves: Expr, count: Expr, depth: Expr) -> Walk:
+def _walk_contiguous(
+    e: KernelEditor, space: str, waves: Expr, count: Expr, work: TileWork
+) -> Operation:
     """Neighbouring tiles for every workgroup."""
-    c, local = e.coordinates, waves * depth
+    c, depth = e.coordinates, work.depth
+    local = waves * depth
     c.add(Workgroup("dp.workgroup", count))
     c.add(Linear("dp.local", local, note="a workgroup's data-parallel iterations"))
     c.connect(Tile(space, ("dp.workgroup", "dp.local")))
     c.connect(PassThrough("dp.workgroup", "workgroup"))
     c.connect(Split("dp.local", (TILE, ACCUMULATE), (Integer(1), Integer(1))))
-    return lambda tile: For(TILE, Integer(0), local, depth, tile)
+    tile = work.part(ACCUMULATE, depth, work.after)
+    return For(TILE, Integer(0), local, depth, tile)

@@ -20,7 +20,7 @@ from passes.tiles import (
     workgroup_count,
 )
 
-__all__ = ["StreamK", "check_stream_options"]
+__all__ = ["StreamK", "check_stream_options", "short_segments"]
 
 
 class StreamOptions(Protocol):
@@ -46,6 +46,16 @@ def check_stream_options(given: StreamOptions) -> str | None:
         if not 1 <= (count := getattr(given, name)) <= LARGEST_INDEX:
             return f"{name}={count} is outside 1..{LARGEST_INDEX}"
     return unknown_option(given.owner, given.reduction)
+
+
+def short_segments(least: int, graph: KernelGraph) -> str | None:
+    """Why segments cannot be kept from being shorter, or None."""
+    if least <= 1 or not depth_is_data(graph):
+        return None
+    return (
+        f"least_segment={least} moves borders to the ends of tiles of one depth, and here how deep "
+        "a tile is is data; least=… holds there, too"
+    )
 
 
 @dataclass(frozen=True)
@@ -81,12 +91,7 @@ class StreamK(Pass):
     establishes = ("scheduled",)
 
     def why_not(self, graph: KernelGraph) -> str | None:
-        if self.least_segment > 1 and depth_is_data(graph):
-            return (
-                f"least_segment={self.least_segment} moves borders to the ends of tiles of one "
-                "depth, and here how deep a tile is is data; least holds there, too"
-            )
-        return check_stream_options(self)
+        return short_segments(self.least_segment, graph) or check_stream_options(self)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         work, numbers = TileWork.of(graph), graph.dangling

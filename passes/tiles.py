@@ -68,9 +68,10 @@ class TileWork:
         at = body.index(loop)
         return cls(body[:at], loop, body[at + 1 :], around)
 
-    def whole(self) -> Body:
-        """One output tile from beginning to end."""
-        return self._located((*self.before, self.loop, *self.after))
+    def whole(self, dim: str = "") -> Body:
+        """One output tile from beginning to end; `dim` counts its iterations, if it is given."""
+        loop = self.accumulate(dim, self.depth) if dim else self.loop
+        return self._located((*self.before, loop, *self.after))
 
     @property
     def depth(self) -> Expr:

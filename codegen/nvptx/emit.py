@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from llvmlite import ir
-from sympy import Integer
+from sympy import Dummy
 
 from codegen.expressions import Expressions
 from codegen.nvptx.boxes import boxes_of, map_argument
@@ -181,7 +181,9 @@ class CudaWalker(FragmentWalker):
         """The symbols in the place along `dim`, but for where tables are read."""
         found = node.place(dim)
         parts = (found.values[0], found.guard)
-        reads = {x: Integer(0) for part in parts for x in part.atoms(Load)}
+        # Each by a name that nothing has: numbers could make a divisor of their difference 0.
+        loads = {x for part in parts for x in part.atoms(Load)}
+        reads = {x: Dummy(integer=True, nonnegative=True) for x in loads}
         return {symbol for part in parts for symbol in part.xreplace(reads).free_symbols}
 
     def _hide(self, symbols: set[Any]) -> None:
@@ -289,6 +291,13 @@ class CudaWalker(FragmentWalker):
             raise CodegenError(f"no synchronous copy of {size} bytes")
         value = self.ptx.load_or_zero(source, 8 * size, inside)
         self.builder.store(value, target, align=size)
+
+    def emit_FillElements(self, node: Node, op: ops.FillElements) -> None:
+        size = op.width * self._element(op.destination).bytes
+        kind = ir.IntType(8 * size) if size < 4 else ir.VectorType(I32, size // 4)
+        target, exists = self._address(node, op.destination)
+        with self._when(exists):
+            self.builder.store(ir.Constant(kind, None), target, align=size)
 
     def emit_CommitCopies(self, node: Node, op: ops.CommitCopies) -> None:
         self.ptx.commit_copies()

@@ -207,6 +207,8 @@ class CudaKernel(Kernel):
         strides = (shape[1], 1)
         if gemm.batched:
             shape, strides = (given["batches"], *shape), (given[stride_of("D")], *strides)
+        elif "D" in gemm.batched_tensors:
+            shape, strides = (given["groups"], *shape), (shape[0] * shape[1], *strides)
         made = TensorView(0, shape, strides, gemm.out_dtype or gemm.dtype)
         aligned = all(copy_engine_takes(views[name]) for name in "AB")
         vectors, reads_c = _vectors({"D": made, **views}), bool(given["read_c"])

@@ -17,7 +17,7 @@ from coordgraph.control.operations import (
     StoreTile,
     accumulates,
 )
-from coordgraph.gemm import Gemm
+from coordgraph.gemm import TENSORS, Gemm
 from coordgraph.integers import index_symbol
 from coordgraph.tensors import dtype
 from coordgraph.tilings import Tiling, Tilings
@@ -49,7 +49,8 @@ class LowerToTensorCores(Pass):
     Args:
         architecture: `sm_80`, `sm_90a`, …; decides how many stages fit in shared memory.
         vector_a, vector_b: elements that A and B are copied by: 8, 4, 2 or 1. Their contiguous
-            extents and addresses must be multiples of it.
+            extents and addresses must be multiples of it. Where groups part a contiguous axis its
+            elements are copied one by one.
         vector_d: the same for C and D: 2 or 1.
         stages: tiles in flight; 0 takes as many as fit, four at most.
     """
@@ -113,8 +114,8 @@ class LowerToTensorCores(Pass):
                 for operand, room in zip((a, b), rooms, strict=True):
                     operand.stage(c, stages, room)
                 copies = (
-                    a.copy(c, grid.workitems, self.vector_a),
-                    b.copy(c, grid.workitems, self.vector_b),
+                    a.copy(c, grid.workitems, _vector(gemm, a, self.vector_a)),
+                    b.copy(c, grid.workitems, _vector(gemm, b, self.vector_b)),
                 )
                 accumulator = grid.add_fragments(c, a, b)
                 parts[name] = _Part(accumulator, copies, grid.multiply(c, a, b, gemm.dtype))
@@ -162,6 +163,12 @@ class _Part:
     accumulator: Accumulator
     copies: Body
     multiply: Body
+
+
+def _vector(gemm: Gemm, operand: Operand, most: int) -> int:
+    """Elements that are copied at once: where groups part a contiguous axis they begin anywhere."""
+    axes = TENSORS[operand.tensor]
+    return 1 if gemm.ragged(axes[operand.column_axis]) else most
 
 
 def _operands(gemm: Gemm, tiling: Tiling) -> tuple[Operand, Operand]:

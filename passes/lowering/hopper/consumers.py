@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from sympy import And, Gt, Lt
+from sympy.core.basic import Basic
 
 from coordgraph import KernelGraph
 from coordgraph.control.asynchronous import (
@@ -34,11 +35,12 @@ from coordgraph.control.operations import (
     accumulates,
 )
 from coordgraph.coordinates.graph import CoordinateEditor
-from coordgraph.integers import equal, index_symbol
+from coordgraph.integers import equal, index_symbol, symbols_of
 from passes.lowering.control import Accumulator, at, multiplied, unrolled
 from passes.lowering.hopper.partials import Fixup
 from passes.lowering.hopper.ring import EMPTY, FULL, PHASE, STEP
 from passes.lowering.hopper.scatter import scatter
+from passes.lowering.hopper.tails import Tails
 from passes.lowering.hopper.tiles import DividedTile
 from passes.lowering.hopper.turns import Turns, multiplies
 from passes.lowering.hopper.warpgroups import ClusterSum, add_accumulator
@@ -60,6 +62,7 @@ class Consumer:
         stages: of the ring.
         vector: elements of C and D that may be moved at once.
         reads_c: the epilogue adds C where a launch gives it.
+        located: the coordinates that are looked up for every output tile.
     """
 
     def __init__(
@@ -70,11 +73,12 @@ class Consumer:
         stages: int,
         vector: int,
         reads_c: bool,
+        located: tuple[str, ...],
     ) -> None:
         self.c, self.stages = c, stages
         self.division = tiles[0].division  # in what every division has alike
         self.stores = tiles[0].store is not None
-        self.parts = {t.name: _Part(c, graph, t, stages, vector, reads_c) for t in tiles}
+        self.parts = {t.name: _Part(c, graph, t, stages, vector, reads_c, located) for t in tiles}
         sums = [part.sum for part in self.parts.values() if part.sum]
         self.sum = sums[0] if sums else None
         self.turns = Turns(c, self.division) if self.division.turns > 1 else None
@@ -144,6 +148,7 @@ class Consumer:
         every = (own("fragment.k"), own("acc.m"), own("acc.p"))
         body = (
             WaitBarrier(FULL, PHASE),
+            *part.tails.clear(loop),
             FenceMultiplies(accumulator),
             unrolled(self.c, every, at(part.begin, multiply)),
             CommitMultiplies(),
@@ -166,11 +171,24 @@ class Consumer:
 def _after_products(op: Locate) -> Body:
     """Look up what the epilogue needs while the last multiplications run.
 
-    Main loops read nothing but shared memory; a search before one would hold it up.
+    Main loops read nothing but shared memory; a search before one would hold it up. Where how far
+    one goes is looked up, there is no other way.
     """
     loops = [place for place, inner in enumerate(op.body) if multiplies(inner)]
     after = loops[-1] + 1 if loops else 0
+    if any(_reads(inner, op.dims) for inner in op.body[:after]):
+        return op
     return (*op.body[:after], replace(op, body=op.body[after:]))
+
+
+def _reads(op: Operation, dims: tuple[str, ...]) -> bool:
+    """Whether expressions in an operation, or in what it holds, read an index along one of some."""
+    names = {index_symbol(dim) for dim in dims}
+    return any(
+        isinstance(value, Basic) and names & symbols_of(value)
+        for inner in op.walk()
+        for value in inner.details.values()
+    )
 
 
 class _Part:
@@ -184,6 +202,7 @@ class _Part:
         stages: int,
         vector: int,
         reads_c: bool,
+        located: tuple[str, ...],
     ) -> None:
         division, operands = tile.division, tile.operands
         self.own, self.store, self.reads_c = division.tiling.own, tile.store, reads_c
@@ -201,6 +220,7 @@ class _Part:
             **left.descriptor(c, (*division.warpgroups(division.left), self.own("acc.m"))),
             **right.descriptor(c, (*division.warpgroups(division.right), self.own("acc.p"))),
         }
+        self.tails = Tails(c, division, operands, located)
         n = division.columns
         self.multiply = MultiplyShared(
             left.shared,

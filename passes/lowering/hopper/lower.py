@@ -33,7 +33,7 @@ from coordgraph.control.operations import (
     Scope,
     SetCoordinate,
 )
-from coordgraph.gemm import Gemm
+from coordgraph.gemm import TENSORS, Gemm
 from coordgraph.tensors import Tensor, dtype
 from coordgraph.tilings import Tiling
 from passes.base import Pass
@@ -131,6 +131,12 @@ class LowerToHopper(Pass):
         if sorted(cluster)[1] > 1 or prod(cluster) not in CLUSTERS:
             sizes = ", ".join(map(str, CLUSTERS))
             return f"cluster {_by(cluster)}: all but one of them must be 1, that one of {sizes}"
+        along = [t for t, turned in _given(gemm).items() if gemm.ragged(TENSORS[t][1 - turned])]
+        if along:
+            return (
+                f"groups begin anywhere along k, which is contiguous in {' and '.join(along)}, and "
+                f"boxes at multiples of {CHUNK} elements; give A as its transpose and B as it is"
+            )
         if self.consumers not in CONSUMERS:
             return f"consumers={self.consumers} is unknown; there are {', '.join(CONSUMERS)}"
         if CONSUMERS[self.consumers] > 1 and self.cluster_k > 1:
@@ -262,7 +268,8 @@ class LowerToHopper(Pass):
             tiles = divided_tiles(c, gemm, divisions, stages, stores)
             if _streamed(graph):
                 e.tensors = tuple(_per_piece(t, division) for t in e.tensors)
-            work = Consumer(c, graph, tiles, stages, self.vector, self.reads_c)
+            located = self._located(graph)
+            work = Consumer(c, graph, tiles, stages, self.vector, self.reads_c, located)
             by_name = {tile.name: tile for tile in tiles}
 
             def load(loop: For) -> Body:
@@ -299,6 +306,11 @@ class LowerToHopper(Pass):
                 workgroup=graph.control.root.workgroup,
             )
         return e.graph
+
+
+def _given(gemm: Gemm) -> dict[str, bool]:
+    """Whether A and B are given as their transposes."""
+    return {"A": gemm.transpose_a, "B": gemm.transpose_b}
 
 
 def _streamed(graph: KernelGraph) -> bool:

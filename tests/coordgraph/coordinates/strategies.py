@@ -181,8 +181,9 @@ def ragged(draw: st.DrawFn) -> Case:
 def concatenate(draw: st.DrawFn) -> Case:
     entries = draw(borders())
     sizes = [after - before for before, after in pairwise(entries)]
-    edge = Concatenate(names("u", 2), "d0", named(entries))
-    return edge, (len(sizes), max(sizes)), (entries[-1],)
+    between = tuple(draw(st.lists(st.integers(1, 3), max_size=2)))
+    edge = Concatenate(names("u", 2 + len(between)), "d0", named(entries))
+    return edge, (len(sizes), *between, max(sizes)), (prod(between) * entries[-1],)
 
 
 def trial_of(case: Case) -> Trial:
@@ -192,7 +193,7 @@ def trial_of(case: Case) -> Trial:
     if not isinstance(edge, Concatenate):
         return Trial(edge, above, below, tables)
     (starts,) = tables.values()
-    return Trial(edge, above, below, tables, lambda u: u[1] < starts[u[0] + 1] - starts[u[0]])
+    return Trial(edge, above, below, tables, lambda u: u[-1] < starts[u[0] + 1] - starts[u[0]])
 
 
 def graph_of(case: Case) -> CoordinateGraph:

@@ -1,0 +1,225 @@
+"""`Concatenate` with operands between: segments that are row-major blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sympy import Expr, Integer
+from sympy.logic.boolalg import Boolean
+
+from coordgraph import CoordinateGraph, NotInvertible, VerifyError
+from coordgraph.coordinates import check_laws
+from coordgraph.coordinates.dimensions import Linear
+from coordgraph.coordinates.edges import Concatenate, Edge, Flatten
+from coordgraph.coordinates.edges.base import Law, Sizes
+from coordgraph.integers import Ranges, evaluate, floor_mod, index_symbol, size_symbol
+from coordgraph.integers.tables import Search
+
+TABLE, GROUPS, ROWS, COLUMNS = index_symbol("t"), *map(size_symbol, ("groups", "rows", "columns"))
+PARTS = ("group", "row", "column", "k")
+few = settings(max_examples=30)
+lengths = st.lists(st.integers(0, 4), min_size=1, max_size=5)
+extents = st.integers(1, 3)
+
+
+def starts_of(sizes: list[int]) -> list[int]:
+    return [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+
+
+def blocks(
+    groups: object, rows: object, columns: object, whole: object = None, k: object = None
+) -> CoordinateGraph:
+    """`group, row, column, k -> all`, sizes as given."""
+    with CoordinateGraph().edit() as e:
+        for name, size in zip((*PARTS, "all"), (groups, rows, columns, k, whole), strict=True):
+            e.add(Linear(name, size))  # type: ignore[arg-type]
+        e.connect(Concatenate(PARTS, "all", "t"))
+    return e.graph
+
+
+OPEN = blocks(GROUPS, ROWS, COLUMNS)
+
+
+def searches(*exprs: Expr) -> set[Expr]:
+    return {x for expr in exprs for x in expr.atoms(Search)}
+
+
+@few
+@given(lengths, extents, extents)
+def test_segments_are_blocks_one_after_another(sizes: list[int], rows: int, columns: int):
+    """As they would be written down: group by group, in each row by row, k fastest."""
+    starts = starts_of(sizes)
+    known = {"t": starts, "groups": len(sizes), "rows": rows, "columns": columns}
+    forward, back = OPEN.forward(PARTS, ["all"]), OPEN.reverse(["all"], PARTS)
+    place = 0
+    for group, size in enumerate(sizes):
+        for inside in product(range(rows), range(columns), range(size)):
+            at = dict(zip(PARTS, (group, *inside), strict=True))
+            assert evaluate(forward[0], {**known, **at}) == place
+            found = tuple(evaluate(value, {**known, "all": place}) for value in back)
+            assert found == (group, *inside)
+            place += 1
+    assert place == rows * columns * starts[-1]
+
+
+@few
+@given(lengths.filter(lambda sizes: sizes[-1] > 0), extents, extents, st.integers(0, 9))
+def test_what_is_behind_belongs_to_no_segment(sizes: list[int], rows: int, columns: int, over: int):
+    """It lies behind the rows of the last block, as indices past the end of a `Flatten` do."""
+    edge, starts = Concatenate(PARTS, "all", "t"), starts_of(sizes)
+    whole = rows * columns * starts[-1]
+    above = (len(sizes), rows, columns, max(sizes))
+    given_sizes = Sizes(tuple(map(Integer, above)), (Integer(whole + 10),))
+    found = edge.reverse([Integer(whole + over)], given_sizes, Ranges())
+    group, row, *_ = (evaluate(value, {"t": starts}) for value in found)
+    assert group == len(sizes) - 1
+    assert row >= rows
+
+
+def test_blocks_of_equal_segments_are_a_flatten():
+    sizes = (3, 2, 4, 5)
+    block, flat = Concatenate(PARTS, "all", "t"), Flatten(PARTS, "all")
+    both = Sizes(tuple(map(Integer, sizes)), (Integer(prod(sizes)),))
+    tables = {"t": starts_of([5] * 3)}
+    for place in range(prod(sizes)):
+        reverse = (edge.reverse([Integer(place)], both, Ranges()) for edge in (block, flat))
+        one, other = (tuple(evaluate(v, tables) for v in found) for found in reverse)
+        assert one == other
+
+
+@few
+@given(lengths, st.lists(extents, max_size=3), st.integers(-3, 3))
+def test_size_rule(sizes: list[int], between: list[int], more: int):
+    """As many as all segments have together, at least; what is not known is not asked."""
+    names = tuple(f"u{i}" for i in range(2 + len(between)))
+    edge, starts = Concatenate(names, "all", "t"), starts_of(sizes)
+    whole, above = prod(between) * starts[-1] + more, (len(sizes), *between, max(sizes))
+    up = tuple(map(Integer, above))
+    (rule,) = edge.size_rule(Sizes(up, (Integer(whole),)))
+    assert bool(evaluate(rule, {"t": starts})) == (more >= 0)
+    assert edge.size_rule(Sizes(up, (None,))) == ()
+    # How many are in a segment is data: that size is not read.
+    assert edge.size_rule(Sizes((*up[:-1], None), (Integer(whole),))) == (rule,)
+    for unknown in range(len(up) - 1):
+        missing = tuple(None if i == unknown else size for i, size in enumerate(up))
+        assert edge.size_rule(Sizes(missing, (Integer(whole),))) == ()
+
+
+def test_laws_of_a_block_by_name():
+    tables = {"t": [0, 2, 2, 5]}
+    sizes = {"group": 3, "row": 2, "column": 2, "k": 3, "all": 20}
+
+    def exists(indices: tuple[int, ...]) -> bool:
+        return indices[-1] < (2, 0, 3)[indices[0]]
+
+    edge = Concatenate(PARTS, "all", "t")
+    check_laws(edge, sizes, tables, among=exists)
+    with pytest.raises(VerifyError, match="no downstream index leads to"):
+        check_laws(edge, {**sizes, "all": 19}, tables, among=exists)
+
+
+def test_a_segment_needs_what_is_in_it():
+    with pytest.raises(VerifyError, match=r"Concatenate\(group -> all\): needs a segment and what"):
+        Concatenate("group", "all", "t")
+    with pytest.raises(VerifyError, match="2 downstream operands, Concatenate takes 1"):
+        Concatenate(PARTS, ("all", "more"), "t")
+
+
+@pytest.mark.parametrize("place", [1, 2])
+def test_sizes_of_the_operands_between_are_needed(place: int):
+    sizes = [GROUPS, ROWS, COLUMNS]
+    sizes[place] = None  # type: ignore[call-overload]
+    graph = blocks(*sizes)
+    for direction in (lambda: graph.reverse(["all"], PARTS), lambda: graph.forward(PARTS, ["all"])):
+        with pytest.raises(NotInvertible, match="needs the sizes of the operands between"):
+            direction()
+
+
+def test_the_number_of_segments_is_needed_to_find_one():
+    graph = blocks(None, 2, 3)
+    assert graph.forward(PARTS, ["all"])
+    with pytest.raises(NotInvertible, match="needs the number of segments"):
+        graph.reverse(["all"], ["k"])
+
+
+# What is known beside
+
+
+@few
+@given(lengths, extents, extents)
+def test_a_segment_that_is_known_is_not_searched_for(sizes: list[int], rows: int, columns: int):
+    """The others are the same, in terms of its name."""
+    starts = starts_of(sizes)
+    known = {"t": starts, "groups": len(sizes), "rows": rows, "columns": columns}
+    others = list(PARTS[1:])
+    found = OPEN.reverse(["all", "group"], others)
+    assert not searches(*found)
+    assert all(TABLE in value.free_symbols for value in found)
+    search_for_it = OPEN.reverse(["all"], PARTS)
+    for place in range(rows * columns * starts[-1]):
+        (group, *wanted) = (evaluate(v, {**known, "all": place}) for v in search_for_it)
+        at = {**known, "all": place, "group": group}
+        assert [evaluate(value, at) for value in found] == wanted
+
+
+def test_a_segment_known_as_an_expression():
+    """Here of another coordinate; it stands where the search would."""
+    place, here = index_symbol("place"), index_symbol("here")
+    group, k = OPEN.reverse({"all": place, "group": here + 1}, ["group", "k"])
+    assert group == here + 1
+    assert not searches(k)
+    assert {"here", "place", "t"} <= {symbol.name for symbol in k.free_symbols}
+
+
+@dataclass(frozen=True)
+class Found(Edge):
+    """`Found(I, J; O)`: `i = o mod n_i`, `j = 2·i`; with one index alone `i = o`, `j = o + 1`."""
+
+    arity = (2, 1)
+    laws = frozenset({Law.FORWARD_UNDOES_REVERSE})
+
+    def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
+        return ()
+
+    def reverse(
+        self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges
+    ) -> tuple[Expr, ...]:
+        (index,), count = indices, sizes.upstream[0]
+        assert index is not None
+        if count is None:
+            return index, index + 1
+        found = floor_mod(index, count)
+        return found, 2 * found
+
+    def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
+        return (indices[0],)
+
+
+def found_in(size: int | None) -> CoordinateGraph:
+    with CoordinateGraph().edit() as e:
+        for name, extent in (("i", size), ("j", None), ("o", None)):
+            e.add(Linear(name, extent))  # type: ignore[arg-type]
+        e.connect(Found(("i", "j"), "o"))
+    return e.graph
+
+
+def test_siblings_of_any_edge():
+    """What an edge finds twice is found once; a bare name says nothing about what else has it."""
+    graph, i, o = found_in(5), index_symbol("i"), index_symbol("o")
+    assert graph.reverse(["o"], ["j"]) == [2 * floor_mod(o, 5)]
+    assert graph.reverse(["o", "i"], ["j"]) == [2 * i]
+    assert graph.reverse({"o": o, "i": 3}, ["i", "j"]) == [3, 6]
+    bare = found_in(None)
+    assert bare.reverse(["o", "i"], ["j"]) == [o + 1]
+
+
+def test_siblings_that_share_nothing_change_nothing():
+    assert OPEN.reverse(["all", "row"], ["k"]) == OPEN.reverse(["all"], ["k"])
+    single = blocks(GROUPS, 1, 1)  # indices of single rows are the number 0
+    assert single.reverse({"all": None, "row": 0}, ["k"]) == single.reverse(["all"], ["k"])
