@@ -10,7 +10,10 @@ MEASURES = {
     "waves": ("benchmarks.waves", "what schedules make of a last wave that is not full, on a GPU"),
     "schedules": ("benchmarks.schedules", "all schedules, counted, and measured where a GPU is"),
     "sweep": ("benchmarks.sweep", "many of our plans on many problems, for the model, on a GPU"),
-    "groups": ("benchmarks.groups", "groups of rows against a cuBLAS call for each, on a GPU"),
+    "groups": (
+        "benchmarks.groups",
+        "many products in a launch against a cuBLAS call for each, on a GPU",
+    ),
     "traffic": ("benchmarks.traffic", "orders of tiles: memory traffic, modelled and measured"),
     "counters": ("benchmarks.counters", "what keeps kernels busy, ours and cuBLAS's, by ncu"),
     "calls": ("benchmarks.calls", "what a call costs on the host, and compiling, on a GPU"),

@@ -1,12 +1,15 @@
-"""Groups of rows, each with its own B: one launch of ours against one cuBLAS call for each group.
+"""Many products in one launch of ours against one cuBLAS call for each group.
 
     python -m benchmarks groups                               # 8 to 64 uneven groups, some empty
+    python -m benchmarks groups --axis k                      # gradients of weights
     python -m benchmarks groups --shapes 8192x4096x7168 --counts 32 --skew 1.5
     python -m benchmarks groups --plans "128x256x64 data-parallel{persistent=true}"
 
 A shape is rows of all groups x n x k, as a layer of a mixture of experts has it: A holds the rows
-sorted by group, B a matrix (n x k, given as its transpose) for each. How many rows a group has
-falls by a power of its rank, `--skew`; ranks are shuffled, and one group in eight is empty.
+sorted by group, B a matrix (n x k, given as its transpose) for each. With `--axis k` groups part k
+instead, of m x n x k of all groups, and D is a matrix for each: A is given as its transpose, as
+the rows of a batch are, and there is no Triton kernel. How many rows (or k) a group has falls by a
+power of its rank, `--skew`; ranks are shuffled, and one group in eight is empty.
 
 Contenders: cuBLAS (torch.matmul for every group that has rows, all of them in one CUDA graph: the
 sizes are known when it is captured), torch._grouped_mm where PyTorch has it, a persistent Triton
@@ -19,11 +22,9 @@ NaN, against float32; figures are medians over rounds of CUDA-graph replays whos
 from __future__ import annotations
 
 import argparse
-import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +33,16 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
 from benchmarks.contenders import CUBLAS, FAILED, Unavailable, exit_where_wrong
+from benchmarks.grouped import AXES, Groups, Launch, Prepare, cublas, grouped_mm, uneven
 from benchmarks.monitor import Monitor
 from benchmarks.options import add_measuring, command_line
 from benchmarks.plans import Plan, compile_for, parse_plan
-from benchmarks.problem import DTYPES, POISON, buffer_sets
 from benchmarks.record import RESULTS, environment, result_path, write
 from benchmarks.report import console_here
-from benchmarks.shapes import Shape, shape
+from benchmarks.shapes import shape
 from benchmarks.timing import REGIMES, Sampler, Spread, quick_seconds, take_turns
 from codegen.nvptx.driver import unavailable
-from coordgraph import CoordGraphError, Gemm
+from coordgraph import CoordGraphError
 
 SHAPES = ("8192x4096x7168", "8192x7168x2048", "1024x4096x7168", "65536x2048x2048")
 COUNTS = (8, 16, 32, 64)
@@ -53,110 +54,18 @@ PLANS = (
     "128x256x64 two-tile-stream-k{owner=last}",
     "128x128x64 two-tile-stream-k{owner=last}",
 )
-EMPTY_EVERY = 8
-Launch = Callable[[int], Any]
-"""Computes D of the buffer set of a number; returns it."""
-Prepare = Callable[["Groups"], Launch]
-"""Gets ready for a problem; raises Unavailable or CoordGraphError where it cannot."""
+SHAPES_OF_DEPTH = ("4096x2048x8192", "7168x2048x8192", "2048x2048x65536", "1024x4096x16384")
+PLANS_OF_DEPTH = (
+    "128x256x64 rasterize{width=4},data-parallel{persistent=true}",
+    "256x256x64@c2x1 rasterize{width=4},data-parallel{persistent=true}",
+    "256x128x64@c2x1 data-parallel{persistent=true}",
+    "128x256x64 rasterize{width=4},two-tile-stream-k{owner=last}",
+    "256x256x64@c2x1 rasterize{width=4},two-tile-stream-k{owner=last}",
+    "128x256x64 stream-k{owner=last}",
+)
+DEFAULTS = {"m": (SHAPES, PLANS), "k": (SHAPES_OF_DEPTH, PLANS_OF_DEPTH)}
+"""Shapes and plans by the axis of groups."""
 PEERS = (CUBLAS, "torch._grouped_mm", "Triton")
-
-
-def uneven(rows: int, groups: int, skew: float, seed: int = 0) -> list[int]:
-    """Rows of each group: falling by a power of the rank, shuffled, one in eight empty.
-
-    >>> uneven(1000, 4, 1.0)
-    [480, 240, 160, 120]
-    >>> sizes = uneven(8192, 16, 1.2)
-    >>> sum(sizes), sizes.count(0)
-    (8192, 2)
-    """
-    ranks = list(range(1, groups + 1))
-    empty = groups // EMPTY_EVERY
-    weights = [rank**-skew for rank in ranks[: groups - empty]] + [0.0] * empty
-    if groups >= EMPTY_EVERY:
-        random.Random(seed).shuffle(weights)
-    ends = [round(rows * sum_) for sum_ in accumulate(w / sum(weights) for w in weights)]
-    return [end - begin for begin, end in pairwise([0, *ends])]
-
-
-class Groups:
-    """One problem on the GPU: operands in buffers that take turns, and what is right."""
-
-    def __init__(self, found: Shape, sizes: Sequence[int], dtype: str) -> None:
-        import torch
-
-        name, self.half = DTYPES[dtype]
-        self.torch, self.shape, self.sizes, self.dtype = torch, found, sizes, dtype
-        self.offsets = [0, *accumulate(sizes)]
-        kind, (m, n, k) = getattr(torch, name), (found.m, found.n, found.k)
-        cache = torch.cuda.get_device_properties(0).L2_cache_size
-        torch.manual_seed(0)
-
-        def normal(*extents: int) -> Any:
-            return torch.randn(*extents, device="cuda", dtype=kind)
-
-        count = len(sizes)
-        bytes_of_set = 2 * (m * k + count * n * k + m * n)
-        self.sets = [
-            (normal(m, k), normal(count, n, k), torch.empty(m, n, device="cuda", dtype=kind))
-            for _ in range(buffer_sets(bytes_of_set, cache))
-        ]
-        self.on_device = torch.tensor(self.offsets, device="cuda", dtype=torch.int32)
-        a, b, _ = self.sets[0]
-        self.exact = torch.empty(m, n, device="cuda", dtype=torch.float32)
-        self.size = torch.empty_like(self.exact)
-        before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = False
-        for group, rows in self.each():
-            left, right = a[rows].float(), b[group].T.float()
-            torch.matmul(left, right, out=self.exact[rows])
-            torch.sqrt(left.square() @ right.square(), out=self.size[rows])
-        torch.backends.cuda.matmul.allow_tf32 = before
-
-    def each(self) -> Iterator[tuple[int, slice]]:
-        """Groups that have rows, and which."""
-        for group, (begin, end) in enumerate(pairwise(self.offsets)):
-            if begin < end:
-                yield group, slice(begin, end)
-
-    def fault(self, compute: Callable[[], Any]) -> str | None:
-        """What is wrong with what `compute` returns for the first buffer set, or None."""
-        self.sets[0][2].fill_(POISON)
-        self.torch.cuda.synchronize()
-        out = compute()
-        self.torch.cuda.synchronize()
-        # As for single products: one rounding, sums cut off every 8 products, also in the
-        # reference; libraries may round the parts of a sum.
-        steps = (self.shape.k / 8 + 16) * 2.0**-22 * 4
-        allowed = self.half * self.exact.abs() + (steps + 8 * self.half) * self.size + 2.0**-24
-        wrong = int((~((out.float() - self.exact).abs() <= allowed)).sum())
-        return f"WRONG: {wrong} of {out.numel()} elements" if wrong else None
-
-
-def cublas(problem: Groups) -> Launch:
-    """A call for every group that has rows."""
-    matmul = problem.torch.matmul
-
-    def launch(number: int) -> Any:
-        a, b, out = problem.sets[number]
-        for group, rows in problem.each():
-            matmul(a[rows], b[group].T, out=out[rows])
-        return out
-
-    return launch
-
-
-def grouped_mm(problem: Groups) -> Launch:
-    """PyTorch's own, which takes the groups' ends."""
-    if problem.dtype != "bf16":
-        raise Unavailable("torch._grouped_mm multiplies bf16 only")
-    compute, ends = problem.torch._grouped_mm, problem.on_device[1:].contiguous()
-
-    def launch(number: int) -> Any:
-        a, b, _ = problem.sets[number]
-        return compute(a, b.transpose(-2, -1), offs=ends)
-
-    return launch
 
 
 class Triton:
@@ -226,12 +135,11 @@ def ours(plan: Plan, kernel: Any) -> Prepare:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = command_line("groups", __doc__)
-    made.add_argument("--shapes", type=shape, nargs="+", default=[shape(text) for text in SHAPES])
+    made.add_argument("--axis", choices=sorted(AXES), default="m", help="what groups part")
+    made.add_argument("--shapes", type=shape, nargs="+", help="default: " + " ".join(SHAPES))
     made.add_argument("--counts", type=int, nargs="+", default=list(COUNTS), help="of groups")
     made.add_argument("--skew", type=float, default=0.8, help="0: even groups")
-    made.add_argument(
-        "--plans", type=parse_plan, nargs="*", default=[parse_plan(text) for text in PLANS]
-    )
+    made.add_argument("--plans", type=parse_plan, nargs="*", help="default: some for the axis")
     add_measuring(made, regime="sustained", rounds=9, seconds=0.003)
     made.add_argument("--no-graphs", dest="graphs", action="store_false", help="launch one by one")
     made.add_argument("--results", type=Path, default=RESULTS, help="folder for the JSON")
@@ -239,7 +147,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def contenders(
-    plans: Iterable[tuple[Plan, Any]], tell: Callable[[str], None]
+    plans: Iterable[tuple[Plan, Any]], tell: Callable[[str], None], axis: str = "m"
 ) -> dict[str, Prepare]:
     """Who competes, by name: peers, and plans with their kernels."""
     import torch
@@ -251,7 +159,8 @@ def contenders(
     else:
         tell(f"without {grouped_name}: PyTorch {torch.__version__} has none")
     try:
-        found[triton_name] = Triton()
+        if axis == "m":
+            found[triton_name] = Triton()
     except Unavailable as error:
         tell(f"without {triton_name}: {error}")
     return found | {str(plan): ours(plan, kernel) for plan, kernel in plans}
@@ -311,7 +220,7 @@ def compete(
 def table(rows: Sequence[dict[str, Any]]) -> Table:
     """A line for each problem and contender."""
     made = Table(box=SIMPLE)
-    for title in ("rows x n x k", "groups", "contender", "µs", "TFLOP/s", "of cuBLAS"):
+    for title in ("m x n x k", "groups", "contender", "µs", "TFLOP/s", "of cuBLAS"):
         made.add_column(title, justify="left" if title == "contender" else "right")
     for row in rows:
         place = (row["shape"], str(row["groups"]), row["name"])
@@ -331,30 +240,39 @@ def main() -> None:
         made.error("--rounds, --seconds and --counts must be positive, --skew not negative")
     if reason := unavailable():
         sys.exit(f"no GPU: {reason}\n`python -m benchmarks cpu` measures the CPU target")
+    shapes, plans = DEFAULTS[options.axis]
+    options.shapes = options.shapes or [shape(text) for text in shapes]
+    if options.plans is None:
+        options.plans = [parse_plan(text) for text in plans]
+    kind = AXES[options.axis]
     console = console_here()
     record: dict[str, Any] = {
         **environment("groups"),
         "dtype": options.dtype,
         "skew": options.skew,
+        "axis": options.axis,
         "timing": "CUDA-graph replays" if options.graphs else "launches",
         "rows": [],
     }
     path = result_path(options.results, record)
-    gemm = Gemm(options.dtype, transpose_b=True, grouped=True)
     bars = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     with Monitor() as monitor, Progress(*bars, console=console) as progress:
         compiling = progress.add_task("compiling", total=len(options.plans))
         compiled = compile_for(
-            options.plans, gemm, options.target, lambda: progress.advance(compiling)
+            options.plans,
+            kind.gemm(options.dtype),
+            options.target,
+            lambda: progress.advance(compiling),
         )
-        everyone = contenders(compiled, console.print)
+        everyone = contenders(compiled, console.print, options.axis)
         progress.remove_task(compiling)
         task = progress.add_task("groups", total=len(options.shapes) * len(options.counts))
         for found in options.shapes:
             for count in options.counts:
                 progress.update(task, description=f"{found.name}, {count} groups")
                 start = time.monotonic()
-                problem = Groups(found, uneven(found.m, count, options.skew), options.dtype)
+                sizes = uneven(getattr(found, options.axis), count, options.skew)
+                problem = kind(found, sizes, options.dtype)
                 rows = list(compete(everyone, problem, options))
                 state = monitor.since(start)
                 record["rows"] += [{**row, "device": state} for row in rows]

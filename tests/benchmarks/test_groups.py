@@ -34,7 +34,9 @@ def test_sizes_add_up_and_differ(groups: int, skew: float):
 def test_defaults():
     options = parser().parse_args([])
     assert (options.counts, options.regime, options.dtype) == ([8, 16, 32, 64], "sustained", "bf16")
-    assert [str(plan) for plan in options.plans] == list(PLANS)
+    assert options.axis == "m"
+    for _, plans in groups.DEFAULTS.values():
+        assert all(str(parse_plan(text)) == text for text in plans)
     assert not parser().parse_args(["--plans"]).plans
 
 

@@ -17,7 +17,7 @@ from tests.codegen.nvptx.fake_driver import CONTEXT, FakeDriver, install, matrix
 
 HOSTS = ("cpu", "interpreter")
 NO_D = [(0, 5, 6), (4, 5, 0), (0, 0, 6), (0, 0, 0)]
-A, B, C, D = (place << 28 for place in (1, 2, 3, 4))
+A, B, C, D, OFFSETS = (place << 28 for place in (1, 2, 3, 4, 5))
 ZEROS = 1 << 32
 """What the driver allocates first."""
 DEPTH = 8
@@ -66,6 +66,22 @@ def test_groups(target: str):
     assert (out == 7).all()
     made(ones(4, 0), ones(2, 0, 6), out=out, offsets=np.array([0, 1, 3], np.int32))
     assert not out[:3].any()
+
+
+@pytest.mark.parametrize("target", HOSTS)
+def test_groups_along_k(target: str):
+    """Without m, n or groups there is no D; without k all of D is zeros, or C."""
+    made, offsets = kernel(target, grouped=True, group_axis="k"), np.array([0, 1, 5], np.int32)
+    for m, n in ((0, 6), (4, 0), (0, 0)):
+        assert made(ones(m, 5), ones(5, n), offsets=offsets).shape == (2, m, n)
+    assert made(ones(4, 5), ones(5, 6), offsets=offsets[:1]).shape == (0, 4, 6)
+    c, none = ones(2, 4, 6), np.zeros(3, np.int32)
+    assert np.array_equal(made(ones(4, 0), ones(0, 6), offsets=none), np.zeros((2, 4, 6)))
+    out = 7 * c
+    made(ones(4, 0), ones(0, 6), c, out, np.nan, 2.0, offsets=none)
+    assert np.array_equal(out, 2 * c)
+    # Groups that are empty, of tensors that are not.
+    assert not made(ones(4, 5), ones(5, 6), offsets=np.full(4, 3, np.int32)).any()
 
 
 @pytest.mark.parametrize("target", HOSTS)
@@ -137,6 +153,34 @@ def test_a_gpu_multiplies_zeros_where_there_is_no_depth(
     assert len(zeroed) == 1
     made(matrix(256, 0, A), matrix(0, 192, B), out=matrix(256, 192, D))
     assert zeroed[1:] == [(2 * ZEROS, 256 * DEPTH * 2)]
+
+
+@pytest.mark.parametrize("layout", ["nt", "tn"])
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+def test_a_gpu_multiplies_zeros_where_groups_have_no_depth(
+    fake: FakeDriver, target: str, layout: str
+):
+    """One of zeros along k in memory, whichever way that is; D has a matrix for every group."""
+    a_turned, b_turned = (side == "t" for side in layout)
+    gemm = Gemm("bf16", grouped=True, group_axis="k", transpose_a=a_turned, transpose_b=b_turned)
+    made = codegen.compile(DataParallel()(gemm.graph((64, 64, 64))), target)
+    shape = (3, 128, 192)
+    call: dict[str, Any] = {
+        "a": matrix(0, 128, A) if a_turned else matrix(128, 0, A),
+        "b": matrix(192, 0, B) if b_turned else matrix(0, 192, B),
+        "out": matrix(0, 0, D, shape=shape, strides=(128 * 192, 192, 1)),
+        "offsets": matrix(0, 0, OFFSETS, shape=(4,), strides=(1,), dtype="i32"),
+    }
+    for _ in range(2):
+        made(**call)
+    first, again = fake.launches
+    assert first.grid == again.grid == (3 * 2 * 3, 1, 1)
+    assert first.values[:5] == (ZEROS, ZEROS, 0, D, OFFSETS)
+    assert fake.allocated == [192 * DEPTH * 2]
+    none = matrix(0, 0, D, shape=(0, 128, 192), strides=(128 * 192, 192, 1))
+    no_groups = matrix(0, 0, OFFSETS, shape=(1,), strides=(1,), dtype="i32")
+    made(**{**call, "out": none, "offsets": no_groups})
+    assert len(fake.launches) == 2
 
 
 def test_matmul_on_a_gpu(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,9 @@ from coordgraph.progress import wait_direction
 from passes import (
     Pipeline,
     StreamK,
+    TwoTileStreamK,
 )
+from passes.partly_streamed import PartlyStreamed
 from tests.passes.schedules import ORDERS, TILE, schedule, symbolic
 from tests.support.sampling import covering
 
@@ -38,8 +40,16 @@ STREAMS = tuple(
         "least=5,reduction=scatter",
     )
 )
+PARTLY = (
+    "two-tile-stream-k",
+    "two-tile-stream-k{owner=last,reduction=tree}",
+    "two-tile-stream-k{reduction=scatter}",
+    "hybrid-stream-k{owner=last}",
+    "hybrid-stream-k{least=3}",
+    "hybrid-stream-k{owner=last,reduction=turnstile}",
+)
 WHOLE = ("data-parallel", "data-parallel{persistent=true}")
-EVERY = (*WHOLE, *STREAMS)
+EVERY = (*WHOLE, *STREAMS, *PARTLY)
 M, N = 9, 7
 """Three tiles by two."""
 NAN, INF = np.float32("nan"), np.float32("inf")
@@ -124,7 +134,7 @@ orders = ("plain", "swap-group", "bands", "hilbert", "grouped", "bands-grouped")
 # Records
 
 
-@pytest.mark.parametrize(("name", "order"), covering(3, EVERY, orders))
+@pytest.mark.parametrize(("name", "order"), covering(5, EVERY, orders))
 def test_every_iteration_once_and_every_tile_ends_once(name: str, order: str):
     @given(group_sizes, st.integers(1, 30))
     @settings(max_examples=6)
@@ -175,6 +185,36 @@ def test_whole_tiles_do_not_balance():
     assert max(one.iterations) > max(stream.iterations)
     assert one.utilisation < stream.utilisation
     assert {segment.role for segment in one.segments} == {"whole"}
+
+
+@pytest.mark.parametrize("name", PARTLY)
+def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
+    """The first tiles are shared, equally but for the last share; the others are whole."""
+
+    @given(group_sizes, st.integers(1, 14))
+    @settings(max_examples=12)
+    @example([9, 0, 5, 40], 5)
+    @example([9, 0, 5, 40], 24)  # as many tiles as workgroups
+    @example([9, 0], 40)  # fewer
+    def on(sizes: list[int], workgroups: int):
+        found, (partly,) = record_of(name, sizes, workgroups), Pipeline.parse(name).passes
+        assert isinstance(partly, PartlyStreamed)
+        tiles = list(product(range(len(sizes)), range(3), range(2)))
+        waves, rest = divmod(len(tiles), workgroups)
+        if rest and isinstance(partly, TwoTileStreamK):
+            waves = max(0, waves - 1)
+        shared = len(tiles) - waves * workgroups
+        streamed = sum(found.depth(tile) for tile in tiles[:shared])
+        share = max(partly.least, -(-streamed // workgroups))
+        for workgroup in range(workgroups):
+            own = found.of(workgroup)
+            mine = [s for s in own if s.tile in tiles[:shared]]
+            assert sum(s.k_count for s in mine) == min(max(0, streamed - share * workgroup), share)
+            whole_ones = [s for s in own if s not in mine]
+            assert [s.tile for s in whole_ones] == tiles[shared + workgroup :: workgroups]
+            assert {s.role for s in whole_ones} <= {"whole"}
+
+    on()
 
 
 def test_depths_of_a_record():
@@ -228,7 +268,7 @@ def test_groups_give_the_reference(name: str):
     on()
 
 
-@pytest.mark.parametrize("name", [*WHOLE[1:], *STREAMS[1:7:2]])
+@pytest.mark.parametrize("name", [*WHOLE[1:], *STREAMS[1:7:2], PARTLY[0], PARTLY[3]])
 def test_what_is_no_number_stays_in_its_group(name: str):
     @given(group_sizes, st.integers(1, 12), st.frozensets(st.integers(0, 5)))
     @settings(max_examples=10)
@@ -265,8 +305,7 @@ def test_numbers_for_sizes(sizes: list[int], workgroups: int):
 # Forms
 
 
-@pytest.mark.parametrize("order", ["plain", "bands-grouped"])
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize(("name", "order"), covering(2, EVERY, ("plain", "bands-grouped")))
 def test_written_forms(name: str, order: str):
     made = graph(name, order, transpose_a=True)
     assert parse(made.text()) == made
@@ -315,6 +354,6 @@ def test_what_is_deferred():
     assert graph("data-parallel").parameters.deferred == {"tiles_k"}
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", [*STREAMS[:7], PARTLY[0]])
 def test_waiting_does_not_depend_on_groups(name: str):
     assert wait_direction(graph(name)) == wait_direction(symbolic(str(schedule(name))))

@@ -22,8 +22,9 @@ from tests.passes.test_groups_of_k import M, N, graph
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_which_schedules_share_depths_that_are_data(name: str):
-    """Whole tiles, or shares of all iterations; neither waves of tiles nor equal pieces."""
-    right = name.startswith(("data-parallel", "stream-k")) and "least_segment" not in name
+    """Whole tiles, shares of all iterations, or both; not equal pieces, and not borders moved."""
+    needs_one_depth = ("split-k", "heterogeneous", "least_segment", "first=dp", "waves=contiguous")
+    right = not any(word in name for word in needs_one_depth)
     problem = Gemm("f32", grouped=True, group_axis="k").graph(TILE)
     assert (schedule(name).why_not(problem) is None) == right
 
@@ -31,11 +32,12 @@ def test_which_schedules_share_depths_that_are_data(name: str):
 @pytest.mark.parametrize(
     ("refused", "why"),
     [
-        (TwoTileStreamK(), "waves of whole tiles are tiles of one depth, .* stream-k shares the"),
-        (HybridStreamK(), "waves of whole tiles are tiles of one depth, .* stream-k shares the"),
+        (TwoTileStreamK(first="dp"), "first=dp and waves=strided need .* first=sk and waves=str"),
+        (HybridStreamK(waves="contiguous"), "first=sk and waves=contiguous need tiles of one dep"),
+        (TwoTileStreamK(least_segment=2), "least_segment=2 moves borders to the ends of tiles"),
         (SplitK(splits=2), "pieces of a tile are parts of one depth, .* stream-k shares the"),
         (HeterogeneousTiles(), "tiles of groups have depths of their own, .* stream-k shares the"),
-        (StreamK(least_segment=3), "least_segment=3 moves borders to .* least holds there, too"),
+        (StreamK(least_segment=3), "least_segment=3 moves borders to .* least=… holds there, too"),
     ],
     ids=lambda value: str(value) if isinstance(value, Pass) else "",
 )

@@ -41,7 +41,7 @@ class Hopper(Device):
         sizes: m, n, k and, where the graph has them, workgroups.
         resident: clusters that are there at a time; others begin in order, as there is room.
         seed: of the order in which agents go on.
-        offsets: where groups of rows begin, and where the last one ends, if there are any.
+        offsets: where groups of rows begin, or of k, and where the last one ends, if there are any.
     """
 
     def __init__(
@@ -62,6 +62,10 @@ class Hopper(Device):
         named = (*graph.parameters.items, *graph.parameters.tables)
         self.parameters: dict[Symbol, Any] = {p.symbol: values[p.name] for p in named}
         self.offsets = offsets
+        self.ends = offsets[1:] if offsets and graph.gemm.ragged("k") else ()
+        """Where k of each group ends, if groups part it."""
+        self.rows = sizes["m"] + graph.macro_tile[0]
+        """Of one matrix of D and more, where there are several: they follow one another."""
         size = graph.coordinates[graph.workgroup.id].size
         assert size is not None
         self.grid = int(evaluate(size, self.parameters))

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.codegen.nvptx.hopper_contents import Contents, Filled
+
 __all__ = ["Barrier", "Box", "Device", "Place", "Run", "Stage", "Warpgroup", "Workgroup"]
 
 Place = tuple[int, int]
@@ -80,6 +82,7 @@ class Warpgroup:
     """Flags that all workitems have."""
     read: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
     """Pieces of shares that it has added."""
+    filled: Filled = field(default_factory=Filled)
 
     def commit(self) -> None:
         self.reading.append(self.issued)
@@ -96,6 +99,7 @@ class Warpgroup:
     def give_back(self) -> None:
         """A stage, to the copy engine."""
         assert not self.unfenced, "given back before the copy engine must see that it was read"
+        assert not self.filled.stored, "given back before the copy engine must see zeros in it"
 
     def read_share(self, flag: int, first: int, share: int) -> None:
         assert flag in self.acquired, "a piece is read before it may be"
@@ -125,6 +129,7 @@ class Workgroup:
     """Of each role the steps of the ring that it filled or multiplied."""
     outside: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
     """Operands, by their shared memory, of which no box comes in a step."""
+    contents: Contents = field(default_factory=Contents)
 
     def begin_barrier(self, name: str, number: int, arrivals: int) -> None:
         assert (name, number) not in self.barriers

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from sympy import Symbol, sympify
+from sympy import Symbol
 
 from coordgraph.control import asynchronous as ops
 from coordgraph.control import lowered as elements
 from coordgraph.control.operations import Assign, For, If, Inside, Locate, Operation, SetCoordinate
 from coordgraph.control.resolve import Node
 from coordgraph.coordinates.dimensions import Shared
-from coordgraph.integers import compile_function, index_symbol, symbols_of
+from coordgraph.integers import index_symbol
+from tests.codegen.nvptx.hopper_filling import WARPGROUP, bring, compiled, fill
 from tests.codegen.nvptx.hopper_memory import (
     Barrier,
     Box,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ORDER", "WARPGROUP", "Agent", "Ready", "Role"]
 
-WARPGROUP, WARPS = 128, 4
+WARPS = 4
 PLAYED = 32
 """Workitems of a warpgroup that are played: those that do something for all."""
 ORDER = "barrier.order"
@@ -43,13 +43,6 @@ EACH = (ops.CopyBox, ops.Advance, ops.StoreBox)
 BATCH, SHARE = "partial.batch", index_symbol("fixup.share")
 Ready = Callable[[], bool]
 Agent = Iterator[Ready]
-
-
-@cache
-def _compiled(expr: Any) -> tuple[Callable[..., tuple[int, ...]], tuple[Symbol, ...]]:
-    """An expression as a function of these symbols: most are needed many times."""
-    symbols = tuple(symbols_of(sympify(expr)))
-    return compile_function([expr], symbols), symbols
 
 
 class Role:
@@ -72,7 +65,7 @@ class Role:
         return self.machine.memory[self.number][self.rank]
 
     def value(self, expr: Any) -> int:
-        function, symbols = _compiled(expr)
+        function, symbols = compiled(expr)
         return int(function(*map(self.env.get, symbols))[0])
 
     def place(self, node: Node, dim: str) -> int:
@@ -134,6 +127,9 @@ class Role:
     def _if(self, node: Node) -> Agent:
         condition, workitem = node.condition, index_symbol("workitem")
         assert condition is not None
+        if any(isinstance(inner.op, elements.FillElements) for inner in (*node.body, *node.orelse)):
+            fill(self, node)
+            return
         if workitem not in condition.free_symbols:
             yield from self.run(node.body if self.value(condition) else node.orelse)
             return
@@ -184,6 +180,7 @@ class Role:
             round = -(-named[number] // everybody)
             met = self.own.met.setdefault(number, set())
             met |= self.state.taken
+            self.state.filled.meet(self.own.contents)
             yield lambda: named[number] >= round * everybody
             self.state.acquired |= met
 
@@ -202,6 +199,8 @@ class Role:
         for rank in self.machine.sharing(self.rank, op.receivers):
             memory = self.machine.memory[self.number][rank]
             memory.copy_box(stage, offset, Box((first, second), self.step))
+            if self.machine.ends:
+                bring(self, node, op, memory.contents, stage)
             barrier = memory.barriers[op.barrier, self.place(node, op.barrier)]
             barrier.change(bytes=-2 * op.box[0] * op.box[1])
         yield lambda: True
@@ -235,6 +234,7 @@ class Role:
 
     def do_FenceShared(self, node: Node, op: ops.FenceShared) -> None:
         self.state.unfenced = False
+        self.state.filled.fence()
 
     def do_MultiplyShared(self, node: Node, op: ops.MultiplyShared) -> None:
         if self.value(node.scope.resolve_condition(op.fresh)):
@@ -244,6 +244,9 @@ class Role:
         first: dict[str, Place] = {}
         for dim in (op.a, op.b):
             stage, _ = self._stage(node, dim)
+            if self.machine.ends and (stage[0], self.step) not in self.own.outside:
+                end = self.machine.ends[self.env[index_symbol("group")]]
+                self.own.contents.check(stage, self.step, end)
             first[stage[0][0]] = self.own.multiply(stage, self.step, self.warpgroup)
         self.state.sum += ((first["A"], first["B"]),)
 
@@ -318,7 +321,7 @@ class Role:
 
     def do_StoreBox(self, node: Node, op: ops.StoreBox) -> None:
         self.slots.take(self.place(node, op.source), later=True)
-        row, end = self.place(node, "D.0"), self._end()
+        row, end = self._row(node), self._end()
         assert end is None or row + op.box[1] <= end, "the copy engine writes to the next group"
         self._box(node, op.source, "engine")
 
@@ -332,20 +335,29 @@ class Role:
             self._box(node, op.source, "rows")
 
     def _end(self) -> int | None:
-        """Where the group of the tile at hand ends, if there are groups."""
+        """Where the rows of the group of the tile at hand end, if there are groups of rows."""
         offsets = self.machine.offsets
-        return None if offsets is None else offsets[self.env[index_symbol("group")] + 1]
+        if offsets is None or self.machine.ends:
+            return None
+        return offsets[self.env[index_symbol("group")] + 1]
+
+    def _row(self, node: Node) -> int:
+        """A row of D, counted through the matrices of all groups where each has one."""
+        row = self.place(node, "D.0")
+        if not self.machine.ends:
+            return row
+        return row + self.machine.rows * self.env[index_symbol("group")]
 
     def _box(self, node: Node, source: str, who: str) -> None:
         """A box of D; the first one of a tile stands for all where sums are looked at."""
-        place, tile = (self.place(node, "D.0"), self.place(node, "D.1")), source[: -len("D.shared")]
+        place, tile = (self._row(node), self.place(node, "D.1")), source[: -len("D.shared")]
         assert place not in self.machine.boxes, "a box is stored twice"
         self.machine.boxes[place] = who
         if all(self.env[index_symbol(f"{tile}store.{dim}")] == 0 for dim in ("m", "box")):
             self._store(node, tile.removesuffix(".") or "acc")
 
     def _store(self, node: Node, accumulator: str) -> None:
-        place = self.place(node, "D.0"), self.place(node, "D.1")
+        place = self._row(node), self.place(node, "D.1")
         here = self.number, self.rank, self.warpgroup
         share = SHARE.name in node.scope.known
         self.machine.store(place, self.state.product(), accumulator, here, share=share)
