@@ -339,7 +339,7 @@ class CoordinateEditor:
         if self._dimensions.pop(key, None) is None:
             raise VerifyError(f"there is no dimension '{key}'")
 
-    def replace(self, dimension: Dimension) -> Dimension:
+    def replace(self, dimension: D) -> D:
         """Put another record in the place of the dimension with the same id; its edges must fit."""
         if dimension.id not in self._dimensions:
             raise VerifyError(f"there is no dimension '{dimension.id}'")

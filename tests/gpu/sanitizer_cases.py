@@ -7,6 +7,7 @@ watches nothing but our kernels.
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 
 import numpy as np
 
@@ -31,9 +32,48 @@ CASES: tuple[tuple[Pass, tuple[int, int, int], str, tuple[int, int, int], int | 
     (StreamK(), (128, 64, 64), "nn", (136, 128, 392), 3, "native"),
     (DataParallel(), (128, 128, 64), "nt", (136, 72, 200), None, "native"),
 )
+# Schedule, tile, m and n, lengths of groups along k, the grid, target; A is given as its transpose.
+GROUPS: tuple[tuple[Pass, tuple[int, int, int], tuple[int, int], list[int], int, str], ...] = (
+    (StreamK(owner="last"), (32, 32, 32), (40, 72), [33, 0, 100, 7], 5, "sm_80"),
+    (StreamK(owner="last"), (128, 64, 64), (136, 72), [65, 0, 200, 7], 3, "native"),
+    (DataParallel(persistent=True), (128, 128, 64), (136, 136), [1, 130, 64], 4, "native"),
+)
+COUNT = len(CASES) + len(GROUPS)
 
 
 def run(number: int) -> None:
+    """Launch a case twice, and compare."""
+    if number < len(CASES):
+        run_single(number)
+    else:
+        run_groups(number - len(CASES))
+
+
+def run_groups(number: int) -> None:
+    """Groups along k, whose k tiles end inside what the copy engine brings."""
+    schedule, tile, (m, n), lengths, workgroups, target = GROUPS[number]
+    gemm = Gemm("f16", "f32", transpose_a=True, grouped=True, group_axis="k")
+    kernel = codegen.compile(schedule(gemm.graph(tile)), target)
+    ends = np.cumsum([3, *lengths]).astype(np.int32)
+    chance = np.random.default_rng(number)
+    k = int(ends[-1]) + 5
+    a, b = (chance.integers(-3, 4, (k, extent)).astype(np.float16) for extent in (m, n))
+    a[:3], b[-5:] = np.nan, np.inf
+    parts = [slice(*both) for both in pairwise(ends)]
+    exact = np.stack([a[x].astype(np.float32).T @ b[x].astype(np.float32) for x in parts])
+    with DeviceMemory(device(0)) as memory:
+        views, offsets = [memory.upload(x) for x in (a, b)], memory.upload(ends)
+        for _ in range(2):
+            found = np.full(exact.shape, np.nan, np.float32)
+            out = memory.upload(found)
+            kernel(*views, out=out, workgroups=workgroups, offsets=offsets)
+            memory.download(out, found)
+            if not np.array_equal(found, exact):
+                sys.exit(f"groups {number} ({schedule}, {tile}) are wrong")
+    print(f"groups {number}: {schedule} {tile} are exact", flush=True)
+
+
+def run_single(number: int) -> None:
     """Launch a case twice, C and all, and compare; whole numbers make the results exact."""
     schedule, tile, layout, (m, n, k), workgroups, target = CASES[number]
     a_turned, b_turned = (side == "t" for side in layout)
@@ -59,5 +99,5 @@ def run(number: int) -> None:
 
 
 if __name__ == "__main__":
-    for which in map(int, sys.argv[1:] or range(len(CASES))):
+    for which in map(int, sys.argv[1:] or range(COUNT)):
         run(which)

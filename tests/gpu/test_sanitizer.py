@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.sanitizer_cases import CASES, run
+from tests.gpu.sanitizer_cases import COUNT, run
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 280
@@ -25,7 +25,7 @@ def sanitizer() -> str:
     pytest.skip("no compute-sanitizer on PATH nor in /usr/local/cuda/bin")
 
 
-@pytest.mark.parametrize("number", range(len(CASES)))
+@pytest.mark.parametrize("number", range(COUNT))
 def test_the_cases_are_right_without_it(number: int):
     run(number)
 
@@ -40,6 +40,6 @@ def test_it_finds_nothing(tool: str):
     )
     said = f"exit status {done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-2000:]}"
     assert done.returncode == 0, said
-    assert done.stdout.count("is exact") == len(CASES), said
+    assert done.stdout.count(" exact") == COUNT, said
     # racecheck sums up in words of its own; the others count errors.
     assert "0 errors" in done.stdout or "0 hazards" in done.stdout, said

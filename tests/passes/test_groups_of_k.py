@@ -12,7 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from coordgraph import Gemm, KernelGraph, from_json, parse
+from coordgraph.control.operations import Assign
 from coordgraph.coordinates.edges import Concatenate, Ragged
+from coordgraph.integers import index_symbol, load, to_text
 from coordgraph.interpreter import SCHEDULERS, Trace, interpret, trace
 from coordgraph.interpreter.schedulers import Shuffled
 from coordgraph.progress import wait_direction
@@ -334,11 +336,31 @@ def test_which_group_is_looked_up_once_in_a_segment(name: str):
     others = [line for line in found if line not in located]
     assert all(line.startswith(("for (", "uint for_tile = ")) for line in others)
     assert len(others) == (2 if "last" in name else walks)
+    # Where in its block an iteration is, is known to be no negative number.
+    (first,) = {op.value for op in made.control.of_kind(Assign) if op.name == "k_first"}
+    begin, length = (
+        "load(tile_starts, group)",
+        "(load(tile_starts, group + 1) - load(tile_starts, group))",
+    )
+    assert to_text(first) == f"(share*workgroup - {begin}*tiles_m*tiles_n + for_tile) % {length}"
     (blocks,) = (e for e in made.coordinates.edges if isinstance(e, Concatenate))
     assert blocks.downstream == ("global",)
     assert blocks.upstream[0] == "group"
     assert blocks.upstream[-1] == "k_tile"
     assert len(blocks.upstream) == 4
+
+
+def test_what_is_known_of_the_tables():
+    """No group is without a k tile; groups of rows may be without a tile."""
+    group = index_symbol("group")
+    rows = Gemm("f32", grouped=True).graph(TILE)
+    for made, least in ((graph("stream-k"), 1), (rows, 0)):
+        ranges = made.parameters.ranges()
+        for table, step in (("tile_starts", least), ("offsets", 0)):
+            entries = index_symbol(table)
+            length = load(entries, group + 1) - load(entries, group)
+            assert ranges.prove_nonnegative(length - step)
+            assert not ranges.prove_nonnegative(length - step - 1)
 
 
 def test_what_is_deferred():

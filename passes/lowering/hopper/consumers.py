@@ -177,7 +177,7 @@ def _after_products(op: Locate) -> Body:
     loops = [place for place, inner in enumerate(op.body) if multiplies(inner)]
     after = loops[-1] + 1 if loops else 0
     if any(_reads(inner, op.dims) for inner in op.body[:after]):
-        return op
+        return (op,)
     return (*op.body[:after], replace(op, body=op.body[after:]))
 
 

@@ -235,6 +235,17 @@ def test_who_waits_for_whose_zeros():
     assert names(turns.identifier), "both would meet at one barrier"
 
 
+@pytest.mark.parametrize(("rows", "whole"), [(48, False), (64, True)])
+def test_chunks_that_there_are_not_are_not_cleared(rows: int, whole: bool):
+    """Two warpgroups have 256 chunks in a pass; 48 rows of 64 elements are one pass and a half."""
+    made = program(PERSISTENT, (rows, 256, 64), lowering=LowerToHopper(), vectors=WIDE)
+    store = r'br i1 (%\S+), label %"A\.tail\.pass\.body\.else\.if"'
+    found = re.search(store, made.llvm_ir)
+    assert (found is None) == whole
+    if found is not None:
+        assert re.search(rf"{found[1]} = icmp slt i32 %\S+, {rows * 64 // 8}\n", made.llvm_ir)
+
+
 def names(value: Expr | int) -> set[str]:
     return {str(symbol) for symbol in getattr(value, "free_symbols", ())}
 
