@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +25,10 @@ from passes.choosing.schedules import (
     TREE,
     TURNSTILE,
 )
-from passes.choosing.shape import ALIGNED, UNIT_K, Shape
+from passes.choosing.shape import UNIT_K, Shape
 from passes.choosing.table import Column, Flag, Table, sizes
 from passes.choosing.tilings import small_tiles, sums, tilings
 from passes.lowering.hopper.division import MMA_M, WARPGROUP
-from passes.lowering.hopper.lower import PAIR
-from passes.lowering.staging import CHUNK
 
 __all__ = ["candidates", "chooseable", "fallback", "slow"]
 
@@ -191,9 +188,7 @@ def _some(value: float | Column, chosen: NDArray[np.intp]) -> Column:
 def _cut(problem: Gemm, device: Constants, c_bytes: int) -> Tiled:
     """The tilings that suit a size. Where C is read, its elements have so many bytes."""
     m, n, k = sizes(problem)
-    # Rows of whole 16 bytes go by the copy engine, others by pairs or one by one.
-    vector = gcd(n, PAIR) if n * c_bytes % ALIGNED else CHUNK
-    known, held, small = _columns(c_bytes, vector)
+    known, held, small = _columns(c_bytes)
     few = m if m <= FEW_TILE else 0
     keep = (known[0] >= (few or LEAST_ROWS)) & ((known[0] < 2 * m) | (known[0] <= MMA_M))
     keep &= known[1] < 2 * max(n, UNIT_K)
@@ -279,16 +274,15 @@ def _unusual(cut: Tiled) -> Iterator[Kind]:
 @cache
 def _columns(
     c_bytes: int,
-    vector: int,
 ) -> tuple[tuple[Column, ...], Column, tuple[tuple[Column, Column], ...]]:
     """The columns of `tilings`, the accumulators of each, and small tiles; see `Tiled`."""
-    known = tilings(c_bytes, vector)
+    known = tilings(c_bytes)
     found = np.array(known, np.float64)
     part = found[:, :2] / found[:, 3:5]
     held = [
         rows * columns / WARPGROUP
         if turns > 1
-        else sums(int(rows), int(columns), streamed=True, c_bytes=c_bytes, vector=vector)
+        else sums(int(rows), int(columns), streamed=True, c_bytes=c_bytes)
         for (rows, columns), turns in zip(part, found[:, 6], strict=True)
     ]
     # Beside C no tiles of two shapes were tried.

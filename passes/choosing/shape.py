@@ -42,8 +42,7 @@ class Shape:
         left_b = swapped(self.rows, self.columns, t.turns)
         left = np.where(left_b, self.columns, self.rows)
         right = np.where(left_b, self.rows, self.columns)
-        whole = t.n * t.out_bytes % ALIGNED == 0
-        alone = most_alone(t.streams | (t.cluster_k > 1), t.c_bytes, left_b | ~whole) * WARPGROUP
+        alone = most_alone(t.streams | (t.cluster_k > 1), t.c_bytes, left_b) * WARPGROUP
         single = (t.turns > 1) | (self.rows * self.columns <= alone)
         self.consumers = np.where(single, 1, 2) if larger is None else larger.consumers
         """Warpgroups that divide the product."""
@@ -62,7 +61,7 @@ class Shape:
             t.turns > 1, ENOUGH_STAGES["pingpong"], ENOUGH_STAGES["cooperative"]
         )
         self._ring_bytes = self.operand_bytes if larger is None else larger.operand_bytes
-        self._boxed = (t.out_bytes == ELEMENT) & whole
+        self._boxed = (t.out_bytes == ELEMENT) & (t.n * t.out_bytes % ALIGNED == 0)
         box = np.where(left_b, share, self._stored(t, share))
         self.odd = self._boxed & ~left_b & (box % UNIT_K != 0)
         """Where D's boxes are not swizzled, and their rows are not whole cache lines."""

@@ -8,8 +8,7 @@ from itertools import product
 
 from passes.choosing.shape import UNIT_K
 from passes.lowering.hopper.division import MMA_M, WARPGROUP, most_alone, swapped
-from passes.lowering.hopper.lower import MOST_ACCUMULATORS, most_beside_c
-from passes.lowering.staging import CHUNK
+from passes.lowering.hopper.lower import MOST_ACCUMULATORS, MOST_BESIDE_C
 
 __all__ = ["Tiling", "small_tiles", "sums", "tilings"]
 
@@ -44,24 +43,17 @@ NEVER = 1 << 30
 
 
 @cache
-def tilings(c_bytes: int = 0, vector: int = CHUNK) -> tuple[Tiling, ...]:
-    """Tiles and clusters that can be lowered.
-
-    Args:
-        c_bytes: of an element of C where it is read.
-        vector: elements of C and D that move at once.
-    """
-    return tuple(dict.fromkeys(_tilings(c_bytes, vector)))
+def tilings(c_bytes: int = 0) -> tuple[Tiling, ...]:
+    """Tiles and clusters that can be lowered; where C is read, its elements have so many bytes."""
+    return tuple(dict.fromkeys(_tilings(c_bytes)))
 
 
-def _tilings(c_bytes: int, vector: int) -> Iterator[Tiling]:
+def _tilings(c_bytes: int) -> Iterator[Tiling]:
     for rows, widths in WIDTHS.items():
         for columns in widths:
             left_b = swapped(rows, columns, 1)
-            most = MOST_ACCUMULATORS
-            if c_bytes:
-                most = most_beside_c(c_bytes, bool(left_b), vector)
-            if sums(rows, columns, c_bytes=c_bytes, vector=vector) > most:
+            most = MOST_BESIDE_C[c_bytes, bool(left_b)] if c_bytes else MOST_ACCUMULATORS
+            if sums(rows, columns, c_bytes=c_bytes) > most:
                 continue
             yield from _clusters(rows, columns, turns=1)
             if rows <= 64 or columns <= 64:
@@ -70,8 +62,7 @@ def _tilings(c_bytes: int, vector: int) -> Iterator[Tiling]:
                 if units == 2 or columns <= DEEPEST_COLUMNS:
                     yield rows, columns, units * UNIT_K, 1, 1, 1, 1
     for rows, columns in TURNS:
-        most = most_beside_c(c_bytes, False, vector) if c_bytes else MOST_ACCUMULATORS
-        if rows * columns // WARPGROUP <= most:
+        if not c_bytes or rows * columns // WARPGROUP <= MOST_BESIDE_C[c_bytes, False]:
             yield from _clusters(rows, columns, turns=2)
 
 
@@ -115,12 +106,9 @@ def _halved(rows: int, columns: int) -> bool:
     return left % (2 * MMA_M) == 0 or right % 32 == 0
 
 
-def _team(
-    rows: int, columns: int, *, streamed: bool = False, c_bytes: int = 0, vector: int = CHUNK
-) -> int:
+def _team(rows: int, columns: int, *, streamed: bool = False, c_bytes: int = 0) -> int:
     """Warpgroups that divide a part."""
-    by_elements = swapped(rows, columns, 1) | (vector < CHUNK)
-    alone = most_alone(streamed, c_bytes, by_elements)
+    alone = most_alone(streamed, c_bytes, swapped(rows, columns, 1))
     return 1 if rows * columns <= alone * WARPGROUP else 2
 
 
@@ -131,7 +119,6 @@ def sums(
     *,
     streamed: bool = False,
     c_bytes: int = 0,
-    vector: int = CHUNK,
 ) -> int:
     """Accumulators of a workitem; more than any limit where no division is possible.
 
@@ -140,10 +127,9 @@ def sums(
         team: warpgroups that divide it, where another tile decides that.
         streamed: partial sums come and go.
         c_bytes: of an element of C where it is added.
-        vector: elements of C and D that move at once.
     """
     left, right = _sides(rows, columns)
-    consumers = team or _team(rows, columns, streamed=streamed, c_bytes=c_bytes, vector=vector)
+    consumers = team or _team(rows, columns, streamed=streamed, c_bytes=c_bytes)
     share = right if left % (2 * MMA_M) == 0 or consumers == 1 else right // 2
     pieces = -(-share // 256)
     if left % MMA_M or right % 16 or share % 16 or share % (16 * pieces):

@@ -63,7 +63,7 @@ from passes.lowering.staging import CHUNK, OUTPUTS
 from passes.lowering.tables import add_tables, table_bytes
 from passes.scatter import SHARE
 
-__all__ = ["CONSUMERS", "MOST_ACCUMULATORS", "MOST_STAGES", "LowerToHopper", "most_beside_c"]
+__all__ = ["CONSUMERS", "MOST_ACCUMULATORS", "MOST_BESIDE_C", "MOST_STAGES", "LowerToHopper"]
 
 LEAST_STAGES, MOST_STAGES = 2, 12
 ENOUGH_STAGES = {"cooperative": 4, "pingpong": 6}
@@ -73,8 +73,6 @@ MOST_ACCUMULATORS = 192
 MOST_BESIDE_C = {(2, False): 192, (4, False): 96, (2, True): 96, (4, True): 64}
 """The same where C is read: by the bytes of its elements, and whether B is the left operand, beside
 which they come one by one."""
-MOST_UNBOXED = {1: 128, 2: 144}
-"""The same where D, and C with it, moves by so many elements, and not through shared memory."""
 MOST_BESIDE_PARTIALS = 160
 """The same where partial sums come and go."""
 CLUSTERS = (1, 2, 4, 8)
@@ -85,18 +83,6 @@ PAIR = 2
 """Accumulators next to each other along the right operand's columns."""
 BARRIER_BYTES = 1024
 """Room for barriers before the first tile."""
-
-
-def most_beside_c(c_bytes: int, left_b: bool, vector: int) -> int:
-    """Accumulators of a workitem that have room beside C.
-
-    Args:
-        c_bytes: of an element of C.
-        left_b: B is the left operand.
-        vector: elements of C and D that move at once.
-    """
-    most = MOST_BESIDE_C[c_bytes, left_b]
-    return most if vector == CHUNK else min(most, MOST_UNBOXED[min(vector, PAIR)])
 
 
 @dataclass(frozen=True)
@@ -213,7 +199,7 @@ class LowerToHopper(Pass):
         """Why the sums of a tile have no room in the registers of warpgroups, or None."""
         kind, most = graph.gemm.out_dtype or graph.gemm.dtype, MOST_ACCUMULATORS
         if self.reads_c:
-            most = most_beside_c(dtype(kind).bytes, division.swapped, self.vector)
+            most = MOST_BESIDE_C[dtype(kind).bytes, division.swapped]
         if _streamed(graph):
             most = min(most, MOST_BESIDE_PARTIALS)
         if division.accumulators <= most and division.columns <= MOST_COLUMNS:

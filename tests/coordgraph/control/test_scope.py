@@ -1,4 +1,4 @@
-"""What is known inside the body of a `SetCoordinate`, and of a `Locate`."""
+"""What is known inside the body of a `SetCoordinate`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import pytest
 from sympy import Integer
 
 from coordgraph import CoordinateGraph, VerifyError
-from coordgraph.control.operations import For, Locate, SetCoordinate
+from coordgraph.control.operations import For, SetCoordinate
 from coordgraph.control.scope import Scoped
 from coordgraph.coordinates.dimensions import ForLoop, Linear, Workgroup
-from coordgraph.coordinates.edges import Concatenate
-from coordgraph.integers import Ranges, floor_div, index_symbol, load, minimum, search
+from coordgraph.integers import Ranges, minimum
 
 SIZE, COUNT = 100, 8
 
@@ -57,31 +56,3 @@ def test_what_never_changes_is_not_set_again():
         inside.enter_set(SetCoordinate("begin", workgroup + 1))
     _, beside = here.enter_set(SetCoordinate("begin", workgroup + 1))  # another body
     assert beside.ranges.prove_less(here.coordinates.symbol("begin"), Integer(COUNT + 1))
-
-
-def test_what_is_located_is_known_to_have_been_found():
-    """Which block it is: so where in it is no negative number, and nobody searches again."""
-    table = index_symbol("t")
-    with CoordinateGraph().edit() as e:
-        for dimension in (
-            Workgroup("workgroup", Integer(SIZE)),
-            Linear("group", Integer(COUNT)),
-            Linear("row", Integer(3)),
-            Linear("k"),
-        ):
-            e.add(dimension)
-        e.connect(Concatenate(("group", "row", "k"), "workgroup", "t"))
-    ranges = Ranges().with_table(table, Integer(SIZE), from_zero=True, step=1)
-    outside = Scoped(e.graph, ranges).hardware(["workgroup"])
-    workgroup, group = map(e.graph.symbol, ("workgroup", "group"))
-    (value,), inside = outside.enter_locate(Locate(("group",), (), ()))
-    assert value == search(table, Integer(COUNT), floor_div(workgroup, Integer(3)))
-    place = workgroup - 3 * load(table, group)
-    assert inside.ranges.prove_nonnegative(place)
-    assert not outside.ranges.prove_nonnegative(place)
-    for found in inside.reverse("row", "k").values:
-        assert inside.ranges.prove_nonnegative(found)
-        assert not found.has(value)
-    # In another body another value is located.
-    _, other = inside.enter_set(SetCoordinate("group", workgroup + 1))
-    assert not other.ranges.prove_nonnegative(place)

@@ -120,7 +120,6 @@ def test_a_name_says_nothing_before_it_was_found():
     assert not located().prove_nonnegative(X - P * load(T, H))
     both = KNOWN.with_table(U, M, from_zero=True)
     assert not located(both).prove_nonnegative(X - P * load(U, G))
-    assert not both.prove_nonnegative(X - P * load(U, INLINE))
     assert not located(KNOWN.with_table(T, M, step=STEP)).prove_nonnegative(INSIDE)
 
 
