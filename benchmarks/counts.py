@@ -101,7 +101,7 @@ def count(
         tiles=prod(found.tiles[:-1]),
         grid=len(found.workgroups),
         busiest=most,
-        utilisation=prod(found.tiles) / (most * processors),
+        utilisation=found.useful / (most * processors),
         fix_ups=len(found.fix_ups),
         workspace_bytes=sum(
             int(evaluate(tensor.elements, known)) * dtype_named(tensor.dtype).bytes

@@ -148,6 +148,10 @@ def problem_parameters(
         by_groups = "B" if gemm.ragged("m") else OFFSETS
         _check_axes(graph.tensor(by_groups), views[by_groups])
         given["groups"] = views[by_groups].shape[0] - (by_groups == OFFSETS)
+        if given["groups"] < 0:
+            raise LaunchError(
+                "offsets is empty; it has an entry for each group, and one for the end"
+            )
     if gemm.batched:
         given["batches"] = views["A"].shape[0]
         matrix = {"A": m * k, "B": k * n, "C": m * n, "D": m * n}

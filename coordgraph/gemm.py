@@ -49,7 +49,7 @@ over."""
 LARGEST_STRIDE = 2**40
 """Elements from one matrix of a batch to the next: what the copy engine of a GPU takes."""
 OFFSETS = "offsets"
-"""The table of where groups begin among the rows of A and D, and where the last one ends."""
+"""The table of where groups begin along the axis that they part, and where the last one ends."""
 TILE_STARTS = "tile_starts"
 """The table of how many tiles along the axis of groups the groups before have."""
 TENSORS = {"A": "mk", "B": "kn", "C": "mn", "D": "mn"}
@@ -73,8 +73,8 @@ class Gemm:
             or C has only one matrix for all.
         grouped: products that share k and n, but not m: rows `offsets[g] .. offsets[g + 1] - 1` of
             D are those rows of A (m x k, the rows of all groups) times B[g] (B is g x k x n).
-            `offsets` are whole numbers (i32) on the device, rising, at most m. Rows of D that
-            belong to no group are not written.
+            `offsets` are whole numbers (i32) on the device, rising, at most m (or k). Rows of D
+            that belong to no group are not written.
         group_axis: which axis groups part: `m`, or `k`, as gradients of weights need it. Then they
             share m and n, and D[g] (D and C are g x m x n) is the product of columns
             `offsets[g] .. offsets[g + 1] - 1` of A (m x k, the columns of all groups) and those
@@ -214,8 +214,8 @@ def _build(gemm: Gemm, e: KernelEditor, tile: tuple[int, int, int]) -> None:
         kind = Linear if gemm.ragged("m") else MacroTileNumber
         groups = e.parameters["groups"].symbol
         e.coordinates.add(kind("group", groups, note="which product"))
-        if not gemm.ragged("m"):
-            total *= groups
+        if not gemm.ragged("m"):  # k tiles are counted of all groups, output tiles of each
+            e.assume(groups * counts["m"] * counts["n"])
     e.assume(total)
     for name, role, transposed in (
         ("A", Role.INPUT, gemm.transpose_a),
@@ -266,7 +266,7 @@ def _tiles_of_groups(gemm: Gemm, e: KernelEditor, extent: Expr, tile: int) -> Ex
     groups, axis = e.parameters["groups"].symbol, gemm.group_axis
     # A group without k has one tile of padding, so that its zeros are written.
     least = 1 if axis == "k" else 0
-    note = f"first {INSIDE[axis]} of each group, and the end"
+    note = f"where groups begin along {axis}, and the end"
     e.table(Table(OFFSETS, groups + 1, extent, note=note))
     offsets, at = index_symbol(OFFSETS), place_of(TILE_STARTS)
     size = maximum(load(offsets, at + 1) - load(offsets, at), least)
@@ -277,7 +277,7 @@ def _tiles_of_groups(gemm: Gemm, e: KernelEditor, extent: Expr, tile: int) -> Ex
             # A group that is no multiple of the tile has less than one tile more.
             floor_div(extent + (tile - 1 + least) * groups, Integer(tile)),
             ceil_div(size, Integer(tile)),
-            note=f"tiles of {INSIDE[axis]} in the groups before",
+            note=f"tiles along {axis} in the groups before",
         )
     )
     # Where no group has a row there is one tile of padding: so that sizes are never 0.

@@ -11,7 +11,8 @@ from sympy import Expr
 from coordgraph.control.graph import ControlGraph
 from coordgraph.control.operations import Kernel, Operation
 from coordgraph.control.scope import Scoped
-from coordgraph.coordinates.dimensions import Dimension, MacroTileNumber, Workgroup
+from coordgraph.coordinates.dimensions import Dimension, ForLoop, MacroTileNumber, Workgroup
+from coordgraph.coordinates.edges import Ragged
 from coordgraph.coordinates.graph import CoordinateEditor, CoordinateGraph
 from coordgraph.errors import VerifyError
 from coordgraph.gemm import Gemm
@@ -56,6 +57,16 @@ class KernelGraph:
     def plane(self) -> tuple[Dimension, ...]:
         """Those of them that count the tiles of one product, which orders of visiting permute."""
         return tuple(d for d in self.dangling if d.id != self.gemm.leading)
+
+    @cached_property
+    def parted_depth(self) -> Ragged | None:
+        """How the k tiles of all products are parted among them; None where all have as many."""
+        for edge in self.coordinates.edges:
+            if isinstance(edge, Ragged) and isinstance(
+                self.coordinates[edge.downstream[-1]], ForLoop
+            ):
+                return edge
+        return None
 
     @property
     def workgroup(self) -> Workgroup:

@@ -86,11 +86,12 @@ class PartlyStreamed(Pass):
             return f"first={self.first} is unknown; there are {', '.join(ORDERS)}"
         if self.waves not in WAVES:
             return f"waves={self.waves} is unknown; there are {', '.join(WAVES)}"
-        if depth_is_data(graph) and (self.first, self.waves) != (ORDERS[0], WAVES[0]):
-            return (
-                f"first={self.first} and waves={self.waves} need tiles of one depth, and here how "
-                f"deep a tile is is data; first={ORDERS[0]} and waves={WAVES[0]} do not"
-            )
+        for name, own, needed in (("first", self.first, "sk"), ("waves", self.waves, "strided")):
+            if own != needed and depth_is_data(graph):
+                return (
+                    f"{name}={own} needs tiles of one depth, and here how deep a tile is is data; "
+                    f"{name}={needed} does not"
+                )
         if why := short_segments(self.least_segment, graph):
             return why
         return check_stream_options(self)
@@ -210,7 +211,7 @@ def _part_tiles(
 
 
 def _walk_tiles(e: KernelEditor, tiles: str, waves: Expr, count: Expr, work: TileWork) -> Operation:
-    """The same of tiles that are not equally deep."""
+    """A wave of tiles after another, one for every workgroup; not equally deep."""
     c = e.coordinates
     c.add(ForLoop("dp.wave", waves, name="Wave"))
     c.add(Workgroup("dp.workgroup", count))

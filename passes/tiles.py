@@ -133,7 +133,7 @@ def number_of_iterations(graph: KernelGraph, numbers: tuple[Dimension, ...]) -> 
     k = graph.coordinates[accumulation_loop(graph).dim]
     if k.size is not None:
         return number_of(numbers) * k.size
-    parted = _parted(graph, k)
+    parted = _parted(graph)
     among = tuple(d for d in numbers if d.id not in parted.downstream)
     return number_of((*among, graph.coordinates[parted.upstream[0]]))
 
@@ -143,12 +143,11 @@ def depth_is_data(graph: KernelGraph) -> bool:
     return graph.coordinates[accumulation_loop(graph).dim].size is None
 
 
-def _parted(graph: KernelGraph, k: Dimension) -> Ragged:
-    """Which segments the k tiles of all groups have, where they differ."""
-    for edge in graph.coordinates.edges_above(k):
-        if isinstance(edge, Ragged) and edge.downstream[-1] == k.id:
-            return edge
-    raise PassError(f"how many tiles '{k.id}' counts is nowhere said")
+def _parted(graph: KernelGraph) -> Ragged:
+    """Which k tiles of all groups each has, where they have not as many."""
+    if graph.parted_depth is None:
+        raise PassError("how many k tiles an output tile has is nowhere said")
+    return graph.parted_depth
 
 
 def flatten_iterations(
@@ -169,7 +168,7 @@ def flatten_iterations(
     if k.size is not None:
         flatten_into(e, (*numbers, k), below)
         return
-    parted = _parted(graph, k)
+    parted = _parted(graph)
     group = parted.downstream[0]
     among = (d.id for d in numbers if d.id != group)
     e.coordinates.connect(Concatenate((group, *among, k.id), below, parted.table))

@@ -38,6 +38,8 @@ from coordgraph.integers.tables import Load, Search, load
 
 FUEL = 64
 MAX_MAXIMA = 6
+MOST_STEPS = 8
+"""Entries of a table, from one that is known, that a proof goes along."""
 
 SymbolBounds: TypeAlias = tuple[tuple[Polynomial, ...], tuple[Polynomial, ...]]
 Guards: TypeAlias = tuple[Polynomial, ...]
@@ -207,7 +209,9 @@ class Prover(NumericBounds):
         """Return what an entry is at least: the one before, and the least step."""
         table, index = cast(tuple[Symbol, Expr], target.args)
         known, place = self.tables.get(table), index.as_coeff_Add()[0]
-        if known is None or place < 1:
+        if known is None or not 1 <= place <= MOST_STEPS:
+            return ()
+        if not self.at_least_zero(to_polynomial(index - 1)):
             return ()
         before = to_polynomial(load(table, index - 1))
         return (add(before, constant(known.step)),)

@@ -162,13 +162,13 @@ class Ranges:
     def with_found(self, symbol: Symbol, value: IntegerLike) -> "Ranges":
         """Let ``symbol`` be what a search found, whose symbols do not change before it does.
 
-        Of any other value nothing is kept.
+        Of any other value nothing is kept, nor of one that reads the symbol's old value.
         """
         value = _expr(value)
         if not isinstance(value, Search):
             return self
         table, _, x = cast(tuple[Symbol, Expr, Expr], value.args)
-        if (known := self.tables.get(table)) is None:
+        if (known := self.tables.get(table)) is None or symbol in symbols_of(value):
             return self
         return self._tabled(table, replace(known, found={**known.found, symbol: x}))
 
@@ -291,7 +291,8 @@ class Ranges:
         return any(symbol in symbols_of(e) for e in stated)
 
     def _knows(self, symbol: Symbol) -> bool:
-        return symbol in self.bounds or symbol in self.definitions
+        found = any(symbol in known.found for known in self.tables.values())
+        return found or symbol in self.bounds or symbol in self.definitions
 
     def _forget(self, symbol: Symbol) -> "Ranges":
         """Drop every statement about the symbol's old value."""

@@ -38,7 +38,6 @@ from coordgraph.control.operations import (
 from coordgraph.control.resolve import Node, resolve
 from coordgraph.control.scope import Scoped
 from coordgraph.coordinates.dimensions import Dimension, MacroTileIndex, User
-from coordgraph.coordinates.edges import Ragged
 from coordgraph.coordinates.traverse import Solution
 from coordgraph.errors import EvaluationError
 from coordgraph.integers import ceil_div
@@ -105,8 +104,8 @@ class Program:
         coordinates = self.graph.coordinates
         for work in self.work(MultiplyAccumulate):
             *batch, m, k = work.factors[: len(work.factors) // 2]
-            if self._parted_k is not None:
-                k = self._parted_k.upstream[0]
+            if self.graph.parted_depth is not None:
+                k = self.graph.parted_depth.upstream[0]
             sizes = [_size(coordinates[d]) for d in (*batch, m, work.factors[-1], k)]
             for axis, (span, tensor) in enumerate(zip(work.span, "AB", strict=True)):
                 if span > 1:
@@ -118,21 +117,10 @@ class Program:
 
     def depths(self, values: Mapping[str, Any]) -> tuple[int, ...]:
         """The number of k tiles of each product, where it is data."""
-        if self._parted_k is None:
+        parted = self.graph.parted_depth
+        if parted is None:
             return ()
-        return tuple(end - begin for begin, end in pairwise(values[self._parted_k.table]))
-
-    @cached_property
-    def _parted_k(self) -> Ragged | None:
-        """How the k tiles of all products are parted among them, if a table says it."""
-        coordinates = self.graph.coordinates
-        for work in self.work(MultiplyAccumulate):
-            k = work.factors[len(work.factors) // 2 - 1]
-            for below in (k, *coordinates.below(k)):
-                for edge in coordinates.edges_above(below):
-                    if isinstance(edge, Ragged) and k not in edge.upstream:
-                        return edge
-        return None
+        return tuple(end - begin for begin, end in pairwise(values[parted.table]))
 
     def in_tile(self, scope: Scoped, others: frozenset[str]) -> Scoped:
         """A scope in which the indices inside tiles stand for themselves, but for those of others.

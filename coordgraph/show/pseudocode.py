@@ -37,6 +37,7 @@ from coordgraph.control.operations import (
 )
 from coordgraph.control.scope import Scoped
 from coordgraph.errors import EvaluationError
+from coordgraph.gemm import TENSORS
 from coordgraph.integers import Ranges
 from coordgraph.kernel import KernelGraph
 from coordgraph.show.ccode import FLOOR_HELPERS, identifier, to_c
@@ -45,8 +46,6 @@ from coordgraph.show.fields import shown, written
 __all__ = ["pseudocode"]
 
 INDENT = "    "
-AXES = {"A": "mk", "B": "kn", "C": "mn", "D": "mn"}
-"""What the axes of the problem's tensors are called."""
 TILE_OPERATIONS = (LoadTile, Epilogue, StoreTile)
 
 
@@ -190,7 +189,7 @@ class _Writer:
             guard = solution.guard  # not And.make_args, which is a set, in the order of hashes
             guards += guard.args if isinstance(guard, And) else (guard,)
         for name in sorted(values, key=_axis_order):
-            if seen.get(name) != values[name]:
+            if seen.get(name) != values[name] and identifier(str(values[name])) != name:
                 value = to_c(values[name], scope.ranges)
                 yield f"{'' if name in seen else 'uint '}{name} = {value};"
                 seen[name] = values[name]
@@ -297,7 +296,7 @@ def _leading_tiles(ops: Body) -> Iterator[LoadTile | Epilogue | StoreTile]:
 
 def _names(op: LoadTile | Epilogue | StoreTile) -> list[str]:
     """The variables of an operation's tile numbers."""
-    axes = AXES.get(op.tensor, "")
+    axes = TENSORS.get(op.tensor, "")
     if len(axes) == len(op.tile):
         return [f"tile_{axis}" for axis in axes]
     return [identifier(name) for name in op.tile]

@@ -32,8 +32,8 @@ def test_which_schedules_share_depths_that_are_data(name: str):
 @pytest.mark.parametrize(
     ("refused", "why"),
     [
-        (TwoTileStreamK(first="dp"), "first=dp and waves=strided need .* first=sk and waves=str"),
-        (HybridStreamK(waves="contiguous"), "first=sk and waves=contiguous need tiles of one dep"),
+        (TwoTileStreamK(first="dp"), "first=dp needs tiles of one depth, .* first=sk does not"),
+        (HybridStreamK(waves="contiguous"), "waves=contiguous needs .* waves=strided does not"),
         (TwoTileStreamK(least_segment=2), "least_segment=2 moves borders to the ends of tiles"),
         (SplitK(splits=2), "pieces of a tile are parts of one depth, .* stream-k shares the"),
         (HeterogeneousTiles(), "tiles of groups have depths of their own, .* stream-k shares the"),

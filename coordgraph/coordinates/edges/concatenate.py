@@ -29,7 +29,8 @@ class Concatenate(Edge):
     With operands between, `Concatenate(G, J0, …, I; O)`, a segment is a row-major block: it has its
     I for every J, `p = n_0·…` times as many indices, and begins at `p·t[g]`. Forward
     `o = p·t[g] + (j0·n_1 + …)·(t[g + 1] - t[g]) + i`; reverse `g = search(t, n_g, o div p)`, the
-    rest by mod and div. So a `Flatten` whose last extent is another in every segment.
+    rest by mod and div. So a `Flatten` whose last extent is another in every segment; none of them
+    may be empty.
     """
 
     table: str = ""

@@ -44,6 +44,21 @@ def test_entries_rise_by_the_least_step():
     assert KNOWN.interval(load(T, G + 3) - load(T, G + 1))[0] == 2 * STEP
     assert KNOWN.prove_less(load(T, G), load(T, G + 1))
     assert KNOWN.interval(load(T, Integer(2)))[0] == 2 * STEP
+    assert KNOWN.interval(load(T, Integer(5000)))[0] == 0  # proofs do not go so far
+
+
+def test_entries_before_the_first_are_none():
+    """`t[1 - g]` may be the first entry, which has none before it."""
+    assert not KNOWN.with_index(G, 2).prove_nonnegative(load(T, 1 - G) - STEP)
+
+
+def test_what_was_found_of_an_old_value_is_not_kept():
+    old = KNOWN.with_index(G, M)
+    moved = old.with_found(G, search(T, N, G + 5))
+    assert not moved.prove_nonnegative(G + 5 - load(T, G))
+    found = KNOWN.with_found(G, search(T, N, X))
+    assert found.prove_nonnegative(X - load(T, G))
+    assert not found.with_index(G, 3).prove_nonnegative(X - load(T, G))
 
 
 def test_entries_of_other_tables_only_rise():
