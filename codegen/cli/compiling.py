@@ -13,7 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from codegen.cli.options import (
+    Batched,
     DType,
+    Groups,
     Import,
     Json,
     K,
@@ -95,6 +97,8 @@ def compile_command(
     out_dtype: OutDType = None,
     transpose_a: TransposeA = False,
     transpose_b: TransposeB = False,
+    batched: Batched = False,
+    groups: Groups = "",
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
@@ -110,14 +114,16 @@ def compile_command(
       coordgraph compile --target sm_80 -e ptx -e sass -e index -o code
       coordgraph compile --target sm_90a --plan '256x256x64@c2x1 stream-k{owner=last}' -e ptx
       coordgraph compile --target sm_90a --plan auto --m 2048 --n 2304 --k 8192 -e ptx
+      coordgraph compile --target sm_90a --groups k --transpose-a -s data-parallel -e ptx
     """
     from codegen.cli.scheduled import from_graph, scheduled
     from codegen.cli.targets import resolve
 
     wanted = list(dict.fromkeys(emit or ()))
     target = resolve(target, dtype)
-    problem = Problem(m, n, k, dtype, out_dtype, transpose_a, transpose_b)
+    problem = Problem(m, n, k, dtype, out_dtype, transpose_a, transpose_b, batched, groups)
     told = {"schedule": schedule, "workgroups": workgroups, "tile": tile, "plan": plan}
+    told |= {"batched": batched or None, "groups": groups or None}
     if source is None:
         made = scheduled(
             problem,

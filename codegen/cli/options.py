@@ -14,6 +14,7 @@ import typer
 
 from codegen.api import TARGETS
 from coordgraph import CoordGraphError, Gemm, KernelGraph
+from coordgraph.gemm import GROUP_AXES
 from coordgraph.tensors import DTYPES, dtype
 
 if TYPE_CHECKING:
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_SCHEDULE",
+    "Batched",
     "DType",
     "Fixed",
+    "Groups",
     "Import",
     "Json",
     "K",
@@ -65,6 +68,12 @@ def _tile(text: str) -> tuple[int, int, int]:
         raise typer.BadParameter(f"'{text}' is not three positive numbers such as 128x128x32")
     m, n, k = map(int, found.groups())
     return m, n, k
+
+
+def _groups(text: str) -> str:
+    if text not in ("", *GROUP_AXES):
+        raise typer.BadParameter(f"groups part {' or '.join(GROUP_AXES)}, not '{text}'")
+    return text
 
 
 def _target(text: str) -> str:
@@ -116,6 +125,21 @@ TransposeA = Annotated[
 TransposeB = Annotated[
     bool,
     typer.Option("--transpose-b", help="B is given as n x k.", rich_help_panel=PROBLEM),
+]
+Batched = Annotated[
+    bool,
+    typer.Option("--batched", help="Many products of one shape.", rich_help_panel=PROBLEM),
+]
+Groups = Annotated[
+    str,
+    typer.Option(
+        "--groups",
+        parser=_groups,
+        metavar="|".join(GROUP_AXES),
+        help="Many products whose extent along this axis is data.",
+        show_default=False,
+        rich_help_panel=PROBLEM,
+    ),
 ]
 Fixed = Annotated[
     bool,
@@ -205,11 +229,23 @@ class Problem:
     out_dtype: str | None
     transpose_a: bool
     transpose_b: bool
+    batched: bool = False
+    groups: str = ""
+
+    @property
+    def single(self) -> bool:
+        """Whether there is one product."""
+        return not (self.batched or self.groups)
 
     def gemm(self, *, fixed: bool) -> Gemm:
         """The front end's record, with the sizes as numbers or as launch arguments."""
         m, n, k = (self.m, self.n, self.k) if fixed else (None, None, None)
-        return Gemm(self.dtype, self.out_dtype, m, n, k, self.transpose_a, self.transpose_b)
+        return Gemm(
+            *(self.dtype, self.out_dtype, m, n, k, self.transpose_a, self.transpose_b),
+            batched=self.batched,
+            grouped=bool(self.groups),
+            group_axis=self.groups or "m",
+        )
 
     def graph(self, tile: tuple[int, int, int] | None, target: str, *, fixed: bool) -> KernelGraph:
         """The graph that schedules start from."""

@@ -102,6 +102,8 @@ def scheduled(
         raise typer.BadParameter(
             f"--plan says the tile, the schedule and the grid: leave out {', '.join(others)}"
         )
+    if plan == AUTO and not problem.single:
+        raise typer.BadParameter("--plan auto is for single products: name a plan, or a schedule")
     from passes.choosing import Plan
 
     registered_passes()

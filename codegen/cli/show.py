@@ -11,7 +11,9 @@ from rich.text import Text
 
 from codegen.cli.options import (
     DEFAULT_SCHEDULE,
+    Batched,
     DType,
+    Groups,
     Import,
     Json,
     K,
@@ -88,6 +90,8 @@ def show(
     out_dtype: OutDType = None,
     transpose_a: TransposeA = False,
     transpose_b: TransposeB = False,
+    batched: Batched = False,
+    groups: Groups = "",
     output: Annotated[
         str | None, typer.Option("--output", "-o", metavar="FILE", help="Write there.")
     ] = None,
@@ -105,8 +109,9 @@ def show(
       coordgraph show mermaid -p control --stage 0               # before any schedule
       coordgraph show text --stage lowered --target sm_80
       coordgraph show text -s stream-k | coordgraph show pseudocode --from -
+      coordgraph show mermaid --groups k --schedule stream-k
     """
-    problem = Problem(m, n, k, dtype, out_dtype, transpose_a, transpose_b)
+    problem = Problem(m, n, k, dtype, out_dtype, transpose_a, transpose_b, batched, groups)
     target = _known(target, dtype)
     if source is None:
         graph = problem.graph(tile, target, fixed=True)

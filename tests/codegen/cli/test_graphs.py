@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from coordgraph import from_json, parse
-from passes import PASSES, Pipeline
+from coordgraph import Gemm, from_json, parse
+from passes import PASSES, Pipeline, StreamK
 from tests.codegen.cli.commands import coordgraph, process
 
 PIPELINE = "reorder{swap=true},stream-k"
@@ -68,6 +68,25 @@ def test_sizes_that_are_given_are_fixed():
     gemm = parse(text).gemm
     assert (gemm.m, gemm.n) == (100, None)
     assert "dim A.tile.0: MacroTileNumber size=4" in text
+
+
+def test_batches_and_groups():
+    for words, gemm in (
+        (("--batched",), Gemm("f32", batched=True)),
+        (("--groups", "m", "--transpose-b"), Gemm("f32", grouped=True, transpose_b=True)),
+        (("--groups", "k"), Gemm("f32", grouped=True, group_axis="k")),
+    ):
+        told = ("-s", "stream-k", "--tile", "32x32x32", "--dtype", "f32", *words)
+        wanted = StreamK()(gemm.graph((32, 32, 32)))
+        assert coordgraph("show", "text", *told).out == wanted.text()
+        compiled = coordgraph("compile", *told, "--target", "cpu", "-e", "graph")
+        assert (compiled.code, "grouped=true" in compiled.out) == (0, gemm.grouped)
+    wrong = coordgraph("show", "--groups", "n")
+    assert wrong.code == 2
+    assert "groups part m or k, not 'n'" in " ".join(wrong.err.replace("│", " ").split())
+    auto = coordgraph("compile", "--groups", "k", "--plan", "auto", "--target", "sm_90a")
+    assert auto.code == 2
+    assert "--plan auto is for single products" in " ".join(auto.err.replace("│", " ").split())
 
 
 def test_graphs_are_piped_from_command_to_command(tmp_path: Path):
