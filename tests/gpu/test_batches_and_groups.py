@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from functools import cache
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -14,7 +13,8 @@ from codegen.nvptx.driver import device
 from coordgraph import Gemm
 from passes import Pipeline
 from passes.lowering import LowerToHopper
-from tests.gpu.kernels import check, torch_type
+from tests.gpu.grouped import kernel, normal, on_device, poisoned
+from tests.gpu.kernels import check
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("gpu")
@@ -30,23 +30,6 @@ SCHEDULES = (
 )
 TARGETS = ("native", "sm_80")
 TILES = ((128, 128, 64), (128, 256, 64), (64, 128, 64), (16, 128, 64))
-
-
-@cache
-def kernel(schedule: str, tile: tuple[int, int, int], target: str, **gemm: Any) -> Any:
-    return codegen.compile(Pipeline.parse(schedule)(Gemm(**gemm).graph(tile)), target)
-
-
-def normal(*extents: int, dtype: str = "bf16") -> Any:
-    return torch.randn(*extents, device="cuda", dtype=torch.float32).to(torch_type(dtype))
-
-
-def poisoned(*extents: int, dtype: str = "bf16") -> Any:
-    return torch.full(extents, float("nan"), device="cuda", dtype=torch_type(dtype))
-
-
-def on_device(offsets: list[int]) -> Any:
-    return torch.tensor(offsets, device="cuda", dtype=torch.int32)
 
 
 def check_groups(d: Any, a: Any, b: Any, offsets: list[int], c: Any = None, **scalars: Any) -> None:

@@ -13,8 +13,8 @@ from codegen.nvptx.driver import device
 from coordgraph import Gemm
 from passes import Pipeline
 from passes.lowering import LowerToHopper
+from tests.gpu.grouped import kernel, normal, on_device, poisoned
 from tests.gpu.kernels import check, torch_type
-from tests.gpu.test_batches_and_groups import kernel, normal, on_device, poisoned
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("gpu")
