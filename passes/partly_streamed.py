@@ -18,7 +18,7 @@ from coordgraph.coordinates.edges import PassThrough, Split, Sunder, Tile
 from coordgraph.integers import maximum, minimum
 from coordgraph.kernel import KernelEditor
 from passes.base import Pass
-from passes.stream_k import check_stream_options, short_segments
+from passes.stream_k import check_stream_options
 from passes.streaming import ACCUMULATE, TILE, Stream, add_loops
 from passes.tiles import (
     TileWork,
@@ -92,9 +92,7 @@ class PartlyStreamed(Pass):
                     f"{name}={own} needs tiles of one depth, and here how deep a tile is is data; "
                     f"{name}={needed} does not"
                 )
-        if why := short_segments(self.least_segment, graph):
-            return why
-        return check_stream_options(self)
+        return check_stream_options(self, graph)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         work, numbers = TileWork.of(graph), graph.dangling
@@ -135,11 +133,10 @@ class PartlyStreamed(Pass):
                 reduction=self.reduction,
             )
             stream.tie(e, graph.gemm.accumulator)
+            walk = _walk_strided if self.waves == "strided" else _walk_contiguous
             if depth_is_data(graph):
-                whole = _walk_tiles(e, dp.range.id, waves, count, work)
-            else:
-                walk = _walk_strided if self.waves == "strided" else _walk_contiguous
-                whole = walk(e, dp.range.id, waves, count, work)
+                walk = _walk_tiles
+            whole = walk(e, dp.range.id, waves, count, work)
             control = {
                 sk.range.id: Scope("stream-k", stream.control(e)),
                 dp.range.id: Scope("data-parallel", (whole,)),

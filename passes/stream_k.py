@@ -20,7 +20,7 @@ from passes.tiles import (
     workgroup_count,
 )
 
-__all__ = ["StreamK", "check_stream_options", "short_segments"]
+__all__ = ["StreamK", "check_stream_options"]
 
 
 class StreamOptions(Protocol):
@@ -38,24 +38,19 @@ class StreamOptions(Protocol):
     def reduction(self) -> str: ...
 
 
-def check_stream_options(given: StreamOptions) -> str | None:
-    """Why the options that all Stream-K schedules share are wrong, or None."""
+def check_stream_options(given: StreamOptions, graph: KernelGraph) -> str | None:
+    """Why the options that all Stream-K schedules share are wrong for a graph, or None."""
     if given.workgroups is not None and not 1 <= given.workgroups <= MOST_WORKGROUPS:
         return f"workgroups={given.workgroups} is outside 1..{MOST_WORKGROUPS}"
     for name in ("least", "least_segment"):
         if not 1 <= (count := getattr(given, name)) <= LARGEST_INDEX:
             return f"{name}={count} is outside 1..{LARGEST_INDEX}"
+    if given.least_segment > 1 and depth_is_data(graph):
+        return (
+            f"least_segment={given.least_segment} moves borders to the ends of tiles of one depth, "
+            "and here how deep a tile is is data; least=… holds there, too"
+        )
     return unknown_option(given.owner, given.reduction)
-
-
-def short_segments(least: int, graph: KernelGraph) -> str | None:
-    """Why segments cannot be kept from being shorter, or None."""
-    if least <= 1 or not depth_is_data(graph):
-        return None
-    return (
-        f"least_segment={least} moves borders to the ends of tiles of one depth, and here how deep "
-        "a tile is is data; least=… holds there, too"
-    )
 
 
 @dataclass(frozen=True)
@@ -91,7 +86,7 @@ class StreamK(Pass):
     establishes = ("scheduled",)
 
     def why_not(self, graph: KernelGraph) -> str | None:
-        return short_segments(self.least_segment, graph) or check_stream_options(self)
+        return check_stream_options(self, graph)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         work, numbers = TileWork.of(graph), graph.dangling
