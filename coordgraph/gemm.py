@@ -7,37 +7,24 @@ from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING
 
-from sympy import Expr, Integer
-
-from coordgraph.control.operations import (
-    Epilogue,
-    For,
-    InitAccumulator,
-    LoadTile,
-    Locate,
-    MultiplyAccumulate,
-    StoreTile,
-)
-from coordgraph.coordinates.dimensions import (
-    ForLoop,
-    Linear,
-    MacroTileIndex,
-    MacroTileNumber,
-    SubDimension,
-    User,
-)
-from coordgraph.coordinates.edges import Concatenate, PassThrough, Ragged, Split, Tile
 from coordgraph.errors import VerifyError
 from coordgraph.given import flag, whole
-from coordgraph.integers import ceil_div, floor_div, index_symbol, load, maximum
-from coordgraph.parameters import LARGEST_SIZE, Parameter, Parameters
-from coordgraph.tables import Table, place_of
-from coordgraph.tensors import Role, Tensor, dtype
+from coordgraph.parameters import LARGEST_INDEX, LARGEST_SIZE, Parameter, Parameters
+from coordgraph.tensors import dtype
 
 if TYPE_CHECKING:
-    from coordgraph.kernel import KernelEditor, KernelGraph
+    from coordgraph.kernel import KernelGraph
 
-__all__ = ["MOST_GROUPS", "OFFSETS", "Gemm", "stride_of"]
+__all__ = [
+    "GROUP_AXES",
+    "MOST_GROUPS",
+    "OFFSETS",
+    "ROW_STEP",
+    "TENSORS",
+    "Gemm",
+    "elements_of",
+    "stride_of",
+]
 
 MOST_GROUPS = 511
 """What a GPU's shared memory has room for beside tiles and D's slots: tables have one entry more.
@@ -48,13 +35,16 @@ MOST_TOGETHER = 2**30
 over."""
 LARGEST_STRIDE = 2**40
 """Elements from one matrix of a batch to the next: what the copy engine of a GPU takes."""
+MOST_PROBLEMS = 127
+"""The same of groups that share no extent, which have five or six tables."""
+ROW_STEP = 8
+"""Elements: where groups share no extent, rows of their matrices begin at multiples of it."""
 OFFSETS = "offsets"
-"""The table of where groups begin along the axis that they part, and where the last one ends."""
-TILE_STARTS = "tile_starts"
-"""The table of how many tiles along the axis of groups the groups before have."""
+"""Where groups begin along the axis that they part, and where the last one ends: a table, or of
+groups that share no extent three."""
 TENSORS = {"A": "mk", "B": "kn", "C": "mn", "D": "mn"}
 """The axes of each."""
-GROUP_AXES = "mk"
+GROUP_AXES = ("m", "k", "mnk")
 """The axes that groups may part."""
 
 
@@ -78,7 +68,11 @@ class Gemm:
         group_axis: which axis groups part: `m`, or `k`, as gradients of weights need it. Then they
             share m and n, and D[g] (D and C are g x m x n) is the product of columns
             `offsets[g] .. offsets[g + 1] - 1` of A (m x k, the columns of all groups) and those
-            rows of B (k x n). A group without any makes zeros.
+            rows of B (k x n). A group without any makes zeros. Or `mnk`: a list of products that
+            share nothing. A, B, C and D are vectors with the matrices of all groups one after
+            another, row-major, each row beginning at a multiple of `ROW_STEP` elements; `offsets`
+            (3 x (g + 1)) says for m, n and k where groups begin: group g has
+            `offsets[0, g + 1] - offsets[0, g]` rows of A, and so on.
     """
 
     dtype: str = "bf16"
@@ -110,20 +104,43 @@ class Gemm:
             object.__setattr__(self, name, flag(getattr(self, name), f"Gemm: {name}"))
         if self.batched and self.grouped:
             raise VerifyError("Gemm: products are batched or grouped, not both")
-        if self.group_axis not in tuple(GROUP_AXES):
+        if self.group_axis not in GROUP_AXES:
             known = " or ".join(GROUP_AXES)
             raise VerifyError(f"Gemm: group_axis={self.group_axis!r} should be {known}")
         if self.group_axis != "m" and not self.grouped:
             raise VerifyError(f"Gemm: group_axis={self.group_axis} belongs to grouped=True")
-        if self.ragged("m") and self.transpose_a:
+        if self.ragged("m") and self.transpose_a and not self.diagonal:
             raise VerifyError("Gemm: groups are rows of A, so A cannot be given as its transpose")
+        if self.diagonal and (fixed := [x for x in "mnk" if getattr(self, x) is not None]):
+            raise VerifyError(
+                f"Gemm: {', '.join(fixed)}: groups that part {self.group_axis} have extents of "
+                "their own, which offsets say"
+            )
 
     def ragged(self, axis: str) -> bool:
         """Whether groups part the axis `m`, `n` or `k`: how long it is in each is data."""
-        return self.grouped and self.group_axis == axis
+        return self.grouped and axis in self.group_axis
+
+    @property
+    def diagonal(self) -> bool:
+        """Whether groups share no extent: all tensors are block-diagonal matrices, so to speak."""
+        return self.grouped and self.group_axis == "mnk"
+
+    def offsets(self, axis: str) -> str:
+        """The table of where groups begin along an axis that they part, and of the end."""
+        return f"{axis}_{OFFSETS}" if self.diagonal else OFFSETS
+
+    def tile_starts(self, axis: str) -> str:
+        """The table of how many tiles along such an axis the groups before have."""
+        return f"{axis}_tile_starts" if self.diagonal else "tile_starts"
 
     def _largest(self, axis: str) -> int:
         return MOST_TOGETHER if self.ragged(axis) else LARGEST_SIZE
+
+    @property
+    def most_groups(self) -> int:
+        """How many groups there may be."""
+        return MOST_PROBLEMS if self.diagonal else MOST_GROUPS
 
     @property
     def leading(self) -> str:
@@ -135,7 +152,9 @@ class Gemm:
         """The tensors that have a matrix for every index along the leading dimension."""
         if self.batched:
             return "ABCD"
-        return "".join(t for t in TENSORS if self.grouped and self.group_axis not in TENSORS[t])
+        return "".join(
+            t for t in TENSORS if self.grouped and not set(self.group_axis) & {*TENSORS[t]}
+        )
 
     @property
     def accumulator(self) -> str:
@@ -149,13 +168,19 @@ class Gemm:
             tile: elements of a macro tile in m, n and k, each a positive number.
         """
         from coordgraph.kernel import KernelGraph
+        from coordgraph.problem import build
 
         tile = _three(tile)
         given = [
             Parameter(name, 1, self._largest(name), note=f"extent of the problem in {name}")
             for name in ("m", "n", "k")
-            if getattr(self, name) is None
+            if getattr(self, name) is None and not self.diagonal
         ]
+        if self.diagonal:
+            given += (
+                Parameter(elements_of(name), 1, LARGEST_INDEX, note=f"elements of {name}")
+                for name in "ABD"
+            )
         if self.batched:
             given.append(Parameter("batches", 1, LARGEST_SIZE, note="products"))
             given += (
@@ -164,11 +189,11 @@ class Gemm:
             )
         if self.grouped:
             given.append(
-                Parameter("groups", 1, MOST_GROUPS, note=f"groups along {self.group_axis}")
+                Parameter("groups", 1, self.most_groups, note=f"groups along {self.group_axis}")
             )
         read_c = Parameter("read_c", 0, 1, note="1 where C is given and beta is not zero")
         with KernelGraph(self, parameters=Parameters((*given, read_c))).edit() as e:
-            _build(self, e, tile)
+            build(self, e, tile)
         return e.graph
 
 
@@ -188,151 +213,6 @@ def stride_of(tensor: str) -> str:
     return f"stride_{tensor.lower()}"
 
 
-def _build(gemm: Gemm, e: KernelEditor, tile: tuple[int, int, int]) -> None:
-    extents: dict[str, Expr] = {
-        axis: e.parameters[axis].symbol if axis in e.parameters else Integer(getattr(gemm, axis))
-        for axis in "mnk"
-    }
-    tiles = dict(zip("mnk", tile, strict=True))
-    counts = {
-        axis: _tiles_of_groups(gemm, e, extents[axis], tiles[axis])
-        if gemm.ragged(axis)
-        else e.parameter(
-            f"tiles_{axis}",
-            ceil_div(extents[axis], Integer(tiles[axis])),
-            note=f"macro tiles in {axis}",
-        )
-        for axis in "mnk"
-    }
-    total = counts["m"] * counts["n"] * counts["k"]
-    if gemm.batched:
-        batches = e.parameters["batches"].symbol
-        total *= batches
-        e.coordinates.add(MacroTileNumber("batch", batches, note="which product"))
-    if gemm.grouped:
-        # Rows of groups follow one another; so their tiles do, and say which group they are of.
-        kind = Linear if gemm.ragged("m") else MacroTileNumber
-        groups = e.parameters["groups"].symbol
-        e.coordinates.add(kind("group", groups, note="which product"))
-        if not gemm.ragged("m"):  # k tiles are counted of all groups, output tiles of each
-            e.assume(groups * counts["m"] * counts["n"])
-    e.assume(total)
-    for name, role, transposed in (
-        ("A", Role.INPUT, gemm.transpose_a),
-        ("B", Role.INPUT, gemm.transpose_b),
-        ("C", Role.OPTIONAL_INPUT, False),
-        ("D", Role.OUTPUT, False),
-    ):
-        axes = TENSORS[name]
-        _tensor(gemm, e, name, [extents[axis] for axis in axes], role, transposed)
-        for i, axis in enumerate(axes):
-            number, inside = f"{name}.tile.{i}", f"{name}.index.{i}"
-            whole, count = f"{name}.{i}", counts[axis]
-            if gemm.ragged(axis):
-                # Tiles of one group: how many they are is data.
-                whole, count = f"{name}.{INSIDE[axis]}", None
-                e.coordinates.add(Linear(whole, note=f"{INSIDE[axis]} in the group"))
-                e.coordinates.connect(Ragged(f"{name}.{i}", ("group", whole), OFFSETS))
-            e.coordinates.add(MacroTileNumber(number, count, tensor=name, axis=i))
-            e.coordinates.add(MacroTileIndex(inside, Integer(tiles[axis]), tensor=name, axis=i))
-            e.coordinates.connect(Tile((whole,), (number, inside)))
-    e.tensors += tuple(
-        Tensor(table.name, "i32", (table.length,), Role.TABLE)
-        for table in e.parameters.tables
-        if not table.derived
-    )
-    e.coordinates.add(ForLoop("k_tile", None if gemm.ragged("k") else counts["k"], name="K"))
-    e.coordinates.connect(PassThrough(("A.tile.1",), ("k_tile",)))
-    e.coordinates.connect(PassThrough(("B.tile.0",), ("k_tile",)))
-    for name in ("C", "D"):
-        e.coordinates.connect(PassThrough((f"{name}.tile.0",), ("A.tile.0",)))
-        e.coordinates.connect(PassThrough((f"{name}.tile.1",), ("B.tile.1",)))
-    if gemm.ragged("m"):
-        e.coordinates.add(MacroTileNumber("row_tile", counts["m"], note="tiles of all groups"))
-        e.coordinates.connect(Concatenate(("group", "A.tile.0"), "row_tile", TILE_STARTS))
-    if gemm.ragged("k"):
-        # What schedules may ask: how the k tiles of groups follow one another.
-        e.coordinates.add(Linear("k_step", counts["k"], note="k tiles of all groups"))
-        e.coordinates.connect(Ragged("k_step", ("group", "k_tile"), TILE_STARTS))
-    _control(gemm, e, counts["k"])
-
-
-INSIDE = {"m": "row", "k": "depth"}
-"""What an index along an axis is called in a group."""
-
-
-def _tiles_of_groups(gemm: Gemm, e: KernelEditor, extent: Expr, tile: int) -> Expr:
-    """Tables of groups, and the number of their tiles along the axis that they part."""
-    groups, axis = e.parameters["groups"].symbol, gemm.group_axis
-    # A group without k has one tile of padding, so that its zeros are written.
-    least = 1 if axis == "k" else 0
-    note = f"where groups begin along {axis}, and the end"
-    e.table(Table(OFFSETS, groups + 1, extent, note=note))
-    offsets, at = index_symbol(OFFSETS), place_of(TILE_STARTS)
-    size = maximum(load(offsets, at + 1) - load(offsets, at), least)
-    e.table(
-        Table(
-            TILE_STARTS,
-            groups + 1,
-            # A group that is no multiple of the tile has less than one tile more.
-            floor_div(extent + (tile - 1 + least) * groups, Integer(tile)),
-            ceil_div(size, Integer(tile)),
-            note=f"tiles along {axis} in the groups before",
-        )
-    )
-    # Where no group has a row there is one tile of padding: so that sizes are never 0.
-    tiles = maximum(load(index_symbol(TILE_STARTS), groups), 1)
-    return e.parameter(f"tiles_{axis}", tiles, note=f"macro tiles in {axis}")
-
-
-def _tensor(
-    gemm: Gemm, e: KernelEditor, name: str, shape: list[Expr], role: Role, transposed: bool
-) -> None:
-    """A tensor argument, its axes, and the matrix among several."""
-    kind = (gemm.dtype if name in "AB" else gemm.out_dtype) or gemm.dtype
-    strides = (Integer(1), shape[0]) if transposed else (shape[1], Integer(1))
-    outer = tuple(reversed(shape) if transposed else shape)
-    size, axes = shape[0] * shape[1], (f"{name}.0", f"{name}.1")
-    given: tuple[Expr, ...] | None = None
-    if name in gemm.batched_tensors:
-        count = e.coordinates[gemm.leading].size
-        assert count is not None
-        stride = size
-        if gemm.batched:
-            stride = e.parameters[stride_of(name)].symbol
-            given = (stride, outer[1], Integer(1))
-        outer, strides, axes = (count, *outer), (stride, *strides), (gemm.leading, *axes)
-        size = ((count - 1) * stride + size).expand()
-    e.tensors += (Tensor(name, kind, outer, role, given),)
-    e.coordinates.add(User(name, size, tensor=name))
-    for i, extent in enumerate(shape):
-        e.coordinates.add(SubDimension(f"{name}.{i}", extent, tensor=name, axis=i))
-    e.coordinates.connect(Split((name,), axes, strides))
-
-
-def _control(gemm: Gemm, e: KernelEditor, depth: Expr) -> None:
-    """One output tile's work."""
-    leading = (gemm.leading,) if gemm.leading and not gemm.ragged("m") else ()
-
-    def tile(name: str) -> tuple[str, ...]:
-        rows = "row_tile" if gemm.ragged("m") and name != "B" else f"{name}.tile.0"
-        return (*leading, rows, f"{name}.tile.1")
-
-    offsets, starts, group = index_symbol(OFFSETS), index_symbol(TILE_STARTS), index_symbol("group")
-    if gemm.ragged("k"):
-        depth = load(starts, group + 1) - load(starts, group)
-    loads = (LoadTile("A", tile("A")), LoadTile("B", tile("B")))
-    work = (
-        InitAccumulator(),
-        For("k_tile", Integer(0), depth, body=(*loads, MultiplyAccumulate())),
-        Epilogue("C", tile("C")),
-        StoreTile("D", tile("D")),
-    )
-    if gemm.grouped:
-        reads = (load(offsets, group), load(offsets, group + 1))
-        located = ("group", "A.tile.0")
-        if gemm.ragged("k"):
-            reads += (load(starts, group), load(starts, group + 1))
-            located = ("group",)
-        work = (Locate(located, reads, work),)
-    e.kernel(*work)
+def elements_of(tensor: str) -> str:
+    """The parameter that says how many elements a vector of matrices has; C's are D's."""
+    return f"elements_{'d' if tensor == 'C' else tensor.lower()}"

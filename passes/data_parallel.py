@@ -38,7 +38,8 @@ class DataParallel(Pass):
     establishes = ("scheduled",)
 
     def why_not(self, graph: KernelGraph) -> str | None:
-        if not self.persistent and not graph.parameters.known_to_host(number_of(graph.dangling)):
+        tiles = number_of(graph, graph.dangling)
+        if not self.persistent and not graph.parameters.known_to_host(tiles):
             return (
                 "how many tiles there are is data; say persistent=true, and workgroups share them"
             )
@@ -52,7 +53,7 @@ class DataParallel(Pass):
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         work, numbers = TileWork.of(graph), graph.dangling
-        tiles = number_of(numbers)
+        tiles = number_of(graph, numbers)
         with graph.edit(str(self)) as e:
             e.level = "scheduled"
             if not self.persistent:

@@ -49,7 +49,7 @@ class Grouped(Pass):
             return graph
         # Products with depths of their own stay apart: those of each are dealt.
         numbers = graph.plane if depth_is_data(graph) else graph.dangling
-        tiles = number_of(numbers)
+        tiles = number_of(graph, numbers)
         depth = number_of_iterations(graph, ())
         with graph.edit(str(self)) as e:
             c = e.coordinates

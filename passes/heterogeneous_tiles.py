@@ -97,7 +97,7 @@ class HeterogeneousTiles(Pass):
         small = self.small(large.shape)
         counts = [Integer(whole // part) for whole, part in zip(large.shape, small, strict=False)]
         pieces = counts[0] * counts[1]
-        tiles = number_of(numbers)
+        tiles = number_of(graph, numbers)
         with graph.edit(str(self)) as e:
             e.level = "scheduled"
             count = workgroup_count(e, self.workgroups)

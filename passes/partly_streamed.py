@@ -96,7 +96,7 @@ class PartlyStreamed(Pass):
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         work, numbers = TileWork.of(graph), graph.dangling
-        tiles = number_of(numbers)
+        tiles = number_of(graph, numbers)
         with graph.edit(str(self)) as e:
             e.level = "scheduled"
             e.assume(number_of_iterations(graph, numbers))
@@ -184,7 +184,7 @@ def _part_tiles(
     They follow one another from the first tile on, and end with the last tile of the part.
     """
     c, numbers = e.coordinates, graph.dangling
-    tile = c.add(Linear("tile", number_of(numbers), note="output tiles"))
+    tile = c.add(Linear("tile", number_of(graph, numbers), note="output tiles"))
     flatten_into(e, numbers, tile.id)
     sk = c.add(Linear("sk.tile", streamed, note="Stream-K portion"))
     dp = c.add(Linear("dp.tile", whole, note="data-parallel portion"))

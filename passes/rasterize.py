@@ -76,7 +76,7 @@ class Rasterize(Pass):
             return graph  # row by row, as every schedule does by itself
         numbers = graph.plane
         across, walked = numbers if self.along == "m" else reversed(numbers)
-        tiles, columns = number_of(numbers), number_of_iterations(graph, (walked,))
+        tiles, columns = number_of(graph, numbers), number_of_iterations(graph, (walked,))
         with graph.edit(str(self)) as e:
             e.assume(columns * self.width)
             c = e.coordinates

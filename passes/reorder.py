@@ -50,7 +50,7 @@ class Reorder(Pass):
         if not self.swap and self.group == 1:
             return graph
         numbers = graph.plane
-        tiles = number_of(numbers)
+        tiles = number_of(graph, numbers)
         order = tuple(reversed(numbers)) if self.swap else numbers
         with graph.edit(str(self)) as e:
             c = e.coordinates

@@ -59,7 +59,7 @@ class SplitK(Pass):
         if not 2 <= self.splits <= MOST_WORKGROUPS:
             whole = "; data-parallel has whole tiles" if self.splits == 1 else ""
             return f"splits={self.splits} is outside 2..{MOST_WORKGROUPS}{whole}"
-        if not graph.parameters.known_to_host(number_of(graph.dangling)):
+        if not graph.parameters.known_to_host(number_of(graph, graph.dangling)):
             return "how many tiles there are is data, the grid is not; stream-k shares them"
         if depth_is_data(graph):
             return (
@@ -71,7 +71,7 @@ class SplitK(Pass):
     def apply(self, graph: KernelGraph) -> KernelGraph:
         work, numbers = TileWork.of(graph), graph.dangling
         k_tile = graph.coordinates[work.loop.dim]
-        tiles, depth, splits = number_of(numbers), k_tile.size, Integer(self.splits)
+        tiles, depth, splits = number_of(graph, numbers), k_tile.size, Integer(self.splits)
         assert depth is not None
         with graph.edit(str(self)) as e:
             e.level = "scheduled"

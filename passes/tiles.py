@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
+from typing import NamedTuple
 
-from sympy import Expr, Integer
+from sympy import Expr, Integer, Symbol
 
 from coordgraph import KernelGraph, PassError
 from coordgraph.control.operations import Body, For, Locate, SetCoordinate, accumulates
 from coordgraph.coordinates.dimensions import Dimension, Workgroup
-from coordgraph.coordinates.edges import Concatenate, Flatten, PassThrough, Ragged
+from coordgraph.coordinates.edges import Concatenate, Edge, Flatten, PassThrough, Ragged
+from coordgraph.integers import index_symbol, load
 from coordgraph.kernel import KernelEditor
 from coordgraph.parameters import Parameter
+from coordgraph.tables import Table, place_of
 
 __all__ = [
     "TileWork",
@@ -110,18 +115,13 @@ class TileWork:
         return For(dim, Integer(0), stop, body=self.loop.body)
 
 
-def number_of(dimensions: tuple[Dimension, ...]) -> Expr:
-    """How many tiles the tile numbers count together: the product of their sizes.
+def number_of(graph: KernelGraph, dimensions: tuple[Dimension, ...]) -> Expr:
+    """How many tiles the tile numbers count together, of all groups where that is data.
 
     Raises:
         PassError: one has no size.
     """
-    total: Expr = Integer(1)
-    for dimension in dimensions:
-        if dimension.size is None:
-            raise PassError(f"the tile number '{dimension.id}' has no size")
-        total = total * dimension.size
-    return total
+    return _together(graph, dimensions).size
 
 
 def number_of_iterations(graph: KernelGraph, numbers: tuple[Dimension, ...]) -> Expr:
@@ -130,12 +130,7 @@ def number_of_iterations(graph: KernelGraph, numbers: tuple[Dimension, ...]) -> 
     Raises:
         PassError: a tile number has no size.
     """
-    k = graph.coordinates[accumulation_loop(graph).dim]
-    if k.size is not None:
-        return number_of(numbers) * k.size
-    parted = _parted(graph)
-    among = tuple(d for d in numbers if d.id not in parted.downstream)
-    return number_of((*among, graph.coordinates[parted.upstream[0]]))
+    return _together(graph, (*numbers, graph.coordinates[accumulation_loop(graph).dim])).size
 
 
 def depth_is_data(graph: KernelGraph) -> bool:
@@ -143,20 +138,10 @@ def depth_is_data(graph: KernelGraph) -> bool:
     return graph.coordinates[accumulation_loop(graph).dim].size is None
 
 
-def _parted(graph: KernelGraph) -> Ragged:
-    """Which k tiles of all groups each has, where they have not as many."""
-    if graph.parted_depth is None:
-        raise PassError("how many k tiles an output tile has is nowhere said")
-    return graph.parted_depth
-
-
 def flatten_iterations(
     e: KernelEditor, graph: KernelGraph, numbers: tuple[Dimension, ...], below: str
 ) -> None:
     """Tie tile numbers and the k tiles of each output tile to one dimension, k fastest.
-
-    Where groups have each their own number of k tiles they follow one another, output tile by
-    output tile: `group, m, n, k --Concatenate--> below`.
 
     Args:
         e: the editor of `graph`.
@@ -164,27 +149,85 @@ def flatten_iterations(
         numbers: the tile numbers, which dangle no more after that.
         below: the id of a dimension that was added, with `number_of_iterations` for its size.
     """
-    k = graph.coordinates[accumulation_loop(graph).dim]
-    if k.size is not None:
-        flatten_into(e, (*numbers, k), below)
-        return
-    parted = _parted(graph)
-    group = parted.downstream[0]
-    among = (d.id for d in numbers if d.id != group)
-    e.coordinates.connect(Concatenate((group, *among, k.id), below, parted.table))
+    flatten_into(e, (*numbers, graph.coordinates[accumulation_loop(graph).dim]), below)
 
 
 def flatten_into(e: KernelEditor, above: tuple[Dimension, ...], below: str) -> None:
     """Tie several dimensions to one, row-major; a single one just passes through.
 
+    Where groups have each their own numbers of them they follow one another, a block for each
+    group: `group, m, n, k --Concatenate--> below`.
+
     Args:
-        e: the editor of the graph.
+        e: the editor of a graph that no schedule has tied yet.
         above: the tile numbers, which dangle no more after that.
         below: the id of a dimension that was added, with `number_of(above)` for its size.
     """
-    names = tuple(d.id for d in above)
-    edge = PassThrough(names, (below,)) if len(names) == 1 else Flatten(names, (below,))
-    e.coordinates.connect(edge)
+    e.coordinates.connect(_together(e.graph, above).edge(below))
+
+
+class _Together(NamedTuple):
+    """Dimensions that are counted together: how many there are of all, and what ties them."""
+
+    size: Expr
+    edge: Callable[[str], Edge]
+
+
+def _together(graph: KernelGraph, dimensions: tuple[Dimension, ...]) -> _Together:
+    """Raises PassError where one has no size, and no table says how many each group has."""
+    names = tuple(d.id for d in dimensions)
+    sizes = [d.size for d in dimensions]
+    known = [size for size in sizes if size is not None]
+    if len(known) == len(sizes):
+        several = Flatten if len(names) > 1 else PassThrough
+        return _Together(prod(known, start=Integer(1)), lambda below: several(names, (below,)))
+    parted = {d.id: _parted(graph, d) for d in dimensions if d.size is None}
+    (group,) = {edge.downstream[0] for edge in parted.values()}
+    tables = tuple(
+        parted[d.id].table if d.id in parted else "" for d in dimensions if d.id != group
+    )
+    if len(parted) == 1:
+        # Blocks of one table: with equally many along all other axes.
+        (only,) = parted.values()
+        whole = graph.coordinates[only.upstream[0]].size
+        among = [d.size for d in dimensions if d.size is not None and d.id != group]
+        if whole is not None and dimensions[-1].id in parted:
+            size = prod((size for size in among), start=whole)
+            above = (group, *(name for name in names if name != group))
+            return _Together(size, lambda below: Concatenate(above, (below,), only.table))
+    starts = _counted(graph, [edge.table for edge in parted.values()])
+    count = graph.coordinates[group].size
+    if starts is None or count is None or names[0] != group:
+        listed = ", ".join(parted)
+        raise PassError(f"how many of {listed} there are together is in no table")
+    return _Together(
+        load(starts.symbol, count), lambda below: Concatenate(names, (below,), starts.name, tables)
+    )
+
+
+def _parted(graph: KernelGraph, dimension: Dimension) -> Ragged:
+    """How tiles of all groups are parted among them, along an axis on which they have not as many.
+
+    Raises:
+        PassError: that is nowhere said.
+    """
+    for edge in graph.coordinates.edges_above(dimension):
+        if isinstance(edge, Ragged):
+            return edge
+    raise PassError(f"how many '{dimension.id}' there are in each group is nowhere said")
+
+
+def _counted(graph: KernelGraph, along: Sequence[str]) -> Table | None:
+    """The table of what all axes count together: whose steps are products of the others' steps."""
+    for table in graph.parameters.tables:
+        steps = (_rise(index_symbol(name), place_of(table.name)) for name in along)
+        if table.step == prod(steps, start=Integer(1)):
+            return table
+    return None
+
+
+def _rise(table: Symbol, place: Symbol) -> Expr:
+    return load(table, place + 1) - load(table, place)
 
 
 def workgroup_count(e: KernelEditor, workgroups: int | None) -> Expr:

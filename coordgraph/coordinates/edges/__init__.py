@@ -5,6 +5,7 @@ from coordgraph.coordinates.edges.base import EDGES, Edge, Law, Sizes
 from coordgraph.coordinates.edges.concatenate import Concatenate
 from coordgraph.coordinates.edges.curve import Curve
 from coordgraph.coordinates.edges.deal import Deal
+from coordgraph.coordinates.edges.diagonal import Diagonal
 from coordgraph.coordinates.edges.flatten import Flatten
 from coordgraph.coordinates.edges.join import Join
 from coordgraph.coordinates.edges.passthrough import PassThrough
@@ -21,6 +22,7 @@ __all__ = [
     "Concatenate",
     "Curve",
     "Deal",
+    "Diagonal",
     "Edge",
     "Flatten",
     "Join",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sympy import Expr, Ge
+from sympy import Expr, Ge, Integer
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
@@ -31,9 +31,14 @@ class Concatenate(Edge):
     `o = p·t[g] + (j0·n_1 + …)·(t[g + 1] - t[g]) + i`; reverse `g = search(t, n_g, o div p)`, the
     rest by mod and div. So a `Flatten` whose last extent is another in every segment; none of them
     may be empty.
+
+    With `extents`, one for each operand but the first, a segment begins at `t[g]`, and it is a
+    row-major block of other extents in every segment: `x[g + 1] - x[g]` for the table x of that
+    name, or, where there is none, the operand's size.
     """
 
     table: str = ""
+    extents: tuple[str, ...] = ()
 
     arity = (None, 1)
     laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
@@ -42,6 +47,8 @@ class Concatenate(Edge):
         super().__post_init__()
         if len(self.upstream) < 2:
             raise VerifyError(f"{self}: needs a segment and what there is in it")
+        if self.extents and len(self.extents) != len(self.upstream) - 1:
+            raise VerifyError(f"{self}: needs an extent for each operand but the first, or none")
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         (count, *_), (whole,), each = sizes.upstream, sizes.downstream, self._each(sizes)
@@ -52,35 +59,42 @@ class Concatenate(Edge):
     def reverse(
         self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges
     ) -> tuple[Expr, ...]:
-        (index,), (count, *between, _) = indices, sizes.upstream
+        (index,), (count, *_) = indices, sizes.upstream
         assert index is not None
         if count is None:
             raise NotInvertible(f"{self}: needs the number of segments")
         starts, each = index_symbol(self.table), self._needed(sizes)
         segment = search(starts, count, floor_div(index, each))
         inside = index - each * load(starts, segment)
-        if not between:
-            return segment, inside
-        return segment, *decompose(inside, (*between, self._extent(segment)), self)
+        return segment, *decompose(inside, self._extents(segment, sizes), self)
 
     def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
-        (segment, *inside), (_, *between, _) = indices, sizes.upstream
+        segment, *inside = indices
         starts, each = index_symbol(self.table), self._needed(sizes)
-        within = compose(inside, (*between, self._extent(segment)), self)
+        within = compose(inside, self._extents(segment, sizes), self)
         return (each * load(starts, segment) + within,)
 
-    def _extent(self, segment: Expr) -> Expr:
-        """Indices along the last operand in a segment."""
-        starts = index_symbol(self.table)
-        return load(starts, segment + 1) - load(starts, segment)
+    def _extents(self, segment: Expr, sizes: Sizes) -> tuple[Expr | None, ...]:
+        """Of a segment along each of its operands."""
+        _, *own = sizes.upstream
+        tables = self.extents or (*("" for _ in own[:-1]), self.table)
+        return tuple(
+            _step(table, segment) if table else size
+            for table, size in zip(tables, own, strict=True)
+        )
 
-    @staticmethod
-    def _each(sizes: Sizes) -> Expr | None:
-        """Indices of a segment for each along its last operand, None where that is not known."""
-        return product(sizes.upstream[1:-1])
+    def _each(self, sizes: Sizes) -> Expr | None:
+        """What entries of the table count in, None where that is not known."""
+        return Integer(1) if self.extents else product(sizes.upstream[1:-1])
 
     def _needed(self, sizes: Sizes) -> Expr:
         each = self._each(sizes)
         if each is None:
             raise NotInvertible(f"{self}: needs the sizes of the operands between")
         return each
+
+
+def _step(table: str, segment: Expr) -> Expr:
+    """How far a table rises over a segment."""
+    starts = index_symbol(table)
+    return load(starts, segment + 1) - load(starts, segment)

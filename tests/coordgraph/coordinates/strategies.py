@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, pairwise
 from math import prod
 
 from hypothesis import strategies as st
@@ -16,6 +16,7 @@ from coordgraph.coordinates.edges import (
     Concatenate,
     Curve,
     Deal,
+    Diagonal,
     Edge,
     Flatten,
     Join,
@@ -151,9 +152,12 @@ def swizzle(draw: st.DrawFn) -> Case:
 
 
 def table_of(edge: Edge) -> dict[str, tuple[int, ...]]:
-    """The entries of the table that an edge reads, which are spelled in the table's name."""
-    name = getattr(edge, "table", "")
-    return {name: tuple(int(entry) for entry in name.split("_")[1:])} if name else {}
+    """The entries of the tables that an edge reads, which are spelled in the tables' names."""
+    found = [
+        x for value in edge.details.values() for x in (value if type(value) is tuple else (value,))
+    ]
+    names = [x for x in found if isinstance(x, str) and x.startswith("table_")]
+    return {name: tuple(map(int, name.split("_")[1:])) for name in names}
 
 
 def named(entries: list[int]) -> str:
@@ -182,8 +186,31 @@ def concatenate(draw: st.DrawFn) -> Case:
     entries = draw(borders())
     sizes = [after - before for before, after in pairwise(entries)]
     between = tuple(draw(st.lists(st.integers(1, 3), max_size=2)))
-    edge = Concatenate(names("u", 2 + len(between)), "d0", named(entries))
-    return edge, (len(sizes), *between, max(sizes)), (prod(between) * entries[-1],)
+    above = names("u", 2 + len(between))
+    if draw(st.booleans()):
+        edge = Concatenate(above, "d0", named(entries))
+        return edge, (len(sizes), *between, max(sizes)), (prod(between) * entries[-1],)
+    # Extents of each segment: of a row, or of all that lie between and of a row.
+    shapes = [[draw(extents) for _ in above[1:]] for _ in sizes]
+    along = list(zip(*shapes, strict=True))
+    starts = sums(map(prod, shapes))
+    edge = Concatenate(above, "d0", named(starts), tuple(named(sums(own)) for own in along))
+    return edge, (len(sizes), *map(max, along)), (starts[-1],)
+
+
+def sums(sizes: Iterable[int]) -> list[int]:
+    """Where each of several parts begins, and the end."""
+    return [0, *accumulate(sizes)]
+
+
+@strategy(Diagonal)
+def diagonal(draw: st.DrawFn) -> Case:
+    step = draw(st.integers(1, 3))
+    shapes = draw(st.lists(st.tuples(extents, extents), min_size=1, max_size=4))
+    rows, columns = (sums(own) for own in zip(*shapes, strict=True))
+    starts = sums(row * -(-column // step) * step for row, column in shapes)
+    edge = Diagonal("u0", names("d", 3), *map(named, (starts, rows, columns)), step)
+    return edge, (starts[-1],), (len(shapes), rows[-1], columns[-1])
 
 
 def trial_of(case: Case) -> Trial:
@@ -192,8 +219,14 @@ def trial_of(case: Case) -> Trial:
     tables = table_of(edge)
     if not isinstance(edge, Concatenate):
         return Trial(edge, above, below, tables)
-    (starts,) = tables.values()
-    return Trial(edge, above, below, tables, lambda u: u[-1] < starts[u[0] + 1] - starts[u[0]])
+    borders = [tables[name] for name in edge.extents or (edge.table,)]
+
+    def inside(u: Sequence[int]) -> bool:
+        segment, *own = u
+        last = own[len(own) - len(borders) :]
+        return all(i < t[segment + 1] - t[segment] for i, t in zip(last, borders, strict=True))
+
+    return Trial(edge, above, below, tables, inside)
 
 
 def graph_of(case: Case) -> CoordinateGraph:

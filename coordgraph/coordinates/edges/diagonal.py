@@ -1,0 +1,102 @@
+"""`Diagonal`: the blocks of a block-diagonal matrix, stored one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sympy import Expr, Ge, Integer, Lt
+from sympy.logic.boolalg import Boolean
+
+from coordgraph.coordinates.edges.base import Edge, Law, Sizes
+from coordgraph.errors import NotInvertible, VerifyError
+from coordgraph.integers import (
+    Ranges,
+    ceil_div,
+    floor_div,
+    floor_mod,
+    index_symbol,
+    load,
+    maximum,
+    search,
+)
+
+__all__ = ["Diagonal"]
+
+
+@dataclass(frozen=True)
+class Diagonal(Edge):
+    """`Diagonal(I; G, R, C)`: reverse `i = t[g] + (r - rows[g])·p + c - columns[g]`.
+
+    A matrix of R x C has nothing outside the blocks on its diagonal: block g has the rows
+    `rows[g] .. rows[g + 1] - 1` and the columns `columns[g] .. columns[g + 1] - 1`. The blocks lie
+    in memory one after another, row-major, from `t[g]` on; a row takes
+    `p = ⌈(columns[g + 1] - columns[g])/step⌉·step` elements, so that each begins at a multiple of
+    the step. Forward `g = search(t, n_g, i)`, the rest by div and mod. Guard: the row and the
+    column are block g's. Sizes: no rule, since the blocks' are data.
+    """
+
+    table: str = ""
+    rows: str = ""
+    columns: str = ""
+    step: int = 1
+
+    arity = (1, 3)
+    laws = frozenset({Law.FORWARD_UNDOES_REVERSE})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.step < 1:
+            raise VerifyError(f"{self}: step={self.step} must be at least 1")
+
+    def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
+        return ()
+
+    def reverse(
+        self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges
+    ) -> tuple[Expr, ...]:
+        block, row, column = indices
+        assert block is not None
+        assert row is not None
+        assert column is not None
+        within = (row - self._first(self.rows, block)) * self.pitch(block)
+        return (
+            self._first(self.table, block) + within + column - self._first(self.columns, block),
+        )
+
+    def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
+        (index,), count = indices, sizes.downstream[0]
+        if count is None:
+            raise NotInvertible(f"{self}: needs the number of blocks")
+        block = search(index_symbol(self.table), count, index)
+        within = index - self._first(self.table, block)
+        # What belongs to no block must not be divided by nothing.
+        pitch = maximum(self.pitch(block), Integer(1))
+        row = self._first(self.rows, block) + floor_div(within, pitch)
+        return block, row, self._first(self.columns, block) + floor_mod(within, pitch)
+
+    def guard(
+        self, upstream: Sequence[Expr], downstream: Sequence[Expr | None], sizes: Sizes
+    ) -> tuple[Boolean, ...]:
+        block, *place = downstream
+        assert block is not None
+        found: list[Boolean] = []
+        for index, table in zip(place, (self.rows, self.columns), strict=True):
+            assert index is not None
+            found += (
+                Ge(index, self._first(table, block)),
+                Lt(index, self._first(table, block + 1)),
+            )
+        return tuple(found)
+
+    def extent(self, table: str, block: Expr) -> Expr:
+        """Rows or columns of a block."""
+        return self._first(table, block + 1) - self._first(table, block)
+
+    def pitch(self, block: Expr) -> Expr:
+        """Elements from one row of a block to the next."""
+        return ceil_div(self.extent(self.columns, block), Integer(self.step)) * self.step
+
+    @staticmethod
+    def _first(table: str, block: Expr) -> Expr:
+        return load(index_symbol(table), block)

@@ -1,0 +1,250 @@
+"""The graph of a problem: tiled tensors, dangling tile numbers, one output tile's work."""
+
+from __future__ import annotations
+
+from math import prod
+
+from sympy import Expr, Integer
+
+from coordgraph.control.operations import (
+    Epilogue,
+    For,
+    InitAccumulator,
+    LoadTile,
+    Locate,
+    MultiplyAccumulate,
+    StoreTile,
+)
+from coordgraph.coordinates.dimensions import (
+    ForLoop,
+    Linear,
+    MacroTileIndex,
+    MacroTileNumber,
+    SubDimension,
+    User,
+)
+from coordgraph.coordinates.edges import Concatenate, Diagonal, PassThrough, Ragged, Split, Tile
+from coordgraph.gemm import MOST_TOGETHER, ROW_STEP, TENSORS, Gemm, elements_of, stride_of
+from coordgraph.integers import ceil_div, floor_div, index_symbol, load, maximum
+from coordgraph.kernel import KernelEditor
+from coordgraph.parameters import LARGEST_INDEX
+from coordgraph.tables import Table, place_of
+from coordgraph.tensors import Role, Tensor
+
+__all__ = ["build"]
+
+
+def build(gemm: Gemm, e: KernelEditor, tile: tuple[int, int, int]) -> None:
+    """Build the problem's graph into an editor that has its given parameters.
+
+    Args:
+        gemm: the problem.
+        e: the editor.
+        tile: elements of a macro tile in m, n and k.
+    """
+    tiles = dict(zip("mnk", tile, strict=True))
+    extents = {axis: _extent(gemm, e, axis) for axis in "mnk"}
+    counts = {axis: _tiles(gemm, e, axis, extents[axis], tiles[axis]) for axis in "mnk"}
+    total = prod(count for count in counts.values() if count is not None)
+    if gemm.batched:
+        batches = e.parameters["batches"].symbol
+        total *= batches
+        e.coordinates.add(MacroTileNumber("batch", batches, note="which product"))
+    if gemm.grouped:
+        # Rows of groups follow one another; so their tiles do, and say which group they are of.
+        kind = Linear if gemm.group_axis == "m" else MacroTileNumber
+        groups = e.parameters["groups"].symbol
+        e.coordinates.add(kind("group", groups, note="which product"))
+        if gemm.group_axis == "k":  # k tiles are counted of all groups, output tiles of each
+            e.assume(groups * counts["m"] * counts["n"])
+    if gemm.diagonal:
+        _tables_of_problems(gemm, e)
+    else:
+        e.assume(total)
+    for name, role, transposed in (
+        ("A", Role.INPUT, gemm.transpose_a),
+        ("B", Role.INPUT, gemm.transpose_b),
+        ("C", Role.OPTIONAL_INPUT, False),
+        ("D", Role.OUTPUT, False),
+    ):
+        axes = TENSORS[name]
+        _tensor(gemm, e, name, [extents[axis] for axis in axes], role, transposed)
+        for i, axis in enumerate(axes):
+            number, inside = f"{name}.tile.{i}", f"{name}.index.{i}"
+            whole, count = f"{name}.{i}", counts[axis]
+            if gemm.ragged(axis):
+                # Tiles of one group: how many they are is data.
+                whole, count = f"{name}.{INSIDE[axis]}", None
+                e.coordinates.add(Linear(whole, note=f"{INSIDE[axis]} in the group"))
+                parts = ("group", whole)
+                e.coordinates.connect(Ragged(f"{name}.{i}", parts, gemm.offsets(axis)))
+            e.coordinates.add(MacroTileNumber(number, count, tensor=name, axis=i))
+            e.coordinates.add(MacroTileIndex(inside, Integer(tiles[axis]), tensor=name, axis=i))
+            e.coordinates.connect(Tile((whole,), (number, inside)))
+    e.tensors += tuple(
+        Tensor(table.name, "i32", (table.length,), Role.TABLE)
+        for table in e.parameters.tables
+        if not table.derived
+    )
+    e.coordinates.add(ForLoop("k_tile", None if gemm.ragged("k") else counts["k"], name="K"))
+    e.coordinates.connect(PassThrough(("A.tile.1",), ("k_tile",)))
+    e.coordinates.connect(PassThrough(("B.tile.0",), ("k_tile",)))
+    for name in ("C", "D"):
+        e.coordinates.connect(PassThrough((f"{name}.tile.0",), ("A.tile.0",)))
+        e.coordinates.connect(PassThrough((f"{name}.tile.1",), ("B.tile.1",)))
+    if gemm.group_axis == "m" and gemm.grouped:
+        e.coordinates.add(MacroTileNumber("row_tile", counts["m"], note="tiles of all groups"))
+        parts = ("group", "A.tile.0")
+        e.coordinates.connect(Concatenate(parts, "row_tile", gemm.tile_starts("m")))
+    else:
+        # What schedules may ask: how the tiles of groups follow one another along an axis.
+        for axis, number in (("m", "A.tile.0"), ("n", "B.tile.1"), ("k", "k_tile")):
+            if gemm.ragged(axis):
+                every = f"{axis}_step"
+                e.coordinates.add(Linear(every, counts[axis], note=f"{axis} tiles of all groups"))
+                parts = ("group", number)
+                e.coordinates.connect(Ragged(every, parts, gemm.tile_starts(axis)))
+    _control(gemm, e, counts["k"])
+
+
+INSIDE = {"m": "row", "n": "column", "k": "depth"}
+"""What an index along an axis is called in a group."""
+
+
+def _extent(gemm: Gemm, e: KernelEditor, axis: str) -> Expr:
+    """Elements along an axis: of all groups, where they part it."""
+    if axis in e.parameters:
+        return e.parameters[axis].symbol
+    return Integer(MOST_TOGETHER if gemm.diagonal else getattr(gemm, axis))
+
+
+def _tiles(gemm: Gemm, e: KernelEditor, axis: str, extent: Expr, tile: int) -> Expr | None:
+    """The number of macro tiles along an axis.
+
+    Where groups part it, also the tables of groups. Where groups part all axes, no schedule asks
+    for tiles along one of them.
+    """
+    if not gemm.ragged(axis):
+        count = ceil_div(extent, Integer(tile))
+        return e.parameter(f"tiles_{axis}", count, note=f"macro tiles in {axis}")
+    groups, starts = e.parameters["groups"].symbol, gemm.tile_starts(axis)
+    # A group without k has one tile of padding, so that its zeros are written. Where extents of
+    # tiles are divisors, none is 0.
+    least = 0 if gemm.group_axis == "m" else 1
+    note = f"where groups begin along {axis}, and the end"
+    e.table(Table(gemm.offsets(axis), groups + 1, extent, note=note))
+    e.table(
+        Table(
+            starts,
+            groups + 1,
+            # A group that is no multiple of the tile has less than one tile more.
+            floor_div(extent + (tile - 1 + least) * groups, Integer(tile)),
+            ceil_div(maximum(_rise(gemm.offsets(axis), starts), least), Integer(tile)),
+            note=f"tiles along {axis} in the groups before",
+        )
+    )
+    if gemm.diagonal:
+        return None
+    # Where no group has a row there is one tile of padding: so that sizes are never 0.
+    tiles = maximum(load(index_symbol(starts), groups), 1)
+    return e.parameter(f"tiles_{axis}", tiles, note=f"macro tiles in {axis}")
+
+
+def _rise(table: str, at: str) -> Expr:
+    """How far a table rises over the group that an entry of the table `at` is worked out of."""
+    entries, place = index_symbol(table), place_of(at)
+    return load(entries, place + 1) - load(entries, place)
+
+
+def _tables_of_problems(gemm: Gemm, e: KernelEditor) -> None:
+    """Where tiles, iterations and matrices of groups begin that share no extent."""
+    length = e.parameters["groups"].symbol + 1
+
+    def add(name: str, axes: str, note: str) -> None:
+        size = prod((_rise(gemm.tile_starts(axis), name) for axis in axes), start=Integer(1))
+        e.table(Table(name, length, Integer(LARGEST_INDEX // 2), size, note))
+
+    add("output_starts", "mn", "output tiles of the groups before")
+    add("iteration_starts", "mnk", "iterations of the groups before")
+    for tensor, turned in (("A", gemm.transpose_a), ("B", gemm.transpose_b), ("D", False)):
+        rows, columns = TENSORS[tensor][::-1] if turned else TENSORS[tensor]
+        name = starts_of(tensor)
+        pitch = ceil_div(_rise(gemm.offsets(columns), name), Integer(ROW_STEP)) * ROW_STEP
+        size = _rise(gemm.offsets(rows), name) * pitch
+        most = e.parameters[elements_of(tensor)].symbol
+        e.table(Table(name, length, most, size, note=f"where matrices of {tensor} begin"))
+
+
+def starts_of(tensor: str) -> str:
+    """The table of where the matrices of a tensor begin; C's are where D's are."""
+    return f"{'d' if tensor == 'C' else tensor.lower()}_starts"
+
+
+def _tensor(
+    gemm: Gemm, e: KernelEditor, name: str, shape: list[Expr], role: Role, transposed: bool
+) -> None:
+    """A tensor argument, its axes, and the matrix among several."""
+    kind = (gemm.dtype if name in "AB" else gemm.out_dtype) or gemm.dtype
+    for i, extent in enumerate(shape):
+        e.coordinates.add(SubDimension(f"{name}.{i}", extent, tensor=name, axis=i))
+    if gemm.diagonal:
+        elements, order = e.parameters[elements_of(name)].symbol, (1, 0) if transposed else (0, 1)
+        e.tensors += (Tensor(name, kind, (elements,), role),)
+        e.coordinates.add(User(name, elements, tensor=name))
+        axes = tuple(f"{name}.{i}" for i in order)
+        offsets = (gemm.offsets(TENSORS[name][i]) for i in order)
+        below = ("group", *axes)
+        e.coordinates.connect(Diagonal(name, below, starts_of(name), *offsets, ROW_STEP))
+        return
+    strides = (Integer(1), shape[0]) if transposed else (shape[1], Integer(1))
+    outer = tuple(reversed(shape) if transposed else shape)
+    size, axes = shape[0] * shape[1], (f"{name}.0", f"{name}.1")
+    given: tuple[Expr, ...] | None = None
+    if name in gemm.batched_tensors:
+        count = e.coordinates[gemm.leading].size
+        assert count is not None
+        stride = size
+        if gemm.batched:
+            stride = e.parameters[stride_of(name)].symbol
+            given = (stride, outer[1], Integer(1))
+        outer, strides, axes = (count, *outer), (stride, *strides), (gemm.leading, *axes)
+        size = ((count - 1) * stride + size).expand()
+    e.tensors += (Tensor(name, kind, outer, role, given),)
+    e.coordinates.add(User(name, size, tensor=name))
+    e.coordinates.connect(Split((name,), axes, strides))
+
+
+def _control(gemm: Gemm, e: KernelEditor, depth: Expr | None) -> None:
+    """One output tile's work."""
+    together = gemm.grouped and gemm.group_axis == "m"
+    leading = (gemm.leading,) if gemm.leading and not together else ()
+
+    def tile(name: str) -> tuple[str, ...]:
+        rows = "row_tile" if together and name != "B" else f"{name}.tile.0"
+        return (*leading, rows, f"{name}.tile.1")
+
+    group = index_symbol("group")
+
+    def borders(table: str) -> tuple[Expr, Expr]:
+        return load(index_symbol(table), group), load(index_symbol(table), group + 1)
+
+    if gemm.ragged("k"):
+        begin, end = borders(gemm.tile_starts("k"))
+        depth = end - begin
+    assert depth is not None
+    loads = (LoadTile("A", tile("A")), LoadTile("B", tile("B")))
+    work = (
+        InitAccumulator(),
+        For("k_tile", Integer(0), depth, body=(*loads, MultiplyAccumulate())),
+        Epilogue("C", tile("C")),
+        StoreTile("D", tile("D")),
+    )
+    if gemm.grouped:
+        # What the indices of a tile's elements read, and how deep it is.
+        tables = [gemm.offsets(axis) for axis in "mnk" if gemm.ragged(axis)]
+        if gemm.ragged("k"):
+            tables.append(gemm.tile_starts("k"))
+        located = {"m": ("group", "A.tile.0"), "k": ("group",)}
+        dims = located.get(gemm.group_axis, ("group", "A.tile.0", "B.tile.1"))
+        work = (Locate(dims, tuple(x for table in tables for x in borders(table)), work),)
+    e.kernel(*work)
