@@ -58,15 +58,27 @@ class KernelGraph:
         """Those of them that count the tiles of one product, which orders of visiting permute."""
         return tuple(d for d in self.dangling if d.id != self.gemm.leading)
 
+    def parted(self, tiles: str) -> Ragged | None:
+        """How tiles of all products along an axis are parted among them, where that is data.
+
+        `tiles` counts those of one product: a tile number, or the loop over k tiles. None where
+        all products have as many.
+        """
+        if self.coordinates[tiles].size is not None:
+            return None
+        above = self.coordinates.edges_above(tiles)
+        return next((edge for edge in above if isinstance(edge, Ragged)), None)
+
     @cached_property
-    def parted_depth(self) -> Ragged | None:
-        """How the k tiles of all products are parted among them; None where all have as many."""
-        for edge in self.coordinates.edges:
-            if isinstance(edge, Ragged) and isinstance(
-                self.coordinates[edge.downstream[-1]], ForLoop
-            ):
-                return edge
-        return None
+    def parted_axes(self) -> tuple[Ragged | None, Ragged | None, Ragged | None]:
+        """How tiles in m, n and k are parted among products, each where that is data."""
+        edges = [e for e in self.coordinates.edges if isinstance(e, Ragged)]
+        loops = (e for e in edges if isinstance(self.coordinates[e.downstream[-1]], ForLoop))
+        m, n = (
+            self.parted(name) if name in self.coordinates else None
+            for name in ("A.tile.0", "B.tile.1")
+        )
+        return m, n, next(loops, None)
 
     @property
     def workgroup(self) -> Workgroup:

@@ -45,7 +45,7 @@ def build(gemm: Gemm, e: KernelEditor, tile: tuple[int, int, int]) -> None:
     tiles = dict(zip("mnk", tile, strict=True))
     extents = {axis: _extent(gemm, e, axis) for axis in "mnk"}
     counts = {axis: _tiles(gemm, e, axis, extents[axis], tiles[axis]) for axis in "mnk"}
-    total = prod(count for count in counts.values() if count is not None)
+    total = counts["m"] * counts["n"] * counts["k"]
     if gemm.batched:
         batches = e.parameters["batches"].symbol
         total *= batches
@@ -118,12 +118,8 @@ def _extent(gemm: Gemm, e: KernelEditor, axis: str) -> Expr:
     return Integer(MOST_TOGETHER if gemm.diagonal else getattr(gemm, axis))
 
 
-def _tiles(gemm: Gemm, e: KernelEditor, axis: str, extent: Expr, tile: int) -> Expr | None:
-    """The number of macro tiles along an axis.
-
-    Where groups part it, also the tables of groups. Where groups part all axes, no schedule asks
-    for tiles along one of them.
-    """
+def _tiles(gemm: Gemm, e: KernelEditor, axis: str, extent: Expr, tile: int) -> Expr:
+    """The number of macro tiles along an axis, and the tables of groups that part it."""
     if not gemm.ragged(axis):
         count = ceil_div(extent, Integer(tile))
         return e.parameter(f"tiles_{axis}", count, note=f"macro tiles in {axis}")
@@ -143,8 +139,6 @@ def _tiles(gemm: Gemm, e: KernelEditor, axis: str, extent: Expr, tile: int) -> E
             note=f"tiles along {axis} in the groups before",
         )
     )
-    if gemm.diagonal:
-        return None
     # Where no group has a row there is one tile of padding: so that sizes are never 0.
     tiles = maximum(load(index_symbol(starts), groups), 1)
     return e.parameter(f"tiles_{axis}", tiles, note=f"macro tiles in {axis}")
@@ -164,8 +158,11 @@ def _tables_of_problems(gemm: Gemm, e: KernelEditor) -> None:
         size = prod((_rise(gemm.tile_starts(axis), name) for axis in axes), start=Integer(1))
         e.table(Table(name, length, Integer(LARGEST_INDEX // 2), size, note))
 
-    add("output_starts", "mn", "output tiles of the groups before")
-    add("iteration_starts", "mnk", "iterations of the groups before")
+    for what, axes in (("output tiles", "mn"), ("iterations", "mnk")):
+        starts = f"{what.replace(' ', '_')}_before"
+        add(starts, axes, f"{what} of the groups before")
+        count = load(index_symbol(starts), length - 1)
+        e.parameter(what.replace(" ", "_"), count, note=f"{what} of all groups")
     for tensor, turned in (("A", gemm.transpose_a), ("B", gemm.transpose_b), ("D", False)):
         rows, columns = TENSORS[tensor][::-1] if turned else TENSORS[tensor]
         name = starts_of(tensor)
@@ -194,7 +191,8 @@ def _tensor(
         axes = tuple(f"{name}.{i}" for i in order)
         offsets = (gemm.offsets(TENSORS[name][i]) for i in order)
         below = ("group", *axes)
-        e.coordinates.connect(Diagonal(name, below, starts_of(name), *offsets, ROW_STEP))
+        rows, columns = offsets
+        e.coordinates.connect(Diagonal(name, below, starts_of(name), rows, columns, ROW_STEP))
         return
     strides = (Integer(1), shape[0]) if transposed else (shape[1], Integer(1))
     outer = tuple(reversed(shape) if transposed else shape)
@@ -214,7 +212,7 @@ def _tensor(
     e.coordinates.connect(Split((name,), axes, strides))
 
 
-def _control(gemm: Gemm, e: KernelEditor, depth: Expr | None) -> None:
+def _control(gemm: Gemm, e: KernelEditor, depth: Expr) -> None:
     """One output tile's work."""
     together = gemm.grouped and gemm.group_axis == "m"
     leading = (gemm.leading,) if gemm.leading and not together else ()
@@ -231,7 +229,6 @@ def _control(gemm: Gemm, e: KernelEditor, depth: Expr | None) -> None:
     if gemm.ragged("k"):
         begin, end = borders(gemm.tile_starts("k"))
         depth = end - begin
-    assert depth is not None
     loads = (LoadTile("A", tile("A")), LoadTile("B", tile("B")))
     work = (
         InitAccumulator(),

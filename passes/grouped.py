@@ -9,7 +9,7 @@ from coordgraph.coordinates.dimensions import MacroTileNumber
 from coordgraph.coordinates.edges import Deal
 from coordgraph.integers import floor_div
 from passes.base import Pass
-from passes.tiles import depth_is_data, flatten_into, number_of, number_of_iterations
+from passes.tiles import depth_is_data, flatten_into, no_plane, number_of, number_of_iterations
 
 __all__ = ["Grouped"]
 
@@ -42,7 +42,7 @@ class Grouped(Pass):
     def why_not(self, graph: KernelGraph) -> str | None:
         if not 1 <= self.groups <= MOST_GROUPS:
             return f"groups={self.groups} is outside 1..{MOST_GROUPS}"
-        return None
+        return no_plane(graph)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         if self.groups == 1:

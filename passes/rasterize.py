@@ -9,7 +9,7 @@ from coordgraph.coordinates.dimensions import Linear, MacroTileNumber
 from coordgraph.coordinates.edges import Bands, Curve
 from coordgraph.parameters import LARGEST_INDEX
 from passes.base import Pass
-from passes.tiles import number_of, number_of_iterations
+from passes.tiles import no_plane, number_of, number_of_iterations
 
 __all__ = ["Rasterize"]
 
@@ -64,7 +64,7 @@ class Rasterize(Pass):
             return f"width={self.width}: a curve needs a power of two, 2 to {Curve.MOST}"
         if len(graph.plane) != 2:
             return "it needs a row and a column; put it before passes that flatten them"
-        return None
+        return no_plane(graph)
 
     @property
     def curved(self) -> bool:

@@ -11,7 +11,7 @@ from coordgraph.coordinates.dimensions import Linear, MacroTileNumber
 from coordgraph.coordinates.edges import Flatten, Join, Tile
 from coordgraph.integers import ceil_div
 from passes.base import Pass
-from passes.tiles import number_of
+from passes.tiles import no_plane, number_of
 
 __all__ = ["Reorder"]
 
@@ -44,7 +44,7 @@ class Reorder(Pass):
             return f"group={self.group} must be at least 1"
         if self.swap and len(graph.plane) < 2:
             return "there is nothing to swap: the tile numbers are flattened already"
-        return None
+        return no_plane(graph)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         if not self.swap and self.group == 1:

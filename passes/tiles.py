@@ -24,6 +24,7 @@ __all__ = [
     "depth_is_data",
     "flatten_into",
     "flatten_iterations",
+    "no_plane",
     "number_of",
     "number_of_iterations",
     "workgroup_count",
@@ -133,6 +134,16 @@ def number_of_iterations(graph: KernelGraph, numbers: tuple[Dimension, ...]) -> 
     return _together(graph, (*numbers, graph.coordinates[accumulation_loop(graph).dim])).size
 
 
+def no_plane(graph: KernelGraph) -> str | None:
+    """Why the tiles of one product cannot be visited in another order, or None."""
+    if any(d.size is None for d in graph.plane):
+        return (
+            "every group has numbers of rows and columns of tiles of its own, and orders are of "
+            "one grid; groups that part m or k alone can be walked in another order"
+        )
+    return None
+
+
 def depth_is_data(graph: KernelGraph) -> bool:
     """Whether output tiles have different numbers of k tiles, which a table holds."""
     return graph.coordinates[accumulation_loop(graph).dim].size is None
@@ -181,7 +192,7 @@ def _together(graph: KernelGraph, dimensions: tuple[Dimension, ...]) -> _Togethe
     if len(known) == len(sizes):
         several = Flatten if len(names) > 1 else PassThrough
         return _Together(prod(known, start=Integer(1)), lambda below: several(names, (below,)))
-    parted = {d.id: _parted(graph, d) for d in dimensions if d.size is None}
+    parted = {d.id: _parted(graph, d.id) for d in dimensions if d.size is None}
     (group,) = {edge.downstream[0] for edge in parted.values()}
     tables = tuple(
         parted[d.id].table if d.id in parted else "" for d in dimensions if d.id != group
@@ -196,25 +207,20 @@ def _together(graph: KernelGraph, dimensions: tuple[Dimension, ...]) -> _Togethe
             above = (group, *(name for name in names if name != group))
             return _Together(size, lambda below: Concatenate(above, (below,), only.table))
     starts = _counted(graph, [edge.table for edge in parted.values()])
-    count = graph.coordinates[group].size
-    if starts is None or count is None or names[0] != group:
+    all_of_them = starts and load(starts.symbol, graph.coordinates[group].size or 0)
+    sums = (p.symbol for p in graph.parameters.items if p.value == all_of_them)
+    size = next(sums, None) if starts and names[0] == group else None
+    if starts is None or size is None:
         listed = ", ".join(parted)
         raise PassError(f"how many of {listed} there are together is in no table")
-    return _Together(
-        load(starts.symbol, count), lambda below: Concatenate(names, (below,), starts.name, tables)
-    )
+    return _Together(size, lambda below: Concatenate(names, (below,), starts.name, tables))
 
 
-def _parted(graph: KernelGraph, dimension: Dimension) -> Ragged:
-    """How tiles of all groups are parted among them, along an axis on which they have not as many.
-
-    Raises:
-        PassError: that is nowhere said.
-    """
-    for edge in graph.coordinates.edges_above(dimension):
-        if isinstance(edge, Ragged):
-            return edge
-    raise PassError(f"how many '{dimension.id}' there are in each group is nowhere said")
+def _parted(graph: KernelGraph, tiles: str) -> Ragged:
+    found = graph.parted(tiles)
+    if found is None:
+        raise PassError(f"how many '{tiles}' there are in each group is nowhere said")
+    return found
 
 
 def _counted(graph: KernelGraph, along: Sequence[str]) -> Table | None:

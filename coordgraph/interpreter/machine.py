@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from coordgraph.control.operations import (
     StoreTile,
 )
 from coordgraph.coordinates.dimensions import SubDimension, User
-from coordgraph.coordinates.edges import Ragged
+from coordgraph.coordinates.edges import Diagonal, Ragged
 from coordgraph.errors import EvaluationError
 from coordgraph.integers import evaluate
 from coordgraph.interpreter.arguments import Array, flat, numpy_dtype
@@ -123,6 +124,9 @@ class Memory:
     def _wanted(self, tensor: str) -> Array:
         """Which elements of the output there are: those that the borders of segments enclose."""
         shape, coordinates = self.shapes[tensor], self.graph.coordinates
+        for edge in coordinates.edges_below(self.user(tensor)):
+            if isinstance(edge, Diagonal):
+                return self._blocks(edge, shape)
         wanted = np.ones(shape, np.bool_)
         for axis, dim in enumerate(coordinates.of_kind(SubDimension, tensor=tensor)):
             for edge in coordinates.edges_below(dim):
@@ -131,6 +135,16 @@ class Memory:
                     places = np.arange(shape[axis])
                     inside = (borders[0] <= places) & (places < borders[-1])
                     wanted &= inside.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+        return wanted
+
+    def _blocks(self, edge: Diagonal, shape: tuple[int, ...]) -> Array:
+        """Which elements of a vector belong to blocks, and not to what fills up their rows."""
+        wanted = np.zeros(shape, np.bool_)
+        borders = (self.values[table] for table in (edge.table, edge.rows, edge.columns))
+        for start, rows, columns in zip(*map(pairwise, borders), strict=True):
+            height, width = rows[1] - rows[0], columns[1] - columns[0]
+            block = wanted[start[0] : start[1]].reshape(height, -1 if height else 0)
+            block[:, :width] = True
         return wanted
 
     def _place(self, tensor: str, elements: Elements, env: Environment) -> tuple[Array, Array]:

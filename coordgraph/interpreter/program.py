@@ -104,9 +104,9 @@ class Program:
         coordinates = self.graph.coordinates
         for work in self.work(MultiplyAccumulate):
             *batch, m, k = work.factors[: len(work.factors) // 2]
-            if self.graph.parted_depth is not None:
-                k = self.graph.parted_depth.upstream[0]
-            sizes = [_size(coordinates[d]) for d in (*batch, m, work.factors[-1], k)]
+            axes = zip((m, work.factors[-1], k), self.graph.parted_axes, strict=True)
+            counted = (edge.upstream[0] if edge else number for number, edge in axes)
+            sizes = [_size(coordinates[d]) for d in (*batch, *counted)]
             for axis, (span, tensor) in enumerate(zip(work.span, "AB", strict=True)):
                 if span > 1:
                     (edge,) = coordinates.edges_above(work.tiling.index(tensor, axis))
@@ -115,12 +115,14 @@ class Program:
             return Formula(sizes, self.slots)
         raise EvaluationError("nothing accumulates in this graph")
 
-    def depths(self, values: Mapping[str, Any]) -> tuple[int, ...]:
-        """The number of k tiles of each product, where it is data."""
-        parted = self.graph.parted_depth
-        if parted is None:
-            return ()
-        return tuple(end - begin for begin, end in pairwise(values[parted.table]))
+    def shapes(self, values: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
+        """The numbers of tiles of each product in m, n and k, where they are data."""
+        parted = self.graph.parted_axes
+        tiles = self.tiles(self.environment(values))[-3:]
+        found = [edge and [b - a for a, b in pairwise(values[edge.table])] for edge in parted]
+        count = max((len(steps) for steps in found if steps), default=0)
+        each = (steps or [size] * count for steps, size in zip(found, tiles, strict=True))
+        return tuple(zip(*each, strict=True))
 
     def in_tile(self, scope: Scoped, others: frozenset[str]) -> Scoped:
         """A scope in which the indices inside tiles stand for themselves, but for those of others.

@@ -69,7 +69,8 @@ def trace(
 def record(code: Program, values: Mapping[str, Any]) -> Trace:
     """The trace of a program, given every parameter's value and every table's entries."""
     env = code.environment(values)
-    (count,), tiles, depths = code.grid(env), code.tiles(env), code.depths(values)
+    (count,), tiles, shapes = code.grid(env), code.tiles(env), code.shapes(values)
+    depths = tuple(depth for *_, depth in shapes)
     workgroups: list[tuple[TraceEvent, ...]] = []
     for workgroup in range(count):
         recorder = _Recorder(workgroup, depths or tiles[-1:])
@@ -79,7 +80,7 @@ def record(code: Program, values: Mapping[str, Any]) -> Trace:
         workgroups.append(tuple(recorder.events))
     flags = [t for t in code.graph.tensors if t.role is Role.FLAGS]
     slots = sum(int(evaluate(t.elements, dict(values))) for t in flags)
-    return Trace(tuple(workgroups), tiles, slots, depths)
+    return Trace(tuple(workgroups), tiles, slots, shapes)
 
 
 class _Recorder:

@@ -112,24 +112,28 @@ class Trace:
     """The events of every workgroup, in the order in which it does them.
 
     `tiles` counts the tiles in m, n and k, of a batch the products before that; `slots` is the
-    size of the workspace. Where products have each their own number of k tiles, `depths` are those,
-    and `tiles` counts those of all.
+    size of the workspace. Where products have numbers of tiles of their own along some axis,
+    `shapes` are those of each in m, n and k, and `tiles` counts those of all.
     """
 
     workgroups: tuple[tuple[TraceEvent, ...], ...]
     tiles: tuple[int, ...]
     slots: int
-    depths: tuple[int, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """K tiles of each product, where they have numbers of their own."""
+        return tuple(depth for *_, depth in self.shapes)
 
     def depth(self, tile: OutputTile) -> int:
         """K tiles of an output tile."""
-        return self.depths[tile[0]] if self.depths else self.tiles[-1]
+        return self.shapes[tile[0]][-1] if self.shapes else self.tiles[-1]
 
     @property
     def useful(self) -> int:
         """K tiles of all output tiles."""
-        one = prod(self.tiles[-3:-1])
-        return one * sum(self.depths) if self.depths else prod(self.tiles)
+        return sum(map(prod, self.shapes)) if self.shapes else prod(self.tiles)
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
@@ -234,7 +238,10 @@ class Trace:
         yield from ((*batch, *place) for place in product(rows, columns))
 
     def _output(self) -> Iterator[OutputTile]:
-        return product(*map(range, self.tiles[:-1]))
+        if not self.shapes:
+            return product(*map(range, self.tiles[:-1]))
+        every = enumerate(self.shapes)
+        return ((g, *tile) for g, (*own, _) in every for tile in product(*map(range, own)))
 
     def _coverage(self) -> Iterator[str]:
         """Every iteration (m, n, k) exactly once."""

@@ -241,7 +241,8 @@ def test_a_record_that_is_wrong_about_depths_is_found(name: str):
     right = trace(made, values, {"offsets": [0, 12, 20]})
     assert not right.problems()
     for depths, why in (((3, 3), "from 2 of output tile"), ((2, 2), "from 3 of output tile")):
-        wrong = Trace(right.workgroups, right.tiles, right.slots, depths)
+        shapes = tuple((*right.tiles[1:3], depth) for depth in depths)
+        wrong = Trace(right.workgroups, right.tiles, right.slots, shapes)
         assert [problem for problem in wrong.problems() if why in problem]
 
 
