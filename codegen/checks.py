@@ -9,15 +9,28 @@ from typing import Any
 
 from sympy import Integer
 
-from coordgraph import KernelGraph, LaunchError, VerifyError
-from coordgraph.gemm import OFFSETS, stride_of
+from coordgraph import Gemm, KernelGraph, LaunchError, VerifyError
+from coordgraph.gemm import OFFSETS, elements_of, stride_of
 from coordgraph.integers import evaluate
 from coordgraph.interpreter.arguments import host_array
 from coordgraph.tensors import Role, Tensor, dtype
 
-__all__ = ["TensorView", "check_call", "number", "numpy_view", "numpy_views", "problem_parameters"]
+__all__ = [
+    "TensorView",
+    "by_table",
+    "check_call",
+    "number",
+    "numpy_view",
+    "numpy_views",
+    "problem_parameters",
+    "rows_of_offsets",
+]
 
-LABELS = {"A": "a", "B": "b", "C": "c", "D": "out", OFFSETS: "offsets"}
+AXES = ("m", "n", "k")
+LABELS = {
+    **{"A": "a", "B": "b", "C": "c", "D": "out", OFFSETS: "offsets"},
+    **{f"{axis}_{OFFSETS}": "offsets" for axis in AXES},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +139,8 @@ def problem_parameters(
         )
     for name in ("A", "B"):
         _check_axes(graph.tensor(name), views[name])
+    if gemm.diagonal:
+        return _diagonal_parameters(views, beta=beta)
     a, b = views["A"].shape[-2:], views["B"].shape[-2:]
     m, k = reversed(a) if gemm.transpose_a else a
     k_of_b, n = reversed(b) if gemm.transpose_b else b
@@ -162,12 +177,48 @@ def problem_parameters(
     return given
 
 
+def _diagonal_parameters(views: Mapping[str, TensorView], *, beta: float) -> dict[str, int]:
+    """The same of groups that share no extent: how long vectors of matrices are."""
+    offsets = views[OFFSETS].shape
+    if len(offsets) != 2 or offsets[0] != len(AXES) or not offsets[1]:
+        raise LaunchError(
+            f"offsets has shape {_shape(offsets)}; 3 x (groups + 1) is needed: for m, n and k, "
+            "where each group begins, and where the last ends"
+        )
+    given = {elements_of(name): views[name].shape[0] for name in "ABCD" if name in views}
+    if "D" not in views:
+        raise LaunchError("out is missing: how long it is follows from offsets on the device")
+    return given | {"groups": offsets[1] - 1, "read_c": int("C" in views and beta != 0)}
+
+
+def rows_of_offsets(gemm: Gemm, offsets: Any) -> dict[str, Any]:
+    """The entries of every given table, out of what a call is given."""
+    if offsets is None:
+        return {}
+    if not gemm.diagonal:
+        return {OFFSETS: offsets}
+    return {gemm.offsets(axis): row for axis, row in zip(AXES, offsets, strict=True)}
+
+
+def by_table(graph: KernelGraph, views: Mapping[str, TensorView]) -> dict[str, TensorView]:
+    """The views by the names of the graph's tensors: rows of offsets are tables of their own."""
+    found = dict(views)
+    if graph.gemm.diagonal and OFFSETS in found:
+        every = found.pop(OFFSETS)
+        size = dtype(every.dtype).bytes
+        for axis, name in enumerate(map(graph.gemm.offsets, AXES)):
+            at = every.pointer + axis * every.strides[0] * size
+            rows = replace(every, pointer=at, shape=every.shape[1:], strides=every.strides[1:])
+            found[name] = rows
+    return found
+
+
 def check_call(graph: KernelGraph, views: Mapping[str, TensorView], *, beta: float) -> None:
     """Everything else that tensors must satisfy: shapes, types, layout, overlap."""
     if beta != 0 and "C" not in views:
         raise LaunchError(f"beta = {beta} needs c; pass it, or beta=0")
     sizes = problem_parameters(graph, views, beta=beta)
-    for name, view in views.items():
+    for name, view in by_table(graph, views).items():
         _check_axes(graph.tensor(name), view)
         _check_tensor(graph.tensor(name), view, sizes)
     if len({view.device for view in views.values()}) > 1:

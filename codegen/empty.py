@@ -24,7 +24,7 @@ __all__ = [
     "zeros_of_depth",
 ]
 
-COUNTS = ("m", "n", "batches", "groups")
+COUNTS = ("m", "n", "batches", "groups", "elements_d")
 
 
 def writes_nothing(sizes: Mapping[str, int]) -> bool:

@@ -6,11 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from codegen.checks import check_call, number, numpy_views, problem_parameters
+from codegen.checks import (
+    check_call,
+    number,
+    numpy_views,
+    problem_parameters,
+    rows_of_offsets,
+)
 from codegen.empty import lacks_depth, new_output, writes_nothing, zeros_of_depth
 from codegen.kernel import Kernel
 from coordgraph import KernelGraph, LaunchError
-from coordgraph.gemm import OFFSETS
 from coordgraph.interpreter import interpret
 
 __all__ = ["InterpretedKernel"]
@@ -53,7 +58,9 @@ class InterpretedKernel(Kernel):
             parameters["workgroups"] = WORKGROUPS if workgroups is None else workgroups
         elif workgroups is not None:
             raise LaunchError("this graph fixes its workgroups; schedule it with workgroups=None")
-        tables = {} if offsets is None else {OFFSETS: offsets}
+        for name in ("elements_d",) if self.graph.gemm.diagonal else ():
+            parameters[name] = sizes[name]
+        tables = rows_of_offsets(self.graph.gemm, offsets)
         result = interpret(
             self.graph, a, b, c, alpha=alpha, beta=beta, parameters=parameters, tables=tables
         )

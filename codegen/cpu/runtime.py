@@ -12,11 +12,13 @@ import numpy as np
 
 from codegen.checks import (
     TensorView,
+    by_table,
     check_call,
     number,
     numpy_view,
     numpy_views,
     problem_parameters,
+    rows_of_offsets,
 )
 from codegen.cpu.code import host_code
 from codegen.cpu.emit import RUN_NAME, HostWalker
@@ -27,7 +29,6 @@ from codegen.cpu.workspace import Workspaces
 from codegen.empty import lacks_depth, new_output, writes_nothing, zeros_of_depth
 from codegen.kernel import Kernel
 from coordgraph import CodegenError, KernelGraph, LaunchError
-from coordgraph.gemm import OFFSETS
 from coordgraph.integers import compile_function
 from coordgraph.interpreter.arguments import Array, numpy_dtype
 from coordgraph.progress import wait_direction
@@ -123,12 +124,13 @@ class HostKernel(Kernel):
             given["workgroups"] = default if workgroups is None else workgroups
         elif workgroups is not None:
             raise LaunchError("this graph fixes its workgroups; schedule it with workgroups=None")
-        tables = () if offsets is None else ((OFFSETS, tuple(map(int, offsets))),)
+        rows = rows_of_offsets(self.graph.gemm, offsets)
+        tables = tuple((name, tuple(map(int, row))) for name, row in rows.items())
         plan = self._plan(tuple(given.items()), tables)
         result = plan.new_output() if out is None else out
         views.setdefault("D", numpy_view(result, "out"))
         threads = plan.workgroups if plan.together else min(threads, plan.workgroups)
-        self._launch(plan, views, (alpha, beta), threads)
+        self._launch(plan, by_table(self.graph, views), (alpha, beta), threads)
         return result
 
     def _make_plan(

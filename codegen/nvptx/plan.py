@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 
+from codegen.checks import AXES
 from codegen.nvptx.driver import Device, check, direct
 from codegen.nvptx.emit import KERNEL_NAME
 from codegen.nvptx.facts import Facts
@@ -23,6 +24,13 @@ ARGUMENTS = ("A", "B", "C", "D", OFFSETS)
 """The tensors of a call, in its order."""
 Pointers = tuple[int, int, int, int, int]
 MOST_OWNERS = 64
+
+
+def _argument(name: str) -> tuple[int, int]:
+    """Where in a call a tensor comes from, and how many of its size lie before it there."""
+    if name in ARGUMENTS:
+        return ARGUMENTS.index(name), 0
+    return ARGUMENTS.index(OFFSETS), AXES.index(name.removesuffix(f"_{OFFSETS}"))
 
 
 class Loaded:
@@ -86,8 +94,8 @@ class Plan:
         self._integers = facts.integers(values)
         self._grid = facts.workgroups(values)
         self._floats = len(facts.floats)
-        self._places: list[tuple[int, int]] = []
-        """Place among the arguments, place in the call."""
+        self._places: list[tuple[int, int, int]] = []
+        """Place among the arguments, place in the call, bytes behind that."""
         self._work: list[tuple[int, str, int, bool]] = []
         """Place among the arguments, name, bytes, zeroed."""
         self._buffers = Recent[Hashable, list[tuple[int, int]]](MOST_OWNERS)
@@ -101,9 +109,9 @@ class Plan:
             if tensor.role in (Role.PARTIALS, Role.FLAGS):
                 self._work.append((place, tensor.name, size, tensor.role is Role.FLAGS))
                 continue
-            source = ARGUMENTS.index(tensor.name)
-            self._places.append((place, source))
-            self.bytes[source] = size
+            source, shift = _argument(tensor.name)
+            self._places.append((place, source, shift * size))
+            self.bytes[source] += size
             if tensor.role is Role.OUTPUT:
                 self.shape = facts.shape(tensor, values)
         every = ((name, box) for name, boxes in facts.boxes.items() for box in boxes)
@@ -159,8 +167,8 @@ class Plan:
         stream: int,
     ) -> None:
         places = table.pointers
-        for place, source in self._places:
-            places[place] = pointers[source]
+        for place, source, shift in self._places:
+            places[place] = pointers[source] + shift
         if self._work:
             owner = self.workspaces.owner(stream, table.capturing, table.capturing_address)
             for place, pointer in self._buffers.get(owner) or self._workspace(owner):

@@ -36,6 +36,8 @@ LOW_BITS = ALIGNMENT - 1
 NOTHING: tuple[Hashable, int] = (None, 0)
 ZEROS = "zeros"
 """A buffer, and its owner."""
+NARROW = Vectors(1, 1, 1)
+"""Where rows of matrices end anywhere, as data says."""
 PAIR = 2
 """Elements of C and D that lie side by side in a thread."""
 
@@ -203,6 +205,9 @@ class CudaKernel(Kernel):
     def _variant(self, views: Mapping[str, TensorView], given: Mapping[str, int]) -> Variant:
         """The fastest code that serves these tensors."""
         gemm = self.graph.gemm
+        if gemm.diagonal:
+            aligned = all(views[name].pointer % ALIGNMENT == 0 for name in "AB")
+            return self._builder.variant(NARROW, aligned=aligned, reads_c=bool(given["read_c"]))
         shape = tuple(getattr(gemm, axis) or given[axis] for axis in "mn")
         strides = (shape[1], 1)
         if gemm.batched:
