@@ -35,8 +35,8 @@ MOST_TOGETHER = 2**30
 over."""
 LARGEST_STRIDE = 2**40
 """Elements from one matrix of a batch to the next: what the copy engine of a GPU takes."""
-MOST_PROBLEMS = 127
-"""The same of groups that share no extent, which have five or six tables."""
+MOST_PROBLEMS = 64
+"""The same of groups that share no extent, which have eight tables."""
 ROW_STEP = 8
 """Elements: where groups share no extent, rows of their matrices begin at multiples of it."""
 OFFSETS = "offsets"

@@ -9,7 +9,7 @@ from sympy import Expr, Integer
 
 from coordgraph.errors import VerifyError
 
-__all__ = ["DTYPES", "DType", "Role", "Tensor", "dtype"]
+__all__ = ["DTYPES", "WORKSPACE", "DType", "Role", "Tensor", "dtype"]
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,16 @@ class Role(Enum):
     OUTPUT = "output"
     PARTIALS = "partials"
     """Workspace for accumulators on their way between workgroups; needs no initial value."""
+    MAPS = "maps"
+    """Workspace for what a copy engine is told of matrices; needs no initial value."""
     TABLE = "table"
     """Rising whole numbers that index expressions read; see `coordgraph.tables`."""
     FLAGS = "flags"
     """Workspace that must be zero at launch and is zero again when the kernel ends."""
+
+
+WORKSPACE = (Role.PARTIALS, Role.MAPS, Role.FLAGS)
+"""What a launch brings along, and no caller."""
 
 
 @dataclass(frozen=True)

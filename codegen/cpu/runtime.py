@@ -32,7 +32,7 @@ from coordgraph import CodegenError, KernelGraph, LaunchError
 from coordgraph.integers import compile_function
 from coordgraph.interpreter.arguments import Array, numpy_dtype
 from coordgraph.progress import wait_direction
-from coordgraph.tensors import Role, dtype
+from coordgraph.tensors import WORKSPACE, Role, dtype
 
 __all__ = ["HostKernel", "compile_host"]
 
@@ -214,7 +214,7 @@ class _Formulas:
         assert size is not None
         symbols = [p.symbol for p in graph.parameters.items]
         (self.output,) = (t for t in graph.tensors if t.role is Role.OUTPUT)
-        self.workspace = [t for t in graph.tensors if t.role in (Role.PARTIALS, Role.FLAGS)]
+        self.workspace = [t for t in graph.tensors if t.role in WORKSPACE]
         wanted = [size, *self.output.shape, *(t.elements for t in self.workspace)]
         self._values = compile_function(wanted, symbols)
 

@@ -118,11 +118,38 @@ class HopperWalker(CudaWalker):
         number = self.boxes[tensor].index(box)
         return self.builder.ptrtoint(self.given[map_argument(tensor, number)], I64)
 
+    def _written_map(self, node: Node, dim: str) -> ir.Value:
+        """The address of a map that the kernel itself has written."""
+        return self.builder.ptrtoint(self._address(node, dim)[0], I64)
+
+    def _map_of(self, node: Node, op: ops.CopyBox | ops.StoreBox) -> ir.Value:
+        return self._written_map(node, op.map) if op.map else self._map(op.tensor, op.box)
+
+    def emit_DescribeMatrix(self, node: Node, op: ops.DescribeMatrix) -> None:
+        b, size = self.builder, self._element(op.tensor).bytes
+        (template,) = (self._map(op.tensor, box) for box in self.boxes[op.tensor])
+
+        def wide(expr: Expr, unit: int = 1) -> ir.Value:
+            return self.wide(node.scope.resolve(expr * unit), node)
+
+        base = b.ptrtoint(self.given[op.tensor], I64)
+        self.ptx.describe(
+            self._written_map(node, op.map),
+            self._shared(node, op.via),
+            template,
+            first=b.add(base, wide(op.first, size)),
+            extents=[self._narrow(node.scope.resolve(extent), node) for extent in op.extents],
+            pitch=wide(op.pitch, size),
+        )
+
+    def emit_AcquireMap(self, node: Node, op: ops.AcquireMap) -> None:
+        self.ptx.acquire_map(self._written_map(node, op.map))
+
     def emit_CopyBox(self, node: Node, op: ops.CopyBox) -> None:
         at = [self._narrow(node.place(dim).values[0], node) for dim in op.source]
         target, barrier = self._shared(node, op.destination), self._shared(node, op.barrier)
         receivers = self._ranks(node, op.receivers) if op.receivers else None
-        self.ptx.copy_box(target, self._map(op.tensor, op.box), at, barrier, receivers)
+        self.ptx.copy_box(target, self._map_of(node, op), at, barrier, receivers)
 
     def emit_CopyRun(self, node: Node, op: ops.CopyRun) -> None:
         source, _ = self._address(node, op.source)
@@ -146,7 +173,7 @@ class HopperWalker(CudaWalker):
 
     def emit_StoreBox(self, node: Node, op: ops.StoreBox) -> None:
         at = [self._narrow(node.place(dim).values[0], node) for dim in op.destination]
-        self.ptx.store_box(self._shared(node, op.source), self._map(op.tensor, op.box), at)
+        self.ptx.store_box(self._shared(node, op.source), self._map_of(node, op), at)
 
     def emit_CommitStores(self, node: Node, op: ops.CommitStores) -> None:
         self.ptx.commit_stores()

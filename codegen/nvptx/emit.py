@@ -31,7 +31,16 @@ WIDEST_COPY = 16
 """Bytes of the widest cp.async."""
 SHARED_ALIGN = 1024
 """The period of the 128-byte swizzle: tiles begin at multiples of it."""
+MAP_ALIGN = 128
+"""Where maps begin in memory that is no tensor's (PTX ISA, "tensormap.cp_fenceproxy")."""
 TENSOR_MAP = ir.ArrayType(ir.IntType(8), 128)
+
+
+def _alignment(memory: Shared, size: int) -> int:
+    """Bytes of which a memory of so many bytes begins at a multiple."""
+    if memory.barriers:
+        return BARRIER_BYTES
+    return SHARED_ALIGN if memory.tensor else max(min(size & -size, MAP_ALIGN), WIDEST_COPY)
 
 
 class CudaWalker(FragmentWalker):
@@ -56,8 +65,8 @@ class CudaWalker(FragmentWalker):
         self.shared_bytes = 0
         memory = graph.coordinates.of_kind(Shared)
         found = places(memory, lambda shared: shared.fixed_size * self._bytes(shared.id))
-        for home, names, size in sorted(found, key=lambda place: not place[0].barriers):
-            align = BARRIER_BYTES if home.barriers else SHARED_ALIGN
+        aligned = ((_alignment(home, size), names, size) for home, names, size in found)
+        for align, names, size in sorted(aligned, key=lambda place: place[0]):
             first = -(-self.shared_bytes // align) * align
             self.offsets |= dict.fromkeys(names, first)
             self.shared_bytes = first + size

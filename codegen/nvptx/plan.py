@@ -14,9 +14,9 @@ from codegen.nvptx.tensormaps import TensorMaps
 from codegen.nvptx.workspace import Workspaces
 from codegen.recent import Recent
 from coordgraph import LaunchError
-from coordgraph.gemm import OFFSETS
+from coordgraph.gemm import OFFSETS, ROW_STEP
 from coordgraph.integers import evaluate
-from coordgraph.tensors import Role, dtype
+from coordgraph.tensors import WORKSPACE, Role, dtype
 
 __all__ = ["Depthless", "Idle", "Launches", "Loaded", "Plan", "Pointers"]
 
@@ -106,7 +106,7 @@ class Plan:
         """Of D."""
         for place, tensor in enumerate(facts.tensors):
             size = dtype(tensor.dtype).bytes * int(evaluate(tensor.elements, values))
-            if tensor.role in (Role.PARTIALS, Role.FLAGS):
+            if tensor.role in WORKSPACE:
                 self._work.append((place, tensor.name, size, tensor.role is Role.FLAGS))
                 continue
             source, shift = _argument(tensor.name)
@@ -118,6 +118,9 @@ class Plan:
         for number, (name, box) in enumerate(every):
             (tensor,) = (t for t in facts.tensors if t.name == name)
             shape, strides = facts.shape(tensor, values), facts.strides(tensor, values)
+            if len(shape) < len(box):
+                # The kernel says where matrices lie; all else of the map it takes from here.
+                shape, strides = (1, ROW_STEP), None
             maps = TensorMaps(shape, tensor.dtype, box, strides)
             self._maps.append((number, ARGUMENTS.index(name), maps))
         self._tensors = len(facts.tensors)

@@ -90,6 +90,53 @@ class HopperInstructions(Instructions):
         """Bring a tensor map near to the copy engine."""
         self.asm("prefetch.tensormap [$0];", "l", [tensor_map], VOID, pure=False)
 
+    def describe(
+        self,
+        target: ir.Value,
+        shared: ir.Value,
+        template: ir.Value,
+        *,
+        first: ir.Value,
+        extents: Sequence[ir.Value],
+        pitch: ir.Value,
+    ) -> None:
+        """Write a tensor map like another one, of another matrix; a whole warp comes here.
+
+        `target`, `template` and the matrix (`first`) are addresses, `pitch` is in bytes, `extents`
+        are elements, the contiguous axis first.
+        """
+        b = self.builder
+        lane = b.and_(self.thread(), ir.Constant(I32, 31))
+        word = b.mul(lane, ir.Constant(I32, 4))
+        source = b.add(template, b.zext(word, I64))
+        text = "{ .reg .b32 a; ld.b32 a, [$1]; bar.warp.sync 0xffffffff; st.shared.b32 [$0], a; }"
+        self.asm(text, "r,l", [b.add(shared, word), source], VOID, pure=False)
+        place = "tensormap.replace.tile.{}.shared::cta.b1024.{} [$0], {};"
+        changes = (
+            place.format("global_address", "b64", "$1"),
+            place.format("global_dim", "b32", "0, $2"),
+            place.format("global_dim", "b32", "1, $3"),
+            place.format("global_stride", "b64", "0, $4"),
+        )
+        args = [b.zext(shared, I64), first, *extents, pitch]
+        text = " ".join(f"@once {change}" for change in changes)
+        text = (
+            "{ .reg .pred once; bar.warp.sync 0xffffffff; "
+            f"elect.sync _|once, 0xffffffff; {text} bar.warp.sync 0xffffffff; }}"
+        )
+        self.asm(text, "l,l,r,r,l", args, VOID, pure=False)
+        text = (
+            "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu"
+            ".sync.aligned [$0], [$1], 128;"
+        )
+        self.asm(text, "l,r", [target, shared], VOID, pure=False)
+        self.acquire_map(target)
+
+    def acquire_map(self, tensor_map: ir.Value) -> None:
+        """What was written of a tensor map may be used from here on."""
+        text = "fence.proxy.tensormap::generic.acquire.gpu [$0], 128;"
+        self.asm(text, "l", [tensor_map], VOID, pure=False)
+
     def barrier_wait(self, barrier: ir.Value, parity: ir.Value, *, cluster: bool) -> None:
         """Wait for the end of the phase of that parity; see what the cluster has written."""
         acquire = ".acquire.cluster" if cluster else ""

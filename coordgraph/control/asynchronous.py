@@ -16,6 +16,7 @@ from sympy.logic.boolalg import Boolean, false
 from coordgraph.control.operations import ONE, Body, Operation
 
 __all__ = [
+    "AcquireMap",
     "Advance",
     "AllowNextLaunch",
     "ArriveBarrier",
@@ -26,6 +27,7 @@ __all__ = [
     "CopyBox",
     "CopyRun",
     "Counter",
+    "DescribeMatrix",
     "ExpectBytes",
     "FenceMemory",
     "FenceMultiplies",
@@ -164,7 +166,8 @@ class CopyBox(Operation):
 
     `source` are the tensor's axes, the contiguous one first; `box` its elements along each.
     `receivers` are coordinates of the cluster: the workgroups that differ in nothing else all
-    receive the box, at the same place, and their own barrier counts it.
+    receive the box, at the same place, and their own barrier counts it. `map` is the place of what
+    `DescribeMatrix` wrote; without, an argument of the launch describes the tensor.
     """
 
     tensor: str
@@ -173,8 +176,9 @@ class CopyBox(Operation):
     barrier: str
     box: tuple[int, ...]
     receivers: tuple[str, ...] = ()
+    map: str = ""
 
-    ROLES = ("source", "destination", "barrier", "receivers")
+    ROLES = ("source", "destination", "barrier", "receivers", "map")
 
 
 @dataclass(frozen=True)
@@ -203,15 +207,45 @@ class FenceShared(Operation):
 class StoreBox(Operation):
     """Copy a box from shared memory to a tensor; what is outside the tensor is dropped.
 
-    `destination` are the tensor's axes, the contiguous one first; `box` its elements along each.
+    `destination` are the tensor's axes, the contiguous one first; `box` its elements along each;
+    `map` as for `CopyBox`.
     """
 
     tensor: str
     source: str
     destination: tuple[str, ...]
     box: tuple[int, ...]
+    map: str = ""
 
-    ROLES = ("source", "destination")
+    ROLES = ("source", "destination", "map")
+
+
+@dataclass(frozen=True)
+class DescribeMatrix(Operation):
+    """Write at the place of `map` what boxes of one matrix in a tensor need; a whole warp does it.
+
+    It is put together in shared memory, at the place of `via` (PTX ISA, "tensormap.replace",
+    "tensormap.cp_fenceproxy"). The matrix begins `first` elements behind the tensor, has `extents`
+    elements along its contiguous axis and across, and `pitch` from a row to the next.
+    """
+
+    tensor: str
+    map: str
+    via: str
+    first: Expr
+    extents: tuple[Expr, Expr]
+    pitch: Expr
+
+    ROLES = ("map", "via")
+
+
+@dataclass(frozen=True)
+class AcquireMap(Operation):
+    """From here on this workitem may use the map that `DescribeMatrix` wrote at this place."""
+
+    map: str
+
+    ROLES = ("map",)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ class CudaMachine:
         architecture: as ptxas names it.
         shared_bytes: most dynamic shared memory of one workgroup (CUDA C++ programming guide,
             "Technical specifications per compute capability").
-        ptx: the version of PTX that first knows the architecture, or 8.0.
+        ptx: the version of PTX that first knows the architecture and what code for it uses: of
+            sm_90a maps that kernels write.
     """
 
     architecture: str
@@ -36,7 +37,7 @@ ARCHITECTURES = {
         CudaMachine("sm_87", LARGE),
         CudaMachine("sm_89", SMALL),
         CudaMachine("sm_90", HOPPER),
-        CudaMachine("sm_90a", HOPPER),
+        CudaMachine("sm_90a", HOPPER, ptx=83),
         CudaMachine("sm_100", HOPPER, ptx=86),
         CudaMachine("sm_120", SMALL, ptx=87),
     )

@@ -26,6 +26,7 @@ from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.integers import index_symbol
 from passes.lowering.control import at, unrolled
 from passes.lowering.hopper.division import MMA_M, Division, M, N
+from passes.lowering.hopper.maps import Maps, axis_of
 from passes.lowering.hopper.ring import FULL
 from passes.lowering.staging import CHUNK, Operand
 
@@ -65,12 +66,13 @@ class BoxedOperand(Operand):
     """A or B as the copy engine and wgmma see them: `rows` and `columns` of a workgroup's part.
 
     `matrix` is the coordinate that tells its matrices apart, if there are several: a box is of one.
-    `several`: the problem has more than one product.
+    `several`: the problem has more than one product. `maps`: of matrices with extents of their own.
     """
 
     division: Division
     matrix: tuple[str, ...] = ()
     several: bool = False
+    maps: Maps = Maps(())  # noqa: RUF009 - frozen
 
     @property
     def k_axis(self) -> int:
@@ -147,14 +149,17 @@ class BoxedOperand(Operand):
             begin = c.add(Linear(own("box.row"), Integer(high), note="first row of a box: 0"))
             c.connect(Tile(number.id, (step.id,)))
             c.connect(Tile(inner, (*shared, layer.id, begin.id)))
-        axes = (f"{t}.{self.column_axis}", f"{t}.{self.row_axis}", *self.matrix)
+        graph = c.finish()
+        along = (axis_of(graph, f"{t}.{axis}", t) for axis in (self.column_axis, self.row_axis))
         box = (width, high, *(1 for _ in self.matrix))
-        copy = CopyBox(t, axes, self.shared, FULL, box, shared)
+        axes, described = (*along, *self.matrix), self.maps.name(t)
+        copy: Operation = CopyBox(t, axes, self.shared, FULL, box, shared, described)
+        copy = self.maps.place(t, copy)
         bytes = self.elements(c) * ELEMENT_BYTES // number.fixed_size
         place, start = (step.id, layer.id), {first.id: 0, begin.id: 0}
         axis = M if t == "A" else N
-        if number.fixed_size == 1 and not self.division.ranks(axis):
-            # The only box begins where the tile does.
+        if number.fixed_size == 1 and not self.division.ranks(axis) and not described:
+            # The only box begins where the tile does, which is inside.
             return Coming(None, unrolled(c, place, at(start, copy)), Integer(bytes))
         inside = c.add(Linear(own("boxes.inside"), note="boxes that begin inside"))
         counted = Inside((f"{t}.{1 - self.k_axis}",), (Advance(inside.id),))

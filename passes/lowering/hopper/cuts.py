@@ -24,13 +24,19 @@ from coordgraph.coordinates.traverse import Direction, solve
 from coordgraph.tilings import Tiling
 from passes.lowering.control import at, unrolled
 from passes.lowering.hopper.division import WARPGROUP
+from passes.lowering.hopper.maps import blocks_of
 from passes.lowering.staging import CHUNK
 
 __all__ = ["RowCopy", "cuts", "holds"]
 
 
 def cuts(
-    graph: CoordinateGraph, tiling: Tiling, tensor: str, located: Iterable[str]
+    graph: CoordinateGraph,
+    tiling: Tiling,
+    tensor: str,
+    located: Iterable[str],
+    *,
+    maps: bool = True,
 ) -> dict[str, tuple[Boolean, ...]]:
     """For each axis of a tensor, the guards that the copy engine does not check, if any.
 
@@ -38,7 +44,10 @@ def cuts(
 
     Args:
         located: what is known of a tile beside its number.
+        maps: boxes end where the matrices do that have maps of their own.
     """
+    if maps and blocks_of(graph, tensor):
+        return {}
     found: dict[str, tuple[Boolean, ...]] = {}
     for axis in (0, 1):
         name = f"{tensor}.{axis}"

@@ -34,6 +34,7 @@ from coordgraph.tilings import Tiling
 __all__ = [
     "MMA_COLUMNS",
     "MMA_M",
+    "MOST_ALONE_BY_ELEMENTS",
     "MOST_COLUMNS",
     "PRODUCER_REGISTERS",
     "RANK",

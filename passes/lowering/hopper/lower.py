@@ -33,7 +33,7 @@ from coordgraph.control.operations import (
     Scope,
     SetCoordinate,
 )
-from coordgraph.gemm import TENSORS, Gemm
+from coordgraph.gemm import Gemm
 from coordgraph.tensors import Tensor, dtype
 from coordgraph.tilings import Tiling
 from passes.base import Pass
@@ -44,6 +44,7 @@ from passes.lowering.hopper.cuts import cuts
 from passes.lowering.hopper.division import (
     MMA_COLUMNS,
     MMA_M,
+    MOST_ALONE_BY_ELEMENTS,
     MOST_COLUMNS,
     PRODUCER_REGISTERS,
     Division,
@@ -53,6 +54,7 @@ from passes.lowering.hopper.division import (
     most_alone,
     swapped,
 )
+from passes.lowering.hopper.maps import Maps
 from passes.lowering.hopper.ring import EMPTY, FULL, PHASE, STEP, add_ring
 from passes.lowering.hopper.roles import part
 from passes.lowering.hopper.stores import BoxedStore
@@ -81,8 +83,10 @@ CONSUMERS = {"cooperative": 1, "pingpong": 2}
 VECTORS = (1, 2, 4, CHUNK)
 PAIR = 2
 """Accumulators next to each other along the right operand's columns."""
-BARRIER_BYTES = 1024
-"""Room for barriers before the first tile."""
+BARRIER_BYTES, LEAST_BARRIER_BYTES = 1024, 512
+"""Room for barriers before the first tile, which begins at a multiple of it; and with tables."""
+BOXED = ("A", "B", "D")
+"""The tensors that the copy engine may move."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +135,7 @@ class LowerToHopper(Pass):
         if sorted(cluster)[1] > 1 or prod(cluster) not in CLUSTERS:
             sizes = ", ".join(map(str, CLUSTERS))
             return f"cluster {_by(cluster)}: all but one of them must be 1, that one of {sizes}"
-        along = [t for t, turned in _given(gemm).items() if gemm.ragged(TENSORS[t][1 - turned])]
-        if along:
+        if along := _cut_along(graph, self._located(graph)):
             return (
                 f"groups begin anywhere along k, which is contiguous in {' and '.join(along)}, and "
                 f"boxes at multiples of {CHUNK} elements; give A as its transpose and B as it is"
@@ -193,6 +196,8 @@ class LowerToHopper(Pass):
             by_elements = left_b or bool(cut) or not self._by_boxes
         sums = _streamed(graph) or self.cluster_k > 1
         alone = most_alone(sums, c_bytes, by_elements)
+        if sums and Maps.of(graph, BOXED).tensors:
+            alone = MOST_ALONE_BY_ELEMENTS  # where matrices lie takes registers, too
         return Division(tiling, self._cluster, left_b, alone, turns)
 
     def _no_registers(self, graph: KernelGraph, division: Division) -> str | None:
@@ -252,20 +257,25 @@ class LowerToHopper(Pass):
         elements = sum(max(d.extent(axis) * d.extent(K) for d in divisions) for axis in (M, N))
         stage_bytes = elements * dtype(graph.gemm.dtype).bytes
         room = cuda_machine(self.architecture).shared_bytes
-        other = BARRIER_BYTES + max(ClusterSum.bytes(division) for division in divisions)
-        other += max((store.bytes for store in stores), default=0) + table_bytes(graph)
+        small = LEAST_BARRIER_BYTES + table_bytes(graph) + Maps.of(graph, BOXED).bytes
+        other = max(BARRIER_BYTES, -(-small // BARRIER_BYTES) * BARRIER_BYTES)
+        other += max(ClusterSum.bytes(division) for division in divisions)
+        other += max((store.bytes for store in stores), default=0)
         return min((room - other) // stage_bytes, self.stages or MOST_STAGES)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         gemm, divisions = graph.gemm, self._divisions(graph)
         division = divisions[0]  # in what every division has alike
         stages, stores = self._stages(graph, divisions), self._stores(graph, divisions)
+        maps = Maps.of(graph, _boxed(bool(stores)))
+        stores = tuple(replace(store, maps=maps) for store in stores)
         with graph.edit(str(self)) as e:
             e.level = "lowered"
             c = e.coordinates
             division.add_machine(c)
             add_ring(c, stages)
-            tiles = divided_tiles(c, gemm, divisions, stages, stores)
+            maps.add(e, graph.workgroup.id, division.workgroups)
+            tiles = divided_tiles(c, gemm, divisions, stages, stores, maps)
             if _streamed(graph):
                 e.tensors = tuple(_per_piece(t, division) for t in e.tensors)
             located = self._located(graph)
@@ -274,14 +284,15 @@ class LowerToHopper(Pass):
 
             def load(loop: For) -> Body:
                 first = next(op for op in loop.body if isinstance(op, LoadTile))
-                return (_load(loop, by_name[graph.tilings.of_operation(first).accumulator]),)
+                own = by_name[graph.tilings.of_operation(first).accumulator]
+                return (*maps.describe(c), _load(loop, own))
 
             body = graph.control.root.body
             produce = part(body, load, work.receive)
             consume = work.all(body)
             together = (ClusterBarrier(),) if division.workgroups > 1 else (Barrier(),)
             e.kernel(
-                leader(*_barriers(stages, division), *work.initial(), *_publish(bool(stores))),
+                leader(*_barriers(stages, division), *work.initial(), *_publish(stores, maps)),
                 *together,
                 AllowNextLaunch(),
                 AwaitEarlierLaunch(),
@@ -308,9 +319,15 @@ class LowerToHopper(Pass):
         return e.graph
 
 
-def _given(gemm: Gemm) -> dict[str, bool]:
-    """Whether A and B are given as their transposes."""
-    return {"A": gemm.transpose_a, "B": gemm.transpose_b}
+def _cut_along(graph: KernelGraph, located: Sequence[str]) -> list[str]:
+    """Which of A and B have groups that end inside their rows."""
+    tiling, gemm = next(iter(graph.tilings)), graph.gemm
+    columns = {"A": int(not gemm.transpose_a), "B": int(not gemm.transpose_b)}
+    return [
+        tensor
+        for tensor, axis in columns.items()
+        if f"{tensor}.{axis}" in cuts(graph.coordinates, tiling, tensor, located)
+    ]
 
 
 def _streamed(graph: KernelGraph) -> bool:
@@ -376,9 +393,14 @@ def _barriers(stages: int, division: Division) -> Body:
     )
 
 
-def _publish(stores: bool) -> Body:
-    maps = ("A", "B", "D") if stores else ("A", "B")
-    return (PublishBarriers(), *(PrefetchMap(name) for name in maps))
+def _publish(stores: Sequence[BoxedStore], maps: Maps) -> Body:
+    given = (name for name in _boxed(bool(stores)) if not maps.name(name))
+    return (PublishBarriers(), *map(PrefetchMap, given))
+
+
+def _boxed(stores: bool) -> tuple[str, ...]:
+    """The tensors that the copy engine moves."""
+    return BOXED if stores else BOXED[:2]
 
 
 def _load(loop: For, tile: DividedTile) -> Operation:

@@ -22,7 +22,7 @@ from sympy.logic.boolalg import Boolean
 
 from coordgraph.control.asynchronous import CommitStores, FenceShared, StoreBox, WaitStores
 from coordgraph.control.lowered import StoreFragment
-from coordgraph.control.operations import Body, If, Operation
+from coordgraph.control.operations import Body, If, Inside, Operation
 from coordgraph.coordinates.dimensions import Lane, Linear, Register, Shared
 from coordgraph.coordinates.edges import Flatten, Split, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
@@ -31,6 +31,7 @@ from passes.lowering.control import at, unrolled
 from passes.lowering.hopper.boxes import WIDEST_BOX, swizzle
 from passes.lowering.hopper.cuts import RowCopy, cuts, holds
 from passes.lowering.hopper.division import MMA_M, RANK, WARP, Division
+from passes.lowering.hopper.maps import Maps, axis_of
 from passes.lowering.staging import CHUNK
 
 __all__ = ["MOST_ELEMENTS", "MOST_SLOTS", "BoxedStore", "widths"]
@@ -61,7 +62,7 @@ class BoxedStore:
     `room` are the elements that each warpgroup has in it, and `drained` says that a tile may not
     begin before the copy engine has read all of the one before, which may have had other slots.
     `matrix` is the coordinate that tells D's matrices apart, if there are several; `located` are
-    those that are looked up for every tile.
+    those that are looked up for every tile; `maps` are of matrices with extents of their own.
     """
 
     division: Division
@@ -71,6 +72,7 @@ class BoxedStore:
     drained: bool = False
     matrix: tuple[str, ...] = ()
     located: tuple[str, ...] = ()
+    maps: Maps = Maps(())  # noqa: RUF009 - frozen
 
     @classmethod
     def all(
@@ -235,7 +237,12 @@ class BoxedStore:
         registers = (own("store.m"), own("store.box"), own("store.n"))
         fill = StoreFragment(tiling.accumulator, shared, registers, MATRICES // 2, form)
         box = (self.box, self.rows, *(1 for _ in self.matrix))
-        copy = StoreBox("D", shared, ("D.1", "D.0", *self.matrix), box)
+        graph, maps = c.finish(), self.maps
+        along = (axis_of(graph, axis, "D") for axis in ("D.1", "D.0"))
+        copy: Operation = StoreBox("D", shared, (*along, *self.matrix), box, maps.name("D"))
+        if maps.name("D"):
+            # A matrix without elements is told to have one.
+            copy = Inside(("D.0", "D.1"), (maps.place("D", copy),))
         start = {own("store.box.row"): 0, own("store.box.column"): 0}
         place = {own("store.first.row"): 0, own("store.first.column"): 0}
         begins = And(one, *(equal(index_symbol(dim), 0) for dim in registers[:2]))
@@ -248,7 +255,8 @@ class BoxedStore:
             barrier,
             *self._handed_over(c, one, at({**start, **place}, copy)),
         )
-        return (unrolled(c, registers[:2], *box),)
+        known = (If(one, maps.acquire("D")),) if maps.name("D") else ()
+        return (*known, unrolled(c, registers[:2], *box))
 
     def _handed_over(self, c: CoordinateEditor, one: Boolean, copy: Operation) -> Body:
         """A full slot: the copy engine takes it, or the workitems if it may not.

@@ -55,7 +55,8 @@ class Tails:
     ) -> None:
         self.c, self.division, self.located = c, division, located
         graph, tiling = c.finish(), division.tiling
-        every = {x.tensor: cuts(graph, tiling, x.tensor, located) for x in operands}
+        # Also where maps end with the matrix: none ends before its first element.
+        every = {x.tensor: cuts(graph, tiling, x.tensor, located, maps=False) for x in operands}
         axes = ((operand, every[operand.tensor].get(_axis(operand), ())) for operand in operands)
         self.cut = [(operand, guards) for operand, guards in axes if guards]
         for operand, _ in self.cut:

@@ -12,6 +12,7 @@ from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.gemm import Gemm
 from passes.lowering.hopper.boxes import MMA_K, BoxedOperand, Coming
 from passes.lowering.hopper.division import Division, K
+from passes.lowering.hopper.maps import Maps
 from passes.lowering.hopper.stores import BoxedStore
 
 __all__ = ["DividedTile", "divided_tiles", "matrix"]
@@ -47,6 +48,7 @@ def divided_tiles(
     divisions: Sequence[Division],
     stages: int,
     stores: Sequence[BoxedStore],
+    maps: Maps,
 ) -> tuple[DividedTile, ...]:
     """Tie tiles of each shape to the copy engine's boxes and to one ring of `stages` stages.
 
@@ -58,7 +60,7 @@ def divided_tiles(
         division.add(c)
     several = gemm.batched or gemm.grouped
     every = [
-        [BoxedOperand(t, *axes[t], d.tiling, d, matrix(gemm, t), several) for t in "AB"]
+        [BoxedOperand(t, *axes[t], d.tiling, d, matrix(gemm, t), several, maps) for t in "AB"]
         for d in divisions
     ]
     rooms = [max(operand.elements(c) for operand in same) for same in zip(*every, strict=True)]

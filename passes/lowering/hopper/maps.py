@@ -1,0 +1,156 @@
+"""Maps: what the copy engine is told of matrices whose extents are data.
+
+It is told of a tensor by a map, an argument of the launch. Where every group has a matrix of its
+own extents and row pitch, one map does not do. So the producer writes one for each group that it
+comes to, into a place of its workgroup's own for that group, and boxes are of that map: they end
+where the matrix does, at all of its sides.
+
+Places are never written with anything else in a launch, so nobody waits before writing one. The
+edges, of `tensors` that have such matrices::
+
+    maps --Tile--> holder, map.group, map.number, map.word; map.group --PassThrough--> group
+    maps.shared --Tile--> map.number, map.word
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sympy import Expr, Integer
+
+from coordgraph.control.asynchronous import AcquireMap, DescribeMatrix
+from coordgraph.control.operations import Body, Operation
+from coordgraph.coordinates.dimensions import Linear, Shared, User
+from coordgraph.coordinates.edges import Diagonal, PassThrough, Ragged, Tile
+from coordgraph.coordinates.graph import CoordinateEditor, CoordinateGraph
+from coordgraph.integers import floor_div, maximum, minimum
+from coordgraph.kernel import KernelEditor, KernelGraph
+from coordgraph.tensors import Role, Tensor
+from passes.lowering.control import at
+from passes.lowering.hopper.division import RANK
+
+__all__ = ["Maps", "axis_of", "blocks_of"]
+
+MAPS = "maps"
+WORDS, WORD_BYTES = 32, 4
+"""Words in a map (CUDA driver API, CUtensorMap), and bytes of one."""
+ALIGNMENT = 8
+"""Elements of 16 bits that begin at a multiple of 16 bytes, as matrices must."""
+
+
+def blocks_of(graph: CoordinateGraph, tensor: str) -> Diagonal | None:
+    """How the matrices of a tensor lie in it, where their extents are data."""
+    found = (e for user in graph.of_kind(User, tensor=tensor) for e in graph.edges_below(user))
+    return next((edge for edge in found if isinstance(edge, Diagonal)), None)
+
+
+def axis_of(graph: CoordinateGraph, axis: str, tensor: str) -> str:
+    """The coordinate that boxes begin at: inside the matrix, where each has a map of its own."""
+    if blocks_of(graph, tensor) is None:
+        return axis
+    (below,) = (e for e in graph.edges_below(axis) if isinstance(e, Ragged))
+    return below.downstream[1]
+
+
+@dataclass(frozen=True)
+class Maps:
+    """The maps of a group's matrices: a number for each of the tensors."""
+
+    tensors: tuple[str, ...]
+
+    @classmethod
+    def of(cls, graph: KernelGraph, tensors: Sequence[str]) -> Maps:
+        """Those of `tensors` whose matrices have extents of their own."""
+        return cls(tuple(t for t in tensors if blocks_of(graph.coordinates, t)))
+
+    @property
+    def bytes(self) -> int:
+        """Of shared memory."""
+        return WORD_BYTES * WORDS * len(self.tensors)
+
+    def add(self, e: KernelEditor, workgroup: str, ranks: int) -> None:
+        """Room for them, in memory and, where one is put together, in shared memory.
+
+        Args:
+            e: the kernel being built.
+            workgroup: the coordinate of the grid.
+            ranks: workgroups of CUDA for each of the schedule's.
+        """
+        if not self.tensors:
+            return
+        c = e.coordinates
+        group, workgroups = self._group(c), c[workgroup].size
+        groups = c[group].size
+        assert groups is not None
+        assert workgroups is not None
+        number = Integer(len(self.tensors))
+        shape = (workgroups * ranks, groups, number, Integer(WORDS))
+        e.tensors += (Tensor(MAPS, "i32", shape, Role.MAPS),)
+        c.add(User(MAPS, workgroups * ranks * groups * number * WORDS, tensor=MAPS))
+        c.add(Shared("maps.shared", number * WORDS, element="i32", note="a map in the making"))
+        c.add(Linear("map.number", number, note="which tensor's"))
+        c.add(Linear("map.word", Integer(WORDS)))
+        holders = {"map.workgroup": (workgroup, workgroups), "map.group": (group, groups)}
+        if ranks > 1:
+            first, last = holders.items()
+            holders = dict((first, ("map.rank", (RANK, Integer(ranks))), last))
+        for name, (below, size) in holders.items():
+            c.add(Linear(name, size))
+            c.connect(PassThrough(name, below))
+        words = ("map.number", "map.word")
+        c.connect(Tile(MAPS, (*holders, *words)))
+        c.connect(Tile("maps.shared", words))
+
+    def _group(self, c: CoordinateEditor) -> str:
+        """The coordinate that tells the matrices apart."""
+        (group,) = {self._blocks(c, tensor).downstream[0] for tensor in self.tensors}
+        return group
+
+    @staticmethod
+    def _blocks(c: CoordinateEditor, tensor: str) -> Diagonal:
+        edge = blocks_of(c.finish(), tensor)
+        assert edge is not None
+        return edge
+
+    def place(self, tensor: str, *body: Operation) -> Operation:
+        """The body, where the map is a tensor's; as it is, where that has one for all."""
+        if tensor not in self.tensors:
+            (only,) = body
+            return only
+        return at({"map.number": self.tensors.index(tensor), "map.word": 0}, *body)
+
+    def name(self, tensor: str) -> str:
+        """The coordinate of a tensor's map; '' where it is an argument."""
+        return MAPS if tensor in self.tensors else ""
+
+    def describe(self, c: CoordinateEditor) -> Body:
+        """Write the maps of the group at hand."""
+        return tuple(self.place(t, self._described(c, t)) for t in self.tensors)
+
+    def acquire(self, tensor: str) -> Body:
+        """What comes before a workitem's first use of a map that another one has written."""
+        if tensor not in self.tensors:
+            return ()
+        return (self.place(tensor, AcquireMap(MAPS)),)
+
+    def _described(self, c: CoordinateEditor, tensor: str) -> Operation:
+        """The matrix of the group at hand.
+
+        One without elements is told to have one, which nothing is to come of: it must lie in the
+        tensor all the same, and no other row may.
+        """
+        graph, edge = c.finish(), self._blocks(c, tensor)
+        group, one = graph.symbol(edge.downstream[0]), Integer(1)
+        places = {axis_of(graph, axis, tensor): 0 for axis in edge.downstream[1:]}
+        elements = graph.size(tensor)
+        assert elements is not None
+        (first,) = graph.reverse({edge.downstream[0]: group, **places}, [tensor])
+        last = floor_div(elements - 1, Integer(ALIGNMENT)) * ALIGNMENT
+        rows, columns = (edge.extent(table, group) for table in (edge.rows, edge.columns))
+        extents: tuple[Expr, Expr] = (
+            maximum(columns * minimum(one, rows), one),
+            maximum(rows * minimum(one, columns), one),
+        )
+        pitch = maximum(edge.pitch(group), Integer(ALIGNMENT))
+        return DescribeMatrix(tensor, MAPS, "maps.shared", minimum(first, last), extents, pitch)
