@@ -1,7 +1,8 @@
 """Grouped problems on the GPU: operands in buffers that take turns, what is right, and libraries.
 
 Groups part the rows of A and D, each with its own B; or they part k, each with its own D, as
-gradients of weights need it: A is then given as its transpose, so that rows of both are k.
+gradients of weights need it: A is then given as its transpose, so that rows of both are k. Or they
+share nothing: a list of products.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, cycle, pairwise
 from math import prod
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from benchmarks.contenders import Unavailable
 from benchmarks.problem import DTYPES, POISON, buffer_sets
 from benchmarks.shapes import Shape
 from coordgraph import Gemm
+from coordgraph.gemm import ROW_STEP
 
 __all__ = ["AXES", "Groups", "Launch", "Prepare", "cublas", "grouped_mm", "uneven"]
 
@@ -46,16 +48,16 @@ def uneven(rows: int, groups: int, skew: float, seed: int = 0) -> list[int]:
 
 
 class Groups(ABC):
-    """One problem: `sizes` are the groups' along their axis."""
+    """One problem: `sizes` are the groups' along their axis, or in m, n and k."""
 
     axis: ClassVar[str]
 
-    def __init__(self, found: Shape, sizes: Sequence[int], dtype: str) -> None:
+    def __init__(self, found: Shape, sizes: Sequence[Any], dtype: str) -> None:
         import torch
 
         name, self.half = DTYPES[dtype]
         self.torch, self.shape, self.sizes, self.dtype = torch, found, sizes, dtype
-        self.offsets = [0, *accumulate(sizes)]
+        self.offsets: list[Any] = self.borders(sizes)
         kind, count = getattr(torch, name), len(sizes)
         cache = torch.cuda.get_device_properties(0).L2_cache_size
         torch.manual_seed(0)
@@ -80,6 +82,21 @@ class Groups(ABC):
             size = self.product(self.size, group, part)
             torch.sqrt(left.square() @ right.square(), out=size)
         torch.backends.cuda.matmul.allow_tf32 = before
+
+    @classmethod
+    def divided(cls, found: Shape, count: int, skew: float) -> list[Any]:
+        """Sizes of so many groups."""
+        return uneven(getattr(found, cls.axis), count, skew)
+
+    @staticmethod
+    def borders(sizes: Sequence[Any]) -> list[Any]:
+        """Where groups begin, and the last one ends."""
+        return [0, *accumulate(sizes)]
+
+    @property
+    def flops(self) -> float:
+        """Multiplications and additions."""
+        return 2.0 * self.shape.m * self.shape.n * self.shape.k
 
     @classmethod
     @abstractmethod
@@ -179,7 +196,68 @@ class OfDepth(Groups):
         return max(self.sizes)
 
 
-AXES: dict[str, type[Groups]] = {kind.axis: kind for kind in (OfRows, OfDepth)}
+class OfAll(Groups):
+    """Groups with rows, columns and depths of their own: A (m x k), B (n x k, its transpose) and D.
+
+    The shape's rows are parted among them; groups have all, half or three quarters of its columns,
+    and all, half or a quarter of its depth.
+    """
+
+    axis = "mnk"
+
+    @classmethod
+    def gemm(cls, dtype: str) -> Gemm:
+        return Gemm(dtype, transpose_b=True, grouped=True, group_axis="mnk")
+
+    @classmethod
+    def divided(cls, found: Shape, count: int, skew: float) -> list[Any]:
+        rows = uneven(found.m, count, skew)
+        columns = cycle((found.n, found.n // 2, 3 * found.n // 4))
+        depths = cycle((found.k, found.k // 4, found.k // 2, found.k, found.k // 2))
+        return [
+            (m, n // ROW_STEP * ROW_STEP, k // ROW_STEP * ROW_STEP)
+            for m, n, k in zip(rows, columns, depths, strict=False)
+        ]
+
+    @staticmethod
+    def borders(sizes: Sequence[Any]) -> list[Any]:
+        return [[0, *accumulate(along)] for along in zip(*sizes, strict=True)]
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * sum(map(prod, self.sizes))
+
+    def extents(self, found: Shape, count: int) -> tuple[tuple[int, ...], ...]:
+        pairs = ([(m, k), (n, k), (m, n)] for m, n, k in self.sizes)
+        return tuple((max(sum(map(prod, every)), 1),) for every in zip(*pairs, strict=True))
+
+    def each(self) -> Iterator[tuple[int, slice]]:
+        for group, (m, _, _) in enumerate(self.sizes):
+            if m:
+                yield group, slice(group, group + 1)
+
+    def _of(self, vector: Any, group: int, axes: tuple[int, int]) -> Any:
+        """The matrix of a group, whose extents are those in `axes` of m, n and k."""
+        before = sum(size[axes[0]] * size[axes[1]] for size in self.sizes[:group])
+        rows, columns = (self.sizes[group][axis] for axis in axes)
+        return vector[before : before + rows * columns].view(rows, columns)
+
+    def operands(self, number: int, group: int, part: slice) -> tuple[Any, Any]:
+        a, b, _ = self.sets[number]
+        return self._of(a, group, (0, 2)), self._of(b, group, (1, 2)).T
+
+    def product(self, out: Any, group: int, part: slice) -> Any:
+        return self._of(out, group, (0, 1))
+
+    def at_once(self, number: int, ends: Any) -> Any:
+        raise Unavailable("torch._grouped_mm multiplies groups that share two of their extents")
+
+    @property
+    def depth(self) -> int:
+        return max(k for _, _, k in self.sizes)
+
+
+AXES: dict[str, type[Groups]] = {kind.axis: kind for kind in (OfRows, OfDepth, OfAll)}
 """Problems by the axis that groups part."""
 
 

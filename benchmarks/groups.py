@@ -2,14 +2,17 @@
 
     python -m benchmarks groups                               # 8 to 64 uneven groups, some empty
     python -m benchmarks groups --axis k                      # gradients of weights
+    python -m benchmarks groups --axis mnk                    # a list of unlike products
     python -m benchmarks groups --shapes 8192x4096x7168 --counts 32 --skew 1.5
     python -m benchmarks groups --plans "128x256x64 data-parallel{persistent=true}"
 
 A shape is rows of all groups x n x k, as a layer of a mixture of experts has it: A holds the rows
 sorted by group, B a matrix (n x k, given as its transpose) for each. With `--axis k` groups part k
 instead, of m x n x k of all groups, and D is a matrix for each: A is given as its transpose, as
-the rows of a batch are, and there is no Triton kernel. How many rows (or k) a group has falls by a
-power of its rank, `--skew`; ranks are shuffled, and one group in eight is empty.
+the rows of a batch are, and there is no Triton kernel. With `--axis mnk` groups share no extent:
+rows are parted among them as well, and they have all or some of n and of k. How many rows (or k) a
+group has falls by a power of its rank, `--skew`; ranks are shuffled, and one group in eight is
+empty.
 
 Contenders: cuBLAS (torch.matmul for every group that has rows, all of them in one CUDA graph: the
 sizes are known when it is captured), torch._grouped_mm where PyTorch has it, a persistent Triton
@@ -33,7 +36,7 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
 from benchmarks.contenders import CUBLAS, FAILED, Unavailable, exit_where_wrong
-from benchmarks.grouped import AXES, Groups, Launch, Prepare, cublas, grouped_mm, uneven
+from benchmarks.grouped import AXES, Groups, Launch, Prepare, cublas, grouped_mm
 from benchmarks.monitor import Monitor
 from benchmarks.options import add_measuring, command_line
 from benchmarks.plans import Plan, compile_for, parse_plan
@@ -63,7 +66,20 @@ PLANS_OF_DEPTH = (
     "256x256x64@c2x1 rasterize{width=4},two-tile-stream-k{owner=last}",
     "128x256x64 stream-k{owner=last}",
 )
-DEFAULTS = {"m": (SHAPES, PLANS), "k": (SHAPES_OF_DEPTH, PLANS_OF_DEPTH)}
+PLANS_OF_LISTS = (
+    "128x256x64 data-parallel{persistent=true}",
+    "256x128x64@c2x1 data-parallel{persistent=true}",
+    "256x256x64@c2x1 data-parallel{persistent=true}",
+    "128x128x64 data-parallel{persistent=true}",
+    "128x256x64 two-tile-stream-k{owner=last}",
+    "128x128x64 two-tile-stream-k{owner=last}",
+    "128x256x64 stream-k{owner=last}",
+)
+DEFAULTS = {
+    "m": (SHAPES, PLANS),
+    "k": (SHAPES_OF_DEPTH, PLANS_OF_DEPTH),
+    "mnk": (SHAPES, PLANS_OF_LISTS),
+}
 """Shapes and plans by the axis of groups."""
 PEERS = (CUBLAS, "torch._grouped_mm", "Triton")
 
@@ -83,7 +99,10 @@ class Triton:
         self.details: dict[str, Any] = {}
 
     def __call__(self, problem: Groups) -> Launch:
-        from benchmarks.triton_groups import Product, configurations
+        if problem.axis == "mnk":
+            from benchmarks.triton_lists import Product, configurations
+        else:
+            from benchmarks.triton_groups import Product, configurations
 
         best: tuple[float, str, Launch] | None = None
         reasons: list[str] = []
@@ -159,7 +178,7 @@ def contenders(
     else:
         tell(f"without {grouped_name}: PyTorch {torch.__version__} has none")
     try:
-        if axis == "m":
+        if axis != "k":
             found[triton_name] = Triton()
     except Unavailable as error:
         tell(f"without {triton_name}: {error}")
@@ -211,7 +230,7 @@ def compete(
             continue
         seconds = spreads[name].median
         row |= getattr(prepare, "details", {})
-        row |= {"seconds": spreads[name].json(), "tflops": 2e-12 * m * n * k / seconds}
+        row |= {"seconds": spreads[name].json(), "tflops": 1e-12 * problem.flops / seconds}
         if CUBLAS in spreads:
             row["of_cublas"] = spreads[CUBLAS].median / seconds
         yield row
@@ -271,7 +290,7 @@ def main() -> None:
             for count in options.counts:
                 progress.update(task, description=f"{found.name}, {count} groups")
                 start = time.monotonic()
-                sizes = uneven(getattr(found, options.axis), count, options.skew)
+                sizes = kind.divided(found, count, options.skew)
                 problem = kind(found, sizes, options.dtype)
                 rows = list(compete(everyone, problem, options))
                 state = monitor.since(start)

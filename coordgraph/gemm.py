@@ -70,9 +70,10 @@ class Gemm:
             `offsets[g] .. offsets[g + 1] - 1` of A (m x k, the columns of all groups) and those
             rows of B (k x n). A group without any makes zeros. Or `mnk`: a list of products that
             share nothing. A, B, C and D are vectors with the matrices of all groups one after
-            another, row-major, each row beginning at a multiple of `ROW_STEP` elements; `offsets`
-            (3 x (g + 1)) says for m, n and k where groups begin: group g has
-            `offsets[0, g + 1] - offsets[0, g]` rows of A, and so on.
+            another, row-major, each row beginning at a multiple of `ROW_STEP` elements: what fills
+            a row up is not read, and in D it may be overwritten. `offsets` (3 x (g + 1)) says for
+            m, n and k where groups begin: group g has `offsets[0, g + 1] - offsets[0, g]` rows of
+            A, and so on.
     """
 
     dtype: str = "bf16"

@@ -27,7 +27,6 @@ from coordgraph.coordinates.edges import Concatenate, Diagonal, PassThrough, Rag
 from coordgraph.gemm import MOST_TOGETHER, ROW_STEP, TENSORS, Gemm, elements_of, stride_of
 from coordgraph.integers import ceil_div, floor_div, index_symbol, load, maximum
 from coordgraph.kernel import KernelEditor
-from coordgraph.parameters import LARGEST_INDEX
 from coordgraph.tables import Table, place_of
 from coordgraph.tensors import Role, Tensor
 
@@ -156,7 +155,7 @@ def _tables_of_problems(gemm: Gemm, e: KernelEditor) -> None:
 
     def add(name: str, axes: str, note: str) -> None:
         size = prod((_rise(gemm.tile_starts(axis), name) for axis in axes), start=Integer(1))
-        e.table(Table(name, length, Integer(LARGEST_INDEX // 2), size, note))
+        e.table(Table(name, length, Integer(MOST_TOGETHER // 2), size, note))
 
     for what, axes in (("output tiles", "mn"), ("iterations", "mnk")):
         starts = f"{what.replace(' ', '_')}_before"

@@ -200,7 +200,8 @@ def _part_tiles(
     (end,) = before.forward({**here, work.loop.dim: deepest}, [every.id], ranges)
     count = e.parameter(
         "sk_iterations",
-        (end + 1) * minimum(streamed, Integer(1)),
+        # No more than there are: bounds of how deep tiles of every group are do not say that.
+        minimum((end + 1) * minimum(streamed, Integer(1)), number_of_iterations(graph, numbers)),
         minimum=0,
         note="iterations that are streamed",
     )

@@ -37,7 +37,7 @@ NOTHING: tuple[Hashable, int] = (None, 0)
 ZEROS = "zeros"
 """A buffer, and its owner."""
 NARROW = Vectors(1, 1, 1)
-"""Where rows of matrices end anywhere, as data says."""
+"""Where nothing is known."""
 PAIR = 2
 """Elements of C and D that lie side by side in a thread."""
 
@@ -206,13 +206,10 @@ class CudaKernel(Kernel):
         """The fastest code that serves these tensors."""
         gemm = self.graph.gemm
         if gemm.diagonal:
-            aligned = {name: view.pointer % ALIGNMENT == 0 for name, view in views.items()}
-            # Rows end anywhere, as data says; what the copy engine stores ends there, too.
-            boxes = aligned["A"] and aligned["B"]
-            stores = dtype(views["D"].dtype).bytes == 2 and boxes and aligned["D"]
-            stores = stores and aligned.get("C", True)
-            wide = Vectors(1, 1, WIDEST.d if stores else 1)
-            return self._builder.variant(wide, aligned=boxes, reads_c=bool(given["read_c"]))
+            # Rows begin where the copy engine wants them, wherever they end.
+            aligned = all(view.pointer % ALIGNMENT == 0 for view in views.values())
+            vectors, reads_c = WIDEST if aligned else NARROW, bool(given["read_c"])
+            return self._builder.variant(vectors, aligned=aligned, reads_c=reads_c)
         shape = tuple(getattr(gemm, axis) or given[axis] for axis in "mn")
         strides = (shape[1], 1)
         if gemm.batched:

@@ -166,9 +166,13 @@ class _Part:
 
 
 def _vector(gemm: Gemm, operand: Operand, most: int) -> int:
-    """Elements that are copied at once: where groups part a contiguous axis they begin anywhere."""
-    axes = TENSORS[operand.tensor]
-    return 1 if gemm.ragged(axes[operand.column_axis]) else most
+    """Elements that are copied at once: where groups part a contiguous axis they begin anywhere.
+
+    Where every group has a matrix of its own, rows begin at multiples of a step. What fills them
+    up must not be added along k; along m and n it comes to nothing that is stored.
+    """
+    axis = TENSORS[operand.tensor][operand.column_axis]
+    return 1 if gemm.ragged(axis) and (axis == "k" or not gemm.diagonal) else most
 
 
 def _operands(gemm: Gemm, tiling: Tiling) -> tuple[Operand, Operand]:
