@@ -130,7 +130,6 @@ class HopperInstructions(Instructions):
             ".sync.aligned [$0], [$1], 128;"
         )
         self.asm(text, "l,r", [target, shared], VOID, pure=False)
-        self.acquire_map(target)
 
     def acquire_map(self, tensor_map: ir.Value) -> None:
         """What was written of a tensor map may be used from here on."""

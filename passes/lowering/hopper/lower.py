@@ -16,7 +16,6 @@ from coordgraph.control.asynchronous import (
     ClusterBarrier,
     Counter,
     ExpectBytes,
-    InitBarrier,
     PrefetchMap,
     PublishBarriers,
     SetRegisters,
@@ -55,7 +54,7 @@ from passes.lowering.hopper.division import (
     swapped,
 )
 from passes.lowering.hopper.maps import Maps
-from passes.lowering.hopper.ring import EMPTY, FULL, PHASE, STEP, add_ring
+from passes.lowering.hopper.ring import EMPTY, FULL, PHASE, STEP, TILES
 from passes.lowering.hopper.roles import part
 from passes.lowering.hopper.stores import BoxedStore
 from passes.lowering.hopper.tiles import DividedTile, divided_tiles, matrix
@@ -273,7 +272,7 @@ class LowerToHopper(Pass):
             e.level = "lowered"
             c = e.coordinates
             division.add_machine(c)
-            add_ring(c, stages)
+            TILES.add(c, stages, "running number of a k tile")
             maps.add(e, graph.workgroup.id, division.workgroups)
             tiles = divided_tiles(c, gemm, divisions, stages, stores, maps)
             if _streamed(graph):
@@ -285,14 +284,20 @@ class LowerToHopper(Pass):
             def load(loop: For) -> Body:
                 first = next(op for op in loop.body if isinstance(op, LoadTile))
                 own = by_name[graph.tilings.of_operation(first).accumulator]
-                return (*maps.describe(c), _load(loop, own))
+                return (*maps.await_described(), _load(loop, own))
 
             body = graph.control.root.body
             produce = part(body, load, work.receive)
             consume = work.all(body)
+            describe = part(body, lambda _: maps.describe(c), lambda _: ())
             together = (ClusterBarrier(),) if division.workgroups > 1 else (Barrier(),)
             e.kernel(
-                leader(*_barriers(stages, division), *work.initial(), *_publish(stores, maps)),
+                leader(
+                    *TILES.initial(c, 1, division.team * (division.workgroups // division.split)),
+                    *maps.initial(c),
+                    *work.initial(),
+                    *_publish(stores, maps),
+                ),
                 *together,
                 AllowNextLaunch(),
                 AwaitEarlierLaunch(),
@@ -308,8 +313,9 @@ class LowerToHopper(Pass):
                         SetRegisters(PRODUCER_REGISTERS, grow=False),
                         If(
                             division.producing,
-                            (Counter(STEP, (Scope("producer", produce),)),),
+                            (Counter(STEP, (*maps.counted(Scope("producer", produce)),)),),
                         ),
+                        *maps.described(c, division, describe),
                     ),
                 ),
                 # Others of the cluster still write to this workgroup's memory and barriers.
@@ -381,16 +387,6 @@ def _per_piece(tensor: Tensor, division: Division) -> Tensor:
     if tensor.name != "flags" or not division.different:
         return tensor
     return replace(tensor, shape=(*tensor.shape, Integer(division.workgroups)))
-
-
-def _barriers(stages: int, division: Division) -> Body:
-    """The ring's barriers, ready to be waited for."""
-    sharers = division.workgroups // division.split
-    return tuple(
-        SetCoordinate("stage", Integer(stage), (InitBarrier(name, count),))
-        for stage in range(stages)
-        for name, count in ((FULL, 1), (EMPTY, division.team * sharers))
-    )
 
 
 def _publish(stores: Sequence[BoxedStore], maps: Maps) -> Body:

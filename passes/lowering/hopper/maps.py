@@ -1,15 +1,16 @@
 """Maps: what the copy engine is told of matrices whose extents are data.
 
 It is told of a tensor by a map, an argument of the launch. Where every group has a matrix of its
-own extents and row pitch, one map does not do. So the producer writes one for each group that it
-comes to, into a place of its workgroup's own for that group, and boxes are of that map: they end
-where the matrix does, at all of its sides.
-
-Places are never written with anything else in a launch, so nobody waits before writing one. The
-edges, of `tensors` that have such matrices::
+own extents and row pitch, one map does not do. So every workgroup writes one for each group that it
+comes to, into a place of its own for that group, and boxes are of that map: they end where the
+matrix does, at all of its sides. The edges, of `tensors` that have such matrices::
 
     maps --Tile--> holder, map.group, map.number, map.word; map.group --PassThrough--> group
     maps.shared --Tile--> map.number, map.word
+
+To write maps takes microseconds. So a warp of its own does it, which walks the same schedule a
+tile or two ahead of the producer: a ring of their own says how far. A place is never written with
+anything else in a launch, so that nobody waits before writing one.
 """
 
 from __future__ import annotations
@@ -19,20 +20,31 @@ from dataclasses import dataclass
 
 from sympy import Expr, Integer
 
-from coordgraph.control.asynchronous import AcquireMap, DescribeMatrix
-from coordgraph.control.operations import Body, Operation
+from coordgraph.control.asynchronous import (
+    AcquireMap,
+    Advance,
+    ArriveBarrier,
+    Counter,
+    DescribeMatrix,
+    WaitBarrier,
+)
+from coordgraph.control.operations import Body, If, Operation, Scope
 from coordgraph.coordinates.dimensions import Linear, Shared, User
 from coordgraph.coordinates.edges import Diagonal, PassThrough, Ragged, Tile
 from coordgraph.coordinates.graph import CoordinateEditor, CoordinateGraph
-from coordgraph.integers import floor_div, maximum, minimum
+from coordgraph.integers import equal, floor_div, index_symbol, maximum, minimum
 from coordgraph.kernel import KernelEditor, KernelGraph
 from coordgraph.tensors import Role, Tensor
 from passes.lowering.control import at
-from passes.lowering.hopper.division import RANK
+from passes.lowering.hopper.division import LANES, RANK, WARP, WARPS, Division
+from passes.lowering.hopper.ring import Ring
 
 __all__ = ["Maps", "axis_of", "blocks_of"]
 
 MAPS = "maps"
+AHEAD = 2
+"""Tiles whose maps are written and not yet used."""
+RING = Ring("map", "map.stage", "barrier.described", "barrier.used")
 WORDS, WORD_BYTES = 32, 4
 """Words in a map (CUDA driver API, CUtensorMap), and bytes of one."""
 ALIGNMENT = 8
@@ -87,6 +99,7 @@ class Maps:
         number = Integer(len(self.tensors))
         shape = (workgroups * ranks, groups, number, Integer(WORDS))
         e.tensors += (Tensor(MAPS, "i32", shape, Role.MAPS),)
+        RING.add(c, AHEAD, "running number of a tile")
         c.add(User(MAPS, workgroups * ranks * groups * number * WORDS, tensor=MAPS))
         c.add(Shared("maps.shared", number * WORDS, element="i32", note="a map in the making"))
         c.add(Linear("map.number", number, note="which tensor's"))
@@ -124,9 +137,36 @@ class Maps:
         """The coordinate of a tensor's map; '' where it is an argument."""
         return MAPS if tensor in self.tensors else ""
 
+    def initial(self, c: CoordinateEditor) -> Body:
+        """What one workitem does before all others begin."""
+        return RING.initial(c, LANES, LANES) if self.tensors else ()
+
+    def described(self, c: CoordinateEditor, division: Division, describe: Body) -> Body:
+        """The role of the warp after the producer."""
+        if not self.tensors:
+            return ()
+        role = self.counted(Scope("describer", describe))
+        return (If(equal(index_symbol(WARP), division.consumers * WARPS + 1), role),)
+
+    def counted(self, body: Operation) -> Body:
+        """What walks the schedule, and counts tiles for the maps' ring."""
+        return (Counter(RING.step, (body,)),) if self.tensors else (body,)
+
     def describe(self, c: CoordinateEditor) -> Body:
-        """Write the maps of the group at hand."""
-        return tuple(self.place(t, self._described(c, t)) for t in self.tensors)
+        """Write the maps of the tile at hand."""
+        if not self.tensors:
+            return ()
+        every = (self.place(t, self._described(c, t)) for t in self.tensors)
+        wait = WaitBarrier(RING.empty, RING.phase, before=True)
+        return (wait, *every, ArriveBarrier(RING.full), Advance(RING.step))
+
+    def await_described(self) -> Body:
+        """What the producer does before the boxes of the tile at hand."""
+        if not self.tensors:
+            return ()
+        known = (op for tensor in self.tensors if tensor != "D" for op in self.acquire(tensor))
+        wait = WaitBarrier(RING.full, RING.phase)
+        return (wait, *known, ArriveBarrier(RING.empty), Advance(RING.step))
 
     def acquire(self, tensor: str) -> Body:
         """What comes before a workitem's first use of a map that another one has written."""
