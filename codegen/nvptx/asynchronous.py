@@ -142,9 +142,6 @@ class HopperWalker(CudaWalker):
             pitch=wide(op.pitch, size),
         )
 
-    def emit_AcquireMap(self, node: Node, op: ops.AcquireMap) -> None:
-        self.ptx.acquire_map(self._written_map(node, op.map))
-
     def emit_CopyBox(self, node: Node, op: ops.CopyBox) -> None:
         at = [self._narrow(node.place(dim).values[0], node) for dim in op.source]
         target, barrier = self._shared(node, op.destination), self._shared(node, op.barrier)

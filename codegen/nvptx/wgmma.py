@@ -130,11 +130,10 @@ class HopperInstructions(Instructions):
             ".sync.aligned [$0], [$1], 128;"
         )
         self.asm(text, "l,r", [target, shared], VOID, pure=False)
-
-    def acquire_map(self, tensor_map: ir.Value) -> None:
-        """What was written of a tensor map may be used from here on."""
+        # This fence lies on the way of causality to whoever waits for this warp.
         text = "fence.proxy.tensormap::generic.acquire.gpu [$0], 128;"
-        self.asm(text, "l", [tensor_map], VOID, pure=False)
+        self.asm(text, "l", [target], VOID, pure=False)
+        self.prefetch_map(target)
 
     def barrier_wait(self, barrier: ir.Value, parity: ir.Value, *, cluster: bool) -> None:
         """Wait for the end of the phase of that parity; see what the cluster has written."""

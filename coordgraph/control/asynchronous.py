@@ -16,7 +16,6 @@ from sympy.logic.boolalg import Boolean, false
 from coordgraph.control.operations import ONE, Body, Operation
 
 __all__ = [
-    "AcquireMap",
     "Advance",
     "AllowNextLaunch",
     "ArriveBarrier",
@@ -224,9 +223,10 @@ class StoreBox(Operation):
 class DescribeMatrix(Operation):
     """Write at the place of `map` what boxes of one matrix in a tensor need; a whole warp does it.
 
-    It is put together in shared memory, at the place of `via` (PTX ISA, "tensormap.replace",
-    "tensormap.cp_fenceproxy"). The matrix begins `first` elements behind the tensor, has `extents`
-    elements along its contiguous axis and across, and `pitch` from a row to the next.
+    Whoever knows of it, as by a barrier, may use it. It is put together in shared memory, at the
+    place of `via` (PTX ISA, "tensormap.replace", "tensormap.cp_fenceproxy"). The matrix begins
+    `first` elements behind the tensor, has `extents` elements along its contiguous axis and across,
+    and `pitch` from a row to the next.
     """
 
     tensor: str
@@ -237,15 +237,6 @@ class DescribeMatrix(Operation):
     pitch: Expr
 
     ROLES = ("map", "via")
-
-
-@dataclass(frozen=True)
-class AcquireMap(Operation):
-    """From here on this workitem may use the map that `DescribeMatrix` wrote at this place."""
-
-    map: str
-
-    ROLES = ("map",)
 
 
 @dataclass(frozen=True)

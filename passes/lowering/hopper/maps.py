@@ -8,9 +8,10 @@ matrix does, at all of its sides. The edges, of `tensors` that have such matrice
     maps --Tile--> holder, map.group, map.number, map.word; map.group --PassThrough--> group
     maps.shared --Tile--> map.number, map.word
 
-To write maps takes microseconds. So a warp of its own does it, which walks the same schedule a
-tile or two ahead of the producer: a ring of their own says how far. A place is never written with
-anything else in a launch, so that nobody waits before writing one.
+To write maps and bring them near takes microseconds. So a warp of its own does it, which walks the
+same schedule a tile or two ahead of the producer: a ring of their own says how far. Consumers, who
+store D, come to know through the producer's barriers. A place is never written with anything else
+in a launch, so that nobody waits before writing one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from dataclasses import dataclass
 from sympy import Expr, Integer
 
 from coordgraph.control.asynchronous import (
-    AcquireMap,
     Advance,
     ArriveBarrier,
     Counter,
@@ -164,15 +164,8 @@ class Maps:
         """What the producer does before the boxes of the tile at hand."""
         if not self.tensors:
             return ()
-        known = (op for tensor in self.tensors if tensor != "D" for op in self.acquire(tensor))
         wait = WaitBarrier(RING.full, RING.phase)
-        return (wait, *known, ArriveBarrier(RING.empty), Advance(RING.step))
-
-    def acquire(self, tensor: str) -> Body:
-        """What comes before a workitem's first use of a map that another one has written."""
-        if tensor not in self.tensors:
-            return ()
-        return (self.place(tensor, AcquireMap(MAPS)),)
+        return (wait, ArriveBarrier(RING.empty), Advance(RING.step))
 
     def _described(self, c: CoordinateEditor, tensor: str) -> Operation:
         """The matrix of the group at hand.

@@ -255,8 +255,7 @@ class BoxedStore:
             barrier,
             *self._handed_over(c, one, at({**start, **place}, copy)),
         )
-        known = (If(one, maps.acquire("D")),) if maps.name("D") else ()
-        return (*known, unrolled(c, registers[:2], *box))
+        return (unrolled(c, registers[:2], *box),)
 
     def _handed_over(self, c: CoordinateEditor, one: Boolean, copy: Operation) -> Body:
         """A full slot: the copy engine takes it, or the workitems if it may not.
