@@ -75,6 +75,18 @@ class Role(Enum):
     """Rising whole numbers that index expressions read; see `coordgraph.tables`."""
     FLAGS = "flags"
     """Workspace that must be zero at launch and is zero again when the kernel ends."""
+    SUMS = "sums"
+    """Workspace that partials are added to: zero at launch and again when the kernel ends."""
+
+    @property
+    def workspace(self) -> bool:
+        """The kernel's own memory, which no caller gives."""
+        return self in (Role.PARTIALS, Role.FLAGS, Role.SUMS)
+
+    @property
+    def zeroed(self) -> bool:
+        """Zero before every launch and after it."""
+        return self in (Role.FLAGS, Role.SUMS)
 
 
 @dataclass(frozen=True)
