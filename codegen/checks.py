@@ -195,7 +195,7 @@ def _check_axes(tensor: Tensor, view: TensorView) -> None:
 
 def _check_tensor(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) -> None:
     label = LABELS[tensor.name]
-    assert tensor.role not in (Role.PARTIALS, Role.FLAGS)
+    assert not tensor.role.workspace
     expected = tuple(
         int(extent) if isinstance(extent, Integer) else int(evaluate(extent, sizes))
         for extent in tensor.shape

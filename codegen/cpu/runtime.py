@@ -145,7 +145,7 @@ class HostKernel(Kernel):
         threads: int,
     ) -> None:
         with (
-            self._workspaces.borrow(plan.workspace, plan.flags) as workspace,
+            self._workspaces.borrow(plan.workspace, plan.zeroed) as workspace,
             self._workspaces.buffers(threads) as buffers,
         ):
             pointers = [
@@ -187,7 +187,7 @@ class _Plan:
     integers: tuple[int, ...]
     workgroups: int
     workspace: Mapping[str, int]
-    flags: tuple[str, ...]
+    zeroed: tuple[str, ...]
     order: Array | None
     together: bool
     tables: tuple[Array, ...]
@@ -212,7 +212,7 @@ class _Formulas:
         assert size is not None
         symbols = [p.symbol for p in graph.parameters.items]
         (self.output,) = (t for t in graph.tensors if t.role is Role.OUTPUT)
-        self.workspace = [t for t in graph.tensors if t.role in (Role.PARTIALS, Role.FLAGS)]
+        self.workspace = [t for t in graph.tensors if t.role.workspace]
         wanted = [size, *self.output.shape, *(t.elements for t in self.workspace)]
         self._values = compile_function(wanted, symbols)
 
@@ -242,7 +242,7 @@ class _Formulas:
                 t.name: size * dtype(t.dtype).bytes
                 for t, size in zip(self.workspace, elements, strict=True)
             },
-            tuple(t.name for t in self.workspace if t.role is Role.FLAGS),
+            tuple(t.name for t in self.workspace if t.role.zeroed),
             order,
             together,
             tuple(np.array(values[t.name], np.int32) for t in parameters.tables if t.derived),

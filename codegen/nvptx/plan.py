@@ -98,8 +98,8 @@ class Plan:
         """Of D."""
         for place, tensor in enumerate(facts.tensors):
             size = dtype(tensor.dtype).bytes * int(evaluate(tensor.elements, values))
-            if tensor.role in (Role.PARTIALS, Role.FLAGS):
-                self._work.append((place, tensor.name, size, tensor.role is Role.FLAGS))
+            if tensor.role.workspace:
+                self._work.append((place, tensor.name, size, tensor.role.zeroed))
                 continue
             source = ARGUMENTS.index(tensor.name)
             self._places.append((place, source))
