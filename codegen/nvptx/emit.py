@@ -317,8 +317,11 @@ class CudaWalker(FragmentWalker):
         self.ptx.signal(self._address(node, op.flag)[0], self.raised(node, op.turn, op.readers))
 
     def emit_WaitFlag(self, node: Node, op: ops.WaitFlag) -> None:
-        flag, value = self._address(node, op.flag)[0], self.raised(node, op.turn)
+        flag, value = self._address(node, op.flag)[0], self.raised(node, op.turn, op.senders)
         self.ptx.wait(flag, value, watchdog=self.watchdog)
+
+    def emit_RaiseFlag(self, node: Node, op: ops.RaiseFlag) -> None:
+        self.ptx.count(self._address(node, op.flag)[0])
 
     def emit_TakeFlag(self, node: Node, op: ops.TakeFlag) -> None:
         self.ptx.take(self._address(node, op.flag)[0], watchdog=self.watchdog)

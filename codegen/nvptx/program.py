@@ -14,6 +14,7 @@ from codegen.nvptx.emit import CudaWalker
 from codegen.toolchain import PtxasReport, assemble
 from coordgraph import CodegenError, KernelGraph, PassError
 from coordgraph.control.asynchronous import AwaitEarlierLaunch
+from coordgraph.control.lowered import ReduceFragment
 from passes import Pass
 from passes.lowering import LowerToHopper, LowerToTensorCores
 
@@ -31,6 +32,8 @@ class Vectors(NamedTuple):
 WIDEST = Vectors()
 WIDEST_STORE = 2
 """Elements of an accumulator of mma.sync that lie next to each other in D."""
+VECTOR_REDUCTIONS = 81
+"""The version of PTX that first adds vectors in memory (PTX ISA, "red")."""
 MOST_BYTES_IN_FLIGHT, LEAST_BYTES_IN_FLIGHT = 32, 4
 
 
@@ -102,7 +105,9 @@ class CudaProgram:
     @cached_property
     def ptx(self) -> str:
         """The PTX that the driver assembles."""
-        machine = ptx_machine(self.architecture)
+        adds = self.lowered.control.of_kind(ReduceFragment)
+        vectors = any(op.form == "vector" for op in adds)
+        machine = ptx_machine(self.architecture, VECTOR_REDUCTIONS if vectors else 0)
         return machine.emit_assembly(optimize(self.module, machine, vectorize=False, unroll=False))
 
     def report(self) -> PtxasReport:

@@ -8,6 +8,9 @@ from coordgraph import CodegenError
 
 __all__ = ["ARCHITECTURES", "CudaMachine", "cuda_machine", "newest_for"]
 
+VECTORS = 90
+"""The first compute capability with atomic additions of vectors."""
+
 
 @dataclass(frozen=True)
 class CudaMachine:
@@ -24,6 +27,11 @@ class CudaMachine:
     shared_bytes: int
     ptx: int = 80
     lanes: int = 32
+
+    @property
+    def reduction(self) -> str:
+        """The form of `ReduceFragment` that it has: vectors from sm_90 on (PTX ISA, "red")."""
+        return "vector" if int(self.architecture[3:].rstrip("a")) >= VECTORS else "scalar"
 
 
 OLDEST, REASON = 80, "cp.async and bf16 mma need sm_80 or later"

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from coordgraph import KernelGraph
 from coordgraph.control.graph import rewrite
 from coordgraph.control.operations import (
+    AccumulatePartial,
     Body,
+    CollectPartial,
     Epilogue,
     For,
     InitAccumulator,
@@ -101,6 +103,7 @@ class LowerToTensorCores(Pass):
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         grids, gemm, stages = choose_warps(graph.tilings), graph.gemm, self._stages(graph)
+        machine = cuda_machine(self.architecture)
         operands = [_operands(gemm, tiling) for tiling in graph.tilings]
         with graph.edit(str(self)) as e:
             e.level = "lowered"
@@ -131,6 +134,10 @@ class LowerToTensorCores(Pass):
                         return parts[op.accumulator].accumulator.send(op.turn)
                     case ReceivePartial():
                         return parts[op.accumulator].accumulator.receive(op.turn)
+                    case AccumulatePartial():
+                        return parts[op.accumulator].accumulator.add_to(machine.reduction)
+                    case CollectPartial():
+                        return parts[op.accumulator].accumulator.collect(op)
                     case Epilogue() | StoreTile():
                         return _after(op, parts[op.accumulator].accumulator, self.vector_d)
                     case _:
