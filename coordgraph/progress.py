@@ -30,7 +30,7 @@ from coordgraph.kernel import KernelGraph
 __all__ = ["WaitDirection", "wait_direction"]
 
 WaitDirection = Literal["none", "lower", "higher", "mixed"]
-SENDER = "partial.sender"
+ZERO, SENDER = Integer(0), "partial.sender"
 RECEIVES = (ReceivePartial, AwaitPartial, CollectPartial)
 
 
@@ -38,8 +38,9 @@ def wait_direction(graph: KernelGraph) -> WaitDirection:
     """Whether workgroups wait for lower or higher numbers; `mixed` where neither is proved.
 
     The sender of a slot (and of a turn, where there are turns) is the workgroup that the coordinate
-    graph leads to from there; of several that add to a slot, any. That counts only if from what every
-    `SendPartial` or `AccumulatePartial` of the kernel sends the way leads back to the sender itself.
+    graph leads to from there; of several that add to a slot, any. That counts only if from what
+    every `SendPartial` or `AccumulatePartial` of the kernel sends the way leads back to the sender
+    itself.
     """
     nodes = tuple(_live(resolve(graph.control.root.body, graph.scope())))
     sends = [node for node in nodes if isinstance(node.op, SendPartial | AccumulatePartial)]
@@ -79,7 +80,7 @@ def _in_order(graph: KernelGraph, node: Node) -> bool:
 
 
 def _sender(
-    graph: KernelGraph, node: Node, further: Expr = Integer(0), known: Ranges | None = None
+    graph: KernelGraph, node: Node, further: Expr = ZERO, known: Ranges | None = None
 ) -> Expr:
     """The workgroup to which the slot of an operation, and its turn, lead.
 

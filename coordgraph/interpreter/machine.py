@@ -192,18 +192,8 @@ class Machine:
             case MultiplyAccumulate():
                 product = self.tiles[op.a] @ self.tiles[op.b]
                 self.accumulators[op.accumulator] = self._accumulator(op.accumulator) + product
-            case SendPartial():
-                yield from self._send(work, op, env)
-            case ReceivePartial():
-                yield from self._receive(work, op, env)
-            case AwaitPartial():
-                yield from self._await(work, env)
             case AddPartial():
                 self._add_partial(work, op.accumulator, env)
-            case AccumulatePartial():
-                yield from self._accumulate_partial(work, op, env)
-            case CollectPartial():
-                yield from self._collect(work, op, env)
             case Epilogue():
                 result = self._accumulator(op.accumulator) * self.type.type(self.alpha)
                 if self.read_c:
@@ -212,6 +202,22 @@ class Machine:
             case StoreTile():
                 elements = work.elements(self.memory.user(op.tensor))
                 self.memory.write(op.tensor, elements, env, self._accumulator(op.accumulator))
+            case _:
+                yield from self._exchange(work, env)
+
+    def _exchange(self, work: Work, env: Environment) -> Iterator[Event]:
+        """What others can see of the workspace, or wait for."""
+        match op := work.node.op:
+            case SendPartial():
+                yield from self._send(work, op, env)
+            case ReceivePartial():
+                yield from self._receive(work, op, env)
+            case AwaitPartial():
+                yield from self._await(work, env)
+            case AccumulatePartial():
+                yield from self._accumulate_partial(work, op, env)
+            case CollectPartial():
+                yield from self._collect(work, op, env)
             case _:
                 raise EvaluationError(f"{op.kind} has no meaning here")
 
@@ -273,14 +279,15 @@ class Machine:
     def _collect(self, work: Work, op: CollectPartial, env: Environment) -> Iterator[Event]:
         user, slot, flag = self._slot(work, env, Role.SUMS)
         _, senders = work.senders(env)
-        yield Event(Point.WAIT, slot, flag, senders)
-        if self.memory.value(flag) != senders:
-            raise EvaluationError(
-                f"workgroup {self.workgroup} waited for {senders} to add to slot {slot}, but "
-                f"{self.memory.value(flag)} have"
-            )
-        self._add(work, user, op.accumulator, env)
-        yield Event(Point.CLEAR, slot, flag, senders)
+        for point in (Point.WAIT, Point.CLEAR):
+            yield Event(point, slot, flag, senders)
+            if (added := self.memory.value(flag)) != senders:
+                raise EvaluationError(
+                    f"workgroup {self.workgroup} waited for {senders} to add to slot {slot}, but "
+                    f"{added} have"
+                )
+            if point is Point.WAIT:
+                self._add(work, user, op.accumulator, env)
         self.memory.clear(user.tensor, work.elements(user), env)
         self.memory.flat[flag[0]][flag[1]] = 0
         yield Event(Point.CLEARED, slot, flag, senders)

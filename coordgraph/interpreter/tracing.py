@@ -61,7 +61,8 @@ class Segment:
 class Send:
     """A partial of `tile` goes to `slot`, in its `turn` where a slot is sent several times.
 
-    Where partials are added to a slot as they come, `turn` only tells them apart. So many `readers` receive it.
+    Where partials are added to a slot as they come, `turn` only tells them apart. So many `readers`
+    receive it.
     """
 
     workgroup: int

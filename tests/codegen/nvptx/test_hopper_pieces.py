@@ -198,7 +198,9 @@ def test_runs_of_partials_fit_in_their_stages(configuration: Configuration):
 
 
 @pytest.mark.parametrize(
-    "configuration", [c for c in (*PIECES, *TURNS, *SUMS, *ADDED) if c.consumers == "cooperative"], ids=str
+    "configuration",
+    [c for c in (*PIECES, *TURNS, *SUMS, *ADDED) if c.consumers == "cooperative"],
+    ids=str,
 )
 def test_roles_take_the_same_steps(configuration: Configuration):
     """Without what differs, the roles are one and the same walk through the ring's steps.
