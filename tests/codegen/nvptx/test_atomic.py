@@ -13,6 +13,7 @@ from codegen.nvptx.program import Vectors
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control.graph import Rewrite
 from coordgraph.control.lowered import (
+    Barrier,
     ClearFlag,
     FillElements,
     RaiseFlag,
@@ -20,7 +21,7 @@ from coordgraph.control.lowered import (
     SignalFlag,
     WaitFlag,
 )
-from coordgraph.control.operations import Operation
+from coordgraph.control.operations import If, Operation
 from coordgraph.tensors import Role
 from passes import HybridStreamK, SplitK, StreamK, TwoTileStreamK
 from passes.lowering.machine import ARCHITECTURES
@@ -79,6 +80,25 @@ def test_flags_count_senders(configuration: Configuration):
     assert len(re.findall(r"red\.release\.gpu\.global\.add\.u32 \[%rd\d+\], 1;", text)) == 1
     assert re.findall(r"st\.relaxed\.gpu\.global\.u32 \[%rd\d+\], 0;", text)
     assert "st.release" not in text
+
+
+def holds(op: Operation, kind: type[Operation]) -> bool:
+    return any(isinstance(inner, kind) for inner in op.walk())
+
+
+@pytest.mark.parametrize("configuration", KERNELS, ids=str)
+def test_all_have_added_before_one_says_so(configuration: Configuration):
+    control = configuration.program.lowered.control
+    bodies = [getattr(op, name) for op in control.operations for name in op.BODIES]
+    (found,) = (
+        (add, meet, say)
+        for body in bodies
+        for add, meet, say in zip(body, body[1:], body[2:], strict=False)
+        if holds(say, RaiseFlag) and not holds(say, ReduceFragment)
+    )
+    assert holds(found[0], ReduceFragment)
+    assert isinstance(found[1], Barrier)
+    assert isinstance(found[2], If)
 
 
 @pytest.mark.parametrize("configuration", KERNELS, ids=str)
