@@ -15,14 +15,12 @@ from math import prod
 from coordgraph import Gemm, KernelGraph
 from coordgraph.integers import evaluate
 from coordgraph.interpreter import trace
-from coordgraph.tensors import Role
 from coordgraph.tensors import dtype as dtype_named
 from passes import Pipeline
 
 __all__ = ["Counts", "Tile", "busiest", "count", "has_grid", "plane", "scheduled", "starts"]
 
 Tile = tuple[int, int, int]
-WORKSPACE = (Role.PARTIALS, Role.FLAGS)
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,7 @@ def count(
         workspace_bytes=sum(
             int(evaluate(tensor.elements, known)) * dtype_named(tensor.dtype).bytes
             for tensor in graph.tensors
-            if tensor.role in WORKSPACE
+            if tensor.role.workspace
         ),
     )
 

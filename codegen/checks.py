@@ -13,7 +13,7 @@ from coordgraph import Gemm, KernelGraph, LaunchError, VerifyError
 from coordgraph.gemm import OFFSETS, elements_of, stride_of
 from coordgraph.integers import evaluate
 from coordgraph.interpreter.arguments import host_array
-from coordgraph.tensors import WORKSPACE, Role, Tensor, dtype
+from coordgraph.tensors import Role, Tensor, dtype
 
 __all__ = [
     "TensorView",
@@ -246,7 +246,7 @@ def _check_axes(tensor: Tensor, view: TensorView) -> None:
 
 def _check_tensor(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) -> None:
     label = LABELS[tensor.name]
-    assert tensor.role not in WORKSPACE
+    assert not tensor.role.workspace
     expected = tuple(
         int(extent) if isinstance(extent, Integer) else int(evaluate(extent, sizes))
         for extent in tensor.shape

@@ -41,10 +41,13 @@ def optimize(
     return parsed
 
 
-def ptx_machine(architecture: str) -> llvm.TargetMachine:
-    """The NVPTX machine of an architecture; the PTX version is the lowest that knows it."""
+def ptx_machine(architecture: str, least: int = 0) -> llvm.TargetMachine:
+    """The NVPTX machine of an architecture; the PTX version is the lowest that knows it.
+
+    Or `least`, where the code has instructions that only that knows.
+    """
     _initialize()
-    version = cuda_machine(architecture).ptx
+    version = max(cuda_machine(architecture).ptx, least)
     target = llvm.Target.from_triple("nvptx64-nvidia-cuda")
     return target.create_target_machine(cpu=architecture, features=f"+ptx{version}", opt=3)
 

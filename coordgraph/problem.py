@@ -123,9 +123,9 @@ def _tiles(gemm: Gemm, e: KernelEditor, axis: str, extent: Expr, tile: int) -> E
         count = ceil_div(extent, Integer(tile))
         return e.parameter(f"tiles_{axis}", count, note=f"macro tiles in {axis}")
     groups, starts = e.parameters["groups"].symbol, gemm.tile_starts(axis)
-    # A group without k has one tile of padding, so that its zeros are written. Where extents of
-    # tiles are divisors, none is 0.
-    least = 0 if gemm.group_axis == "m" else 1
+    # A group without k has one tile of padding, so that its zeros are written. Where tiles of all
+    # axes are counted together, columns of tiles are a divisor.
+    least = 0 if axis == "m" else 1
     note = f"where groups begin along {axis}, and the end"
     e.table(Table(gemm.offsets(axis), groups + 1, extent, note=note))
     e.table(
@@ -160,7 +160,7 @@ def _tables_of_problems(gemm: Gemm, e: KernelEditor) -> None:
     for what, axes in (("output tiles", "mn"), ("iterations", "mnk")):
         starts = f"{what.replace(' ', '_')}_before"
         add(starts, axes, f"{what} of the groups before")
-        count = load(index_symbol(starts), length - 1)
+        count = maximum(load(index_symbol(starts), length - 1), 1)
         e.parameter(what.replace(" ", "_"), count, note=f"{what} of all groups")
     for tensor, turned in (("A", gemm.transpose_a), ("B", gemm.transpose_b), ("D", False)):
         rows, columns = TENSORS[tensor][::-1] if turned else TENSORS[tensor]

@@ -9,7 +9,7 @@ from sympy import Expr, Integer
 
 from coordgraph.errors import VerifyError
 
-__all__ = ["DTYPES", "WORKSPACE", "DType", "Role", "Tensor", "dtype"]
+__all__ = ["DTYPES", "DType", "Role", "Tensor", "dtype"]
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,18 @@ class Role(Enum):
     """Rising whole numbers that index expressions read; see `coordgraph.tables`."""
     FLAGS = "flags"
     """Workspace that must be zero at launch and is zero again when the kernel ends."""
+    SUMS = "sums"
+    """Workspace that partials are added to: zero at launch and again when the kernel ends."""
 
+    @property
+    def workspace(self) -> bool:
+        """The kernel's own memory, which no caller gives."""
+        return self in (Role.PARTIALS, Role.MAPS, Role.FLAGS, Role.SUMS)
 
-WORKSPACE = (Role.PARTIALS, Role.MAPS, Role.FLAGS)
-"""What a launch brings along, and no caller."""
+    @property
+    def zeroed(self) -> bool:
+        """Zero before every launch and after it."""
+        return self in (Role.FLAGS, Role.SUMS)
 
 
 @dataclass(frozen=True)

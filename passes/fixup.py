@@ -1,7 +1,7 @@
 """Fix-up: how the pieces of an output tile that several workgroups computed come together.
 
 Who adds a slot lowers its flag, so the flags are zero again when the kernel ends. The order of the
-additions is fixed, which makes every run give the same bits.
+additions is fixed, but for `atomic`, which makes every run give the same bits.
 
 - `peers`: a slot for each workgroup; the owner adds all others, one after another.
 - `tree`: pieces are added in pairs, pairs of pairs and so on, many at the same time. With J peers,
@@ -10,6 +10,10 @@ additions is fixed, which makes every run give the same bits.
   other one, nearer and nearer, receives, and sends the sum on. The flag says whose turn it is. With
   J peers J sends and J receives come one after another, but no workgroup adds more than one piece,
   and only one tile of sums is read and written: it stays in the cache.
+- `atomic`: a slot for each shared tile. Every piece but the owner's is added to it as it comes, in
+  no order; when all have been, the owner adds what is there and leaves zeros. With J peers all send
+  at the same time, and the owner receives one slot, however many they are. Only this one has other
+  bits in every run, so it is never a default and never a candidate for a plan.
 - `scatter`: nobody owns a tile; every workgroup with a piece of it sends that, and finishes a share
   of the tile: see `passes.scatter`. All must be resident at the same time. With J peers all send at
   the same time, and then each adds 1/(J + 1) of all pieces.
@@ -25,8 +29,10 @@ from dataclasses import dataclass
 from sympy import Expr, Gt, Integer, Lt
 
 from coordgraph.control.operations import (
+    AccumulatePartial,
     Assign,
     Body,
+    CollectPartial,
     For,
     If,
     ReceivePartial,
@@ -41,6 +47,7 @@ from coordgraph.tensors import Role, Tensor
 from passes.tiles import MOST_WORKGROUPS
 
 __all__ = [
+    "A_SLOT_A_TILE",
     "OWNERS",
     "REDUCTIONS",
     "SLOT",
@@ -51,7 +58,9 @@ __all__ = [
 ]
 
 OWNERS = ("first", "last")
-REDUCTIONS = ("peers", "tree", "turnstile", "scatter")
+REDUCTIONS = ("peers", "tree", "turnstile", "scatter", "atomic")
+A_SLOT_A_TILE = ("turnstile", "atomic")
+"""Reductions for which a shared tile has one slot; `TURN` says which of its pieces is meant."""
 SLOT, TURN = "partial.slot", "partial.turn"
 LEVEL = "fixup.level"
 
@@ -60,18 +69,13 @@ def unknown_option(owner: str, reduction: str) -> str | None:
     """Why there is no such fix-up, or None."""
     if owner not in OWNERS:
         return f"owner={owner} is unknown; there are {', '.join(OWNERS)}"
-    if reduction == "atomic":
-        return (
-            "reduction=atomic is not there: sums in the order of arrival have other bits in every "
-            "run; reduction=turnstile moves as little memory, in a fixed order"
-        )
     if reduction not in REDUCTIONS:
         return f"reduction={reduction} is unknown; there are {', '.join(REDUCTIONS)}"
     return None
 
 
-def add_workspace(e: KernelEditor, slots: Expr, accumulator: str) -> None:
-    """Add partials and flags.
+def add_workspace(e: KernelEditor, slots: Expr, accumulator: str, reduction: str) -> None:
+    """Add partials, which are zero where they are added to, and flags.
 
     partials --Tile--> slot, row, column; row and column are the output tile's; flags are one a
     slot. What ties slots to those who send is the schedule's.
@@ -80,8 +84,9 @@ def add_workspace(e: KernelEditor, slots: Expr, accumulator: str) -> None:
     rows, columns = c["D.index.0"].size, c["D.index.1"].size
     assert rows is not None
     assert columns is not None
+    role = Role.SUMS if reduction == "atomic" else Role.PARTIALS
     e.tensors += (
-        Tensor("partials", accumulator, (slots, rows, columns), Role.PARTIALS),
+        Tensor("partials", accumulator, (slots, rows, columns), role),
         Tensor("flags", "i32", (slots,), Role.FLAGS),
     )
     c.add(User("partials", slots * rows * columns, tensor="partials"))
@@ -99,7 +104,7 @@ class Pieces:
         low, high: the workgroups with the first and the last piece; those between have the others.
         first, count: iterations of this workgroup's piece.
         depth: iterations of the whole tile.
-        slot: where a turnstile's accumulator is: one for each tile that is shared.
+        slot: the tile's own, where a shared tile has one.
     """
 
     low: Expr
@@ -133,6 +138,17 @@ class Pieces:
             partial = If(Lt(self.count, self.depth), tree)
             return (partial, If(others, (SendPartial(SLOT),), after))
         slot, turn = Assign("slot", self.slot), Assign("turn", workgroup - self.low)
+        if reduction == "atomic":
+            lowest, count = turn.symbol + 1, self.high - workgroup
+            if owner == "last":
+                lowest, count = Integer(0), turn.symbol
+            of = Assign("turn_first", lowest)
+            collect = CollectPartial(SLOT, turn=TURN, senders=count)
+            all_others = For(SLOT, slot.symbol, slot.symbol + 1, body=(collect,))
+            receive = If(shared, (of, SetCoordinate(TURN, of.symbol, (all_others,))))
+            add_to = SetCoordinate(SLOT, slot.symbol, (AccumulatePartial(SLOT, turn=TURN),))
+            send = SetCoordinate(TURN, turn.symbol, (add_to,))
+            return (slot, turn, If(others, (send,), (receive, *after)))
         before = Assign("turn_before", turn.symbol + away)
         # A range of one slot, as of several that are waited for.
         add = For(SLOT, slot.symbol, slot.symbol + 1, body=(ReceivePartial(SLOT, turn=TURN),))

@@ -78,7 +78,7 @@ class Scatter:
             ends: two slots for each; else one, and `slot --PassThrough--> peer`.
         """
         c = e.coordinates
-        add_workspace(e, 2 * workgroups if ends else workgroups, accumulator)
+        add_workspace(e, 2 * workgroups if ends else workgroups, accumulator, "scatter")
         c.add(Linear(PEER, workgroups, note="workgroup with a piece of the tile"))
         c.connect(PassThrough(PEER, below))
         if ends:

@@ -13,7 +13,7 @@ from coordgraph.coordinates.edges import Flatten, PassThrough, Tile
 from coordgraph.integers import ceil_div, minimum
 from coordgraph.kernel import KernelEditor
 from passes.base import Pass
-from passes.fixup import SLOT, TURN, Pieces, add_workspace, unknown_option
+from passes.fixup import A_SLOT_A_TILE, SLOT, TURN, Pieces, add_workspace, unknown_option
 from passes.scatter import Scatter
 from passes.tiles import MOST_WORKGROUPS, TileWork, depth_is_data, flatten_into, number_of
 
@@ -33,7 +33,7 @@ class SplitK(Pass):
 
     The pieces of a tile are neighbours in the grid, and are added in the order of k. Where there
     are fewer iterations than pieces, workgroups without any leave at once; nobody waits for them.
-    With a `turnstile` the slot is the tile and the turn is the piece::
+    With a `turnstile`, and with `atomic`, the slot is the tile and the turn is the piece::
 
         partials --Tile--> slot, row, column
         slot --PassThrough--> tile; turn --PassThrough--> piece
@@ -43,9 +43,9 @@ class SplitK(Pass):
         owner: `first` or `last` piece of a tile runs the epilogue. With `last` workgroups wait for
             lower numbers alone, so that any grid makes progress.
         reduction: how pieces are added up; see `passes.fixup`. A `turnstile` needs a slot for each
-            tile, the others one for each piece. With `scatter` nobody owns a tile: every workgroup
-            finishes a share of it, waits for higher and for lower numbers, and `owner` means
-            nothing.
+            tile, as does `atomic`, which has other bits in every run; the others need one for each
+            piece. With `scatter` nobody owns a tile: every workgroup finishes a share of it, waits
+            for higher and for lower numbers, and `owner` means nothing.
     """
 
     splits: int = 2
@@ -87,15 +87,15 @@ class SplitK(Pass):
             c.connect(Tile(k_tile.id, ("piece", ACCUMULATE)))
             c.connect(Flatten(("tile", "piece"), "workgroup"))
             accumulator = graph.gemm.accumulator
-            if self.reduction == "turnstile":
-                add_workspace(e, tiles, accumulator)
+            if self.reduction in A_SLOT_A_TILE:
+                add_workspace(e, tiles, accumulator, self.reduction)
                 c.add(Linear(TURN, splits, note="pieces of the tile before this one"))
                 c.connect(PassThrough(SLOT, "tile"))
                 c.connect(PassThrough(TURN, "piece"))
             elif self.reduction == "scatter":
                 Scatter.tie(e, tiles * splits, "workgroup", accumulator, ends=False)
             else:
-                add_workspace(e, tiles * splits, accumulator)
+                add_workspace(e, tiles * splits, accumulator, self.reduction)
                 c.connect(PassThrough(SLOT, "workgroup"))
             names = tuple(d.id for d in numbers)
             e.kernel(*self._control(e, work, names, depth, share), workgroup="workgroup")

@@ -18,7 +18,7 @@ from coordgraph.coordinates.edges import Edge, Join, PassThrough, Share, Split, 
 from coordgraph.integers import ceil_div, floor_div, maximum, minimum, symbols_of
 from coordgraph.kernel import KernelEditor
 from coordgraph.parameters import LARGEST_INDEX
-from passes.fixup import SLOT, TURN, Pieces, add_workspace
+from passes.fixup import A_SLOT_A_TILE, SLOT, TURN, Pieces, add_workspace
 from passes.scatter import Scatter
 from passes.tiles import TileWork
 
@@ -55,7 +55,8 @@ class Stream:
             few iterations.
         reduction: how pieces of a shared tile come together: the owner adds its `peers` one after
             another, pieces are added by a `tree`, or they go through a `turnstile`, one by one
-            into one accumulator, or every peer finishes a share (`scatter`); see `passes.fixup`. A
+            into one accumulator, or every peer finishes a share (`scatter`), or all are added to
+            one accumulator as they come (`atomic`: other bits in every run); see `passes.fixup`. A
             tree pays where a tile has more than about seven peers.
     """
 
@@ -97,9 +98,10 @@ class Stream:
         if self.reduction == "scatter":
             Scatter.tie(e, self.workgroups, "sk.workgroup", accumulator, ends=True)
             return
-        add_workspace(e, self.workgroups, accumulator)
-        if self.reduction == "turnstile":
-            # The slot is that of the tile's first workgroup; turns count from there.
+        add_workspace(e, self.workgroups, accumulator, self.reduction)
+        if self.reduction in A_SLOT_A_TILE:
+            # The slot is that of the tile's first workgroup; turns count from there. No other tile
+            # has it: a workgroup is the first of one tile at most that goes on behind its share.
             c.add(Linear(TURN, note="pieces of the tile before this one"))
             c.connect(Join((SLOT, TURN), "sk.workgroup", (Integer(1), Integer(1))))
         else:

@@ -13,7 +13,7 @@ from coordgraph import KernelGraph, PassError
 from coordgraph.control.operations import Body, For, Locate, SetCoordinate, accumulates
 from coordgraph.coordinates.dimensions import Dimension, Workgroup
 from coordgraph.coordinates.edges import Concatenate, Edge, Flatten, PassThrough, Ragged
-from coordgraph.integers import index_symbol, load
+from coordgraph.integers import index_symbol, load, maximum
 from coordgraph.kernel import KernelEditor
 from coordgraph.parameters import Parameter
 from coordgraph.tables import Table, place_of
@@ -207,7 +207,7 @@ def _together(graph: KernelGraph, dimensions: tuple[Dimension, ...]) -> _Togethe
             above = (group, *(name for name in names if name != group))
             return _Together(size, lambda below: Concatenate(above, (below,), only.table))
     starts = _counted(graph, [edge.table for edge in parted.values()])
-    all_of_them = starts and load(starts.symbol, graph.coordinates[group].size or 0)
+    all_of_them = starts and maximum(load(starts.symbol, graph.coordinates[group].size or 0), 1)
     sums = (p.symbol for p in graph.parameters.items if p.value == all_of_them)
     size = next(sums, None) if starts and names[0] == group else None
     if starts is None or size is None:

@@ -237,9 +237,14 @@ class HostWalker(Walker):
         """Raise a flag: what was stored before is seen by whoever sees it up."""
         self._set_flag(node, op.flag, self.raised(node, op.turn, op.readers))
 
+    def emit_RaiseFlag(self, node: Node, op: ops.RaiseFlag) -> None:
+        """Count one more: who sees the last sees what all stored (C11, "release sequence")."""
+        address, _ = self._address(node, op.flag)
+        self.builder.atomic_rmw("add", address, ir.Constant(I32, 1), "release")
+
     def emit_WaitFlag(self, node: Node, op: ops.WaitFlag) -> None:
         """Look at a flag until it is up."""
-        self._spin(self._address(node, op.flag)[0], "==", self.raised(node, op.turn))
+        self._spin(self._address(node, op.flag)[0], "==", self.raised(node, op.turn, op.senders))
 
     def emit_TakeFlag(self, node: Node, op: ops.TakeFlag) -> None:
         """Look at a flag until it is up, then lower it by one."""
@@ -329,6 +334,16 @@ class HostWalker(Walker):
 
     def _align(self, width: int) -> int:
         return min(LINE, width * dtype(self.accumulator).bytes)
+
+    def emit_ReduceFragment(self, node: Node, op: ops.ReduceFragment) -> None:
+        """Add one element to memory while others do, too."""
+        self._one(op.width)
+        address, guard = self._address(node, op.destination)
+        value = self.builder.load(
+            self._slot(node, op.fragment, op.registers, op.width), typ=self._type(1)
+        )
+        with self._when(guard):
+            self.builder.atomic_rmw("fadd", address, value, "monotonic")
 
     def emit_ScaleFragment(self, node: Node, op: ops.ScaleFragment) -> None:
         """Multiply by a scalar argument."""

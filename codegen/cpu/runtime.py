@@ -32,7 +32,7 @@ from coordgraph import CodegenError, KernelGraph, LaunchError
 from coordgraph.integers import compile_function
 from coordgraph.interpreter.arguments import Array, numpy_dtype
 from coordgraph.progress import wait_direction
-from coordgraph.tensors import WORKSPACE, Role, dtype
+from coordgraph.tensors import Role, dtype
 
 __all__ = ["HostKernel", "compile_host"]
 
@@ -147,7 +147,7 @@ class HostKernel(Kernel):
         threads: int,
     ) -> None:
         with (
-            self._workspaces.borrow(plan.workspace, plan.flags) as workspace,
+            self._workspaces.borrow(plan.workspace, plan.zeroed) as workspace,
             self._workspaces.buffers(threads) as buffers,
         ):
             pointers = [
@@ -189,7 +189,7 @@ class _Plan:
     integers: tuple[int, ...]
     workgroups: int
     workspace: Mapping[str, int]
-    flags: tuple[str, ...]
+    zeroed: tuple[str, ...]
     order: Array | None
     together: bool
     tables: tuple[Array, ...]
@@ -214,7 +214,7 @@ class _Formulas:
         assert size is not None
         symbols = [p.symbol for p in graph.parameters.items]
         (self.output,) = (t for t in graph.tensors if t.role is Role.OUTPUT)
-        self.workspace = [t for t in graph.tensors if t.role in WORKSPACE]
+        self.workspace = [t for t in graph.tensors if t.role.workspace]
         wanted = [size, *self.output.shape, *(t.elements for t in self.workspace)]
         self._values = compile_function(wanted, symbols)
 
@@ -244,7 +244,7 @@ class _Formulas:
                 t.name: size * dtype(t.dtype).bytes
                 for t, size in zip(self.workspace, elements, strict=True)
             },
-            tuple(t.name for t in self.workspace if t.role is Role.FLAGS),
+            tuple(t.name for t in self.workspace if t.role.zeroed),
             order,
             together,
             tuple(np.array(values[t.name], np.int32) for t in parameters.tables if t.derived),

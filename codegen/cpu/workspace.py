@@ -31,14 +31,14 @@ def aligned(size: int, *, zeroed: bool = False) -> Array:
 
 @dataclass(frozen=True)
 class Workspace:
-    """What one call uses at a time; `flags` are zero before and after."""
+    """What one call uses at a time; those of `zeroed` are zero before and after."""
 
     tensors: Mapping[str, Array]
-    flags: tuple[str, ...]
+    zeroed: tuple[str, ...]
 
     def check(self) -> None:
-        """Our own promise: whoever waits for a flag lowers it."""
-        for name in self.flags:
+        """Our own promise: whoever waits for a flag lowers it, and clears what it has collected."""
+        for name in self.zeroed:
             assert not self.tensors[name].any(), f"{name} are still up after the kernel has ended"
 
 
@@ -52,17 +52,18 @@ class Workspaces:
         self._buffers: list[Array] = []
 
     @contextmanager
-    def borrow(self, sizes: Mapping[str, int], flags: tuple[str, ...]) -> Generator[Workspace]:
+    def borrow(self, sizes: Mapping[str, int], zeroed: tuple[str, ...]) -> Generator[Workspace]:
         """A workspace with so many bytes for each tensor, for one call alone.
 
-        It is not used again where the call fails, because its flags may be up.
+        Those of `zeroed` begin at zero. It is not used again where the call fails, because flags
+        may be up.
         """
         key = tuple(sizes.items())
         with self._lock:
             known = self._free.setdefault(key, [])
             found = known.pop() if known else None
         if found is None:
-            found = Workspace({n: aligned(s, zeroed=n in flags) for n, s in key}, flags)
+            found = Workspace({n: aligned(s, zeroed=n in zeroed) for n, s in key}, zeroed)
         yield found
         found.check()
         with self._lock:

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from llvmlite import ir
-from sympy import Dummy
+from sympy import Dummy, Expr
 
 from codegen.expressions import Expressions
 from codegen.nvptx.boxes import boxes_of, map_argument
@@ -19,7 +19,7 @@ from coordgraph import CodegenError, KernelGraph
 from coordgraph.control import lowered as ops
 from coordgraph.control.resolve import Node
 from coordgraph.coordinates.dimensions import Cluster, Shared, WarpNumber, Workitem
-from coordgraph.integers import Load
+from coordgraph.integers import Load, symbols_of, tables_in
 from coordgraph.tensors import Role
 
 __all__ = ["KERNEL_NAME", "CudaWalker"]
@@ -217,11 +217,13 @@ class CudaWalker(FragmentWalker):
         return b.gep(whole, [b.trunc(place, I32)], source_etype=I32)
 
     def emit_Tabulate(self, node: Node, op: ops.Tabulate) -> None:
-        """Prefix sums by one warp, 32 steps at a time."""
+        """Prefix sums by a warp, 32 steps at a time."""
         (table,) = (t for t in self.graph.parameters.tables if t.name == op.table)
         assert table.step is not None
         (workitem,) = self.graph.coordinates.of_kind(Workitem)
         b, lane = self.builder, self.values[workitem.symbol]
+        if op.first:
+            lane = b.sub(lane, ir.Constant(I32, op.first))
         steps = table.length - 1
         count = self.expressions.widen(self.number(steps, node), 32, steps, node.scope.ranges)
         with b.if_then(b.icmp_unsigned("<", lane, ir.Constant(I32, WARP))), self._branch():
@@ -255,9 +257,21 @@ class CudaWalker(FragmentWalker):
         parameters, ranges = self.graph.parameters, node.scope.ranges
         for p in parameters.items:
             if p.name in parameters.deferred and p.value is not None:
+                if not self._known(p.value):
+                    continue  # nothing reads it: its tables are not there
                 bits = 32 if self.bounds.fits(p.symbol, ranges) else 64
                 value = self.expressions.number(p.value, ranges)
                 self.values[p.symbol] = self.expressions.widen(value, bits, p.value, ranges)
+
+    def _known(self, value: Expr) -> bool:
+        """Whether all that an expression reads is at hand here."""
+        tables = {t.symbol: t.name for t in self.graph.parameters.tables}
+        return all(
+            f"{tables[symbol]}.shared" in self.offsets or tables[symbol] in self.given
+            if symbol in tables
+            else symbol in self.values
+            for symbol in symbols_of(value) | tables_in(value)
+        )
 
     # Memory
 
@@ -326,8 +340,11 @@ class CudaWalker(FragmentWalker):
         self.ptx.signal(self._address(node, op.flag)[0], self.raised(node, op.turn, op.readers))
 
     def emit_WaitFlag(self, node: Node, op: ops.WaitFlag) -> None:
-        flag, value = self._address(node, op.flag)[0], self.raised(node, op.turn)
+        flag, value = self._address(node, op.flag)[0], self.raised(node, op.turn, op.senders)
         self.ptx.wait(flag, value, watchdog=self.watchdog)
+
+    def emit_RaiseFlag(self, node: Node, op: ops.RaiseFlag) -> None:
+        self.ptx.count(self._address(node, op.flag)[0])
 
     def emit_TakeFlag(self, node: Node, op: ops.TakeFlag) -> None:
         self.ptx.take(self._address(node, op.flag)[0], watchdog=self.watchdog)

@@ -122,6 +122,13 @@ class FragmentWalker(Walker):
         elif guard is not False:
             self.ptx.store_if(packed, address, 8 * size, guard)
 
+    def emit_ReduceFragment(self, node: Node, op: ops.ReduceFragment) -> None:
+        address, guard = self._address(node, op.destination)
+        if guard is not True or self._element(op.destination).name != "f32":
+            raise CodegenError("only f32 that are no padding are added to memory on this target")
+        values = self._load_slots(self._slots(node, op.fragment, op.registers, op.width))
+        self.ptx.reduce(address, values, vector=op.form == "vector")
+
     def _packed(self, values: list[ir.Value], kind: str) -> ir.Value:
         """Accumulator values as they lie in memory."""
         if kind == "f32":

@@ -194,6 +194,29 @@ class Instructions:
         text = "st.release.gpu.global.u32 [$0], $1;"
         self.asm(text, "l,r", [flag, value], VOID, pure=False)
 
+    def count(self, flag: ir.Value) -> None:
+        """Raise a flag by one: everything before it, here and behind a barrier, is visible first.
+
+        Who waits for the last of several that count sees what all of them wrote: `red` is atomic
+        (PTX ISA, "Observation Order").
+        """
+        self.asm("red.release.gpu.global.add.u32 [$0], 1;", "l", [flag], VOID, pure=False)
+
+    def reduce(self, target: ir.Value, values: Sequence[ir.Value], *, vector: bool) -> None:
+        """Add f32 to memory, each element atomically; a vector takes 2 or 4 at once.
+
+        PTX ISA, "red": subnormal numbers count as zero.
+        """
+        many = len(values)
+        text = "red.relaxed.gpu.global.add"
+        names = [f"${1 + i}" for i in range(many)]
+        if vector and many > 1:
+            text = f"{text}.v{many}.f32 [$0], {{{', '.join(names)}}};"
+        else:
+            text = " ".join(f"{text}.f32 [$0+{4 * i}], {name};" for i, name in enumerate(names))
+        constraints = ",".join(["l", *("f" * many)])
+        self.asm(text, constraints, [target, *values], VOID, pure=False)
+
     def clear(self, flag: ir.Value) -> None:
         """Lower a flag for the next launch."""
         self.asm("st.relaxed.gpu.global.u32 [$0], 0;", "l", [flag], VOID, pure=False)

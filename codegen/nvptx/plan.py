@@ -16,7 +16,7 @@ from codegen.recent import Recent
 from coordgraph import LaunchError
 from coordgraph.gemm import OFFSETS, ROW_STEP
 from coordgraph.integers import evaluate
-from coordgraph.tensors import WORKSPACE, Role, dtype
+from coordgraph.tensors import Role, dtype
 
 __all__ = ["Depthless", "Idle", "Launches", "Loaded", "Plan", "Pointers"]
 
@@ -106,8 +106,8 @@ class Plan:
         """Of D."""
         for place, tensor in enumerate(facts.tensors):
             size = dtype(tensor.dtype).bytes * int(evaluate(tensor.elements, values))
-            if tensor.role in WORKSPACE:
-                self._work.append((place, tensor.name, size, tensor.role is Role.FLAGS))
+            if tensor.role.workspace:
+                self._work.append((place, tensor.name, size, tensor.role.zeroed))
                 continue
             source, shift = _argument(tensor.name)
             self._places.append((place, source, shift * size))

@@ -13,7 +13,8 @@ from codegen.nvptx.asynchronous import HopperWalker
 from codegen.nvptx.emit import CudaWalker
 from codegen.toolchain import PtxasReport, assemble
 from coordgraph import CodegenError, KernelGraph, PassError
-from coordgraph.control.asynchronous import AwaitEarlierLaunch
+from coordgraph.control.asynchronous import AwaitEarlierLaunch, DescribeMatrix
+from coordgraph.control.lowered import ReduceFragment
 from passes import Pass
 from passes.lowering import LowerToHopper, LowerToTensorCores
 
@@ -31,6 +32,9 @@ class Vectors(NamedTuple):
 WIDEST = Vectors()
 WIDEST_STORE = 2
 """Elements of an accumulator of mma.sync that lie next to each other in D."""
+VECTOR_REDUCTIONS, WRITTEN_MAPS = 81, 83
+"""The versions of PTX that first add vectors in memory, and write maps (PTX ISA, "red",
+"tensormap.replace")."""
 MOST_BYTES_IN_FLIGHT, LEAST_BYTES_IN_FLIGHT = 32, 4
 
 
@@ -102,7 +106,12 @@ class CudaProgram:
     @cached_property
     def ptx(self) -> str:
         """The PTX that the driver assembles."""
-        machine = ptx_machine(self.architecture)
+        control, least = self.lowered.control, 0
+        if any(op.form == "vector" for op in control.of_kind(ReduceFragment)):
+            least = VECTOR_REDUCTIONS
+        if control.of_kind(DescribeMatrix):
+            least = WRITTEN_MAPS
+        machine = ptx_machine(self.architecture, least)
         return machine.emit_assembly(optimize(self.module, machine, vectorize=False, unroll=False))
 
     def report(self) -> PtxasReport:

@@ -1,9 +1,9 @@
 """Workspaces: partial tiles and flags, one set for each stream.
 
-Flags are zeroed once; every kernel leaves them zero. Two streams never share a workspace, nor do
-a stream and a CUDA graph captured on it, since a graph may be replayed anywhere; so each capture
-gets its own, which lives as long as the kernel. The per-thread default stream is one handle for as
-many streams as there are threads.
+Flags are zeroed once, as are sums that pieces are added to; every kernel leaves them zero. Two
+streams never share a workspace, nor do a stream and a CUDA graph captured on it, since a graph may
+be replayed anywhere; so each capture gets its own, which lives as long as the kernel. The
+per-thread default stream is one handle for as many streams as there are threads.
 """
 
 from __future__ import annotations

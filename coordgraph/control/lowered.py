@@ -25,6 +25,8 @@ __all__ = [
     "LoadFragment",
     "MultiplyFragments",
     "Prefetch",
+    "RaiseFlag",
+    "ReduceFragment",
     "ScaleFragment",
     "SignalFlag",
     "StoreFragment",
@@ -54,7 +56,7 @@ class CopyElements(Operation):
 
 @dataclass(frozen=True)
 class FillElements(Operation):
-    """Store `width` zeros in shared memory."""
+    """Store `width` zeros in shared memory or in a tensor."""
 
     destination: str
     width: int = 1
@@ -90,12 +92,13 @@ class Barrier(Operation):
 
 @dataclass(frozen=True)
 class Tabulate(Operation):
-    """Work out a derived table in shared memory, once all tables before it are there.
+    """Work out a derived table in shared memory, once all tables that it reads are there.
 
-    Whoever reads it waits at a barrier.
+    The warp whose first workitem is `first` does it. Whoever reads it waits at a barrier.
     """
 
     table: str
+    first: int = 0
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,22 @@ class StoreFragment(Operation):
     def __post_init__(self) -> None:
         if self.rank is not None:
             object.__setattr__(self, "rank", sympify(self.rank))
+
+
+@dataclass(frozen=True)
+class ReduceFragment(Operation):
+    """Add registers to `width` elements of memory, each atomically (relaxed, device scope).
+
+    `form` is `vector` where one instruction is to take all of them, else `scalar`.
+    """
+
+    fragment: str
+    destination: str
+    registers: tuple[str, ...]
+    width: int = 1
+    form: str = "scalar"
+
+    ROLES = ("destination", "registers")
 
 
 @dataclass(frozen=True)
@@ -211,16 +230,30 @@ class SignalFlag(Operation):
 
 
 @dataclass(frozen=True)
+class RaiseFlag(Operation):
+    """Publish what the workgroup wrote, then raise the flag by one (release, device scope)."""
+
+    flag: str
+
+    ROLES = ("flag",)
+
+
+@dataclass(frozen=True)
 class WaitFlag(Operation):
     """Wait until the flag is up; then what was written before it may be read (acquire).
 
-    With a `turn`: until it is what the `SignalFlag` of that turn makes it.
+    With a `turn`: until it is what the `SignalFlag` of that turn makes it. Else it is up when as
+    many `senders` have raised it.
     """
 
     flag: str
     turn: str = ""
+    senders: Expr = Integer(1)  # noqa: RUF009 - frozen
 
     ROLES = ("flag", "turn")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "senders", sympify(self.senders))
 
 
 @dataclass(frozen=True)

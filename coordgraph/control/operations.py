@@ -20,10 +20,12 @@ from coordgraph.integers import index_symbol
 
 __all__ = [
     "OPERATIONS",
+    "AccumulatePartial",
     "AddPartial",
     "Assign",
     "AwaitPartial",
     "Body",
+    "CollectPartial",
     "Epilogue",
     "For",
     "If",
@@ -296,6 +298,40 @@ class AddPartial(Operation):
     accumulator: str = "acc"
 
     ROLES = ("slot",)
+
+
+@dataclass(frozen=True)
+class AccumulatePartial(Operation):
+    """Add the accumulator to the workspace slot `slot`, then raise its flag by one.
+
+    Several do so at the same time: each element is added atomically, in no order. `turn` tells them
+    apart; the flag only counts them.
+    """
+
+    slot: str
+    accumulator: str = "acc"
+    turn: str = ""
+
+    ROLES = ("slot", "turn")
+
+
+@dataclass(frozen=True)
+class CollectPartial(Operation):
+    """Wait until all senders of `slot` have added to it, add it to the accumulator, clear it.
+
+    They are so many `senders` side by side along `turn`, from the index at hand on. Slot and flag
+    are zero again after it.
+    """
+
+    slot: str
+    accumulator: str = "acc"
+    turn: str = ""
+    senders: Expr = ONE
+
+    ROLES = ("slot", "turn")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "senders", sympify(self.senders))
 
 
 @dataclass(frozen=True)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 from sympy import Expr, Symbol
 from sympy.core.basic import Basic
+from sympy.core.relational import Eq, Ne, Relational
 from sympy.logic.boolalg import And, Boolean, Not, Or, true
 
 from coordgraph.errors import EvaluationError
 from coordgraph.integers import IntegerFunction, compile_function
 
-__all__ = ["Elements", "Environment", "Formula", "Slots"]
+__all__ = ["Elements", "Environment", "Formula", "Slots", "linear"]
 
 Environment = list[Any]
 """The values of all symbols of a kernel for one workgroup; `Slots` says which is where.
@@ -113,3 +114,19 @@ class _OnGrid:
 
 def _symbols(*roots: Basic) -> set[Symbol]:
     return {s for root in roots for s in root.free_symbols if isinstance(s, Symbol)}
+
+
+def linear(guard: Boolean, symbol: Symbol) -> bool:
+    """Whether a condition is a conjunction of inequalities that are linear in the symbol."""
+    for part in guard.args if isinstance(guard, And) else (guard,):
+        if symbol not in part.free_symbols:
+            continue
+        if not isinstance(part, Relational) or isinstance(part, Eq | Ne):
+            return False
+        left, right = cast(tuple[Expr, Expr], part.args)
+        difference = (left - right).expand()
+        slope = cast(Expr, difference.coeff(symbol))
+        rest = (difference - slope * symbol).expand()
+        if symbol in slope.free_symbols | rest.free_symbols:
+            return False
+    return True

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from coordgraph.control.operations import (
+    AccumulatePartial,
     AddPartial,
     AwaitPartial,
+    CollectPartial,
     Epilogue,
     InitAccumulator,
     LoadTile,
@@ -35,7 +37,7 @@ __all__ = ["Machine", "Memory"]
 
 
 class Memory:
-    """Flat arrays by tensor name; outputs and partials begin as NaN, flags as zero."""
+    """Flat arrays by tensor name; outputs and partials begin as NaN, flags and sums as zero."""
 
     def __init__(
         self, graph: KernelGraph, arrays: dict[str, Array], values: dict[str, Any]
@@ -50,7 +52,7 @@ class Memory:
         self.raised_by: dict[tuple[str, int], int] = {}
         for t in graph.tensors:
             count, kind = int(evaluate(t.elements, values)), numpy_dtype(t.dtype)
-            if t.role is Role.FLAGS:
+            if t.role.zeroed:
                 self.flat[t.name] = np.zeros(count, kind)
             elif t.role in (Role.OUTPUT, Role.PARTIALS):
                 self.flat[t.name] = np.full(count, np.nan, kind)
@@ -77,6 +79,16 @@ class Memory:
         flat[places] = np.broadcast_to(value, elements.extents)[mask].astype(flat.dtype)
         np.add.at(self.written[tensor], places, 1)
 
+    def add(self, tensor: str, elements: Elements, env: Environment, value: Array) -> None:
+        """Add to a tile, padding left out."""
+        offsets, mask = self._place(tensor, elements, env)
+        self.flat[tensor][offsets[mask]] += np.broadcast_to(value, elements.extents)[mask]
+
+    def clear(self, tensor: str, elements: Elements, env: Environment) -> None:
+        """A tile becomes zero."""
+        offsets, mask = self._place(tensor, elements, env)
+        self.flat[tensor][offsets[mask]] = 0
+
     def flag(self, tensor: str, offset: int) -> tuple[str, int]:
         """The place of a flag, checked."""
         if not 0 <= offset < len(self.flat[tensor]):
@@ -91,7 +103,8 @@ class Memory:
         """The output, and which of its elements were written: those of segments, once.
 
         Raises:
-            EvaluationError: another was written, or one not once, or a flag is still up.
+            EvaluationError: another was written, or one not once, or a flag is still up, or a sum
+                is not zero again.
         """
         problems: list[str] = []
         for t in self.graph.tensors:
@@ -100,6 +113,9 @@ class Memory:
                     f"{t.name}[{at}] is still up, raised by workgroup {self.raised_by[t.name, at]}"
                     for at in map(int, np.flatnonzero(self.flat[t.name]))
                 ]
+            elif t.role is Role.SUMS and self.flat[t.name].any():
+                first = int(np.flatnonzero(self.flat[t.name])[0])
+                problems.append(f"{t.name}[{first}] is not zero again")
             elif t.role is Role.OUTPUT:
                 counts = self.written[t.name]
                 wanted = self._wanted(t.name).reshape(-1)
@@ -190,12 +206,6 @@ class Machine:
             case MultiplyAccumulate():
                 product = self.tiles[op.a] @ self.tiles[op.b]
                 self.accumulators[op.accumulator] = self._accumulator(op.accumulator) + product
-            case SendPartial():
-                yield from self._send(work, op, env)
-            case ReceivePartial():
-                yield from self._receive(work, op, env)
-            case AwaitPartial():
-                yield from self._await(work, env)
             case AddPartial():
                 self._add_partial(work, op.accumulator, env)
             case Epilogue():
@@ -206,6 +216,22 @@ class Machine:
             case StoreTile():
                 elements = work.elements(self.memory.user(op.tensor))
                 self.memory.write(op.tensor, elements, env, self._accumulator(op.accumulator))
+            case _:
+                yield from self._exchange(work, env)
+
+    def _exchange(self, work: Work, env: Environment) -> Iterator[Event]:
+        """What others can see of the workspace, or wait for."""
+        match op := work.node.op:
+            case SendPartial():
+                yield from self._send(work, op, env)
+            case ReceivePartial():
+                yield from self._receive(work, op, env)
+            case AwaitPartial():
+                yield from self._await(work, env)
+            case AccumulatePartial():
+                yield from self._accumulate_partial(work, op, env)
+            case CollectPartial():
+                yield from self._collect(work, op, env)
             case _:
                 raise EvaluationError(f"{op.kind} has no meaning here")
 
@@ -253,15 +279,44 @@ class Machine:
     def _add_partial(self, work: Work, accumulator: str, env: Environment) -> None:
         self._add(work, work.workspace(Role.PARTIALS), accumulator, env)
 
+    def _accumulate_partial(
+        self, work: Work, op: AccumulatePartial, env: Environment
+    ) -> Iterator[Event]:
+        user, slot, flag = self._slot(work, env, Role.SUMS)
+        yield Event(Point.SEND, slot, flag)
+        value = self._accumulator(op.accumulator)
+        self.memory.add(user.tensor, work.elements(user), env, value)
+        yield Event(Point.RAISE, slot, flag)
+        self.memory.flat[flag[0]][flag[1]] += 1
+        self.memory.raised_by[flag] = self.workgroup
+
+    def _collect(self, work: Work, op: CollectPartial, env: Environment) -> Iterator[Event]:
+        user, slot, flag = self._slot(work, env, Role.SUMS)
+        _, senders = work.senders(env)
+        for point in (Point.WAIT, Point.CLEAR):
+            yield Event(point, slot, flag, senders)
+            if (added := self.memory.value(flag)) != senders:
+                raise EvaluationError(
+                    f"workgroup {self.workgroup} waited for {senders} to add to slot {slot}, but "
+                    f"{added} have"
+                )
+            if point is Point.WAIT:
+                self._add(work, user, op.accumulator, env)
+        self.memory.clear(user.tensor, work.elements(user), env)
+        self.memory.flat[flag[0]][flag[1]] = 0
+        yield Event(Point.CLEARED, slot, flag, senders)
+
     def _add(self, work: Work, user: User, accumulator: str, env: Environment) -> None:
         partial = self.memory.read(user.tensor, work.elements(user), env)
         self.accumulators[accumulator] = self._accumulator(accumulator) + partial
 
-    def _slot(self, work: Work, env: Environment) -> tuple[User, int, tuple[str, int]]:
+    def _slot(
+        self, work: Work, env: Environment, role: Role = Role.PARTIALS
+    ) -> tuple[User, int, tuple[str, int]]:
         """The tensor of partials, the slot's number and its flag."""
         flags = work.workspace(Role.FLAGS)
         (slot,), (offset,) = work.slot(env), work.offset(flags)(env)
-        return work.workspace(Role.PARTIALS), slot, self.memory.flag(flags.tensor, offset)
+        return work.workspace(role), slot, self.memory.flag(flags.tensor, offset)
 
     def _read(self, work: Work, tensor: str, env: Environment) -> Array:
         elements = work.elements(self.memory.user(tensor))

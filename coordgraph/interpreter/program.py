@@ -10,16 +10,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Any, Protocol, cast
+from math import prod
+from typing import Any, Protocol
 
-from sympy import Expr, Integer, Symbol
-from sympy.core.relational import Eq, Ne, Relational
-from sympy.logic.boolalg import And, Boolean
+from sympy import Expr, Integer
 
 from coordgraph.control.operations import (
+    AccumulatePartial,
     AddPartial,
     Assign,
     AwaitPartial,
+    CollectPartial,
     Epilogue,
     For,
     If,
@@ -42,7 +43,7 @@ from coordgraph.coordinates.traverse import Solution
 from coordgraph.errors import EvaluationError
 from coordgraph.integers import ceil_div
 from coordgraph.interpreter.events import Event
-from coordgraph.interpreter.formulas import Elements, Environment, Formula, Slots
+from coordgraph.interpreter.formulas import Elements, Environment, Formula, Slots, linear
 from coordgraph.interpreter.indices import bound_below, free_indices, indices_below
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role
@@ -68,6 +69,8 @@ WORK = (
     ReceivePartial,
     AwaitPartial,
     AddPartial,
+    AccumulatePartial,
+    CollectPartial,
     Epilogue,
     StoreTile,
 )
@@ -122,7 +125,10 @@ class Program:
         found = [edge and [b - a for a, b in pairwise(values[edge.table])] for edge in parted]
         count = max((len(steps) for steps in found if steps), default=0)
         each = (steps or [size] * count for steps, size in zip(found, tiles, strict=True))
-        return tuple(zip(*each, strict=True))
+        shapes = [*zip(*each, strict=True)]
+        if shapes and not any(map(prod, shapes)):
+            shapes[-1] = tuple(max(1, extent) for extent in shapes[-1])  # one tile of padding
+        return tuple(shapes)
 
     def in_tile(self, scope: Scoped, others: frozenset[str]) -> Scoped:
         """A scope in which the indices inside tiles stand for themselves, but for those of others.
@@ -240,6 +246,12 @@ class Work:
     def slot(self) -> Formula:
         """The number of the slot that is sent or received."""
         return Formula(self._place("slot").values, self.program.slots)
+
+    @cached_property
+    def senders(self) -> Formula:
+        """The turn of the first of those who add to the slot, and how many they are."""
+        first, count = self._place("turn").values[0], getattr(self.node.op, "senders", Integer(1))
+        return Formula([first, self._scope.resolve(count)], self.program.slots)
 
     @cached_property
     def raised(self) -> Formula:
@@ -360,7 +372,7 @@ class Loop:
         moves = [(value.xreplace({symbol: symbol + 1}) - value).expand() for value in found.values]
         batch = [0] * (len(moves) // 2 - 2)
         wanted = [*batch, 0, 1, *batch, 1, 0]
-        return product if moves == wanted and _linear(found.guard, symbol) else None
+        return product if moves == wanted and linear(found.guard, symbol) else None
 
 
 LOADING = (LoadTile, MultiplyAccumulate)
@@ -422,22 +434,6 @@ def walk(steps: tuple[Step, ...], env: Environment, worker: Worker) -> Iterator[
                     if advance < 1:
                         raise EvaluationError(f"the loop over {step.symbol} steps by {advance}")
                     index += advance
-
-
-def _linear(guard: Boolean, symbol: Symbol) -> bool:
-    """Whether a condition is a conjunction of inequalities that are linear in the symbol."""
-    for part in guard.args if isinstance(guard, And) else (guard,):
-        if symbol not in part.free_symbols:
-            continue
-        if not isinstance(part, Relational) or isinstance(part, Eq | Ne):
-            return False
-        left, right = cast(tuple[Expr, Expr], part.args)
-        difference = (left - right).expand()
-        slope = cast(Expr, difference.coeff(symbol))
-        rest = (difference - slope * symbol).expand()
-        if symbol in slope.free_symbols | rest.free_symbols:
-            return False
-    return True
 
 
 def _size(dimension: Dimension) -> Expr:

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from coordgraph.control.operations import (
+    AccumulatePartial,
     AwaitPartial,
+    CollectPartial,
     Epilogue,
     InitAccumulator,
     MultiplyAccumulate,
@@ -123,16 +125,22 @@ class _Recorder:
                     self.events.append(Send(self.workgroup, slot, self.tile, raised - 1))
                 else:
                     self.events.append(Send(self.workgroup, slot, self.tile, readers=raised))
+            case AccumulatePartial() | CollectPartial():
+                self.flush(op.accumulator)
+                (slot,), (first, count) = work.slot(env), work.senders(env)
+                kind = Send if isinstance(op, AccumulatePartial) else Receive
+                for turn in range(first, first + count):
+                    self.events.append(kind(self.workgroup, slot, self.tile, turn))
             case AwaitPartial():
                 (slot,) = work.slot(env)
                 self.events.append(Receive(self.workgroup, slot, work.output(env)))
             case Epilogue() | StoreTile():
                 self.flush(op.accumulator)
                 *tile, exists = work.tile(env)
-                kind = Finish if isinstance(op, Epilogue) else Store
+                end = Finish if isinstance(op, Epilogue) else Store
                 if exists:
                     at = (self.workgroup, _first(tile, work.span), *work.share(env))
-                    self.events.append(kind(*at, span=work.span))
+                    self.events.append(end(*at, span=work.span))
             case _:
                 pass
         yield from ()

@@ -61,7 +61,8 @@ class Segment:
 class Send:
     """A partial of `tile` goes to `slot`, in its `turn` where a slot is sent several times.
 
-    So many `readers` receive it.
+    Where partials are added to a slot as they come, `turn` only tells them apart. So many `readers`
+    receive it.
     """
 
     workgroup: int
@@ -73,7 +74,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """The partial in `slot` is waited for and added to `tile`; that of the sender `turn`."""
+    """The partial in `slot` is waited for and added to `tile`; that of the sender `turn`.
+
+    Of several that were added to a slot, each is one.
+    """
 
     workgroup: int
     slot: int

@@ -15,10 +15,12 @@ from sympy.logic.boolalg import And, false, true
 
 from coordgraph.control.asynchronous import Advance, Counter
 from coordgraph.control.operations import (
+    AccumulatePartial,
     AddPartial,
     Assign,
     AwaitPartial,
     Body,
+    CollectPartial,
     Epilogue,
     For,
     If,
@@ -224,6 +226,16 @@ class _Writer:
                 down = f"!= {_raised(scope, op.turn)}" if op.turn else "== 0"
                 yield f"while (flags[{slot}] {down});"
                 yield f"// load partial tile from workspace slot {slot}, add it to {op.accumulator}"
+                yield f"flags[{slot}] = 0;"
+            case AccumulatePartial():
+                slot = _index(scope, op.slot)
+                yield f"// add {op.accumulator} to workspace slot {slot}, element by element"
+                yield f"flags[{slot}]++;  // atomically, as every element before it"
+            case CollectPartial():
+                slot = _index(scope, op.slot)
+                yield f"while (flags[{slot}] != {_resolved(scope, op.senders)});"
+                yield f"// load sums from workspace slot {slot}, add them to {op.accumulator}"
+                yield f"// store zeros to workspace slot {slot}"
                 yield f"flags[{slot}] = 0;"
             case AwaitPartial():
                 slot = _index(scope, op.slot)

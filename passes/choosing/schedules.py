@@ -75,6 +75,8 @@ def numbers_of(schedule: Pass, tile: tuple[int, int, int]) -> dict[str, float] |
     if whole is None or getattr(schedule, "waves", "strided") != "strided":
         return None
     assert isinstance(schedule, StreamK | PartlyStreamed)
+    if schedule.reduction == "atomic":
+        return None  # nobody's plan who did not ask for it: other bits in every run
     return {
         **NOTHING,
         "whole": whole,

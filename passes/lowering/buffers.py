@@ -24,15 +24,19 @@ from coordgraph.control.lowered import (
     CopyElements,
     FillElements,
     LoadFragment,
+    RaiseFlag,
+    ReduceFragment,
     ScaleFragment,
     SignalFlag,
     StoreFragment,
     WaitFlag,
 )
 from coordgraph.control.operations import (
+    AccumulatePartial,
     AddPartial,
     Assign,
     Body,
+    CollectPartial,
     Epilogue,
     For,
     If,
@@ -155,6 +159,14 @@ class Buffers:
                 return (wait, self._add_partial(), _Piece((), ClearFlag("flags")))
             case AddPartial():
                 return (self._add_partial(),)
+            case AccumulatePartial():
+                load = LoadFragment(ELEMENT, self._total, ())
+                add = ReduceFragment(ELEMENT, "partials", ())
+                return (self._each("send", "D", load, add), _Piece((), RaiseFlag("flags")))
+            case CollectPartial():
+                wait = _Piece((), WaitFlag("flags", senders=op.senders))
+                clear = self._each("clear", "D", FillElements("partials"))
+                return (wait, self._add_partial(), clear, _Piece((), ClearFlag("flags")))
             case _:
                 return (_Piece((), op),)
 

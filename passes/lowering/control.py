@@ -10,6 +10,9 @@ from coordgraph.control.lowered import (
     AccumulateFragment,
     Barrier,
     ClearFlag,
+    FillElements,
+    RaiseFlag,
+    ReduceFragment,
     ScaleFragment,
     SignalFlag,
     StoreFragment,
@@ -18,6 +21,7 @@ from coordgraph.control.lowered import (
 )
 from coordgraph.control.operations import (
     Body,
+    CollectPartial,
     For,
     If,
     MultiplyAccumulate,
@@ -132,3 +136,18 @@ class Accumulator:
             self.barrier,
             leader(ClearFlag("flags")),
         )
+
+    def add_to(self, form: str) -> Body:
+        """Add to what others add to, then let one workitem count this workgroup, as when sent."""
+        op = ReduceFragment(self.fragment, "partials", self.registers, self.width, form)
+        return (self._each(op, self.width), self.barrier, leader(RaiseFlag("flags")))
+
+    def collect(self, op: CollectPartial) -> Body:
+        """One workitem acquires for all; every one clears what it has read, for the next launch.
+
+        Nobody adds to the slot again in this one: the flag may be lowered at once.
+        """
+        wait = (WaitFlag("flags", senders=op.senders), ClearFlag("flags"))
+        clear = FillElements("partials", self.width)
+        cleared = unrolled(self.c, self.registers, at({self.vector: 0}, clear))
+        return (leader(*wait), self.barrier, self.add("partials", self.width), cleared)

@@ -12,10 +12,12 @@ from coordgraph import KernelGraph
 from coordgraph.control import Scoped
 from coordgraph.control.lowered import TakeFlag
 from coordgraph.control.operations import (
+    AccumulatePartial,
     AddPartial,
     Assign,
     AwaitPartial,
     Body,
+    CollectPartial,
     Epilogue,
     For,
     If,
@@ -47,6 +49,8 @@ ON_TILES = (
     SendPartial,
     ReceivePartial,
     AddPartial,
+    AccumulatePartial,
+    CollectPartial,
     Epilogue,
     StoreTile,
 )

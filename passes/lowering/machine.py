@@ -8,6 +8,9 @@ from coordgraph import CodegenError
 
 __all__ = ["ARCHITECTURES", "CudaMachine", "cuda_machine", "newest_for"]
 
+VECTORS = 90
+"""The first compute capability with atomic additions of vectors."""
+
 
 @dataclass(frozen=True)
 class CudaMachine:
@@ -17,14 +20,18 @@ class CudaMachine:
         architecture: as ptxas names it.
         shared_bytes: most dynamic shared memory of one workgroup (CUDA C++ programming guide,
             "Technical specifications per compute capability").
-        ptx: the version of PTX that first knows the architecture and what code for it uses: of
-            sm_90a maps that kernels write.
+        ptx: the version of PTX that first knows the architecture, or 8.0.
     """
 
     architecture: str
     shared_bytes: int
     ptx: int = 80
     lanes: int = 32
+
+    @property
+    def reduction(self) -> str:
+        """The form of `ReduceFragment` that it has: vectors from sm_90 on (PTX ISA, "red")."""
+        return "vector" if int(self.architecture[3:].rstrip("a")) >= VECTORS else "scalar"
 
 
 OLDEST, REASON = 80, "cp.async and bf16 mma need sm_80 or later"
@@ -37,7 +44,7 @@ ARCHITECTURES = {
         CudaMachine("sm_87", LARGE),
         CudaMachine("sm_89", SMALL),
         CudaMachine("sm_90", HOPPER),
-        CudaMachine("sm_90a", HOPPER, ptx=83),
+        CudaMachine("sm_90a", HOPPER),
         CudaMachine("sm_100", HOPPER, ptx=86),
         CudaMachine("sm_120", SMALL, ptx=87),
     )

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from coordgraph import KernelGraph
 from coordgraph.control.graph import rewrite
 from coordgraph.control.operations import (
+    AccumulatePartial,
     Body,
+    CollectPartial,
     Epilogue,
     For,
     InitAccumulator,
@@ -101,6 +103,7 @@ class LowerToTensorCores(Pass):
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         grids, gemm, stages = choose_warps(graph.tilings), graph.gemm, self._stages(graph)
+        reduction = cuda_machine(self.architecture).reduction
         operands = [_operands(gemm, tiling) for tiling in graph.tilings]
         with graph.edit(str(self)) as e:
             e.level = "lowered"
@@ -127,10 +130,8 @@ class LowerToTensorCores(Pass):
                     case For() if accumulates(op):
                         part = parts[multiplied(op).accumulator]
                         return pipelined(c, op, part.copies, part.multiply)
-                    case SendPartial():
-                        return parts[op.accumulator].accumulator.send(op.turn)
-                    case ReceivePartial():
-                        return parts[op.accumulator].accumulator.receive(op.turn)
+                    case SendPartial() | ReceivePartial() | AccumulatePartial() | CollectPartial():
+                        return _exchanged(op, parts[op.accumulator].accumulator, reduction)
                     case Epilogue() | StoreTile():
                         return _after(op, parts[op.accumulator].accumulator, self.vector_d)
                     case _:
@@ -198,6 +199,23 @@ def _no_warps(tilings: Tilings) -> str | None:
                 f"tile has, in blocks of {MMA_M}x{PAIR_N}; choose extents that are multiples of 64"
             )
     return None
+
+
+def _exchanged(
+    op: SendPartial | ReceivePartial | AccumulatePartial | CollectPartial,
+    accumulator: Accumulator,
+    reduction: str,
+) -> Body:
+    """What brings pieces of a tile together; `reduction` is the machine's form of additions."""
+    match op:
+        case SendPartial():
+            return accumulator.send(op.turn)
+        case ReceivePartial():
+            return accumulator.receive(op.turn)
+        case AccumulatePartial():
+            return accumulator.add_to(reduction)
+        case CollectPartial():
+            return accumulator.collect(op)
 
 
 def _after(op: Operation, accumulator: Accumulator, width: int) -> Operation | Body:

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from benchmarks import schedules
 from benchmarks.__main__ import main
-from benchmarks.counts import WORKSPACE, busiest, count, plane
+from benchmarks.counts import busiest, count, plane
 from benchmarks.record import load
 from benchmarks.schedules import COUNTS, SCHEDULES, columns, read, rows_of, shape_of
 from benchmarks.waves import ideal
@@ -76,7 +76,7 @@ def test_the_workspace_is_that_of_the_kernel():
         held = {
             tensor.name: int(evaluate(tensor.elements, known)) * 4
             for tensor in lowered.tensors
-            if tensor.role in WORKSPACE
+            if tensor.role.workspace
         }
         counted = count(schedule, (128, 256, 64), (1408, 3072, 4096), 132)
         assert sum(held.values()) == counted.workspace_bytes

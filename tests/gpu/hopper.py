@@ -26,6 +26,7 @@ from passes import Pass, Pipeline
 from tests.gpu.kernels import Spec, kernel
 
 __all__ = [
+    "ADDED",
     "DIFFERENT_D",
     "LAYOUTS",
     "RANDOM",
@@ -34,6 +35,7 @@ __all__ = [
     "SCHEDULES",
     "SHAPES",
     "SHARING",
+    "STEADY",
     "SWEEP",
     "TURNS",
     "TURN_SHAPES",
@@ -122,7 +124,17 @@ SHARING = (
     hopper("stream-k{reduction=scatter}", (128, 112, 64), layout="nt"),
 )
 """Those in which workgroups share tiles."""
-RANDOM = (*WHOLE, *SHARING)
+ADDED = (
+    hopper("stream-k{reduction=atomic}", (128, 256, 64), layout="nt"),
+    hopper("stream-k{owner=last,reduction=atomic}", (256, 256, 64), (2, 1, 1), layout="tn"),
+    hopper("two-tile-stream-k{owner=last,reduction=atomic}", (16, 256, 64), layout="nn"),
+    hopper("split-k{splits=7,reduction=atomic}", (64, 128, 128), (1, 1, 2), layout="tt"),
+    pingpong("hybrid-stream-k{reduction=atomic}", (64, 256, 64), layout="nt"),
+    pingpong("split-k{splits=5,owner=first,reduction=atomic}", (128, 256, 64), (1, 2, 1)),
+)
+"""The same, but pieces are added as they come: other bits in every run."""
+STEADY = (*WHOLE, *SHARING)
+RANDOM = (*STEADY, *ADDED)
 
 SCHEDULES = (
     "data-parallel",

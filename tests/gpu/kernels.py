@@ -119,8 +119,10 @@ def buffers(made: CudaKernel, name: str) -> list[Any]:
 def poison_partials(made: CudaKernel, stream: Any = None) -> None:
     """What launches left in the workspaces becomes NaN, in the order of the current stream.
 
-    Where a stream is given: in its own workspace alone, in its order.
+    Where a stream is given: in its own workspace alone, in its order. What must be zero stays so.
     """
+    if any(t.name == "partials" and t.role.zeroed for t in made.graph.tensors):
+        return
     at = (stream or _torch().cuda.current_stream()).cuda_stream
     for workspaces in made._workspaces.values():
         for (owner, name), buffer in workspaces._buffers.items():
@@ -129,9 +131,10 @@ def poison_partials(made: CudaKernel, stream: Any = None) -> None:
 
 
 def flags_are_down(made: CudaKernel) -> bool:
-    """Every launch has ended and left all flags zero."""
+    """Every launch has ended and left all flags zero, and sums that pieces are added to."""
     _torch().cuda.synchronize()
-    for buffer in buffers(made, "flags"):
+    zeroed = [t.name for t in made.graph.tensors if t.role.zeroed]
+    for buffer in (buffer for name in zeroed for buffer in buffers(made, name)):
         host = np.ones(buffer.size // 4, np.uint32)
         cuda("cuMemcpyDtoH", host.ctypes.data, buffer.pointer, host.nbytes)
         if host.any():

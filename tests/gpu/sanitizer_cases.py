@@ -27,6 +27,8 @@ CASES: tuple[tuple[Pass, tuple[int, int, int], str, tuple[int, int, int], int | 
     (StreamK(reduction="turnstile"), (32, 32, 32), "nn", (33, 35, 263), 6, "sm_80"),
     (StreamK(reduction="scatter"), (32, 32, 32), "tn", (40, 40, 264), 6, "sm_80"),
     (StreamK(reduction="scatter"), (128, 64, 64), "nt", (136, 128, 392), 7, "native"),
+    (StreamK(reduction="atomic"), (32, 32, 32), "tt", (40, 40, 264), 6, "sm_80"),
+    (StreamK(owner="last", reduction="atomic"), (128, 64, 64), "nt", (136, 72, 392), 5, "native"),
     (SplitK(splits=4), (32, 32, 32), "nt", (72, 72, 264), None, "sm_80"),
     (SplitK(splits=3), (128, 128, 64), "nt", (136, 72, 456), None, "native"),
     (StreamK(), (128, 64, 64), "nn", (136, 128, 392), 3, "native"),

@@ -27,6 +27,7 @@ SCHEDULES = (
     "stream-k{owner=last,least_segment=4}",
     "two-tile-stream-k{owner=last}",
     "two-tile-stream-k{first=dp,waves=contiguous}",
+    "stream-k{reduction=atomic}",
 )
 TARGETS = ("native", "sm_80")
 TILES = ((128, 128, 64), (128, 256, 64), (64, 128, 64), (16, 128, 64))
@@ -67,7 +68,9 @@ def test_groups(schedule: str, tile: tuple[int, int, int], target: str):
         made(a, b, out=d, offsets=given)
         made(a, b, out=again, offsets=given)
         check_groups(d, a, b, offsets)
-        assert torch.equal(d.nan_to_num(), again.nan_to_num()), "another result the second time"
+        if "atomic" not in schedule:
+            same = torch.equal(d.nan_to_num(), again.nan_to_num())
+            assert same, "another result the second time"
         d = poisoned(rows, n)
         made(a, b, c, out=d, alpha=0.5, beta=2.0, offsets=given)
         check_groups(d, a, b, offsets, c, alpha=0.5, beta=2.0)

@@ -62,6 +62,11 @@ SCHEDULES: dict[str, Pass] = {
         TwoTileStreamK(reduction="scatter"),
         HybridStreamK(first="dp", waves="contiguous", reduction="scatter"),
         SplitK(splits=4, reduction="scatter"),
+        *(StreamK(owner=owner, reduction="atomic") for owner in ("first", "last")),
+        StreamK(owner="last", least_segment=3, reduction="atomic"),
+        TwoTileStreamK(owner="last", first="dp", reduction="atomic"),
+        HybridStreamK(waves="contiguous", least=3, reduction="atomic"),
+        *(SplitK(splits=5, owner=owner, reduction="atomic") for owner in ("first", "last")),
     )
 }
 WHOLE_TILES = ("data-parallel", "heterogeneous-tiles")

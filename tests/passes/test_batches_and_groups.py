@@ -180,7 +180,12 @@ def test_matrices_of_a_batch_may_coincide_or_lie_apart():
 
 @pytest.mark.parametrize("gemm", [{"batched": True}, {"grouped": True, "transpose_b": True}])
 @pytest.mark.parametrize(
-    "name", ["stream-k{reduction=turnstile}", "two-tile-stream-k{owner=last,reduction=tree}"]
+    "name",
+    [
+        "stream-k{reduction=turnstile}",
+        "stream-k{reduction=atomic}",
+        "two-tile-stream-k{owner=last,reduction=tree}",
+    ],
 )
 def test_written_forms(name: str, gemm: dict[str, bool]):
     made = graph(name, "bands", **gemm)

@@ -36,6 +36,8 @@ STREAMS = tuple(
         "owner=last,reduction=tree",
         "owner=first,reduction=turnstile",
         "owner=last,reduction=turnstile",
+        "owner=first,reduction=atomic",
+        "owner=last,reduction=atomic",
         "reduction=scatter",
         "least=5",
         "owner=last,least=3,reduction=tree",
@@ -49,6 +51,7 @@ PARTLY = (
     "hybrid-stream-k{owner=last}",
     "hybrid-stream-k{least=3}",
     "hybrid-stream-k{owner=last,reduction=turnstile}",
+    "two-tile-stream-k{reduction=atomic}",
 )
 WHOLE = ("data-parallel", "data-parallel{persistent=true}")
 EVERY = (*WHOLE, *STREAMS, *PARTLY)

@@ -43,13 +43,14 @@ def check(graph: KernelGraph, problem: Problem, name: str) -> Trace:
     useful = (s.k_count * len([*found.covered(s)]) for s in found.segments if not s.padding)
     assert sum(useful) == found.tiles[0] * found.tiles[1] * found.tiles[2]
     # Where tiles have owners, a workgroup sends once, so one slot and flag for each are enough; a
-    # turnstile has one for each tile that is shared. An idle workgroup is never waited for.
+    # turnstile has one for each tile that is shared, as atomic additions have. An idle workgroup is
+    # never waited for.
     sent = Counter(send.workgroup for send in found.sends)
     assert max(sent.values(), default=0) <= (2 if "scatter" in name else 1)
     if "scatter" in name:
         each = 1 if "split-k" in name else 2
         assert all(send.slot // each == send.workgroup for send in found.sends)
-    elif "turnstile" in name or ("split-k" in name and "reduction" not in name):
+    elif "turnstile" in name or "atomic" in name or ("split-k" in name and "reduction" not in name):
         shared = {(send.slot, send.tile) for send in found.sends}
         assert len(shared) == len({slot for slot, _ in shared}) == len({t for _, t in shared})
     else:

@@ -21,7 +21,9 @@ from coordgraph.control.asynchronous import (
 )
 from coordgraph.control.graph import rewrite
 from coordgraph.control.operations import (
+    AccumulatePartial,
     Body,
+    CollectPartial,
     Epilogue,
     For,
     If,
@@ -98,7 +100,7 @@ class Consumer:
     def receive(self, slots: For) -> Body:
         """The producer's share of receiving partials."""
         (receive,) = slots.body
-        assert isinstance(receive, ReceivePartial)
+        assert isinstance(receive, ReceivePartial | CollectPartial)
         part = self.parts[receive.accumulator]
         assert part.fixup is not None
         return part.of_sum(part.fixup.load(slots))
@@ -119,16 +121,16 @@ class Consumer:
                 return ()  # the first multiplication of a tile overwrites
             case For() if accumulates(op):
                 return self._accumulate(op, self.parts[multiplied(op).accumulator])
-            case For(body=(ReceivePartial(accumulator=name),)):
+            case For(body=(ReceivePartial(accumulator=name) | CollectPartial(accumulator=name),)):
                 part = self.parts[name]
                 assert part.fixup is not None
                 return part.of_sum(part.fixup.add_up(op, self._free))
             case Locate():
                 return _after_products(op)
-            case SendPartial():
+            case SendPartial() | AccumulatePartial():
                 part = self.parts[op.accumulator]
                 assert part.fixup is not None
-                return part.of_sum(part.fixup.send(op.turn))
+                return part.of_sum(part.fixup.send(op))
             case Epilogue():
                 part = self.parts[op.accumulator]
                 return part.of_sum(part.epilogue(part.accumulator, op.tensor))
@@ -208,7 +210,8 @@ class _Part:
         self.own, self.store, self.reads_c = division.tiling.own, tile.store, reads_c
         self.accumulator = add_accumulator(c, division)
         self.sum = ClusterSum(c, division) if division.split > 1 else None
-        sends = graph.control.of_kind(SendPartial)
+        control = graph.control
+        sends = (*control.of_kind(SendPartial), *control.of_kind(AccumulatePartial))
         partials = any(op.accumulator == tile.name for op in sends)
         scattered = SHARE in c
         self.fixup = Fixup(c, division, tile.rooms, stages) if partials and not scattered else None

@@ -32,6 +32,7 @@ from coordgraph.integers import equal, floor_div, floor_mod, index_symbol
 from coordgraph.tilings import Tiling
 
 __all__ = [
+    "DESCRIBER_REGISTERS",
     "MMA_COLUMNS",
     "MMA_M",
     "MOST_ALONE_BY_ELEMENTS",
@@ -63,6 +64,8 @@ REGISTERS = 65536
 PRODUCER_REGISTERS = 40
 """A launch of 384 workitems has 168 for each; 40 and twice 232 are what that comes to, and more
 would never be given."""
+DESCRIBER_REGISTERS = 64
+"""The same where a warp beside the producer writes maps."""
 MOST_REGISTERS = 240
 """What setmaxnreg gives at most, together with a producer."""
 MOST_ALONE, MOST_ALONE_ADDING, MOST_ALONE_BY_ELEMENTS = 176, 144, 64
@@ -110,6 +113,7 @@ class Division:
             waits for a twin.
         turns: warpgroups that take turns, each with a whole part of a tile of its own; 1 where
             they divide it.
+        producer: registers of each thread of the producer's warpgroup.
     """
 
     tiling: Tiling
@@ -117,6 +121,7 @@ class Division:
     swapped: bool = False
     alone: int = 0
     turns: int = 1
+    producer: int = PRODUCER_REGISTERS
 
     @property
     def tile(self) -> tuple[int, int, int]:
@@ -211,7 +216,7 @@ class Division:
     @property
     def registers(self) -> int:
         """What the producer leaves each consumer, a multiple of 8 as setmaxnreg wants it."""
-        left = REGISTERS - PRODUCER_REGISTERS * WARPGROUP
+        left = REGISTERS - self.producer * WARPGROUP
         return min(left // (self.consumers * WARPGROUP) // 8 * 8, MOST_REGISTERS)
 
     def add_machine(self, c: CoordinateEditor) -> None:

@@ -41,11 +41,11 @@ from passes.lowering.hopper.boxes import GROUP_ROWS, WIDEST_BOX
 from passes.lowering.hopper.consumers import Consumer
 from passes.lowering.hopper.cuts import cuts
 from passes.lowering.hopper.division import (
+    DESCRIBER_REGISTERS,
     MMA_COLUMNS,
     MMA_M,
     MOST_ALONE_BY_ELEMENTS,
     MOST_COLUMNS,
-    PRODUCER_REGISTERS,
     Division,
     K,
     M,
@@ -195,9 +195,11 @@ class LowerToHopper(Pass):
             by_elements = left_b or bool(cut) or not self._by_boxes
         sums = _streamed(graph) or self.cluster_k > 1
         alone = most_alone(sums, c_bytes, by_elements)
-        if sums and Maps.of(graph, BOXED).tensors:
+        if not Maps.of(graph, BOXED).tensors:
+            return Division(tiling, self._cluster, left_b, alone, turns)
+        if sums:
             alone = MOST_ALONE_BY_ELEMENTS  # where matrices lie takes registers, too
-        return Division(tiling, self._cluster, left_b, alone, turns)
+        return Division(tiling, self._cluster, left_b, alone, turns, DESCRIBER_REGISTERS)
 
     def _no_registers(self, graph: KernelGraph, division: Division) -> str | None:
         """Why the sums of a tile have no room in the registers of warpgroups, or None."""
@@ -310,7 +312,7 @@ class LowerToHopper(Pass):
                         *work.end(),
                     ),
                     (
-                        SetRegisters(PRODUCER_REGISTERS, grow=False),
+                        SetRegisters(division.producer, grow=False),
                         If(
                             division.producing,
                             (Counter(STEP, (*maps.counted(Scope("producer", produce)),)),),

@@ -2,7 +2,8 @@
 
 A workgroup stores its piece as it lies in registers, 16 bytes at a time. It comes back through the
 ring of stages, like tiles of A and B: the producer waits for flags and lets the copy engine bring
-the piece in runs as long as a stage is, while consumers add up what has come.
+the piece in runs as long as a stage is, while consumers add up what has come. Where pieces are
+added in memory the sum of all comes so, and consumers leave zeros behind it.
 """
 
 from __future__ import annotations
@@ -25,15 +26,20 @@ from coordgraph.control.lowered import (
     AccumulateFragment,
     Barrier,
     ClearFlag,
+    FillElements,
+    RaiseFlag,
     SignalFlag,
     WaitFlag,
 )
 from coordgraph.control.operations import (
+    AccumulatePartial,
     Body,
+    CollectPartial,
     For,
     If,
     Operation,
     ReceivePartial,
+    SendPartial,
     SetCoordinate,
 )
 from coordgraph.coordinates.dimensions import Linear, Register, Shared, Unroll
@@ -95,19 +101,28 @@ class Fixup(Pieces):
         c.connect(Split(SHARED, ("stage", "fixup.inside"), (Integer(room), Integer(1))))
         c.connect(Tile("fixup.inside", ("fixup.place", self.workitem, self.element)))
 
-    def send(self, turn: str) -> Body:
-        """Store, then let one workitem publish; a barrier orders all stores before its release."""
-        return (self.store("partials"), self.barrier, self.leader(SignalFlag("flags", turn)))
+    def send(self, op: SendPartial | AccumulatePartial) -> Body:
+        """Store, or add to what others add to, then let one workitem publish.
+
+        A barrier orders what all have done before its release.
+        """
+        if isinstance(op, AccumulatePartial):
+            return (self.add_to("partials"), self.barrier, self.leader(RaiseFlag("flags")))
+        return (self.store("partials"), self.barrier, self.leader(SignalFlag("flags", op.turn)))
 
     def load(self, slots: For) -> Body:
         """The producer's share of receiving a range of slots.
 
         The flags are waited for side by side, one by each lane, and lowered at once: nobody sends
-        to a slot again before its receiver does, whose consumers by then have all of the piece.
+        to a slot again before its receiver does, whose consumers by then have all of the piece. To
+        one that pieces are added to nobody sends again in this launch.
         """
         (receive,) = slots.body
-        assert isinstance(receive, ReceivePartial)
-        wait = WaitFlag("flags", receive.turn)
+        assert isinstance(receive, ReceivePartial | CollectPartial)
+        if isinstance(receive, CollectPartial):
+            wait = WaitFlag("flags", senders=receive.senders)
+        else:
+            wait = WaitFlag("flags", receive.turn)
         first, lane = index_symbol(FIRST), floor_mod(index_symbol("workitem"), LANES)
         mine = SetCoordinate(SLOT, first + lane, (wait, ClearFlag("flags")))
         some = If(Lt(lane, slots.stop - first), (mine,))
@@ -126,17 +141,25 @@ class Fixup(Pieces):
             slots.with_body(unrolled(self.c, ("fixup.step",), *step)),
         )
 
+    def _clear(self) -> Body:
+        """Zeros where the sums of a step were in memory."""
+        clear = FillElements("partials", VECTOR)
+        return (unrolled(self.c, ("fixup.place",), at({self.element: 0}, clear)),)
+
     def add_up(self, slots: For, free: Callable[[], Operation]) -> Body:
         """The consumers' share: add as stages fill; `free` gives back the stage of the last step.
 
         A stage is free when the whole warpgroup has read it, by plain loads: without the fence the
-        copy engine was seen to overwrite what had not been read (PTX ISA, "Async proxy").
+        copy engine was seen to overwrite what had not been read (PTX ISA, "Async proxy"). What has
+        come of a sum was read in memory, where zeros for the next launch may take its place.
         """
+        (receive,) = slots.body
         registers = ("fixup.step", "fixup.place")
         read = AccumulateFragment(self.accumulator, SHARED, registers, VECTOR)
         step = (
             WaitBarrier(FULL, PHASE),
             unrolled(self.c, ("fixup.place",), at({self.element: 0}, read)),
+            *(self._clear() if isinstance(receive, CollectPartial) else ()),
             FenceShared(),
             self.division.own_barrier,
             Advance(STEP),

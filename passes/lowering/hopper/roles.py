@@ -10,10 +10,12 @@ from collections.abc import Callable
 
 from coordgraph.control.graph import rewrite
 from coordgraph.control.operations import (
+    AccumulatePartial,
     AddPartial,
     Assign,
     AwaitPartial,
     Body,
+    CollectPartial,
     Epilogue,
     For,
     InitAccumulator,
@@ -33,9 +35,11 @@ CONSUMED = (
     SendPartial,
     AwaitPartial,
     AddPartial,
+    AccumulatePartial,
     Epilogue,
     StoreTile,
 )
+RECEIVED = (ReceivePartial, CollectPartial)
 
 
 def part(body: Body, load: Callable[[For], Body], receive: Callable[[For], Body]) -> Body:
@@ -47,7 +51,7 @@ def part(body: Body, load: Callable[[For], Body], receive: Callable[[For], Body]
     def keep(op: Operation) -> Operation | Body:
         if isinstance(op, For) and any(isinstance(x, LoadTile) for x in op.body):
             return load(op)
-        if isinstance(op, For) and any(isinstance(x, ReceivePartial) for x in op.body):
+        if isinstance(op, For) and any(isinstance(x, RECEIVED) for x in op.body):
             return receive(op)
         if isinstance(op, CONSUMED):
             return ()

@@ -17,6 +17,7 @@ from coordgraph.control.asynchronous import (
 )
 from coordgraph.control.lowered import (
     AccumulateFragment,
+    ReduceFragment,
     StoreFragment,
 )
 from coordgraph.control.operations import Body, For, If, Operation, SetCoordinate
@@ -89,6 +90,12 @@ class Pieces:
     def add(self, source: str) -> Operation:
         """Add what another workgroup has stored."""
         return self.each(AccumulateFragment(self.accumulator, source, (self.vector,), VECTOR))
+
+    def add_to(self, destination: str) -> Operation:
+        """Add to what others add to."""
+        registers = (self.vector,)
+        op = ReduceFragment(self.accumulator, destination, registers, VECTOR, "vector")
+        return self.each(op)
 
     def store(self, destination: str, rank: Expr | None = None) -> Operation:
         """Store for another workgroup."""

@@ -25,6 +25,7 @@ GROUPED = (
     "stream-k",
     "stream-k{owner=last,reduction=tree}",
     "stream-k{owner=last,reduction=turnstile}",
+    "stream-k{owner=last,reduction=atomic}",
     "two-tile-stream-k",
     "hybrid-stream-k{owner=last}",
     "two-tile-stream-k{owner=last,first=dp,waves=contiguous,least=6}",

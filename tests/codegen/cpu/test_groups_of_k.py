@@ -26,6 +26,7 @@ SCHEDULES = (
     "stream-k{owner=last}",
     "stream-k{owner=last,reduction=tree}",
     "stream-k{owner=last,reduction=turnstile}",
+    "stream-k{owner=last,reduction=atomic}",
     "stream-k{least=3,reduction=scatter}",
     "rasterize{width=2},stream-k{reduction=turnstile}",
 )

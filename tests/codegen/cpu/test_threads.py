@@ -20,7 +20,13 @@ from tests.passes.schedules import CORNERS, SCHEDULES, parameters, symbolic
 # A kernel that hangs does so in native code, where only another thread can end it.
 pytestmark = pytest.mark.timeout(240, method="thread")
 
-WAITING = ["stream-k", "stream-k{owner=last}", "two-tile-stream-k{owner=last,first=dp}"]
+WAITING = [
+    "stream-k",
+    "stream-k{owner=last}",
+    "two-tile-stream-k{owner=last,first=dp}",
+    "stream-k{reduction=atomic}",
+    "stream-k{owner=last,reduction=atomic}",
+]
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -29,6 +35,9 @@ def test_two_runs_give_the_same_bits_on_any_number_of_threads(name: str):
     first = problem.check(workgroups=7, threads=1)
     for threads in (1, 2, 5):
         for _ in range(3):
+            if "atomic" in name:  # as they come
+                problem.check(workgroups=7, threads=threads)
+                continue
             assert np.array_equal(problem.run(workgroups=7, threads=threads), first)
 
 
@@ -70,12 +79,33 @@ def test_flags_are_zero_again():
     assert len(kept.tensors["flags"]) == 9 * 4
 
 
-def test_a_flag_left_up_is_our_bug():
-    code = runtime.HostKernel(symbolic("stream-k"))
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_sums_are_zero_again(dtype: str):
+    """What is no number does not stay either."""
+    code = kernel("stream-k{owner=last,reduction=atomic}", dtype=dtype)
+    problem = Problem(code, 20, 60, 300)
+    problem.check(workgroups=9, threads=3)
+    (kept,) = (w for free in code._workspaces._free.values() for w in free)
+    assert kept.zeroed == ("partials", "flags")
+    problem.a[3, 5], problem.b[7, 11] = np.nan, np.inf
+    assert np.isnan(problem.run(workgroups=9)).any()
+    assert not any(tensor.any() for tensor in kept.tensors.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("stream-k", "flags"),
+        ("stream-k{reduction=atomic}", "flags"),
+        ("stream-k{reduction=atomic}", "partials"),
+    ],
+)
+def test_what_is_not_zero_again_is_our_bug(name: str, tensor: str):
+    code = runtime.HostKernel(symbolic(name))
     problem = Problem(code, 20, 60, 30)
     problem.check(workgroups=3)
     ((kept,),) = code._workspaces._free.values()
-    kept.tensors["flags"][-1] = 1
+    kept.tensors[tensor][-1] = 1
     with pytest.raises(AssertionError, match="still up"):
         problem.run(workgroups=3)
     problem.check(workgroups=3)

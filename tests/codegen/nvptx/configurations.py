@@ -55,6 +55,8 @@ SCHEDULES: tuple[tuple[Pass, ...], ...] = (
     (TwoTileStreamK(owner="last", first="dp"),),
     (HybridStreamK(owner="last"),),
     (StreamK(owner="last", reduction="turnstile"),),
+    (StreamK(owner="last", reduction="atomic"),),
+    (SplitK(splits=3, reduction="atomic"),),
     (SplitK(splits=4),),
     (SplitK(splits=3, reduction="peers"),),
     (Rasterize(order="hilbert"), StreamK(owner="last")),

@@ -65,6 +65,8 @@ class FakeDriver:
     launches: list[Launch] = field(default_factory=list[Launch])
     encoded: list[Encoded] = field(default_factory=list[Encoded])
     allocated: list[int] = field(default_factory=list[int])
+    cleared: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Addresses and sizes, in bytes, of what was made zero."""
     loaded: list[str] = field(default_factory=list[str])
     attributes: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     status: int = 0
@@ -140,6 +142,11 @@ class FakeDriver:
         self.allocated.append(size)
         return _done(len(self.allocated) << 32)
 
+    def cuMemsetD32Async(self, pointer: int, value: int, count: int, stream: int) -> Any:
+        assert value == 0
+        self.cleared.append((pointer, 4 * count))
+        return _done()
+
     def cuStreamGetCaptureInfo(self, stream: int) -> Any:
         return _done(1, self.capturing[stream])
 
@@ -153,7 +160,7 @@ class FakeDriver:
 
 
 NOTHING = (
-    *("cuCtxSynchronize", "cuMemFree", "cuMemsetD32Async", "cuModuleUnload", "cuStreamDestroy"),
+    *("cuCtxSynchronize", "cuMemFree", "cuModuleUnload", "cuStreamDestroy"),
     *("cuStreamSynchronize",),
 )
 """Functions that return nothing."""

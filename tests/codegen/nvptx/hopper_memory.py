@@ -202,6 +202,8 @@ class Device:
     def __init__(self) -> None:
         self.flags: Counter[int] = Counter()
         self.partials: dict[int, Sum] = {}
+        self.added: dict[int, Sum] = {}
+        """What several have added to, and what of it was read is empty until it is cleared."""
         self.stored: dict[Place, Sum] = {}
         self.accumulators: dict[Place, str] = {}
         """Whose sums were stored there."""
@@ -223,8 +225,21 @@ class Device:
         return self.partials[place]
 
     def take_partials(self, place: int) -> Sum:
-        """Read a slot for the last time: it may be written again."""
+        """Read a slot for the last time: it may be written again, or must be cleared."""
+        if place in self.added:
+            sum, self.added[place] = self.added[place], ()
+            assert sum, "a sum is read twice"
+            return sum
         return self.partials.pop(place)
+
+    def add_partials(self, place: int, sum: Sum) -> None:
+        """Add to what others add to."""
+        assert self.added.get(place) != (), "a slot is added to behind its last reader"
+        self.added[place] = self.added.get(place, ()) + sum
+
+    def clear_partials(self, place: int) -> None:
+        """Zeros where a sum was."""
+        assert self.added.pop(place) == (), "a sum is cleared before it was read"
 
     def store(self, place: Place, sum: Sum, accumulator: str, here: Where, *, share: bool) -> None:
         assert place not in self.stored, "a tile is stored twice"

@@ -260,7 +260,8 @@ class Role:
 
     def do_WaitFlag(self, node: Node, op: elements.WaitFlag) -> Agent:
         flags, flag = self.machine.flags, self.place(node, op.flag)
-        raised = self._raised(node, op.turn)
+        senders = self.value(node.scope.resolve(op.senders))
+        raised = self._raised(node, op.turn) if op.turn else senders
         yield lambda: flags[flag] == raised
 
     def do_ClearFlag(self, node: Node, op: elements.ClearFlag) -> None:
@@ -270,6 +271,10 @@ class Role:
         readers = self.value(node.scope.resolve(op.readers))
         up = self._raised(node, op.turn) if op.turn else readers
         self.machine.raise_flag(self.place(node, op.flag), up)
+        yield lambda: True
+
+    def do_RaiseFlag(self, node: Node, op: elements.RaiseFlag) -> Agent:
+        self.machine.flags[self.place(node, op.flag)] += 1
         yield lambda: True
 
     def do_TakeFlag(self, node: Node, op: elements.TakeFlag) -> Agent:
@@ -312,6 +317,15 @@ class Role:
             self._store(node, op.fragment)
         elif op.destination.endswith("D.shared"):
             self.slots.fill(self.place(node, op.destination))
+
+    def do_ReduceFragment(self, node: Node, op: elements.ReduceFragment) -> Agent:
+        self.machine.add_partials(self.place(node, op.destination), self.state.sum)
+        yield lambda: True
+
+    def do_FillElements(self, node: Node, op: elements.FillElements) -> None:
+        assert op.destination == "partials", "shared memory is filled where groups end"
+        if self.env[index_symbol("fixup.step")] == 0:  # stands for the rest
+            self.machine.clear_partials(self.place(node, op.destination))
 
     def do_WaitStores(self, node: Node, op: ops.WaitStores) -> None:
         self.slots.wait(op.pending)

@@ -24,6 +24,7 @@ from tests.support.sampling import covering
 WIDE, PAIRS = Vectors(8, 8, 8), Vectors(8, 8, 2)
 PERSISTENT, LAST = DataParallel(persistent=True), TwoTileStreamK(owner="last")
 TURNSTILE = StreamK(owner="last", reduction="turnstile")
+ATOMIC = StreamK(owner="last", reduction="atomic")
 A_AT, B_AT, D_AT, OFFSETS_AT, C_AT = (i << 24 for i in (1, 2, 3, 4, 5))
 needs_ptxas = pytest.mark.skipif(not HAS_WHEEL, reason="there is no ptxas for this platform")
 
@@ -61,7 +62,7 @@ def program(
 @needs_ptxas
 @pytest.mark.parametrize("vectors", [Vectors(8, 8, 2), Vectors(1, 1, 1)], ids=["wide", "narrow"])
 @pytest.mark.parametrize("kind", ["batch", "group"])
-@pytest.mark.parametrize("schedule", [PERSISTENT, StreamK(), LAST], ids=str)
+@pytest.mark.parametrize("schedule", [PERSISTENT, StreamK(), LAST, ATOMIC], ids=str)
 def test_sm_80_assembles(schedule: Pass, kind: str, vectors: Vectors):
     assert_clean(program(schedule, (128, 128, 32), kind, vectors=vectors).report())
 
@@ -79,7 +80,7 @@ HOPPER = (
 @needs_ptxas
 @pytest.mark.parametrize(
     ("reads_c", "schedule", "kind", "shape"),
-    covering(2, (False, True), (PERSISTENT, LAST, TURNSTILE), ("batch", "group"), HOPPER),
+    covering(2, (False, True), (PERSISTENT, LAST, TURNSTILE, ATOMIC), ("batch", "group"), HOPPER),
     ids=str,
 )
 def test_hopper_assembles(

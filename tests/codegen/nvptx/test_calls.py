@@ -281,6 +281,20 @@ def test_streams_have_workspaces_of_their_own(fake_driver: FakeDriver):
     assert len({*seven, *one, *two}) == 6
 
 
+@pytest.mark.parametrize("reduction", ["peers", "atomic"])
+def test_what_must_be_zero_is_made_so_once(fake_driver: FakeDriver, reduction: str):
+    """Flags, and sums that pieces are added to; every launch leaves them so."""
+    made = kernel(StreamK(owner="last", reduction=reduction))
+    count_arguments(made, fake_driver)
+    a, b, _, d = operands()
+    for _ in range(3):
+        made(a, b, out=d, workgroups=6)
+    sums, flags = fake_driver.launches[0].values[4:6]
+    wanted = {flags: 6 * 4} | ({sums: 6 * TILE[0] * TILE[1] * 4} if reduction == "atomic" else {})
+    assert {p: max(size, 16) for p, size in wanted.items()} == dict(fake_driver.cleared)
+    assert len(fake_driver.cleared) == len(wanted)
+
+
 def test_the_stream_of_a_thread_is_not_that_of_another(fake_driver: FakeDriver):
     made = kernel(StreamK())
     count_arguments(made, fake_driver)

@@ -34,6 +34,7 @@ from tests.support.sampling import covering
 
 WIDE, PAIRS = Vectors(8, 8, 8), Vectors(8, 8, 2)
 WHOLE, PERSISTENT = "data-parallel", "data-parallel{persistent=true}"
+ATOMIC = "stream-k{reduction=atomic}"
 LAST, TURNS = "stream-k{owner=last}", "stream-k{owner=last,reduction=turnstile}"
 SCATTER, TWO_TILE = "stream-k{reduction=scatter}", "two-tile-stream-k"
 LAYOUTS = ("nn", "nt", "tn", "tt")
@@ -89,6 +90,7 @@ HOPPER: tuple[tuple[Tile, LowerToHopper, str], ...] = (
     ((128, 256, 64), LowerToHopper(), PERSISTENT),
     ((128, 256, 64), LowerToHopper(), SCATTER),
     ((64, 256, 64), LowerToHopper(consumers="pingpong"), LAST),
+    ((128, 128, 64), LowerToHopper(), ATOMIC),
     ((256, 128, 64), LowerToHopper(cluster_m=2), TURNS),
     ((48, 128, 64), LowerToHopper(), LAST),
     ((64, 64, 256), LowerToHopper(cluster_k=4), PERSISTENT),

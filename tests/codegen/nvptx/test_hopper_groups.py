@@ -23,7 +23,13 @@ from tests.codegen.nvptx.hopper_machine import Hopper
 from tests.codegen.nvptx.isa import Array, swizzled
 
 PERSISTENT, LAST = "data-parallel{persistent=true}", "stream-k{owner=last}"
-SCHEDULES = (PERSISTENT, LAST, "stream-k{owner=last,reduction=turnstile}", "two-tile-stream-k")
+SCHEDULES = (
+    PERSISTENT,
+    LAST,
+    "stream-k{owner=last,reduction=turnstile}",
+    "two-tile-stream-k",
+    "stream-k{owner=last,reduction=atomic}",
+)
 LOWERINGS = {
     "two warpgroups": ((128, 256, 64), LowerToHopper()),
     "two warpgroups without C": ((128, 256, 64), LowerToHopper(reads_c=False)),
@@ -80,6 +86,7 @@ def test_every_box_of_every_group_is_stored_once(schedule: str, name: str, group
     machine = Hopper(graph, given, resident=resident, seed=len(name), offsets=offsets)
     machine.run()
     assert not any(machine.flags.values())
+    assert not machine.added
     ((wide, high),) = {op.box for op in graph.control.of_kind(StoreBox)}
     expected: dict[tuple[int, int], str] = {}
     for begin, end in pairwise(offsets):

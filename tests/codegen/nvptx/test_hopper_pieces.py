@@ -22,6 +22,9 @@ from coordgraph.control.lowered import (
     AccumulateFragment,
     Barrier,
     ClearFlag,
+    FillElements,
+    RaiseFlag,
+    ReduceFragment,
     SignalFlag,
     StoreFragment,
     WaitFlag,
@@ -58,6 +61,12 @@ TURNS = (
     boxed((256, 128, 64), (1, 2, 1), "nn", SplitK(splits=3, owner="first")),
     boxed((64, 128, 128), (1, 1, 2), schedule=SplitK(splits=4)),
 )
+ADDED = (
+    boxed((256, 256, 64), (2, 1, 1), schedule=StreamK(reduction="atomic")),
+    boxed((128, 144, 64), schedule=HybridStreamK(reduction="atomic")),
+    boxed((64, 128, 128), (1, 1, 2), schedule=SplitK(splits=4, reduction="atomic")),
+    boxed((64, 256, 64), schedule=StreamK(owner="last", reduction="atomic"), consumers="pingpong"),
+)
 every_piece = pytest.mark.parametrize("configuration", PIECES, ids=str)
 every_sum = pytest.mark.parametrize("configuration", SUMS, ids=str)
 SLOTS = "partial.slot"
@@ -71,7 +80,7 @@ def places(
     `turn` says which of the warpgroups that take turns.
     """
     op = node.op
-    assert isinstance(op, StoreFragment | AccumulateFragment)
+    assert isinstance(op, StoreFragment | AccumulateFragment | ReduceFragment)
     assert (op.fragment, op.registers, op.width) == ("acc", ("piece.vector",), 4)
     assert node.place(dim).guard == True  # noqa: E712 - of SymPy
     at = mesh(
@@ -144,7 +153,33 @@ def test_a_partial_is_all_registers_once(configuration: Configuration):
             assert (received(this, copy, read, its, slot) == sent).all()
 
 
-@pytest.mark.parametrize("configuration", [*PIECES, *TURNS], ids=str)
+@pytest.mark.parametrize("configuration", ADDED, ids=str)
+def test_sums_are_cleared_where_pieces_are_added(configuration: Configuration):
+    """Every element of a slot is added to, read and cleared by one register each, the same one."""
+    this = lowered(configuration)
+    rows, columns, _ = configuration.tile
+    (add,), (clear,) = this.nodes(ReduceFragment), this.nodes(FillElements)
+    (copy,), (read,) = (this.nodes(CopyRun), this.nodes(AccumulateFragment, source="fixup.shared"))
+    assert isinstance(clear.op, FillElements)
+    assert (clear.op.destination, clear.op.width) == ("partials", 4)
+    steps, vectors = this.size("fixup.step"), this.size("fixup.place")
+    for turn in range(this.turns):
+        added = places(this, add, "partials", owners(this), turn, partial_slot=3, slot=3)
+        assert np.array_equal(np.sort(added.ravel()), np.arange(rows * columns) + 3 * added.size)
+        assert (received(this, copy, read, turn, 3) == added).all()
+        at = mesh(
+            cluster_rank=owners(this),
+            workitem=128 * this.team,
+            fixup_step=steps,
+            fixup_place=vectors,
+            element=4,
+        )
+        at["workitem"] = at["workitem"] + 128 * this.team * turn
+        found = this.place(clear, "partials", at | {"partial.slot": np.array(3)}) + at["element"]
+        assert np.array_equal(found.reshape(added.shape), added)
+
+
+@pytest.mark.parametrize("configuration", [*PIECES, *TURNS, *ADDED], ids=str)
 def test_runs_of_partials_fit_in_their_stages(configuration: Configuration):
     """The memory of one operand, stage by stage; runs begin where the copy engine can begin."""
     this = lowered(configuration)
@@ -163,7 +198,9 @@ def test_runs_of_partials_fit_in_their_stages(configuration: Configuration):
 
 
 @pytest.mark.parametrize(
-    "configuration", [c for c in (*PIECES, *TURNS, *SUMS) if c.consumers == "cooperative"], ids=str
+    "configuration",
+    [c for c in (*PIECES, *TURNS, *SUMS, *ADDED) if c.consumers == "cooperative"],
+    ids=str,
 )
 def test_roles_take_the_same_steps(configuration: Configuration):
     """Without what differs, the roles are one and the same walk through the ring's steps.
@@ -222,14 +259,14 @@ def test_there_is_a_flag_for_every_slot_and_rank(configuration: Configuration):
             assert node.place("flags").guard == True  # noqa: E712 - of SymPy
 
 
-@pytest.mark.parametrize("configuration", [*PIECES, *SUMS], ids=str)
+@pytest.mark.parametrize("configuration", [*PIECES, *SUMS, *ADDED], ids=str)
 def test_all_who_hold_a_product_meet_between_the_data_and_what_says_it_is_there(
     configuration: Configuration,
 ):
     this = lowered(configuration)
     single = floor_div(index_symbol("workitem"), 128) + 2
     meet = Barrier(Integer(1) if this.turns == 1 else single, 128 * this.team)
-    kinds = (StoreFragment, SignalFlag, ArriveBarrier)
+    kinds = (StoreFragment, SignalFlag, ReduceFragment, RaiseFlag, ArriveBarrier)
     if configuration.cluster[2] > 1:
         kinds = (*kinds, AccumulateFragment)
     found: set[tuple[type, type]] = set()
@@ -241,7 +278,9 @@ def test_all_who_hold_a_product_meet_between_the_data_and_what_says_it_is_there(
                     others = {type(n.op) for n in after.walk() if isinstance(n.op, kinds)}
                     found |= {*product(ones, others)}
     expected: set[tuple[type, type]] = set()
-    if not isinstance(configuration.schedule[0], DataParallel):
+    if configuration in ADDED:
+        expected |= {(ReduceFragment, RaiseFlag)}
+    elif not isinstance(configuration.schedule[0], DataParallel):
         expected |= {(StoreFragment, SignalFlag)}
     if configuration.cluster[2] > 1:
         expected |= {(StoreFragment, ArriveBarrier), (AccumulateFragment, ArriveBarrier)}

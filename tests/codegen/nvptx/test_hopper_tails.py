@@ -23,6 +23,7 @@ SCHEDULES = (
     "stream-k{owner=last}",
     "stream-k{reduction=scatter}",
     "two-tile-stream-k{owner=last,reduction=turnstile}",
+    "stream-k{reduction=atomic}",
 )
 LOWERINGS = {
     "two warpgroups": ((128, 256, 64), LowerToHopper()),
@@ -84,6 +85,7 @@ def test_every_k_of_a_group_is_multiplied_once(schedule: str, groups: str, name:
     graph, sizes, first = lowered(schedule, name), GROUPS[groups], 5
     machine, depth = play(graph, sizes, first), graph.macro_tile[2]
     assert not any(machine.flags.values())
+    assert not machine.added
     assert set(machine.boxes.values()) == {"engine"}
     borders = list(pairwise(accumulate((first, *sizes))))
     assert {row // machine.rows for row, _ in machine.stored} == set(range(len(sizes)))

@@ -33,6 +33,10 @@ SCHEDULES = (
     "stream-k{owner=last,reduction=tree}",
     "stream-k{reduction=turnstile}",
     "stream-k{owner=last,reduction=turnstile}",
+    "stream-k{reduction=atomic}",
+    "stream-k{owner=last,reduction=atomic}",
+    "hybrid-stream-k{owner=last,first=dp,reduction=atomic}",
+    "split-k{splits=4,reduction=atomic}",
     "split-k{splits=3}",
     "split-k{splits=4,owner=first,reduction=peers}",
     "hybrid-stream-k{owner=last,reduction=turnstile}",
@@ -113,6 +117,7 @@ def covered(machine: Hopper, tiles: tuple[int, int, int]) -> None:
     assert count % (machine.team * shares) == 0
     assert len(machine.stored) - count + count // shares == len(parts) * machine.team
     assert not any(machine.flags.values())
+    assert not machine.added
     for memory in (memory for ranks in machine.memory.values() for memory in ranks):
         steps = dict(memory.steps)
         filled = steps.pop("producer", [])

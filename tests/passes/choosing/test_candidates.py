@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from passes.choosing.schedules import TREE, TURNSTILE
 from passes.choosing.shape import Shape
 from passes.choosing.table import Table
 from passes.choosing.tilings import small_tiles, sums, tilings
+from passes.fixup import REDUCTIONS
 from passes.lowering import CONSUMERS, LowerToHopper
 
 H200 = constants_of()
@@ -118,6 +120,13 @@ def test_every_family_is_there():
     assert families(plans_of(every)) == usual | others
     few = candidates(replace(problem, m=256), H200, all_kinds=True)
     assert families(plans_of(few)) >= {"stream-k tree", "stream-k turnstile"}
+
+
+def test_nothing_that_has_other_bits_in_every_run_is_a_candidate():
+    for m, all_kinds in product((256, 2048), (False, True)):
+        problem = Gemm("bf16", m=m, n=2304, k=8192)
+        table = candidates(problem, H200, all_kinds=all_kinds)
+        assert not (table.reduction == REDUCTIONS.index("atomic")).any()
 
 
 def test_reductions_are_tried_where_they_differ():
