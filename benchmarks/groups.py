@@ -71,9 +71,10 @@ PLANS_OF_LISTS = (
     "256x128x64@c2x1 data-parallel{persistent=true}",
     "256x256x64@c2x1 data-parallel{persistent=true}",
     "128x128x64 data-parallel{persistent=true}",
-    "128x256x64 two-tile-stream-k{owner=last}",
+    "64x128x64 data-parallel{persistent=true}",
+    "128x192x64 two-tile-stream-k{owner=last}",
     "128x128x64 two-tile-stream-k{owner=last}",
-    "128x256x64 stream-k{owner=last}",
+    "128x192x64 stream-k{owner=last}",
 )
 DEFAULTS = {
     "m": (SHAPES, PLANS),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sympy import And, Gt, Lt
+from sympy import And, Expr, Gt, Lt
 from sympy.core.basic import Basic
 
 from coordgraph import KernelGraph
@@ -173,14 +173,28 @@ class Consumer:
 def _after_products(op: Locate) -> Body:
     """Look up what the epilogue needs while the last multiplications run.
 
-    Main loops read nothing but shared memory; a search before one would hold it up. Where how far
-    one goes is looked up, there is no other way.
+    Main loops read little but shared memory; a search before one would hold it up, and what it
+    finds would take registers. What says how far a loop goes has to be looked up before.
     """
     loops = [place for place, inner in enumerate(op.body) if multiplies(inner)]
     after = loops[-1] + 1 if loops else 0
-    if any(_reads(inner, op.dims) for inner in op.body[:after]):
+    before, behind = op.body[:after], op.body[after:]
+    needed = tuple(dim for dim in op.dims if any(_reads(inner, (dim,)) for inner in before))
+    if len(needed) == len(op.dims):
         return (op,)
-    return (*op.body[:after], replace(op, body=op.body[after:]))
+    at_once = tuple(read for read in op.reads if any(_holds(inner, read) for inner in before))
+    others = tuple(dim for dim in op.dims if dim not in needed)
+    late = tuple(read for read in op.reads if read not in at_once)
+    found = replace(op, dims=others, reads=late, body=behind)
+    if not needed:
+        return (*before, found)
+    return (replace(op, dims=needed, reads=at_once, body=(*before, found)),)
+
+
+def _holds(op: Operation, part: Expr) -> bool:
+    """Whether an expression is part of one in an operation, or in what it holds."""
+    values = (value for inner in op.walk() for value in inner.details.values())
+    return any(isinstance(value, Basic) and value.has(part) for value in values)
 
 
 def _reads(op: Operation, dims: tuple[str, ...]) -> bool:

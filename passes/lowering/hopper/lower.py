@@ -74,8 +74,8 @@ MOST_ACCUMULATORS = 192
 MOST_BESIDE_C = {(2, False): 192, (4, False): 96, (2, True): 96, (4, True): 64}
 """The same where C is read: by the bytes of its elements, and whether B is the left operand, beside
 which they come one by one."""
-MOST_BESIDE_PARTIALS = 160
-"""The same where partial sums come and go."""
+MOST_BESIDE_PARTIALS, MOST_BESIDE_MAPS = 160, 96
+"""The same where partial sums come and go, and where matrices have maps of their own, too."""
 CLUSTERS = (1, 2, 4, 8)
 CONSUMERS = {"cooperative": 1, "pingpong": 2}
 """Warpgroups that take turns."""
@@ -207,7 +207,8 @@ class LowerToHopper(Pass):
         if self.reads_c:
             most = MOST_BESIDE_C[dtype(kind).bytes, division.swapped]
         if _streamed(graph):
-            most = min(most, MOST_BESIDE_PARTIALS)
+            written = bool(Maps.of(graph, BOXED).tensors)
+            most = min(most, MOST_BESIDE_MAPS if written else MOST_BESIDE_PARTIALS)
         if division.accumulators <= most and division.columns <= MOST_COLUMNS:
             return None
         part = f"{division.extent(M)}x{division.extent(N)} of {kind}"
