@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GROUP_AXES",
     "MOST_GROUPS",
+    "MOST_TOGETHER",
     "OFFSETS",
     "ROW_STEP",
     "TENSORS",
