@@ -66,12 +66,14 @@ def unpack(vector: Any, shapes: Sequence[Shape]) -> list[Any]:
 def empty(shapes: Sequence[Shape], like: Any) -> Any:
     """A new vector with room for matrices of such shapes, as `out=` takes it.
 
+    It has one element at least, as kernels want.
+
     Args:
         shapes: rows and columns of each.
         like: an array of the type wanted.
     """
     *_, end = _starts(shapes)
-    return _new("empty", like, end, dtype=like.dtype)
+    return _new("empty", like, max(end, 1), dtype=like.dtype)
 
 
 def offsets(sizes: Sequence[tuple[int, int, int]], like: Any) -> Any:
