@@ -47,8 +47,8 @@ class Kernel(ABC):
             a list of products (groups along mnk) A, B, C and D are vectors with the matrices of all
             one after another, as `codegen.lists` packs them.
         c: C (m x n), or None; needed where beta is not zero, not read where it is.
-        out: where D goes (m x n), or None for a new tensor of the kind of `a`; of a list of products
-            it must be given.
+        out: where D goes (m x n), or None for a new tensor of the kind of `a`; of a list of
+            products it must be given.
         alpha, beta: scalars of the epilogue.
         workgroups: where the graph leaves it open.
         offsets: of a grouped kernel, where each group begins along m or k, and where the last ends
