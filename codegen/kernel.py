@@ -43,13 +43,16 @@ class Kernel(ABC):
 
     Args of a call:
         a, b: A (m x k) and B (k x n), or their transposes where the graph says so. Of a batch all
-            have one axis more, the first; of groups along m B has it, of groups along k C and D.
+            have one axis more, the first; of groups along m B has it, of groups along k C and D. Of
+            a list of products (groups along mnk) A, B, C and D are vectors with the matrices of all
+            one after another, as `codegen.lists` packs them.
         c: C (m x n), or None; needed where beta is not zero, not read where it is.
-        out: where D goes (m x n), or None for a new tensor of the kind of `a`.
+        out: where D goes (m x n), or None for a new tensor of the kind of `a`; of a list of
+            products it must be given.
         alpha, beta: scalars of the epilogue.
         workgroups: where the graph leaves it open.
         offsets: of a grouped kernel, where each group begins along m or k, and where the last ends
-            (i32).
+            (i32); of a list of products along m, n and k (3 x (groups + 1)).
 
     Raises:
         LaunchError: shapes, types, memory or parameters do not fit; nothing was launched.

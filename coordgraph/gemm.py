@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GROUP_AXES",
     "MOST_GROUPS",
+    "MOST_TOGETHER",
     "OFFSETS",
     "ROW_STEP",
     "TENSORS",
@@ -106,7 +107,8 @@ class Gemm:
         if self.batched and self.grouped:
             raise VerifyError("Gemm: products are batched or grouped, not both")
         if self.group_axis not in GROUP_AXES:
-            known = " or ".join(GROUP_AXES)
+            *first, last = GROUP_AXES
+            known = f"{', '.join(first)} or {last}"
             raise VerifyError(f"Gemm: group_axis={self.group_axis!r} should be {known}")
         if self.group_axis != "m" and not self.grouped:
             raise VerifyError(f"Gemm: group_axis={self.group_axis} belongs to grouped=True")

@@ -72,7 +72,8 @@ def _tile(text: str) -> tuple[int, int, int]:
 
 def _groups(text: str) -> str:
     if text not in ("", *GROUP_AXES):
-        raise typer.BadParameter(f"groups part {' or '.join(GROUP_AXES)}, not '{text}'")
+        *first, last = GROUP_AXES
+        raise typer.BadParameter(f"groups part {', '.join(first)} or {last}, not '{text}'")
     return text
 
 
@@ -136,7 +137,7 @@ Groups = Annotated[
         "--groups",
         parser=_groups,
         metavar="|".join(GROUP_AXES),
-        help="Many products whose extent along this axis is data.",
+        help="Many products whose extent along this axis, or along all of them, is data.",
         show_default=False,
         rich_help_panel=PROBLEM,
     ),

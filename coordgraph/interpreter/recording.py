@@ -54,7 +54,8 @@ def trace(
         graph: at the level "scheduled".
         parameters: a value for every launch argument (`read_c` may be left out, and the strides
             of a batch).
-        tables: entries of the tables that the graph reads, as `offsets`.
+        tables: entries of the tables that the graph reads, as `offsets`, or of a list of products
+            `m_offsets`, `n_offsets` and `k_offsets`.
 
     Raises:
         VerifyError: no schedule has tied the graph to workgroups.

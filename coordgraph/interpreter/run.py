@@ -58,7 +58,8 @@ def interpret(
         a, b, c: as the graph's tensors; C is read only where beta is not zero.
         alpha, beta: rounded to the accumulator's type.
         parameters: launch arguments that the arrays do not give, such as `workgroups`.
-        tables: the tables that the graph reads, as `offsets` of groups.
+        tables: the tables that the graph reads, as `offsets` of groups, or of a list of products
+            `m_offsets`, `n_offsets` and `k_offsets`.
         schedule: who runs next at every event; by default the lowest number that can.
         resident: how many workgroups fit the machine; the next one starts when one has ended.
         trace: record segments and communication as well.

@@ -75,6 +75,7 @@ def test_batches_and_groups():
         (("--batched",), Gemm("f32", batched=True)),
         (("--groups", "m", "--transpose-b"), Gemm("f32", grouped=True, transpose_b=True)),
         (("--groups", "k"), Gemm("f32", grouped=True, group_axis="k")),
+        (("--groups", "mnk"), Gemm("f32", grouped=True, group_axis="mnk")),
     ):
         told = ("-s", "stream-k", "--tile", "32x32x32", "--dtype", "f32", *words)
         wanted = StreamK()(gemm.graph((32, 32, 32)))
@@ -83,7 +84,10 @@ def test_batches_and_groups():
         assert (compiled.code, "grouped=true" in compiled.out) == (0, gemm.grouped)
     wrong = coordgraph("show", "--groups", "n")
     assert wrong.code == 2
-    assert "groups part m or k, not 'n'" in " ".join(wrong.err.replace("│", " ").split())
+    assert "groups part m, k or mnk, not 'n'" in " ".join(wrong.err.replace("│", " ").split())
+    fixed = coordgraph("show", "--groups", "mnk", "--m", "64")
+    assert fixed.code != 0
+    assert "which offsets say" in " ".join(fixed.err.replace("│", " ").split())
     auto = coordgraph("compile", "--groups", "k", "--plan", "auto", "--target", "sm_90a")
     assert auto.code == 2
     assert "--plan auto is for single products" in " ".join(auto.err.replace("│", " ").split())
