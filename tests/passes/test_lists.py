@@ -69,6 +69,8 @@ CORNERS: dict[str, list[Sizes]] = {
     "nothing at the ends": [(0, 0, 0), (4, 9, 5), (0, 7, 3)],
     "all empty": [(0, 4, 4), (5, 0, 3), (0, 0, 0)],
     "one empty": [(0, 0, 0)],
+    "without rows, but wide and deep": [(3, 0, 9), (0, 9, 30)],
+    "without columns, but high and deep": [(9, 0, 30)],
     "no k at all": [(5, 6, 0), (1, 9, 0)],
     "one large, others small": [(1, 1, 1), (14, 13, 40), (2, 1, 3), (1, 5, 2)],
     "deep, wide and high": [(1, 1, 60), (1, 30, 2), (30, 1, 2)],
@@ -78,28 +80,25 @@ CORNERS: dict[str, list[Sizes]] = {
 @cache
 def graph(name: str, layout: str = "nn") -> KernelGraph:
     turned = {"transpose_a": layout[0] == "t", "transpose_b": layout[1] == "t"}
-    return Pipeline.parse(name)(
-        Gemm("f32", grouped=True, group_axis="mnk", **turned).graph(TILE)
-    )
+    return Pipeline.parse(name)(Gemm("f32", grouped=True, group_axis="mnk", **turned).graph(TILE))
 
 
 def tiles_of(sizes: list[Sizes]) -> list[tuple[int, ...]]:
-    """Tiles of each group in m, n and k; without k there is one of padding, for its zeros.
+    """Tiles of each group in m, n and k; one without k has one of padding, for its zeros.
 
-    A group without rows or columns has no output tile; where none has one, the last has a tile of
-    padding, since nothing is never 0 at all.
+    Where no group has rows and columns, the last has one tile of padding: nothing is never 0.
     """
-    found = [
-        tuple(-(-max(extent, least) // tile) for extent, least, tile in zip(s, (0, 1, 1), TILE))
-        for s in sizes
-    ]
+    found: list[tuple[int, ...]] = []
+    for m, n, k in sizes:
+        given = (m, max(1, n), max(1, k * min(1, m) * min(1, n)))
+        found.append(tuple(-(-extent // tile) for extent, tile in zip(given, TILE, strict=True)))
     if not any(map(prod, found)):
-        found[-1] = tuple(max(1, count) for count in found[-1])
+        found[-1] = (1, 1, 1)
     return found
 
 
 def tables_of(sizes: list[Sizes]) -> dict[str, np.ndarray]:
-    return dict(zip(("m_offsets", "n_offsets", "k_offsets"), ends_of(sizes)))
+    return dict(zip(("m_offsets", "n_offsets", "k_offsets"), ends_of(sizes), strict=True))
 
 
 def record_of(name: str, sizes: list[Sizes], workgroups: int) -> Trace:
@@ -211,6 +210,7 @@ def test_streams_balance_across_groups(name: str):
 @settings(max_examples=20)
 @given(lists, st.integers(1, 14))
 @example(CORNERS["all empty"], 5)
+@example(CORNERS["without rows, but wide and deep"], 5)
 @example(CORNERS["one large, others small"], 3)
 def test_whole_tiles_go_around(sizes: list[Sizes], workgroups: int):
     """Tiles of all groups one after another, row-major in each, to every workgroup in its turn."""
@@ -266,6 +266,8 @@ def test_lists_give_the_reference(name: str):
     @given(lists, st.integers(1, 30), st.sampled_from(sorted(SCHEDULERS)))
     @settings(max_examples=6)
     @example(CORNERS["all empty"], 2, "in-order")
+    @example(CORNERS["without rows, but wide and deep"], 3, "in-order")
+    @example(CORNERS["without columns, but high and deep"], 3, "in-order")
     @example(CORNERS["no k at the ends"], 5, "starve-signallers")
     @example(CORNERS["nothing at the ends"], 4, "reversed")
     @example(CORNERS["one large, others small"], 23, "waiters-first")
@@ -358,8 +360,9 @@ def test_schedules_that_refuse(name: str, why: str):
     ],
 )
 def test_problems_that_are_refused(arguments: dict[str, Any], why: str):
+    problem: dict[str, Any] = {"grouped": True, "group_axis": "mnk", **arguments}
     with pytest.raises(VerifyError, match=why):
-        Gemm(**{"grouped": True, "group_axis": "mnk", **arguments})
+        Gemm(**problem)
 
 
 # Forms
@@ -421,10 +424,11 @@ def test_what_is_worked_out_of_offsets():
     )  # fmt: skip
     assert known["m_tile_starts"] == (0, 2, 2, 3)
     assert known["n_tile_starts"] == (0, 3, 4, 5)
-    assert known["k_tile_starts"] == (0, 1, 4, 5)
+    # The second group has no rows, and the third no k: either has one tile of padding.
+    assert known["k_tile_starts"] == (0, 1, 2, 3)
     assert known["output_tiles_before"] == (0, 6, 6, 7)
     assert known["iterations_before"] == (0, 6, 6, 7)
     assert known["a_starts"] == (0, 5 * 8, 5 * 8, 5 * 8)
     assert known["b_starts"] == (0, 3 * 16, 3 * 16 + 9 * 8, 3 * 16 + 9 * 8)
     assert known["d_starts"] == (0, 5 * 16, 5 * 16, 5 * 16 + 8)
-    assert (known["output_tiles"], known["iterations"], known["share"]) == (7, 7, 2)
+    assert (known["all_output_tiles"], known["all_iterations"], known["share"]) == (7, 7, 2)
