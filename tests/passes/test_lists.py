@@ -28,7 +28,7 @@ from coordgraph.progress import wait_direction
 from passes import Pipeline, StreamK
 from passes.partly_streamed import PartlyStreamed
 from tests.passes.schedules import TILE, schedule, symbolic
-from tests.support.lists import Sizes, ends_of, views
+from tests.support.lists import Sizes, drawn, ends_of, views
 from tests.support.sampling import covering
 
 STREAMS = tuple(
@@ -79,8 +79,10 @@ CORNERS: dict[str, list[Sizes]] = {
 
 @cache
 def graph(name: str, layout: str = "nn") -> KernelGraph:
-    turned = {"transpose_a": layout[0] == "t", "transpose_b": layout[1] == "t"}
-    return Pipeline.parse(name)(Gemm("f32", grouped=True, group_axis="mnk", **turned).graph(TILE))
+    a, b = (side == "t" for side in layout)
+    return Pipeline.parse(name)(
+        Gemm("f32", grouped=True, group_axis="mnk", transpose_a=a, transpose_b=b).graph(TILE)
+    )
 
 
 def tiles_of(sizes: list[Sizes]) -> list[tuple[int, ...]]:
@@ -299,7 +301,7 @@ def test_what_is_no_number_stays_in_its_group(name: str):
 
 def test_as_many_groups_as_there_may_be():
     random = np.random.default_rng(0)
-    sizes = [tuple(map(int, random.integers(0, 7, 3))) for _ in range(64)]
+    sizes = drawn(random, 64, 7)
     check(graph("stream-k{owner=last}"), sizes, 9)
     with pytest.raises(LaunchError, match=r"groups = 65 is outside 1\.\.64"):
         check(graph("stream-k{owner=last}"), [*sizes, (1, 1, 1)], 9)

@@ -8,7 +8,7 @@ import numpy as np
 
 from coordgraph.gemm import ROW_STEP
 
-__all__ = ["Sizes", "ends_of", "views", "zeroed"]
+__all__ = ["Sizes", "drawn", "ends_of", "pitch", "views"]
 
 Sizes = tuple[int, int, int]
 """m, n and k of one product."""
@@ -44,6 +44,7 @@ def pitch(columns: int) -> int:
     return -(-columns // ROW_STEP) * ROW_STEP
 
 
-def zeroed(values: np.ndarray, where: np.ndarray) -> np.ndarray:
-    """What is compared where only some elements count."""
-    return np.where(where, values, 0)
+def drawn(random: np.random.Generator, groups: int, most: int) -> list[Sizes]:
+    """Sizes of as many products, below `most`."""
+    m, n, k = (map(int, random.integers(0, most, groups)) for _ in range(3))
+    return list(zip(m, n, k, strict=True))

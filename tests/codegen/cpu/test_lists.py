@@ -15,7 +15,7 @@ from coordgraph import Gemm, LaunchError
 from coordgraph.interpreter.arguments import numpy_dtype
 from passes import Pipeline
 from tests.codegen.cpu.kernels import OUTPUTS, SUMS, guarded, untouched
-from tests.support.lists import Sizes, ends_of, views
+from tests.support.lists import Sizes, drawn, ends_of, views
 from tests.support.sampling import covering
 
 TILE = (12, 24, 16)
@@ -46,8 +46,8 @@ def kernel(
     target: str = "cpu",
     out_dtype: str | None = None,
 ) -> Any:
-    turned = {"transpose_a": layout[0] == "t", "transpose_b": layout[1] == "t"}
-    gemm = Gemm(dtype, out_dtype, grouped=True, group_axis="mnk", **turned)
+    a, b = (side == "t" for side in layout)
+    gemm = Gemm(dtype, out_dtype, transpose_a=a, transpose_b=b, grouped=True, group_axis="mnk")
     return codegen.compile(Pipeline.parse(name)(gemm.graph(TILE)), target)
 
 
@@ -159,8 +159,7 @@ def test_other_lists_need_no_other_kernel():
     """One kernel; as many groups as before, more, fewer, one, and as many as there may be."""
     made, random = kernel("stream-k{owner=last}"), np.random.default_rng(0)
     for groups in (4, 4, 9, 2, 1, 64):
-        sizes = [tuple(map(int, random.integers(0, 40, 3))) for _ in range(groups)]
-        List(made, sizes).check()
+        List(made, drawn(random, groups, 40)).check()
 
 
 def test_offsets_are_read_at_every_call():
