@@ -25,6 +25,8 @@ __all__ = [
 ]
 
 COUNTS = ("m", "n", "batches", "groups", "elements_d")
+VECTORS = ("elements_a", "elements_b")
+"""How long A and B are, where they hold the matrices of groups that share no extent."""
 
 
 def writes_nothing(sizes: Mapping[str, int]) -> bool:
@@ -33,8 +35,8 @@ def writes_nothing(sizes: Mapping[str, int]) -> bool:
 
 
 def lacks_depth(sizes: Mapping[str, int]) -> bool:
-    """Whether there is nothing to add up."""
-    return sizes.get("k") == 0
+    """Whether there is nothing to add up: no k, or no element of A or B in any group."""
+    return any(sizes.get(name) == 0 for name in ("k", *VECTORS))
 
 
 def extents(graph: KernelGraph, tensor: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -45,8 +47,9 @@ def extents(graph: KernelGraph, tensor: str, sizes: Mapping[str, int]) -> tuple[
 def operands_of_depth(
     graph: KernelGraph, sizes: Mapping[str, int], depth: int
 ) -> dict[str, tuple[int, ...]]:
-    """The shapes of A and B with another k."""
-    deep = {**sizes, "k": depth}
+    """The shapes of A and B with another k; vectors of matrices have so many elements at least."""
+    vectors = {name: max(depth, sizes[name]) for name in VECTORS if name in sizes}
+    deep = {**sizes, "k": depth, **vectors}
     return {name: extents(graph, name, deep) for name in "AB"}
 
 

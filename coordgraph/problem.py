@@ -25,7 +25,7 @@ from coordgraph.coordinates.dimensions import (
 )
 from coordgraph.coordinates.edges import Concatenate, Diagonal, PassThrough, Ragged, Split, Tile
 from coordgraph.gemm import MOST_TOGETHER, ROW_STEP, TENSORS, Gemm, elements_of, stride_of
-from coordgraph.integers import ceil_div, floor_div, index_symbol, load, maximum
+from coordgraph.integers import ceil_div, floor_div, index_symbol, load, maximum, minimum
 from coordgraph.kernel import KernelEditor
 from coordgraph.tables import Table, place_of
 from coordgraph.tensors import Role, Tensor
@@ -126,6 +126,11 @@ def _tiles(gemm: Gemm, e: KernelEditor, axis: str, extent: Expr, tile: int) -> E
     # A group without k has one tile of padding, so that its zeros are written. Where tiles of all
     # axes are counted together, columns of tiles are a divisor.
     least = 0 if axis == "m" else 1
+    elements = _rise(gemm.offsets(axis), starts)
+    if gemm.diagonal and axis == "k":
+        # One also in a group without rows or columns: where all are such, one iteration of padding
+        # is a whole tile, so that nobody waits for another piece of it.
+        elements *= prod(minimum(_rise(gemm.offsets(other), starts), 1) for other in "mn")
     note = f"where groups begin along {axis}, and the end"
     e.table(Table(gemm.offsets(axis), groups + 1, extent, note=note))
     e.table(
@@ -134,7 +139,7 @@ def _tiles(gemm: Gemm, e: KernelEditor, axis: str, extent: Expr, tile: int) -> E
             groups + 1,
             # A group that is no multiple of the tile has less than one tile more.
             floor_div(extent + (tile - 1 + least) * groups, Integer(tile)),
-            ceil_div(maximum(_rise(gemm.offsets(axis), starts), least), Integer(tile)),
+            ceil_div(maximum(elements, least), Integer(tile)),
             note=f"tiles along {axis} in the groups before",
         )
     )
@@ -161,7 +166,8 @@ def _tables_of_problems(gemm: Gemm, e: KernelEditor) -> None:
         starts = f"{what.replace(' ', '_')}_before"
         add(starts, axes, f"{what} of the groups before")
         count = maximum(load(index_symbol(starts), length - 1), 1)
-        e.parameter(what.replace(" ", "_"), count, note=f"{what} of all groups")
+        # Schedules have a name `iterations` for those of a share.
+        e.parameter(f"all_{what.replace(' ', '_')}", count, note=f"{what} of all groups")
     for tensor, turned in (("A", gemm.transpose_a), ("B", gemm.transpose_b), ("D", False)):
         rows, columns = TENSORS[tensor][::-1] if turned else TENSORS[tensor]
         name = starts_of(tensor)

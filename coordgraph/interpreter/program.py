@@ -127,7 +127,8 @@ class Program:
         each = (steps or [size] * count for steps, size in zip(found, tiles, strict=True))
         shapes = [*zip(*each, strict=True)]
         if shapes and not any(map(prod, shapes)):
-            shapes[-1] = tuple(max(1, extent) for extent in shapes[-1])  # one tile of padding
+            # One tile of padding along the axes that groups part.
+            shapes[-1] = tuple(1 if e else n for e, n in zip(parted, shapes[-1], strict=True))
         return tuple(shapes)
 
     def in_tile(self, scope: Scoped, others: frozenset[str]) -> Scoped:

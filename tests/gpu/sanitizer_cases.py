@@ -16,6 +16,7 @@ from codegen.nvptx.driver import device
 from codegen.nvptx.memory import DeviceMemory
 from coordgraph import Gemm
 from passes import DataParallel, Pass, SplitK, StreamK, TwoTileStreamK
+from tests.support.lists import Sizes, ends_of, views
 
 # Schedule, tile, layout, the sizes m, n, k, the grid where the schedule leaves it open, target.
 CASES: tuple[tuple[Pass, tuple[int, int, int], str, tuple[int, int, int], int | None, str], ...] = (
@@ -40,15 +41,47 @@ GROUPS: tuple[tuple[Pass, tuple[int, int, int], tuple[int, int], list[int], int,
     (StreamK(owner="last"), (128, 64, 64), (136, 72), [65, 0, 200, 7], 3, "native"),
     (DataParallel(persistent=True), (128, 128, 64), (136, 136), [1, 130, 64], 4, "native"),
 )
-COUNT = len(CASES) + len(GROUPS)
+# Schedule, tile, sizes of products that share nothing, the grid, target.
+LISTS: tuple[tuple[Pass, tuple[int, int, int], list[Sizes], int, str], ...] = (
+    (StreamK(owner="last"), (32, 32, 32), [(40, 33, 70), (0, 9, 9), (7, 72, 0)], 5, "sm_80"),
+    (StreamK(owner="last"), (128, 64, 64), [(130, 72, 65), (5, 0, 9), (9, 70, 200)], 3, "native"),
+    (DataParallel(persistent=True), (128, 128, 64), [(1, 1, 1), (136, 130, 129)], 2, "native"),
+)
+COUNT = len(CASES) + len(GROUPS) + len(LISTS)
 
 
 def run(number: int) -> None:
     """Launch a case twice, and compare."""
     if number < len(CASES):
         run_single(number)
-    else:
+    elif number < len(CASES) + len(GROUPS):
         run_groups(number - len(CASES))
+    else:
+        run_list(number - len(CASES) - len(GROUPS))
+
+
+def run_list(number: int) -> None:
+    """Products that share no extent: on Hopper by maps that the kernel writes."""
+    schedule, tile, sizes, workgroups, target = LISTS[number]
+    gemm = Gemm("f16", "f32", transpose_b=True, grouped=True, group_axis="mnk")
+    kernel = codegen.compile(schedule(gemm.graph(tile)), target)
+    chance = np.random.default_rng(number)
+    a, each_a = views([(m, k) for m, _, k in sizes], np.float16)
+    b, each_b = views([(n, k) for _, n, k in sizes], np.float16)
+    _, exact = views([(m, n) for m, n, _ in sizes])
+    for x, y, d in zip(each_a, each_b, exact, strict=True):
+        x[...], y[...] = chance.integers(-3, 4, x.shape), chance.integers(-3, 4, y.shape)
+        d[...] = x.astype(np.float32) @ y.astype(np.float32).T
+    with DeviceMemory(device(0)) as memory:
+        pools, offsets = [memory.upload(x) for x in (a, b)], memory.upload(ends_of(sizes))
+        for _ in range(2):
+            found, each = views([(m, n) for m, n, _ in sizes])
+            out = memory.upload(found)
+            kernel(*pools, out=out, workgroups=workgroups, offsets=offsets)
+            memory.download(out, found)
+            if not all(map(np.array_equal, each, exact)):
+                sys.exit(f"list {number} ({schedule}, {tile}) is wrong")
+    print(f"list {number}: {schedule} {tile} is exact", flush=True)
 
 
 def run_groups(number: int) -> None:

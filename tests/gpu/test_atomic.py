@@ -30,7 +30,7 @@ PLAIN = (
     Spec((SplitK(splits=5, reduction="atomic"),), (64, 64, 32), "tn", "f16", target="sm_80"),
     # Tiles that Hopper's copy engine does not take: there vectors are added.
     Spec((HybridStreamK(owner="last", reduction="atomic"),), (64, 64, 32), "nt", "f16", "f32"),
-    Spec((SplitK(splits=3, owner="first", reduction="atomic"),), (32, 48, 32), "nn"),
+    Spec((SplitK(splits=3, reduction="atomic"),), (32, 48, 32), "nn"),
 )
 TALL = ((512, 512, 16384), (128, 256, 65536), (264, 520, 8200), (8, 1032, 4104), (72, 8, 30008))
 """Few tiles, many k tiles; ragged ones too."""

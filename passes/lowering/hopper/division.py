@@ -215,8 +215,12 @@ class Division:
 
     @property
     def registers(self) -> int:
-        """What the producer leaves each consumer, a multiple of 8 as setmaxnreg wants it."""
-        left = REGISTERS - self.producer * WARPGROUP
+        """What the producer leaves each consumer, a multiple of 8 as setmaxnreg wants it.
+
+        There is no more to give than the launch has: a multiple of 8 for each thread.
+        """
+        launched = REGISTERS // self.threads // 8 * 8 * self.threads
+        left = launched - self.producer * WARPGROUP
         return min(left // (self.consumers * WARPGROUP) // 8 * 8, MOST_REGISTERS)
 
     def add_machine(self, c: CoordinateEditor) -> None:

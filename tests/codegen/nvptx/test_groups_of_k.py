@@ -203,7 +203,9 @@ def test_zeros_behind_the_end_in_the_last_k_tile_alone(
             assert (inside.dims, inside.body) == ((axis,), ())
             assert fills(*inside.orelse)
         every += len(fills(tail))
-    assert len(lowered.control.of_kind(FillElements)) == every
+    # Behind what is collected of atomic sums they are zeros, too.
+    stages = [op for op in lowered.control.of_kind(FillElements) if op.destination != "partials"]
+    assert len(stages) == every
 
 
 def fills(*body: Operation) -> list[FillElements]:
