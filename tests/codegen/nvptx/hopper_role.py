@@ -240,17 +240,24 @@ class Role:
         first, pitch, along, across = (
             self.value(node.scope.resolve(x)) for x in (op.first, op.pitch, *op.extents)
         )
-        self.written[self.place(node, op.map)] = Map(op.tensor, first, (along, across), pitch)
+        made = Map(op.tensor, first, (along, across), pitch)
+        assert made == self._map(op.tensor), "a map that is wrong"
+        self.written[self.place(node, op.map)] = made
         yield lambda: True
+
+    def _map(self, tensor: str) -> Map:
+        """What the map of the group at hand must say."""
+        matrices, gemm = self.machine.matrices, self.machine.graph.gemm
+        assert matrices
+        turned = {"A": gemm.transpose_a, "B": gemm.transpose_b}.get(tensor, False)
+        return matrices.map(tensor, self.group, turned=turned)
 
     def _check_map(self, node: Node, op: ops.CopyBox | ops.StoreBox) -> None:
         """A box is of the matrix of the group at hand."""
-        matrices, gemm = self.machine.matrices, self.machine.graph.gemm
+        matrices = self.machine.matrices
         assert bool(op.map) == bool(matrices)
         if matrices:
-            turned = {"A": gemm.transpose_a, "B": gemm.transpose_b}.get(op.tensor, False)
-            wanted = matrices.map(op.tensor, self.group, turned=turned)
-            matrices.check(self.place(node, op.map), wanted)
+            matrices.check(self.place(node, op.map), self._map(op.tensor))
 
     def do_CopyRun(self, node: Node, op: ops.CopyRun) -> Agent:
         stage = self._home(node, op.destination)
