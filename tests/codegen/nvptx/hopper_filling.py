@@ -34,10 +34,11 @@ def compiled(expr: Any) -> tuple[Callable[..., tuple[Any, ...]], tuple[Symbol, .
 def bring(role: Role, node: Node, op: CopyBox, contents: Contents, stage: tuple[str, int]) -> None:
     """What a box holds: the k of its elements."""
     axis = f"{op.tensor}.{1 - 'AB'.index(op.tensor)}"
-    extent = role.value(role.machine.graph.coordinates[axis].size)
+    extent = role.depth(axis)
     size = _room(role, op.destination)
     first, k = role.place(node, op.destination), role.place(node, axis)
-    places, numbers = of_box(first, op.box, k, extent, along=op.source[0] == axis)
+    along = op.source[0] in (axis, f"{op.tensor}.depth")
+    places, numbers = of_box(first, op.box, k, extent, along=along)
     contents.copy(stage, size, role.step, places - stage[1] * size, numbers)
 
 

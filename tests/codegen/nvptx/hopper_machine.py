@@ -21,6 +21,7 @@ from coordgraph.control.resolve import Node, resolve
 from coordgraph.coordinates.dimensions import Workitem
 from coordgraph.gemm import OFFSETS
 from coordgraph.integers import evaluate
+from tests.codegen.nvptx.hopper_maps import Matrices
 from tests.codegen.nvptx.hopper_memory import Device, Place, Workgroup
 from tests.codegen.nvptx.hopper_role import ORDER, WARPGROUP, Agent, Ready, Role
 
@@ -42,6 +43,7 @@ class Hopper(Device):
         resident: clusters that are there at a time; others begin in order, as there is room.
         seed: of the order in which agents go on.
         offsets: where groups of rows begin, or of k, and where the last one ends, if there are any.
+        sides: the same of groups that share no extent, along m, n and k.
     """
 
     def __init__(
@@ -52,20 +54,24 @@ class Hopper(Device):
         resident: int,
         seed: int,
         offsets: Sequence[int] | None = None,
+        sides: Sequence[Sequence[int]] = (),
     ) -> None:
         super().__init__()
         self.graph, self.chance, self.resident = graph, random.Random(seed), resident
         given = {p.name for p in graph.parameters.given}
         known = {**sizes, "read_c": 0}
         tables = {} if offsets is None else {OFFSETS: offsets}
+        tables |= dict(zip(map(graph.gemm.offsets, "mnk"), sides, strict=False))
         values = graph.parameters.launch({k: v for k, v in known.items() if k in given}, tables)
         named = (*graph.parameters.items, *graph.parameters.tables)
         self.parameters: dict[Symbol, Any] = {p.symbol: values[p.name] for p in named}
         self.offsets = offsets
-        self.ends = offsets[1:] if offsets and graph.gemm.ragged("k") else ()
+        along_k = sides[2] if sides else offsets
+        self.ends = along_k[1:] if along_k and graph.gemm.ragged("k") else ()
         """Where k of each group ends, if groups part it."""
-        self.rows = sizes["m"] + graph.macro_tile[0]
+        self.rows = 0 if sides else sizes["m"] + graph.macro_tile[0]
         """Of one matrix of D and more, where there are several: they follow one another."""
+        self.matrices = Matrices(sides, values) if sides else None
         size = graph.coordinates[graph.workgroup.id].size
         assert size is not None
         self.grid = int(evaluate(size, self.parameters))
@@ -111,6 +117,9 @@ class Hopper(Device):
             for _ in Role(self, number, rank, 0).run((first,)):
                 raise AssertionError("nothing to wait for before the barriers are there")
             made += [Role(self, number, rank, w).run(tuple(rest)) for w in range(self.warpgroups)]
+            if self.matrices:
+                describer = Role(self, number, rank, self.warpgroups - 1, warp=1)
+                made.append(describer.run(tuple(rest)))
         return made
 
     def sharing(self, rank: int, along: tuple[str, ...]) -> list[int]:

@@ -18,6 +18,7 @@ from coordgraph.control.resolve import Node
 from coordgraph.coordinates.dimensions import Shared
 from coordgraph.integers import index_symbol
 from tests.codegen.nvptx.hopper_filling import WARPGROUP, bring, compiled, fill
+from tests.codegen.nvptx.hopper_maps import WHOLE_WARPS, Map
 from tests.codegen.nvptx.hopper_memory import (
     Barrier,
     Box,
@@ -48,16 +49,22 @@ Agent = Iterator[Ready]
 class Role:
     """One warpgroup's walk of the control graph."""
 
-    def __init__(self, machine: Hopper, number: int, rank: int, warpgroup: int) -> None:
+    def __init__(
+        self, machine: Hopper, number: int, rank: int, warpgroup: int, warp: int = 0
+    ) -> None:
         self.machine, self.number, self.rank, self.warpgroup = machine, number, rank, warpgroup
+        self.first = WARPGROUP * warpgroup + PLAYED * warp
         self.env: dict[Symbol, int] = {
             **machine.parameters,
             index_symbol(machine.graph.workgroup.id): number,
             index_symbol("cluster.rank"): rank,
-            index_symbol("workitem"): WARPGROUP * warpgroup,
-            index_symbol("warp.number"): WARPS * warpgroup,
+            index_symbol("workitem"): self.first,
+            index_symbol("warp.number"): WARPS * warpgroup + warp,
         }
-        self.own.warpgroups[warpgroup] = self.state = Warpgroup()
+        self.state = Warpgroup()
+        if not warp:
+            self.own.warpgroups[warpgroup] = self.state
+        self.written: dict[int, Map] = {}
         self.slots = Slots()
 
     @property
@@ -135,7 +142,7 @@ class Role:
             return
         assert not node.orelse
         for thread in range(PLAYED):
-            with self.binding(workitem, WARPGROUP * self.warpgroup + thread):
+            with self.binding(workitem, self.first + thread):
                 if self.value(condition):
                     yield from self.run(node.body)
 
@@ -167,7 +174,12 @@ class Role:
     def do_ArriveBarrier(self, node: Node, op: ops.ArriveBarrier) -> Agent:
         self.state.give_back()
         rank = None if op.rank is None else self.value(node.scope.resolve(op.rank))
-        self._barrier(node, op.barrier, rank).change(arrive=1)
+        if self.written:
+            assert self.machine.matrices
+            self.machine.matrices.publish(self.written)
+            self.written = {}
+        arrive = PLAYED if op.barrier in WHOLE_WARPS else 1
+        self._barrier(node, op.barrier, rank).change(arrive=arrive)
         if op.barrier == ORDER:
             self.own.leave(self.warpgroup)
         yield lambda: True
@@ -195,6 +207,7 @@ class Role:
         first, second = (self.place(node, f"{op.tensor}.{axis}") for axis in (0, 1))
         across = second if op.tensor == "B" else first
         assert across < self._extent(op.tensor), "a box outside is asked for"
+        self._check_map(node, op)
         stage, offset = self._stage(node, op.destination)
         for rank in self.machine.sharing(self.rank, op.receivers):
             memory = self.machine.memory[self.number][rank]
@@ -206,8 +219,45 @@ class Role:
         yield lambda: True
 
     def _extent(self, tensor: str) -> int:
-        """Rows of A, or columns of B."""
+        """Rows of A, or columns of B; where groups have their own, the end of this one's."""
+        if self.machine.matrices:
+            return self.machine.matrices.end("mn"["AB".index(tensor)], self.group)
         return self.value(self.machine.graph.coordinates[f"{tensor}.{'AB'.index(tensor)}"].size)
+
+    def depth(self, axis: str) -> int:
+        """Where the copy engine ends boxes along k."""
+        if self.machine.matrices:
+            # One without k is told to have one, which workitems clear.
+            begin = self.machine.matrices.sides["k"][self.group]
+            return max(begin + 1, self.machine.matrices.end("k", self.group))
+        return self.value(self.machine.graph.coordinates[axis].size)
+
+    @property
+    def group(self) -> int:
+        return self.env[index_symbol("group")]
+
+    def do_DescribeMatrix(self, node: Node, op: ops.DescribeMatrix) -> Agent:
+        first, pitch, along, across = (
+            self.value(node.scope.resolve(x)) for x in (op.first, op.pitch, *op.extents)
+        )
+        made = Map(op.tensor, first, (along, across), pitch)
+        assert made == self._map(op.tensor), "a map that is wrong"
+        self.written[self.place(node, op.map)] = made
+        yield lambda: True
+
+    def _map(self, tensor: str) -> Map:
+        """What the map of the group at hand must say."""
+        matrices, gemm = self.machine.matrices, self.machine.graph.gemm
+        assert matrices
+        turned = {"A": gemm.transpose_a, "B": gemm.transpose_b}.get(tensor, False)
+        return matrices.map(tensor, self.group, turned=turned)
+
+    def _check_map(self, node: Node, op: ops.CopyBox | ops.StoreBox) -> None:
+        """A box is of the matrix of the group at hand."""
+        matrices = self.machine.matrices
+        assert bool(op.map) == bool(matrices)
+        if matrices:
+            matrices.check(self.place(node, op.map), self._map(op.tensor))
 
     def do_CopyRun(self, node: Node, op: ops.CopyRun) -> Agent:
         stage = self._home(node, op.destination)
@@ -331,12 +381,19 @@ class Role:
         self.slots.wait(op.pending)
 
     def do_CommitStores(self, node: Node, op: ops.CommitStores) -> None:
+        if self.machine.matrices:
+            self.slots.full.clear()  # boxes outside of a matrix, which nobody asks to store
         self.slots.commit()
 
     def do_StoreBox(self, node: Node, op: ops.StoreBox) -> None:
         self.slots.take(self.place(node, op.source), later=True)
         row, end = self._row(node), self._end()
         assert end is None or row + op.box[1] <= end, "the copy engine writes to the next group"
+        self._check_map(node, op)
+        if self.machine.matrices:
+            ends = (self.machine.matrices.end(axis, self.group) for axis in "mn")
+            here = row, self.place(node, "D.1")
+            assert all(x < end for x, end in zip(here, ends, strict=True)), "a box outside"
         self._box(node, op.source, "engine")
 
     def do_CopyElements(self, node: Node, op: elements.CopyElements) -> None:

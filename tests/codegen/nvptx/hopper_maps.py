@@ -1,0 +1,65 @@
+"""Maps that a kernel writes: of which matrices there are any, and whether they are right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from coordgraph.gemm import ROW_STEP, TENSORS, elements_of
+
+__all__ = ["WHOLE_WARPS", "Map", "Matrices"]
+
+WHOLE_WARPS = ("barrier.described", "barrier.used")
+"""Barriers at which all workitems of a warp arrive."""
+
+
+class Map(NamedTuple):
+    """What the copy engine is told of a matrix: see `DescribeMatrix`."""
+
+    tensor: str
+    first: int
+    extents: tuple[int, int]
+    pitch: int
+
+
+class Matrices:
+    """The matrices of a list of products, and the maps of them that were written.
+
+    Args:
+        sides: where groups begin along m, n and k, and where the last one ends.
+        values: of parameters.
+    """
+
+    def __init__(self, sides: Sequence[Sequence[int]], values: Mapping[str, Any]) -> None:
+        self.sides, self.values = dict(zip("mnk", sides, strict=True)), values
+        self.maps: dict[int, Map] = {}
+
+    def end(self, axis: str, group: int) -> int:
+        return self.sides[axis][group + 1]
+
+    def extent(self, axis: str, group: int) -> int:
+        return self.end(axis, group) - self.sides[axis][group]
+
+    def map(self, tensor: str, group: int, *, turned: bool) -> Map:
+        """Of one matrix; one without elements is told to have one, inside the tensor."""
+        across, along = reversed(TENSORS[tensor]) if turned else TENSORS[tensor]
+
+        def pitch(group: int) -> int:
+            return -(-self.extent(along, group) // ROW_STEP) * ROW_STEP
+
+        first = sum(self.extent(across, g) * pitch(g) for g in range(group))
+        last = (self.values[elements_of(tensor)] - 1) // ROW_STEP * ROW_STEP
+        extents = self.extent(along, group), self.extent(across, group)
+        found = extents if all(extents) else (1, 1)
+        return Map(tensor, min(first, last), found, max(ROW_STEP, pitch(group)))
+
+    def publish(self, written: Mapping[int, Map]) -> None:
+        """Others may use them from now on."""
+        for place, map in written.items():
+            assert self.maps.get(place, map) == map, "a place is written with another map"
+            self.maps[place] = map
+
+    def check(self, place: int, wanted: Map) -> None:
+        """What a box is of."""
+        assert place in self.maps, "a box is asked for before its matrix is described"
+        assert self.maps[place] == wanted, "the map of another matrix"
