@@ -11,7 +11,8 @@ import pytest
 import codegen
 from benchmarks import groups
 from benchmarks.contenders import Unavailable
-from benchmarks.groups import PLANS, ours, parser, table, uneven
+from benchmarks.grouped import uneven
+from benchmarks.groups import PLANS, ours, parser, table
 from benchmarks.plans import compile_for, parse_plan
 from benchmarks.shapes import Shape
 from coordgraph import CoordGraphError, Gemm, KernelGraph
