@@ -23,7 +23,15 @@ from coordgraph.coordinates.dimensions import (
     SubDimension,
     User,
 )
-from coordgraph.coordinates.edges import Concatenate, Diagonal, PassThrough, Ragged, Split, Tile
+from coordgraph.coordinates.edges import (
+    Concatenate,
+    Diagonal,
+    Edge,
+    PassThrough,
+    Ragged,
+    Split,
+    Tile,
+)
 from coordgraph.gemm import MOST_TOGETHER, ROW_STEP, TENSORS, Gemm, elements_of, stride_of
 from coordgraph.integers import ceil_div, floor_div, index_symbol, load, maximum, minimum
 from coordgraph.kernel import KernelEditor
@@ -187,17 +195,13 @@ def _tensor(
 ) -> None:
     """A tensor argument, its axes, and the matrix among several."""
     kind = (gemm.dtype if name in "AB" else gemm.out_dtype) or gemm.dtype
-    for i, extent in enumerate(shape):
-        e.coordinates.add(SubDimension(f"{name}.{i}", extent, tensor=name, axis=i))
     if gemm.diagonal:
         elements, order = e.parameters[elements_of(name)].symbol, (1, 0) if transposed else (0, 1)
         e.tensors += (Tensor(name, kind, (elements,), role),)
-        e.coordinates.add(User(name, elements, tensor=name))
-        axes = tuple(f"{name}.{i}" for i in order)
-        offsets = (gemm.offsets(TENSORS[name][i]) for i in order)
-        below = ("group", *axes)
-        rows, columns = offsets
-        e.coordinates.connect(Diagonal(name, below, starts_of(name), rows, columns, ROW_STEP))
+        below = ("group", *(f"{name}.{i}" for i in order))
+        rows, columns = (gemm.offsets(TENSORS[name][i]) for i in order)
+        whole = Diagonal(name, below, starts_of(name), rows, columns, ROW_STEP)
+        _connect(e, name, elements, shape, whole)
         return
     strides = (Integer(1), shape[0]) if transposed else (shape[1], Integer(1))
     outer = tuple(reversed(shape) if transposed else shape)
@@ -213,8 +217,15 @@ def _tensor(
         outer, strides, axes = (count, *outer), (stride, *strides), (gemm.leading, *axes)
         size = ((count - 1) * stride + size).expand()
     e.tensors += (Tensor(name, kind, outer, role, given),)
+    _connect(e, name, size, shape, Split((name,), axes, strides))
+
+
+def _connect(e: KernelEditor, name: str, size: Expr, shape: list[Expr], whole: Edge) -> None:
+    """A tensor's elements and its axes, tied by an edge."""
     e.coordinates.add(User(name, size, tensor=name))
-    e.coordinates.connect(Split((name,), axes, strides))
+    for i, extent in enumerate(shape):
+        e.coordinates.add(SubDimension(f"{name}.{i}", extent, tensor=name, axis=i))
+    e.coordinates.connect(whole)
 
 
 def _control(gemm: Gemm, e: KernelEditor, depth: Expr) -> None:

@@ -90,7 +90,7 @@ class Made:
 
     shape = Shape("8x8x8", 8, 8, 8)
     sizes = (3, 5)
-    dtype = "bf16"
+    dtype, flops = "bf16", 2.0 * 512
 
     def __init__(self) -> None:
         self.sets = [("a", "b", [0]), ("a", "b", [0])]

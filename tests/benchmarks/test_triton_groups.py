@@ -72,6 +72,8 @@ def test_configurations_fit_a_box_and_the_shared_memory_of_hopper(kernels: Modul
 class Problem:
     """Operands on the host; a configuration's time is its number of elements."""
 
+    axis = "m"
+
     def __init__(self) -> None:
         random = np.random.default_rng(0)
         self.a = random.integers(-4, 5, (24, 16)).astype(np.float32)
