@@ -207,7 +207,8 @@ class CudaKernel(Kernel):
         gemm = self.graph.gemm
         if gemm.diagonal:
             # Rows begin where the copy engine wants them, wherever they end.
-            aligned = all(view.pointer % ALIGNMENT == 0 for view in views.values())
+            matrices = (view for name, view in views.items() if name != OFFSETS)
+            aligned = all(view.pointer % ALIGNMENT == 0 for view in matrices)
             vectors, reads_c = WIDEST if aligned else NARROW, bool(given["read_c"])
             return self._builder.variant(vectors, aligned=aligned, reads_c=reads_c)
         shape = tuple(getattr(gemm, axis) or given[axis] for axis in "mn")
