@@ -12,6 +12,7 @@ from typing import Any
 
 from coordgraph import LaunchError
 from coordgraph.gemm import MOST_TOGETHER, ROW_STEP
+from coordgraph.given import whole
 
 __all__ = ["empty", "offsets", "pack", "unpack"]
 
@@ -29,6 +30,7 @@ def pack(matrices: Sequence[Any]) -> Any:
     Raises:
         LaunchError: there are none, or one is no matrix, or has another type than the first.
     """
+    matrices = [*matrices]
     if not matrices:
         raise LaunchError("no matrices: a list has at least one")
     first = matrices[0]
@@ -55,6 +57,8 @@ def unpack(vector: Any, shapes: Sequence[Shape]) -> list[Any]:
         LaunchError: the vector is too short.
     """
     *starts, end = _starts(shapes)
+    if len(vector.shape) != 1:
+        raise LaunchError(f"the vector has {len(vector.shape)} axes")
     if vector.shape[0] < end:
         raise LaunchError(f"the vector has {vector.shape[0]} elements, the matrices take {end}")
     return [
@@ -84,9 +88,15 @@ def offsets(sizes: Sequence[tuple[int, int, int]], like: Any) -> Any:
         like: an array of the library wanted.
 
     Raises:
-        LaunchError: they are more together than kernels take.
+        LaunchError: one has not three extents, whole numbers from 0 on; or they are more together
+            than kernels take.
     """
-    rows = [[0, *accumulate(size[axis] for size in sizes)] for axis in range(3)]
+    rows = [[0], [0], [0]]
+    for place, size in enumerate(sizes):
+        if len(size) != len(rows):
+            raise LaunchError(f"sizes[{place}] = {size} should be m, n and k of a product")
+        for row, extent in zip(rows, size, strict=True):
+            row.append(row[-1] + whole(extent, f"sizes[{place}]", LaunchError, least=0))
     if (most := max(row[-1] for row in rows)) > MOST_TOGETHER:
         raise LaunchError(f"the groups have {most} along an axis, {MOST_TOGETHER} is the most")
     return _new("asarray", like, rows, dtype=_library(like).int32)

@@ -1,7 +1,7 @@
 """Fix-up: how the pieces of an output tile that several workgroups computed come together.
 
 Who adds a slot lowers its flag, so the flags are zero again when the kernel ends. The order of the
-additions is fixed, but for `atomic`, which makes every run give the same bits.
+additions is fixed, which makes every run give the same bits; only `atomic` has none.
 
 - `peers`: a slot for each workgroup; the owner adds all others, one after another.
 - `tree`: pieces are added in pairs, pairs of pairs and so on, many at the same time. With J peers,

@@ -207,9 +207,10 @@ class CudaKernel(Kernel):
         gemm = self.graph.gemm
         if gemm.diagonal:
             # Rows begin where the copy engine wants them, wherever they end.
-            matrices = (view for name, view in views.items() if name != OFFSETS)
-            aligned = all(view.pointer % ALIGNMENT == 0 for view in matrices)
-            vectors, reads_c = WIDEST if aligned else NARROW, bool(given["read_c"])
+            reads_c = bool(given["read_c"])
+            moved = (views[name] for name in ("ABCD" if reads_c else "ABD") if name in views)
+            aligned = all(view.pointer % ALIGNMENT == 0 for view in moved)
+            vectors = WIDEST if aligned else NARROW
             return self._builder.variant(vectors, aligned=aligned, reads_c=reads_c)
         shape = tuple(getattr(gemm, axis) or given[axis] for axis in "mn")
         strides = (shape[1], 1)

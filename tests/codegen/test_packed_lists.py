@@ -75,5 +75,14 @@ def test_what_is_refused():
             lists.pack(matrices)
     with pytest.raises(LaunchError, match="has 15 elements, the matrices take 16"):
         lists.unpack(np.zeros(15), [(2, 3)])
+    with pytest.raises(LaunchError, match="the vector has 2 axes"):
+        lists.unpack(np.zeros((4, 4)), [(2, 3)])
+    for size, told in (
+        ((-1, 2, 3), r"sizes\[0\] = -1 must be at least 0"),
+        ((1.5, 2, 3), r"sizes\[0\] = 1.5 is not a whole number"),
+        ((1, 2), r"sizes\[0\] = \(1, 2\) should be m, n and k"),
+    ):
+        with pytest.raises(LaunchError, match=told):
+            lists.offsets([size], matrix)  # type: ignore[list-item]
     with pytest.raises(LaunchError, match="along an axis"):
         lists.offsets([(1, 1, MOST_TOGETHER), (1, 1, 1)], matrix)

@@ -118,7 +118,10 @@ class Consumer:
     def _lower(self, op: Operation) -> Operation | Body:
         match op:
             case InitAccumulator():
-                return ()  # the first multiplication of a tile overwrites
+                # The first multiplication of a tile overwrites. But what shares of a tile before
+                # have left there, ptxas may keep up to then, and serializes wgmma for it (C7515).
+                part = self.parts[op.accumulator]
+                return part.accumulator.zero() if part.scatter and part.located else ()
             case For() if accumulates(op):
                 return self._accumulate(op, self.parts[multiplied(op).accumulator])
             case For(body=(ReceivePartial(accumulator=name) | CollectPartial(accumulator=name),)):
@@ -222,6 +225,7 @@ class _Part:
     ) -> None:
         division, operands = tile.division, tile.operands
         self.own, self.store, self.reads_c = division.tiling.own, tile.store, reads_c
+        self.located = located
         self.accumulator = add_accumulator(c, division)
         self.sum = ClusterSum(c, division) if division.split > 1 else None
         control = graph.control

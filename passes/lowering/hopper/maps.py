@@ -38,6 +38,7 @@ from coordgraph.tensors import Role, Tensor
 from passes.lowering.control import at
 from passes.lowering.hopper.division import LANES, RANK, WARP, WARPS, Division
 from passes.lowering.hopper.ring import Ring
+from passes.lowering.staging import CHUNK
 
 __all__ = ["Maps", "axis_of", "blocks_of"]
 
@@ -47,8 +48,6 @@ AHEAD = 2
 RING = Ring("map", "map.stage", "barrier.described", "barrier.used")
 WORDS, WORD_BYTES = 32, 4
 """Words in a map (CUDA driver API, CUtensorMap), and bytes of one."""
-ALIGNMENT = 8
-"""Elements of 16 bits that begin at a multiple of 16 bytes, as matrices must."""
 
 
 def blocks_of(graph: CoordinateGraph, tensor: str) -> Diagonal | None:
@@ -179,11 +178,11 @@ class Maps:
         elements = graph.size(tensor)
         assert elements is not None
         (first,) = graph.reverse({edge.downstream[0]: group, **places}, [tensor])
-        last = floor_div(elements - 1, Integer(ALIGNMENT)) * ALIGNMENT
+        last = floor_div(elements - 1, Integer(CHUNK)) * CHUNK  # where a matrix may begin
         rows, columns = (edge.extent(table, group) for table in (edge.rows, edge.columns))
         extents: tuple[Expr, Expr] = (
             maximum(columns * minimum(one, rows), one),
             maximum(rows * minimum(one, columns), one),
         )
-        pitch = maximum(edge.pitch(group), Integer(ALIGNMENT))
+        pitch = maximum(edge.pitch(group), Integer(CHUNK))
         return DescribeMatrix(tensor, MAPS, "maps.shared", minimum(first, last), extents, pitch)

@@ -89,6 +89,7 @@ def test_sm_80_assembles(schedule: str, layout: str, vectors: Vectors):
 HOPPER: tuple[tuple[Tile, LowerToHopper, str], ...] = (
     ((128, 256, 64), LowerToHopper(), PERSISTENT),
     ((128, 256, 64), LowerToHopper(), SCATTER),
+    ((64, 128, 64), LowerToHopper(), "two-tile-stream-k{reduction=scatter}"),
     ((64, 256, 64), LowerToHopper(consumers="pingpong"), LAST),
     ((128, 128, 64), LowerToHopper(), ATOMIC),
     ((256, 128, 64), LowerToHopper(cluster_m=2), TURNS),

@@ -87,6 +87,8 @@ HOPPER: tuple[tuple[Tile, LowerToHopper, str, str, bool], ...] = (
     ((256, 128, 64), LowerToHopper(cluster_m=2), TURNS, "nt", True),
     ((128, 128, 64), LowerToHopper(), SCATTER, "tt", False),
     ((64, 256, 64), LowerToHopper(), HYBRID, "nt", False),
+    # Shares of tiles before the whole ones: wgmma must not be serialized for them.
+    ((64, 128, 64), LowerToHopper(), "two-tile-stream-k{reduction=scatter}", "nt", False),
 )
 MORE: tuple[tuple[Tile, LowerToHopper, str, str, bool], ...] = (
     ((128, 256, 64), LowerToHopper(), PERSISTENT, "tt", True),
