@@ -358,7 +358,7 @@ def test_schedules_that_refuse(name: str, why: str):
         ({"n": 3, "k": 5}, "n, k: groups that part mnk have extents of their own"),
         ({"batched": True}, "batched or grouped, not both"),
         ({"grouped": False}, "group_axis=mnk belongs to grouped=True"),
-        ({"group_axis": "mn"}, "group_axis='mn' should be m or k or mnk"),
+        ({"group_axis": "mn"}, "group_axis='mn' should be m, k or mnk"),
     ],
 )
 def test_problems_that_are_refused(arguments: dict[str, Any], why: str):

@@ -10,6 +10,7 @@ import pytest
 
 import coordgraph as cg
 from codegen.nvptx.program import CudaProgram
+from coordgraph import Gemm
 from coordgraph.control import asynchronous
 from coordgraph.control.asynchronous import (
     AllowNextLaunch,
@@ -302,16 +303,24 @@ def test_the_text_reads_back(configuration: Configuration):
     cg.parse(text).verify()
 
 
+def all_operations() -> list[Operation]:
+    """Those of `WRITTEN`, and of a list of products, which writes maps."""
+    products = Gemm("bf16", grouped=True, group_axis="mnk").graph((128, 128, 64))
+    of_list = LowerToHopper()(DataParallel(persistent=True)(products)).control.operations
+    return [*(node.op for c in WRITTEN for node in lowered(c).nodes(Operation)), *of_list]
+
+
 def test_every_operation_is_among_them():
     names = set(asynchronous.__all__)
-    found = {node.op.kind for c in WRITTEN for node in lowered(c).nodes(Operation)}
+    found = {op.kind for op in all_operations()}
     assert names - found == set()
     assert {"Barrier", "StoreFragment", "WaitFlag", "ClearFlag"} <= found
 
 
 def test_every_operation_is_drawn():
-    found = [node.op for c in WRITTEN for node in lowered(c).nodes(Operation)]
-    one = {op.kind: op for op in found if op.kind in asynchronous.__all__ and not op.BODIES}
+    one = {
+        op.kind: op for op in all_operations() if op.kind in asynchronous.__all__ and not op.BODIES
+    }
     (svg,) = render([ControlGraph(Kernel(tuple(one.values()))).mermaid()])
     for kind in set(asynchronous.__all__) - {"Counter"}:
         assert kind in svg
