@@ -15,6 +15,7 @@ import triton.language as tl
 from benchmarks.contenders import Unavailable
 from benchmarks.triton_groups import configurations
 from benchmarks.triton_matmul import Config, processors
+from coordgraph.gemm import ROW_STEP
 
 __all__ = ["Product", "configurations"]
 
@@ -85,8 +86,6 @@ class Product:
         self.config = config
 
     def __call__(self, a: Any, b: Any, out: Any, offsets: Any) -> None:
-        from coordgraph.gemm import ROW_STEP
-
         c, groups = self.config, offsets.shape[1] - 1
         triton.set_allocator(_room)
         try:

@@ -10,7 +10,7 @@ from typing import Any
 from sympy import Integer
 
 from coordgraph import Gemm, KernelGraph, LaunchError, VerifyError
-from coordgraph.gemm import OFFSETS, elements_of, stride_of
+from coordgraph.gemm import AXES, OFFSETS, OFFSETS_OF, elements_of, stride_of
 from coordgraph.integers import evaluate
 from coordgraph.interpreter.arguments import host_array
 from coordgraph.tensors import Role, Tensor, dtype
@@ -26,10 +26,9 @@ __all__ = [
     "rows_of_offsets",
 ]
 
-AXES = ("m", "n", "k")
 LABELS = {
-    **{"A": "a", "B": "b", "C": "c", "D": "out", OFFSETS: "offsets"},
-    **{f"{axis}_{OFFSETS}": "offsets" for axis in AXES},
+    **{"A": "a", "B": "b", "C": "c", "D": "out"},
+    **dict.fromkeys((OFFSETS, *OFFSETS_OF.values()), "offsets"),
 }
 
 
@@ -197,7 +196,7 @@ def rows_of_offsets(gemm: Gemm, offsets: Any) -> dict[str, Any]:
         return {}
     if not gemm.diagonal:
         return {OFFSETS: offsets}
-    return {gemm.offsets(axis): row for axis, row in zip(AXES, offsets, strict=True)}
+    return dict(zip(OFFSETS_OF.values(), offsets, strict=True))
 
 
 def by_table(graph: KernelGraph, views: Mapping[str, TensorView]) -> dict[str, TensorView]:
@@ -206,8 +205,8 @@ def by_table(graph: KernelGraph, views: Mapping[str, TensorView]) -> dict[str, T
     if graph.gemm.diagonal and OFFSETS in found:
         every = found.pop(OFFSETS)
         size = dtype(every.dtype).bytes
-        for axis, name in enumerate(map(graph.gemm.offsets, AXES)):
-            at = every.pointer + axis * every.strides[0] * size
+        for row, name in enumerate(OFFSETS_OF.values()):
+            at = every.pointer + row * every.strides[0] * size
             rows = replace(every, pointer=at, shape=every.shape[1:], strides=every.strides[1:])
             found[name] = rows
     return found

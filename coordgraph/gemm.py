@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from coordgraph.kernel import KernelGraph
 
 __all__ = [
+    "AXES",
     "GROUP_AXES",
     "MOST_GROUPS",
     "MOST_TOGETHER",
     "OFFSETS",
+    "OFFSETS_OF",
     "ROW_STEP",
     "TENSORS",
     "Gemm",
@@ -43,6 +45,9 @@ ROW_STEP = 8
 OFFSETS = "offsets"
 """Where groups begin along the axis that they part, and where the last one ends: a table, or of
 groups that share no extent three."""
+AXES = ("m", "n", "k")
+OFFSETS_OF = {axis: f"{axis}_{OFFSETS}" for axis in AXES}
+"""These three: rows of the array that a call is given."""
 TENSORS = {"A": "mk", "B": "kn", "C": "mn", "D": "mn"}
 """The axes of each."""
 GROUP_AXES = ("m", "k", "mnk")
@@ -131,7 +136,7 @@ class Gemm:
 
     def offsets(self, axis: str) -> str:
         """The table of where groups begin along an axis that they part, and of the end."""
-        return f"{axis}_{OFFSETS}" if self.diagonal else OFFSETS
+        return OFFSETS_OF[axis] if self.diagonal else OFFSETS
 
     def tile_starts(self, axis: str) -> str:
         """The table of how many tiles along such an axis the groups before have."""

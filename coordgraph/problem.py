@@ -31,6 +31,7 @@ from coordgraph.coordinates.edges import (
     Ragged,
     Split,
     Tile,
+    row_pitch,
 )
 from coordgraph.gemm import MOST_TOGETHER, ROW_STEP, TENSORS, Gemm, elements_of, stride_of
 from coordgraph.integers import ceil_div, floor_div, index_symbol, load, maximum, minimum
@@ -179,7 +180,7 @@ def _tables_of_problems(gemm: Gemm, e: KernelEditor) -> None:
     for tensor, turned in (("A", gemm.transpose_a), ("B", gemm.transpose_b), ("D", False)):
         rows, columns = TENSORS[tensor][::-1] if turned else TENSORS[tensor]
         name = starts_of(tensor)
-        pitch = ceil_div(_rise(gemm.offsets(columns), name), Integer(ROW_STEP)) * ROW_STEP
+        pitch = row_pitch(_rise(gemm.offsets(columns), name), ROW_STEP)
         size = _rise(gemm.offsets(rows), name) * pitch
         most = e.parameters[elements_of(tensor)].symbol
         e.table(Table(name, length, most, size, note=f"where matrices of {tensor} begin"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 
-from codegen.checks import AXES
 from codegen.nvptx.driver import Device, check, direct
 from codegen.nvptx.emit import KERNEL_NAME
 from codegen.nvptx.facts import Facts
@@ -14,7 +13,7 @@ from codegen.nvptx.tensormaps import TensorMaps
 from codegen.nvptx.workspace import Workspaces
 from codegen.recent import Recent
 from coordgraph import LaunchError
-from coordgraph.gemm import OFFSETS, ROW_STEP
+from coordgraph.gemm import OFFSETS, OFFSETS_OF, ROW_STEP
 from coordgraph.integers import evaluate
 from coordgraph.tensors import Role, dtype
 
@@ -30,7 +29,7 @@ def _argument(name: str) -> tuple[int, int]:
     """Where in a call a tensor comes from, and how many of its size lie before it there."""
     if name in ARGUMENTS:
         return ARGUMENTS.index(name), 0
-    return ARGUMENTS.index(OFFSETS), AXES.index(name.removesuffix(f"_{OFFSETS}"))
+    return ARGUMENTS.index(OFFSETS), [*OFFSETS_OF.values()].index(name)
 
 
 class Loaded:

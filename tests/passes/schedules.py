@@ -26,6 +26,25 @@ TILE = (4, 4, 4)
 Problem = tuple[int, int, int, int]
 """m, n, k and the number of workgroups."""
 
+STREAMS = tuple(
+    f"stream-k{{{options}}}"
+    for options in (
+        "owner=first",
+        "owner=last",
+        "owner=first,reduction=tree",
+        "owner=last,reduction=tree",
+        "owner=first,reduction=turnstile",
+        "owner=last,reduction=turnstile",
+        "owner=first,reduction=atomic",
+        "owner=last,reduction=atomic",
+        "reduction=scatter",
+        "least=5",
+        "owner=last,least=3,reduction=tree",
+        "least=5,reduction=scatter",
+    )
+)
+"""Streams that need no tiles of one depth."""
+
 SCHEDULES: dict[str, Pass] = {
     str(schedule): schedule
     for schedule in (

@@ -24,26 +24,9 @@ from passes import (
     TwoTileStreamK,
 )
 from passes.partly_streamed import PartlyStreamed
-from tests.passes.schedules import ORDERS, TILE, schedule, symbolic
+from tests.passes.schedules import ORDERS, STREAMS, TILE, schedule, symbolic
 from tests.support.sampling import covering
 
-STREAMS = tuple(
-    f"stream-k{{{options}}}"
-    for options in (
-        "owner=first",
-        "owner=last",
-        "owner=first,reduction=tree",
-        "owner=last,reduction=tree",
-        "owner=first,reduction=turnstile",
-        "owner=last,reduction=turnstile",
-        "owner=first,reduction=atomic",
-        "owner=last,reduction=atomic",
-        "reduction=scatter",
-        "least=5",
-        "owner=last,least=3,reduction=tree",
-        "least=5,reduction=scatter",
-    )
-)
 PARTLY = (
     "two-tile-stream-k",
     "two-tile-stream-k{owner=last,reduction=tree}",

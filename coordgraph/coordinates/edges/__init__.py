@@ -5,7 +5,7 @@ from coordgraph.coordinates.edges.base import EDGES, Edge, Law, Sizes
 from coordgraph.coordinates.edges.concatenate import Concatenate
 from coordgraph.coordinates.edges.curve import Curve
 from coordgraph.coordinates.edges.deal import Deal
-from coordgraph.coordinates.edges.diagonal import Diagonal
+from coordgraph.coordinates.edges.diagonal import Diagonal, row_pitch
 from coordgraph.coordinates.edges.flatten import Flatten
 from coordgraph.coordinates.edges.join import Join
 from coordgraph.coordinates.edges.passthrough import PassThrough
@@ -35,4 +35,5 @@ __all__ = [
     "Sunder",
     "Swizzle",
     "Tile",
+    "row_pitch",
 ]

@@ -21,7 +21,12 @@ from coordgraph.integers import (
     search,
 )
 
-__all__ = ["Diagonal"]
+__all__ = ["Diagonal", "row_pitch"]
+
+
+def row_pitch(columns: Expr, step: int) -> Expr:
+    """Elements from one row of so many columns to the next, where rows begin at multiples."""
+    return ceil_div(columns, Integer(step)) * step
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ class Diagonal(Edge):
 
     def pitch(self, block: Expr) -> Expr:
         """Elements from one row of a block to the next."""
-        return ceil_div(self.extent(self.columns, block), Integer(self.step)) * self.step
+        return row_pitch(self.extent(self.columns, block), self.step)
 
     @staticmethod
     def _first(table: str, block: Expr) -> Expr:
