@@ -68,12 +68,12 @@ PLANS_OF_DEPTH = (
 )
 PLANS_OF_LISTS = (
     "128x256x64 data-parallel{persistent=true}",
-    "256x128x64@c2x1 data-parallel{persistent=true}",
-    "256x256x64@c2x1 data-parallel{persistent=true}",
-    "128x128x64 data-parallel{persistent=true}",
-    "64x128x64 data-parallel{persistent=true}",
+    "128x256x64 longest-first,data-parallel{persistent=true}",
+    "256x256x64@c2x1 longest-first,data-parallel{persistent=true}",
+    "128x192x64 longest-first,data-parallel{persistent=true}",
+    "128x128x64 longest-first,data-parallel{persistent=true}",
     "128x192x64 two-tile-stream-k{owner=last}",
-    "128x128x64 two-tile-stream-k{owner=last}",
+    "128x192x64 longest-first,two-tile-stream-k{owner=last}",
     "128x192x64 stream-k{owner=last}",
 )
 DEFAULTS = {

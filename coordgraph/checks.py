@@ -105,6 +105,8 @@ def _unknown_names(graph: KernelGraph) -> Iterator[str]:
         tensor = getattr(op, "tensor", None)
         if tensor is not None and all(t.name != tensor for t in graph.tensors):
             yield f"{op.kind} (operation {position}): no tensor '{tensor}'"
+        if isinstance(op, Assign) and op.name in graph.coordinates:
+            yield f"{op.kind} (operation {position}): '{op.name}' is a dimension"
         for role, names in op.bindings.items():
             for name in names:
                 if name not in graph.coordinates:

@@ -12,7 +12,7 @@ from coordgraph.control.graph import ControlGraph
 from coordgraph.control.operations import Kernel, Operation
 from coordgraph.control.scope import Scoped
 from coordgraph.coordinates.dimensions import Dimension, ForLoop, MacroTileNumber, Workgroup
-from coordgraph.coordinates.edges import Ragged
+from coordgraph.coordinates.edges import Permute, Ragged
 from coordgraph.coordinates.graph import CoordinateEditor, CoordinateGraph
 from coordgraph.errors import VerifyError
 from coordgraph.gemm import Gemm
@@ -51,12 +51,23 @@ class KernelGraph:
         What tells products apart comes first, so that tiles of one product are neighbours.
         """
         found = self.coordinates.dangling(MacroTileNumber)
-        return tuple(sorted(found, key=lambda d: d.id != self.gemm.leading))
+        return tuple(sorted(found, key=lambda d: d.id != self.product))
+
+    @property
+    def order(self) -> Permute | None:
+        """The order in which products are taken, if it is another than theirs."""
+        below = self.coordinates.edges_below(self.gemm.leading) if self.gemm.leading else ()
+        return next((edge for edge in below if isinstance(edge, Permute)), None)
+
+    @property
+    def product(self) -> str:
+        """The dimension that tells products apart: the problem's, or their place in an order."""
+        return self.order.downstream[0] if self.order else self.gemm.leading
 
     @property
     def plane(self) -> tuple[Dimension, ...]:
         """Those of them that count the tiles of one product, which orders of visiting permute."""
-        return tuple(d for d in self.dangling if d.id != self.gemm.leading)
+        return tuple(d for d in self.dangling if d.id != self.product)
 
     def parted(self, tiles: str) -> Ragged | None:
         """How tiles of all products along an axis are parted among them, where that is data.

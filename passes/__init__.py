@@ -5,6 +5,7 @@ from passes.data_parallel import DataParallel
 from passes.grouped import Grouped
 from passes.heterogeneous_tiles import HeterogeneousTiles
 from passes.hybrid_stream_k import HybridStreamK
+from passes.longest_first import LongestFirst
 from passes.pipeline import Pipeline
 from passes.rasterize import Rasterize
 from passes.reorder import Reorder
@@ -19,6 +20,7 @@ __all__ = [
     "Grouped",
     "HeterogeneousTiles",
     "HybridStreamK",
+    "LongestFirst",
     "Pass",
     "Pipeline",
     "Rasterize",

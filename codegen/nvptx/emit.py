@@ -7,19 +7,20 @@ from math import prod
 from typing import Any
 
 from llvmlite import ir
-from sympy import Dummy, Expr
+from sympy import Dummy
 
 from codegen.expressions import Expressions
 from codegen.nvptx.boxes import boxes_of, map_argument
-from codegen.nvptx.fragments import BARRIER_BYTES, FragmentWalker
+from codegen.nvptx.fragments import BARRIER_BYTES
 from codegen.nvptx.instructions import F32, I1, I32, I64, Instructions, pointer
+from codegen.nvptx.tables import TableWalker
 from codegen.places import places
 from codegen.walker import Fragments
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control import lowered as ops
 from coordgraph.control.resolve import Node
 from coordgraph.coordinates.dimensions import Cluster, Shared, WarpNumber, Workitem
-from coordgraph.integers import Load, symbols_of, tables_in
+from coordgraph.integers import Load
 from coordgraph.tensors import Role
 
 __all__ = ["KERNEL_NAME", "CudaWalker"]
@@ -43,7 +44,7 @@ def _alignment(memory: Shared, size: int) -> int:
     return SHARED_ALIGN if memory.tensor else max(min(size & -size, MAP_ALIGN), WIDEST_COPY)
 
 
-class CudaWalker(FragmentWalker):
+class CudaWalker(TableWalker):
     """Builds the LLVM module of a kernel lowered to tensor cores.
 
     Args:
@@ -201,77 +202,6 @@ class CudaWalker(FragmentWalker):
             value = self.values[symbol]
             if not isinstance(value, int | ir.AllocaInstr):
                 self.values[symbol] = self.ptx.opaque(value)
-
-    # Tables
-
-    def _entry(self, table: str, place: ir.Value) -> ir.Value:
-        """An entry of a table, given its place in 64 bits."""
-        return self.builder.load(self._entry_address(table, place), typ=I32, align=4)
-
-    def _entry_address(self, table: str, place: ir.Value) -> ir.Value:
-        b, shared = self.builder, f"{table}.shared"
-        if shared not in self.offsets:
-            return b.gep(self.given[table], [place], source_etype=I32)
-        first = ir.Constant(I32, self.offsets[shared])
-        whole = b.gep(self.shared, [first], source_etype=ir.IntType(8))
-        return b.gep(whole, [b.trunc(place, I32)], source_etype=I32)
-
-    def emit_Tabulate(self, node: Node, op: ops.Tabulate) -> None:
-        """Prefix sums by a warp, 32 steps at a time."""
-        (table,) = (t for t in self.graph.parameters.tables if t.name == op.table)
-        assert table.step is not None
-        (workitem,) = self.graph.coordinates.of_kind(Workitem)
-        b, lane = self.builder, self.values[workitem.symbol]
-        if op.first:
-            lane = b.sub(lane, ir.Constant(I32, op.first))
-        steps = table.length - 1
-        count = self.expressions.widen(self.number(steps, node), 32, steps, node.scope.ranges)
-        with b.if_then(b.icmp_unsigned("<", lane, ir.Constant(I32, WARP))), self._branch():
-            zero = ir.Constant(I32, 0)
-            b.store(zero, self._entry_address(table.name, ir.Constant(I64, 0)), align=4)
-            before = b.block
-            head, done = b.append_basic_block("steps"), b.append_basic_block("steps.done")
-            b.branch(head)
-            b.position_at_end(head)
-            first, carried = b.phi(I32, "first"), b.phi(I32, "carried")
-            first.add_incoming(zero, before)
-            carried.add_incoming(zero, before)
-            place = b.add(first, lane)
-            exists = b.icmp_unsigned("<", place, count)
-            self.values[table.place] = b.select(exists, place, zero)
-            inside = node.scope.ranges.with_index(table.place, steps)
-            step = self.expressions.number(table.step, inside)
-            size = self.expressions.widen(step, 32, table.step, inside)
-            total = self.ptx.prefix_sum(b.select(exists, size, zero), lane)
-            through = b.add(carried, total)
-            with b.if_then(exists):
-                end = b.zext(b.add(place, ir.Constant(I32, 1)), I64)
-                b.store(through, self._entry_address(table.name, end), align=4)
-            following = b.add(first, ir.Constant(I32, WARP))
-            first.add_incoming(following, b.block)
-            carried.add_incoming(self.ptx.of_lane(through, WARP - 1), b.block)
-            b.cbranch(b.icmp_unsigned("<", following, count), head, done)
-            b.position_at_end(done)
-
-    def emit_DeriveParameters(self, node: Node, op: ops.DeriveParameters) -> None:
-        parameters, ranges = self.graph.parameters, node.scope.ranges
-        for p in parameters.items:
-            if p.name in parameters.deferred and p.value is not None:
-                if not self._known(p.value):
-                    continue  # nothing reads it: its tables are not there
-                bits = 32 if self.bounds.fits(p.symbol, ranges) else 64
-                value = self.expressions.number(p.value, ranges)
-                self.values[p.symbol] = self.expressions.widen(value, bits, p.value, ranges)
-
-    def _known(self, value: Expr) -> bool:
-        """Whether all that an expression reads is at hand here."""
-        tables = {t.symbol: t.name for t in self.graph.parameters.tables}
-        return all(
-            f"{tables[symbol]}.shared" in self.offsets or tables[symbol] in self.given
-            if symbol in tables
-            else symbol in self.values
-            for symbol in symbols_of(value) | tables_in(value)
-        )
 
     # Memory
 

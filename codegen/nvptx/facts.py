@@ -120,7 +120,7 @@ class Facts:
             ],
             "assumptions": [[to_text(a.expr), int(a.maximum)] for a in self.parameters.assumptions],
             "tables": [
-                [t.name, to_text(t.length), to_text(t.maximum), _text(t.step), t.note]
+                [t.name, to_text(t.length), to_text(t.maximum), _text(t.step), t.note, t.rule]
                 for t in self.parameters.tables
             ],
             "tensors": [
@@ -160,8 +160,8 @@ class Facts:
             items.append(Parameter(name, int(low), int(high), defined, note))
             symbols[name] = items[-1].symbol
         tables = tuple(
-            Table(name, read(length), read(most), None if step is None else read(step), note)
-            for name, length, most, step, note in data["tables"]
+            Table(name, read(length), read(most), None if step is None else read(step), note, rule)
+            for name, length, most, step, note, rule in data["tables"]
         )
         assumed = tuple(Assumption(read(text), int(most)) for text, most in data["assumptions"])
         return cls(

@@ -34,15 +34,16 @@ Fact: TypeAlias = tuple[Polynomial, int]
 
 @dataclass(frozen=True, slots=True)
 class TableBounds:
-    """What is known of a table's rising entries.
+    """What is known of a table's entries.
 
     None exceeds `maximum`, the first is 0 where `from_zero` says so, and from one to the next they
-    rise by `step` at least. `found` are symbols that hold what a search for x found, and x.
+    rise by `step` at least, but for None. `found` are symbols that hold what a search for x found,
+    and x.
     """
 
     maximum: Expr
     from_zero: bool = False
-    step: int = 0
+    step: int | None = 0
     found: Mapping[Symbol, Expr] = field(default_factory=dict[Symbol, Expr])
 
 

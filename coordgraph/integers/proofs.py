@@ -209,7 +209,7 @@ class Prover(NumericBounds):
         """Return what an entry is at least: the one before, and the least step."""
         table, index = cast(tuple[Symbol, Expr], target.args)
         known, place = self.tables.get(table), index.as_coeff_Add()[0]
-        if known is None or not 1 <= place <= MOST_STEPS:
+        if known is None or known.step is None or not 1 <= place <= MOST_STEPS:
             return ()
         if not self.at_least_zero(to_polynomial(index - 1)):
             return ()

@@ -151,11 +151,16 @@ class Ranges:
         return replace(self, guards=(*self.guards, condition))
 
     def with_table(
-        self, table: Symbol, maximum: IntegerLike, *, from_zero: bool = False, step: int = 0
+        self,
+        table: Symbol,
+        maximum: IntegerLike,
+        *,
+        from_zero: bool = False,
+        step: int | None = 0,
     ) -> "Ranges":
         """Let no entry of a table exceed `maximum`, and each rise by `step` at least.
 
-        The first is 0 where `from_zero` says so.
+        The first is 0 where `from_zero` says so. With None for `step` they need not rise.
         """
         return self._tabled(table, TableBounds(_expr(maximum), from_zero, step))
 

@@ -1,7 +1,8 @@
 """Functions that read a table: integers, at least 0, that are known when the kernel runs.
 
-A table is named by a symbol and stands for a list of rising integers. What is known of one is its
-maximum (`Ranges.with_table`); who runs a kernel sees to it that the entries keep to that.
+A table is named by a symbol and stands for a list of integers; searches are for rising ones. What
+is known of one is its maximum (`Ranges.with_table`); who runs a kernel sees to it that the entries
+keep to that.
 """
 
 from bisect import bisect_right

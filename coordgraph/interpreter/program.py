@@ -129,7 +129,8 @@ class Program:
         if shapes and not any(map(prod, shapes)):
             # One tile of padding along the axes that groups part.
             shapes[-1] = tuple(1 if e else n for e, n in zip(parted, shapes[-1], strict=True))
-        return tuple(shapes)
+        places = values[order.table] if (order := self.graph.order) else range(len(shapes))
+        return tuple(shape for _, shape in sorted(zip(places, shapes, strict=True)))
 
     def in_tile(self, scope: Scoped, others: frozenset[str]) -> Scoped:
         """A scope in which the indices inside tiles stand for themselves, but for those of others.

@@ -44,6 +44,7 @@ from coordgraph.integers import Ranges
 from coordgraph.kernel import KernelGraph
 from coordgraph.show.ccode import FLOOR_HELPERS, identifier, to_c
 from coordgraph.show.fields import shown, written
+from coordgraph.tables import SORTS
 
 __all__ = ["pseudocode"]
 
@@ -75,8 +76,12 @@ class _Writer:
                 continue
             name, at = identifier(table.name), identifier(table.place.name)
             yield f"int {name}[{to_c(table.length, known)}] = {{0}};{note}"
-            yield f"for (uint {at} = 0; {at} < {to_c(table.length - 1, known)}; {at}++)"
-            yield f"{INDENT}{name}[{at} + 1] = {name}[{at}] + {to_c(table.step, known)};"
+            yield f"for (uint {at} = 0; {at} < {to_c(table.steps, known)}; {at}++)"
+            step = to_c(table.step, known)
+            if table.rule == SORTS:
+                yield f"{INDENT}{name}[how many come before, from the largest {step} on] = {at};"
+            else:
+                yield f"{INDENT}{name}[{at} + 1] = {name}[{at}] + {step};"
         derived = [p for p in graph.parameters.items if p.value is not None]
         for p in derived:
             note = f"  // {p.note}" if p.note else ""

@@ -192,7 +192,7 @@ class _Builder:
     def _table(self, raw: RawTable) -> Table:
         length, maximum = self.expression(raw.length), self.expression(raw.maximum)
         step = None if raw.step is None else self.expression(raw.step)
-        return _placed(raw.at, lambda: Table(raw.name, length, maximum, step, raw.note))
+        return _placed(raw.at, lambda: Table(raw.name, length, maximum, step, raw.note, raw.rule))
 
     def tensors(self, raw: RawGraph) -> tuple[Tensor, ...]:
         """The tensor arguments."""

@@ -168,16 +168,16 @@ class Cursor:
             raise self.error(f"a number may have {MAX_DIGITS} digits at most", start)
         return -int(digits) if negative else int(digits)
 
-    def expression(self, *, condition: bool = False, stop: str = "") -> RawExpression:
+    def expression(self, *, condition: bool = False, stop: tuple[str, ...] = ()) -> RawExpression:
         """Take what belongs to an expression; whether it is one is seen later.
 
-        It ends before a comma, closing bracket, brace, string or `stop` of its own level, before
+        It ends before a comma, closing bracket, brace, string or one of `stop` of its level, before
         `name=`, and with the line.
         """
         first, end, depth = self.token, self.token.start, 0
         while not self.at_line_end() and self.token.kind != "string":
             text, kind = self.token.text, self.token.kind
-            if depth == 0 and (text in (",", "{") or (stop and text == stop)):
+            if depth == 0 and (text in (",", "{", *stop)):
                 break
             if depth == 0 and kind == "name" and self.after.text == "=":
                 break

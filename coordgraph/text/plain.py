@@ -15,6 +15,7 @@ from coordgraph.coordinates.edges import EDGES
 from coordgraph.errors import VerifyError
 from coordgraph.gemm import Gemm
 from coordgraph.kernel import KernelGraph
+from coordgraph.tables import SUMS
 from coordgraph.text.build import build
 from coordgraph.text.printer import Expressions
 from coordgraph.text.raw import (
@@ -81,6 +82,7 @@ def to_json(graph: KernelGraph) -> dict[str, Any]:
         "tables": [
             {"name": known.name, "length": text(known.length), "maximum": text(known.maximum)}
             | ({} if known.step is None else {"step": text(known.step)})
+            | ({} if known.rule == SUMS else {"rule": known.rule})
             | ({"note": known.note} if known.note else {})
             for known in graph.parameters.tables
         ],
@@ -195,7 +197,7 @@ def _read_assumption(item: Any, at: Path) -> RawAssumption:
 
 
 def _read_table(item: Any, at: Path) -> RawTable:
-    entry = _only(item, at, "name", "length", "maximum", "step", "note")
+    entry = _only(item, at, "name", "length", "maximum", "step", "rule", "note")
     length, maximum = (
         RawExpression(_string(entry.get(part), at / part), at / part)
         for part in ("length", "maximum")
@@ -207,6 +209,7 @@ def _read_table(item: Any, at: Path) -> RawTable:
         length,
         maximum,
         None if step is None else RawExpression(_string(step, at / "step"), at / "step"),
+        _string(entry.get("rule", SUMS), at / "rule"),
         _string(entry.get("note", ""), at / "note"),
     )
 

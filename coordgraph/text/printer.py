@@ -64,7 +64,7 @@ class _Printer:
             note = f" {quote(p.note)}" if p.note else ""
             yield f"param {p.name} in {p.minimum}..{p.maximum}{value}{note}"
         for known in graph.parameters.tables:
-            step = "" if known.step is None else f" sums {self._expression(known.step)}"
+            step = "" if known.step is None else f" {known.rule} {self._expression(known.step)}"
             note = f" {quote(known.note)}" if known.note else ""
             length, most = self._expression(known.length), self._expression(known.maximum)
             yield f"table {known.name} [{length}] <= {most}{step}{note}"

@@ -121,6 +121,7 @@ class RawTable:
     length: RawExpression
     maximum: RawExpression
     step: RawExpression | None
+    rule: str
     note: str
 
 

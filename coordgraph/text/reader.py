@@ -11,6 +11,7 @@ from coordgraph.coordinates.dimensions import DIMENSIONS
 from coordgraph.coordinates.edges import EDGES
 from coordgraph.gemm import Gemm
 from coordgraph.kernel import KernelGraph
+from coordgraph.tables import RULES, SUMS
 from coordgraph.text.build import build
 from coordgraph.text.lexer import Cursor, Token
 from coordgraph.text.raw import (
@@ -128,16 +129,17 @@ class _Reader:
         length = c.expression()
         c.expect("]")
         c.expect("<=")
-        most = c.expression(stop="sums")
-        step = None
-        if c.token.text == "sums":
+        most = c.expression(stop=RULES)
+        step, rule = None, SUMS
+        if c.token.text in RULES:
+            rule = c.token.text
             c.advance()
             step = c.expression()
         note = "" if c.at_line_end() else c.string()
-        self.raw.tables.append(RawTable(name, at, length, most, step, note))
+        self.raw.tables.append(RawTable(name, at, length, most, step, rule, note))
 
     def _assumption(self, token: Token) -> None:
-        expr = self.cursor.expression(stop="<=")
+        expr = self.cursor.expression(stop=("<=",))
         self.cursor.expect("<=")
         self.raw.assumptions.append(RawAssumption(expr, self.cursor.integer()))
 

@@ -1,4 +1,4 @@
-"""Tables on a GPU: prefix sums in shared memory before the work begins.
+"""Tables on a GPU: derived ones are worked out in shared memory before the work begins.
 
 Only those that something reads are there, and each is a warp's work: tables that do not read each
 other are worked out at the same time.
@@ -17,13 +17,14 @@ from coordgraph.control.operations import Body
 from coordgraph.coordinates.dimensions import Shared, Workitem
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.integers import symbols_of, tables_in
-from coordgraph.tables import Table
+from coordgraph.tables import SORTS, SUMS, Table
 
 __all__ = ["add_tables", "table_bytes"]
 
 ENTRY = "i32"
 ENTRY_BYTES = 4
 WARP = 32
+NOTES = {SUMS: "prefix sums", SORTS: "an order"}
 
 
 def _read(graph: KernelGraph) -> tuple[Table, ...]:
@@ -57,14 +58,14 @@ def _symbols(value: object) -> set[Symbol]:
     return set(symbols_of(value)) | tables_in(value) if isinstance(value, Basic) else set[Symbol]()
 
 
-def _sizes(graph: KernelGraph) -> dict[str, int]:
+def _sizes(graph: KernelGraph) -> dict[Table, int]:
     """Entries of each of them, at most."""
     ranges = graph.parameters.ranges()
-    found: dict[str, int] = {}
+    found: dict[Table, int] = {}
     for table in _read(graph):
         _, most = ranges.interval(table.length)
         assert most is not None
-        found[table.name] = most
+        found[table] = most
     return found
 
 
@@ -75,8 +76,8 @@ def table_bytes(graph: KernelGraph) -> int:
 
 def add_tables(c: CoordinateEditor, graph: KernelGraph) -> Body:
     """Room for the derived tables; returns what a workgroup does before anything reads them."""
-    for name, size in _sizes(graph).items():
-        c.add(Shared(f"{name}.shared", Integer(size), element=ENTRY, note="prefix sums"))
+    for t, size in _sizes(graph).items():
+        c.add(Shared(f"{t.name}.shared", Integer(size), element=ENTRY, note=NOTES[t.rule]))
     (workitems,) = c.finish().of_kind(Workitem)
     warps = workitems.fixed_size // WARP
     build: Body = ()

@@ -29,6 +29,8 @@ SCHEDULES = (
     "stream-k{owner=last,reduction=atomic}",
     "two-tile-stream-k",
     "hybrid-stream-k{owner=last,reduction=turnstile}",
+    f"longest-first,{PERSISTENT}",
+    "longest-first,two-tile-stream-k{owner=last}",
 )
 LAYOUTS = ("nn", "nt", "tn", "tt")
 TARGETS = ("native", "sm_80")

@@ -41,7 +41,11 @@ PARTLY = (
     "hybrid-stream-k{owner=last,reduction=turnstile}",
 )
 PERSISTENT = "data-parallel{persistent=true}"
-EVERY = (PERSISTENT, *STREAMS, *PARTLY)
+SORTED = tuple(
+    f"longest-first,{name}"
+    for name in (PERSISTENT, "stream-k{owner=last,reduction=turnstile}", "two-tile-stream-k")
+)
+EVERY = (PERSISTENT, *STREAMS, *PARTLY, *SORTED)
 LAYOUTS = ("nn", "nt", "tn", "tt")
 CORNERS: dict[str, list[Sizes]] = {
     "one element": [(1, 1, 1)],

@@ -9,6 +9,7 @@ from coordgraph.coordinates.edges.diagonal import Diagonal, row_pitch
 from coordgraph.coordinates.edges.flatten import Flatten
 from coordgraph.coordinates.edges.join import Join
 from coordgraph.coordinates.edges.passthrough import PassThrough
+from coordgraph.coordinates.edges.permute import Permute
 from coordgraph.coordinates.edges.ragged import Ragged
 from coordgraph.coordinates.edges.share import Share
 from coordgraph.coordinates.edges.split import Split
@@ -28,6 +29,7 @@ __all__ = [
     "Join",
     "Law",
     "PassThrough",
+    "Permute",
     "Ragged",
     "Share",
     "Sizes",

@@ -29,6 +29,8 @@ SCHEDULES = (
     "stream-k{least=3,reduction=scatter}",
     "two-tile-stream-k{reduction=scatter}",
     "hybrid-stream-k{owner=last,reduction=turnstile}",
+    "longest-first,data-parallel{persistent=true}",
+    "longest-first,stream-k{owner=last}",
 )
 LAYOUTS = ("nn", "nt", "tn", "tt")
 DTYPES = ("f32", "bf16")

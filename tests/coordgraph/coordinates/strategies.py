@@ -21,6 +21,7 @@ from coordgraph.coordinates.edges import (
     Flatten,
     Join,
     PassThrough,
+    Permute,
     Ragged,
     Share,
     Split,
@@ -170,6 +171,14 @@ def borders(draw: st.DrawFn) -> list[int]:
     """Rising borders of a few segments, some of them empty."""
     sizes = draw(st.lists(st.integers(0, 5), min_size=1, max_size=5).filter(any))
     return [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+
+
+@strategy(Permute)
+def permute(draw: st.DrawFn) -> Case:
+    order = draw(extents.flatmap(lambda size: st.permutations(range(size))))
+    inverse = [order.index(place) for place in range(len(order))]
+    edge = Permute("u0", "d0", named(order), named(inverse))
+    return edge, (len(order),), (len(order),)
 
 
 @strategy(Ragged)

@@ -34,6 +34,26 @@ def test_mistakes(before: str, after: str, why: str):
         parse(changed(before, after))
 
 
+def test_a_table_that_sorts():
+    lines = 'table order [groups] <= groups - 1 sorts load(tile_starts, order.at) "larger first"\n'
+    text = TEXT.replace("tensor A", f"{lines}tensor A", 1)
+    graph = parse(text)
+    assert lines in graph.text()
+    assert parse(graph.text()) == graph == from_json(graph.json())
+    (*_, table) = graph.parameters.tables
+    assert (table.rule, table.rises, table.steps) == ("sorts", False, table.length)
+    with pytest.raises(ParseError, match="expected"):
+        parse(text.replace(" sorts ", " sort ", 1))
+    data = graph.json()
+    assert [t.get("rule") for t in data["tables"]] == [None, None, "sorts"]
+    data["tables"][-1]["rule"] = "largest"
+    with pytest.raises(VerifyError, match="rule='largest' is none of sums, sorts"):
+        from_json(data)
+    data["tables"][-1] |= {"rule": "sorts", "step": None}
+    with pytest.raises(VerifyError, match="sorts nothing"):
+        from_json(data)
+
+
 def test_names_that_clash():
     with parse(TEXT).edit() as e:
         e.coordinates.add(Linear("offsets"))

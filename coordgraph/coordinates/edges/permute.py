@@ -1,0 +1,46 @@
+"""`Permute`: the same indices in an order that a table holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sympy import Expr
+from sympy.logic.boolalg import Boolean
+
+from coordgraph.coordinates.edges.base import Edge, Law, Sizes
+from coordgraph.errors import NotInvertible
+from coordgraph.integers import Ranges, equal, index_symbol, load
+
+__all__ = ["Permute"]
+
+
+@dataclass(frozen=True)
+class Permute(Edge):
+    """`Permute(I; O)`: reverse `i = t[o]`, forward `o = s[i]`.
+
+    The table t has every index once, and s, the table `inverse`, says which place each has. Code is
+    generated from reverse alone; without an inverse there is no forward. Size: equal.
+    """
+
+    table: str = ""
+    inverse: str = ""
+
+    arity = (1, 1)
+    laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
+
+    def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
+        (above,), (below,) = sizes.upstream, sizes.downstream
+        return () if above is None or below is None else (equal(above, below),)
+
+    def reverse(
+        self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges
+    ) -> tuple[Expr, ...]:
+        (place,) = indices
+        assert place is not None
+        return (load(index_symbol(self.table), place),)
+
+    def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
+        if not self.inverse:
+            raise NotInvertible(f"{self}: the place of an index is in no table")
+        return (load(index_symbol(self.inverse), indices[0]),)
