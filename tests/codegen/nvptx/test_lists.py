@@ -35,6 +35,7 @@ PERSISTENT, ATOMIC = "data-parallel{persistent=true}", "stream-k{reduction=atomi
 LAST, TURNS = "stream-k{owner=last}", "stream-k{owner=last,reduction=turnstile}"
 SCATTER, TWO_TILE = "stream-k{reduction=scatter}", "two-tile-stream-k"
 HYBRID = "hybrid-stream-k{owner=last,reduction=turnstile}"
+SORTED = f"longest-first,{LAST}"
 LAYOUTS = ("nn", "nt", "tn", "tt")
 A_AT, B_AT, D_AT, OFFSETS_AT, C_AT = (i << 28 for i in (1, 2, 3, 4, 5))
 needs_ptxas = pytest.mark.skipif(not HAS_WHEEL, reason="there is no ptxas for this platform")
@@ -73,7 +74,7 @@ def program(
 @needs_ptxas
 @pytest.mark.parametrize(
     ("schedule", "layout", "vectors"),
-    covering(8, (PERSISTENT, LAST, SCATTER, TWO_TILE), LAYOUTS, (PAIRS, NARROW)),
+    covering(10, (PERSISTENT, LAST, SCATTER, TWO_TILE, SORTED), LAYOUTS, (PAIRS, NARROW)),
     ids=str,
 )
 def test_sm_80_assembles(schedule: str, layout: str, vectors: Vectors):
@@ -87,6 +88,8 @@ HOPPER: tuple[tuple[Tile, LowerToHopper, str, str, bool], ...] = (
     ((256, 128, 64), LowerToHopper(cluster_m=2), TURNS, "nt", True),
     ((128, 128, 64), LowerToHopper(), SCATTER, "tt", False),
     ((64, 256, 64), LowerToHopper(), HYBRID, "nt", False),
+    ((128, 256, 64), LowerToHopper(), f"longest-first,{PERSISTENT}", "nt", False),
+    ((128, 192, 64), LowerToHopper(), f"longest-first,{TWO_TILE}", "nt", False),
     # Shares of tiles before the whole ones: wgmma must not be serialized for them.
     ((64, 128, 64), LowerToHopper(), "two-tile-stream-k{reduction=scatter}", "nt", False),
 )
