@@ -1,7 +1,7 @@
 """What can be counted of a schedule before anything runs: who does how much, and what it costs.
 
-Traced from the graph by the interpreter, so every figure is exact, for any schedule whose tiles are
-all alike.
+Traced from the graph by the interpreter, so every figure is exact, for any schedule. Where tiles
+have several shapes, an iteration of a small one counts as the part of a macro tile's that it is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Counts:
     Args:
         tiles: of the output.
         grid: workgroups that are launched.
-        busiest: iterations (k tiles) of the SM that has most.
+        busiest: iterations (k tiles of a macro tile) of the SM that has most, rounded up.
         utilisation: all iterations by what the SMs could do in the time of the busiest.
         fix_ups: partial tiles that a workgroup receives from others and adds.
         workspace_bytes: for partial tiles and flags.
@@ -95,10 +95,12 @@ def count(
     found = trace(graph, values)
     known = graph.parameters.evaluate({"read_c": 0, **values})
     most = busiest(found.iterations, processors)
+    # The trace counts in tiles that divide those of every shape.
+    units = prod(graph.macro_tile[:2]) // prod(graph.tilings.unit[:2])
     return Counts(
-        tiles=prod(found.tiles[:-1]),
+        tiles=prod(found.tiles[:-1]) // units,
         grid=len(found.workgroups),
-        busiest=most,
+        busiest=-(-most // units),
         utilisation=found.useful / (most * processors),
         fix_ups=len(found.fix_ups),
         workspace_bytes=sum(

@@ -67,6 +67,9 @@ SCHEDULES = (
     "two-tile-stream-k{owner=last}",
     "hybrid-stream-k{owner=last}",
     "hybrid-stream-k{owner=last,least_segment=8}",
+    "heterogeneous-tiles",
+    "stream-k{reduction=scatter}",
+    "stream-k{owner=last,reduction=atomic}",
 )
 
 

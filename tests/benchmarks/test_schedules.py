@@ -47,6 +47,12 @@ def test_counts_of_closed_forms(tiles: int):
     for whole in ("data-parallel", "data-parallel{persistent=true}"):
         assert counted(whole).utilisation == pytest.approx(ideal(tiles, 132))
         assert (counted(whole).fix_ups, counted(whole).workspace_bytes) == (0, 0)
+    # Quarters of the macro tiles that are left, as evenly dealt as may be.
+    small = counted("heterogeneous-tiles")
+    waves, rest = divmod(tiles, 132)
+    quarters = math.ceil(4 * rest / 132)
+    assert small.busiest == waves * 64 + quarters * 16
+    assert (small.tiles, small.fix_ups, small.workspace_bytes) == (tiles, 0, 0)
     streamed = counted("stream-k")
     assert (streamed.tiles, streamed.grid) == (tiles, 132)
     assert streamed.busiest == math.ceil(tiles * 64 / 132)
