@@ -6,9 +6,10 @@ A file is what `python -m benchmarks sweep` writes: a JSON object with `rows` li
 schedules that the model does not know, are left out.
 
 Logarithms of the figures are fitted by least squares to logarithms of times. Plans near the best of
-their problem count most, since only among them is chosen; far errors count less than their square;
-and a weak pull towards the first guesses holds figures that the measurements say nothing about. It
-needs scipy (the extra `bench`).
+their problem count most, since only among them is chosen; what the errors of these differ by counts
+besides, since an error that all have in common changes no choice. Far errors count less than their
+square; and a weak pull towards the first guesses holds figures that the measurements say nothing
+about. It needs scipy (the extra `bench`).
 """
 
 from __future__ import annotations
@@ -50,8 +51,10 @@ LARGE_ERROR = 0.1
 """Of a logarithm; beyond it errors count linearly."""
 PULL = 0.1
 """What doubling a figure counts beside errors."""
-LEAST, MOST = {"sharpness": 1.0}, {"mixed_loss": 1.0, "exposed": 1.0, "merged": 1.0}
-"""What figures cannot be less or more than: a norm's degree, and shares."""
+CLOSE, DIFFERENCE = 0.1, 2.0
+"""The same of plans whose differences decide the choice, and what these count beside errors."""
+LEAST, MOST = {"sharpness": 1.0, "evenness": 1.0}, {"mixed_loss": 1.0, "merged": 1.0}
+"""What figures cannot be less or more than: norms' degrees, and shares."""
 MOST_ROUNDS, STEP = 80, 1e-4
 
 
@@ -169,6 +172,8 @@ def fit(measured: Measurements, first: Constants) -> Constants:
     data = measured.where(measured.usable)
     relative = data.seconds / data.best(data.seconds)[data.problem]
     weight = np.sqrt(np.exp(-(relative - 1) / NEAR) + FAR_WEIGHT)
+    close = np.exp(-(relative - 1) / CLOSE)
+    closest = np.bincount(data.problem, close)
     counts = Counts(data.table, first)  # the fitted figures change nothing in them
     guess = np.log([getattr(first, name) for name in FITTED])
 
@@ -176,10 +181,10 @@ def fit(measured: Measurements, first: Constants) -> Constants:
         return first.with_figures(dict(zip(FITTED, map(float, np.exp(logarithms)), strict=True)))
 
     def errors(logarithms: Column) -> Column:
-        predicted = cost(counts, figures(logarithms)).total
-        return np.concatenate(
-            [weight * np.log(predicted / data.seconds), PULL * (logarithms - guess)]
-        )
+        error = np.log(cost(counts, figures(logarithms)).total / data.seconds)
+        common = np.bincount(data.problem, close * error) / closest
+        between = DIFFERENCE * np.sqrt(close) * (error - common[data.problem])
+        return np.concatenate([weight * error, between, PULL * (logarithms - guess)])
 
     bounds = [
         [np.log(of[name]) if name in of else nothing for name in FITTED]

@@ -40,21 +40,25 @@ class Constants:
             asks for itself, without what others of its cluster bring.
         straddle: what asking for a box takes longer where its rows begin inside cache lines, and
             `split` where inside sectors of 32 bytes; `narrow` where they are shorter than a line.
-        coupled: what it takes longer where those of a cluster bring all of A and B apart.
+        paired: what asking and bringing in take longer where more than half of the SMs are busy:
+            then two of them seem to share a way to the L2 cache.
         empty_seconds: of a row outside A or B that is filled with zeros.
         l2_rate, dram_rate: bytes a second of all.
         merged: of what neighbours ask the L2 cache for at the same time, the share that is asked
             for once.
-        pull_rate: those of one workgroup that come from memory; twice as many where at most half of
-            the SMs are busy.
+        pull_rate: those of one workgroup that come from memory, where more than half of the SMs are
+            busy: the same.
         again: of the larger operand, what asking twice as often for it costs as if it were read.
         dram_seconds: until the first bytes come from memory.
         l2_bytes: of the L2 cache: what it keeps of A and B within a call.
         mixed_loss: the share of what others have read that streamed shares do not find there.
         launch_seconds: of a launch, where launches overlap.
-        cluster_seconds, band_seconds: of one with clusters, and of one in bands, besides.
-        tile_seconds, box_seconds, store_rate: the end of a tile, of each box in which a warpgroup
-            stores it, and bytes of D a second of a workgroup.
+        cluster_seconds, band_seconds: of one with clusters, and of one in bands, besides;
+            `stream_seconds` where tiles are streamed, `shape_seconds` where they have two shapes.
+        fill_seconds: until the first box is in shared memory, besides the time it takes alone.
+        tile_seconds, box_seconds: the end of a tile, and of each box that a warpgroup stores.
+        slot_rate, store_rate: bytes of D a second of a workgroup: while boxes wait for each other's
+            slots in shared memory, and until the last ones have left.
         split_store: what storing takes longer where rows of D begin inside sectors, and `odd_store`
             where they begin inside lines and boxes are not swizzled.
         handover_seconds: from one main loop to the next where warpgroups take turns.
@@ -65,10 +69,8 @@ class Constants:
         sum_seconds, sum_rate: the sum over a cluster that divides k.
         power_flops, power_shared, power_l2, power_dram: operations and bytes a second that the
             power limit allowed if there were nothing else.
-        shapes, late: what a plan takes longer whose tiles have two shapes, and one whose streamed
-            tiles come after whole ones.
-        exposed: the share of tile ends, fix-up and sums that no floor hides.
-        sharpness: the degree of the norm that stands for the largest of path and floors.
+        sharpness: the degree of the norm that stands for the largest of loop and floors, and
+            `evenness` of the one for what bounds an iteration: the more even, the higher.
     """
 
     device: str
@@ -90,7 +92,7 @@ class Constants:
     straddle: float = 1.3
     split: float = 1.5
     narrow: float = 1.2
-    coupled: float = 1.3
+    paired: float = 1.3
     empty_seconds: float = 2e-9
     l2_rate: float = 7.5e12
     merged: float = 0.6
@@ -103,8 +105,12 @@ class Constants:
     launch_seconds: float = 2e-6
     cluster_seconds: float = 0.3e-6
     band_seconds: float = 0.1e-6
+    stream_seconds: float = 0.1e-6
+    shape_seconds: float = 0.2e-6
+    fill_seconds: float = 0.3e-6
     tile_seconds: float = 0.8e-6
     box_seconds: float = 0.1e-6
+    slot_rate: float = 200e9
     store_rate: float = 60e9
     split_store: float = 1.5
     odd_store: float = 1.3
@@ -122,10 +128,8 @@ class Constants:
     power_shared: float = 400e12
     power_l2: float = 40e12
     power_dram: float = 20e12
-    shapes: float = 1.05
-    late: float = 1.02
-    exposed: float = 0.5
     sharpness: float = 6.0
+    evenness: float = 6.0
 
     def slots(self, workgroups: Column) -> Column:
         """Clusters of so many workgroups that the device holds at a time."""

@@ -100,12 +100,14 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
     counts = Counts(given, c) if isinstance(given, Table) else given
     t, s, w = counts.table, counts.shape, counts.work
     loop, end, sums, asked, inside, left = (np.zeros(len(t)) for _ in range(6))
-    handed, drained = np.zeros(len(t)), np.zeros(len(t))
+    handed, drained, first = np.zeros(len(t)), np.zeros(len(t)), np.zeros(len(t))
+    crowded = ~_few(w.busy * s.workgroups, c)
     for part in counts.parts:
         rows, shape = part.rows, part.shape
-        step, tensor_bytes = _step(shape, c)
+        step, alone, tensor_bytes = _step(shape, c, crowded[rows])
         tile, drain, summed = _end(part.table, shape, c)
         loop[rows] += part.iterations * step
+        first[rows] = np.maximum(first[rows], alone)
         end[rows] += part.ends * tile
         sums[rows] += part.ends * summed
         handed[rows] += part.ends * c.handover_seconds
@@ -123,6 +125,10 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
     launch = c.launch_seconds + np.where(s.workgroups > 1, c.cluster_seconds, 0)
     # Bands are divided out before the first box is asked for.
     launch = launch + np.where(t.width > 1, c.band_seconds, 0)
+    # So is where a share begins. Tiles of another shape have a loop of their own.
+    launch = launch + np.where(w.streamed.share > 0, c.stream_seconds, 0)
+    follows = t.divided & (s.tiles % w.grid > 0)
+    launch = launch + np.where(follows, c.shape_seconds, 0)
     streams = w.streamed.share * w.grid
     traffic = _traffic(t, s, w.grid, asked, c, mixed=w.apart, streams=streams)
     stored = t.m * t.n * t.out_bytes
@@ -138,13 +144,11 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
         + asked / c.power_l2
         + traffic / c.power_dram
     )
-    # While pieces are handed on and tiles end, the memory is not busy: that is not hidden under it.
+    # The first iteration has nobody else's under which to hide.
+    loop = loop + first + c.fill_seconds
+    # While pieces are handed on and tiles end, the memory is not busy: no floor hides that.
     last = end + fixup + sums
-    path = loop + (1 - c.exposed) * last
-    # What follows waves of whole tiles was measured to take longer than it counts.
-    follows = (t.whole == FULL) & (s.tiles % w.grid > 0)
-    after = np.where(follows, np.where(t.divided, c.shapes, c.late), 1)
-    total = launch + _largest((path, dram, l2, power), c.sharpness) * after + c.exposed * last
+    total = launch + _largest((loop, dram, l2, power), c.sharpness) + last
     return Cost(launch, loop, end, fixup, sums, dram, l2, power, total)
 
 
@@ -156,9 +160,9 @@ def _memory_rate(t: Table, s: Shape, w: Work, c: Constants) -> Column:
 
     def rate(busy: Column) -> Column:
         readers = np.maximum(busy * s.workgroups, 1)
-        # Why each gets twice as much where at most half of the SMs are busy is not known.
-        pull = c.pull_rate * np.where(2 * readers <= c.processors, 2, 1)
-        return np.minimum(c.dram_rate, pull * readers)
+        return np.where(
+            _few(readers, c), c.dram_rate, np.minimum(c.dram_rate, c.pull_rate * readers)
+        )
 
     uneven = (t.whole < FULL) & (s.tiles > w.grid)
     more = np.where(uneven, s.tiles % w.grid, 0)
@@ -172,7 +176,9 @@ def _end(t: Table, s: Shape, c: Constants) -> tuple[Column, Column, Column]:
     # Rows of D that begin inside sectors: the cache writes parts of them.
     partly = 1 + (c.split_store - 1) * astray(t.n, SECTOR, t.out_bytes)
     partly = partly * (1 + (c.odd_store - 1) * s.odd * astray(t.n, LINE, t.out_bytes))
-    tile, drain = c.tile_seconds + s.stores * c.box_seconds, stored_bytes / c.store_rate * partly
+    stored_bytes = stored_bytes * partly
+    tile = c.tile_seconds + s.stores * c.box_seconds + stored_bytes / c.slot_rate
+    drain = stored_bytes / c.store_rate
     received = s.partial_bytes * (t.cluster_k - 1)
     return tile, drain, np.where(t.cluster_k > 1, c.sum_seconds + received / c.sum_rate, 0)
 
@@ -200,8 +206,21 @@ def _fixup(t: Table, s: Shape, w: Work, c: Constants) -> tuple[Column, Column]:
     return fixup, w.streamed.partials * s.workgroups * s.partial_bytes
 
 
-def _step(s: Shape, c: Constants) -> tuple[Column, Column]:
-    """Seconds of an iteration, and bytes that its multiplications read from shared memory."""
+def _few(readers: Column, c: Constants) -> Flag:
+    """Where so many workgroups are so few that each has the way of two SMs for itself."""
+    return 2 * readers <= c.processors
+
+
+def _step(s: Shape, c: Constants, crowded: Flag) -> tuple[Column, Column, Column]:
+    """Seconds of an iteration, what one alone takes longer, and bytes that it reads.
+
+    Those are bytes that its multiplications read from shared memory. Iterations follow each other
+    as fast as the slowest of those who take part; the first one's are done one after another. Times
+    vary, and who is nearly as slow as the slowest delays it now and then: hence a norm.
+
+    Args:
+        crowded: where two SMs share their way to the L2 cache.
+    """
     count = s.blocks * s.pieces * s.units * (UNIT_K / MMA_K)
     rows = (MMA_M + s.mma_columns) * MMA_K * ELEMENT
     clocks = np.maximum(s.mma_columns / 2, rows / c.shared_bytes)
@@ -211,17 +230,17 @@ def _step(s: Shape, c: Constants) -> tuple[Column, Column]:
     lines = 1 + (c.straddle - 1) * s.straddling + (c.split - 1) * s.split
     # In narrow boxes a request is for a part of a line.
     lines = lines * (1 + (c.narrow - 1) * s.narrow)
-    asked = lines / c.ask_rate
+    paired = np.where(crowded, c.paired, 1)
+    asked = lines / c.ask_rate * paired
     # What lies outside is not asked for; in boxes that begin inside it is filled, row by row.
     inside = np.maximum(s.asked_bytes - s.outside * s.units * UNIT_K * ELEMENT, 0)
     last = inside * asked + s.filled * s.units * c.empty_seconds
-    bring = np.maximum(s.operand_bytes / c.ingest_rate, np.maximum(s.asked_bytes * asked, last))
-    # A workgroup of a cluster waits for what delays the others, too.
-    bring = bring * (1 + (c.coupled - 1) * s.apart)
-    ask = s.copies * c.copy_seconds + c.turn_seconds
+    ask, ingest = np.maximum(s.asked_bytes * asked, last), s.operand_bytes / c.ingest_rate * paired
+    issue = s.copies * c.copy_seconds + c.turn_seconds
     # A stage is free when the one after it is begun; it must be full before those left are done.
     reach = c.reach_seconds / np.maximum(s.stages - 2, 0.5)
-    return np.maximum(np.maximum(multiply, bring), np.maximum(ask, reach)), count * rows
+    step = _largest((multiply, ask, ingest, issue, reach), c.evenness)
+    return step, np.minimum(multiply, np.maximum(ask, ingest)), count * rows
 
 
 def _traffic(

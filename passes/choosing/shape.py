@@ -90,13 +90,10 @@ class Shape:
         self.split = rows_astray(SECTOR)
         """and with a sector of one."""
         size_a, size_b = t.m * t.k, t.n * t.k
-        apart = np.where(t.cluster_n > 1, size_b, np.where(t.cluster_m > 1, size_a, 0))
         self.cold = np.maximum(size_a, size_b) * ELEMENT
         """Bytes of the larger one of A and B, """
         self.asks = np.where(size_a > size_b, self.tiles_n, self.tiles_m)
         """and how many ask for each of them."""
-        self.apart = apart / (size_a + size_b)
-        """The share of A and B that workgroups of a cluster bring each for itself."""
         self.partial_bytes = self.rows * self.columns * ACCUMULATOR
         narrow = np.gcd(self.mma_columns.astype(int), UNIT_K)
         box_m = np.where(left_b, narrow, UNIT_K)
