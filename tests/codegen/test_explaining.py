@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import codegen
-from codegen import dispatch, situation, tuning
+from codegen import dispatch, preparing, situation, tuning
 from codegen.cli.choosing import explain_choice
 from codegen.explaining import ByRule, Tuned
 from codegen.nvptx import driver
@@ -37,7 +37,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def compile_plan(plan: Plan, *_: Any, **__: Any) -> Any:
         raise Chosen(plan)
 
-    monkeypatch.setattr(dispatch, "compile_plan", compile_plan)
+    monkeypatch.setattr(preparing, "compile_plan", compile_plan)
     dispatch.forget()
     tuning.forget()
     yield
@@ -114,7 +114,7 @@ def test_what_gpus_do_not_multiply(kinds: tuple[str, str | None], monkeypatch: p
     with pytest.raises(CodegenError, match=r"no code for it on NVIDIA H200: .* not f"):
         codegen.explain(512, 512, 512, *kinds, device="NVIDIA H200")
     here(monkeypatch, H200)
-    monkeypatch.setattr(dispatch, "compile_plan", situation.compile_plan)
+    monkeypatch.setattr(preparing, "compile_plan", situation.compile_plan)
     a, b, d = (matrix(512, 512, at, kinds[0]) for at in (A, B, D))
     with pytest.raises(CodegenError, match="not f"):
         codegen.matmul(a, b, out=replace(d, dtype=kinds[1] or kinds[0]))
@@ -167,7 +167,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch, order: int) -> list[Plan]:
             pass
 
     with monkeypatch.context() as patch:
-        patch.setattr(dispatch, "compile_plan", Made)
+        patch.setattr(preparing, "compile_plan", Made)
         patch.setattr(tuning, "_measured", measured)
         patch.setattr(tuning, "_refuse_capture", lambda _: None)
         codegen.matmul(matrix(m, k, A), matrix(k, n, B), out=matrix(m, n, D), tune=True)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import codegen
-from codegen import dispatch, tuning
+from codegen import dispatch, preparing, tuning
 from codegen.nvptx import driver
 from coordgraph import CodegenError, Gemm, LaunchError, ParseError, PassError
 from passes import DataParallel
@@ -190,7 +190,7 @@ def test_a_plan_that_spills_gives_way_to_the_next(fake: FakeDriver):
     dispatch._calls = type(dispatch._calls)(8)  # the kernels are still known
     codegen.matmul(a, b, out=d)
     assert len(refused) == tries
-    assert any(isinstance(known, CodegenError) for known in dispatch._kernels.values())
+    assert any(isinstance(known, CodegenError) for known in preparing._kernels.values())
 
 
 def situation() -> dispatch.Situation:
