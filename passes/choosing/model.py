@@ -236,15 +236,13 @@ def _traffic(
     together = np.minimum(grid, s.tiles)
     high, wide = block(t, s.tiles_m, s.tiles_n, together)
     wave = (np.minimum(high * t.tile_m, t.m) + np.minimum(wide * t.tile_n, t.n)) * t.k * ELEMENT
-    # Products that a wave works on at the same time: all of a batch share nothing.
-    products = np.maximum(together / (s.tiles_m * s.tiles_n), 1)
-    wave = wave * products
     waves = np.maximum(s.tiles / together, 1)
     apart = np.maximum(waves * wave, a + b)
     # A band of rows is read once; all columns for every band, unless they stay in the cache.
     bands = np.ceil(s.tiles_m / high)
     kept = np.minimum(c.l2_bytes / (a + b), 1)
-    stays = c.l2_bytes >= (a + b) / t.l * products
+    # Products of a batch share nothing, and those of several bands are worked on one by one.
+    stays = c.l2_bytes >= (a + b) / t.l
     banded = a + b * np.where(stays, 1, bands)
     stay = np.minimum(c.l2_bytes / wave, 1)
     found = np.minimum(stay * banded + (1 - stay) * apart, apart)
