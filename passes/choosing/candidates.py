@@ -39,6 +39,8 @@ FEW_TILE, LEAST_ROWS = 128, 48
 MOST_SUMS_STREAMED, MOST_SUMS_TWICE = 144, 112
 """Accumulators of a workitem of plans that send and receive partial sums, and of those that have a
 second main loop beside a reduce-scatter."""
+MOST_SUMS_IN_TURN = 176
+"""Of a workitem whose warpgroup takes turns, where groups part k."""
 BANDS = (4, 8, 16)
 LEAST_DEPTH = 4
 """Iterations of a tile that are worth being divided."""
@@ -229,6 +231,10 @@ def _cut(problem: Gemm, size: Mapping[str, float], device: Constants, c_bytes: i
         few, most = 0, FEW_TILE  # on average: others have many
     keep = (known[0] >= (few or LEAST_ROWS)) & ((known[0] < 2 * m) | (known[0] <= most))
     keep &= known[1] < 2 * max(n, UNIT_K)
+    if problem.ragged("k"):
+        # What is behind a group's end is made zeros, for which these have no registers left.
+        sums_of_turns = known[0] * known[1] / (known[3] * known[4]) / WARPGROUP
+        keep &= (known[6] == 1) | (sums_of_turns <= MOST_SUMS_IN_TURN)
     tiling = tuple(column[keep] for column in known)
     tile_m, tile_n, tile_k, cluster_m, cluster_n, cluster_k, _ = tiling
     return Tiled(

@@ -90,6 +90,27 @@ def test_the_cpu(kind: type, size: tuple[int, int, int]):
         assert codegen.explain(m, n, k, np.dtype(kind).name) == found
 
 
+@pytest.mark.parametrize("device", [H200, A100], ids=lambda device: device.name)
+def test_a_batch(device: driver.Device, monkeypatch: pytest.MonkeyPatch):
+    here(monkeypatch, device)
+    a, b, d = (
+        matrix(512, 512, at, shape=(9, 512, 512), strides=(1 << 18, 512, 1)) for at in (A, B, D)
+    )
+    found = codegen.explain(512, 512, 512, batches=9)
+    assert found.best.plan == multiplied(a, b, out=d)
+    if isinstance(found, ByRule):
+        assert f"{9 * 16} tiles for 108 SMs" in str(found)
+        return
+    assert found.as_data()["problem"]["batches"] == 9
+    alone = codegen.explain(512, 512, 512)
+    rates = [
+        float(text.split("(")[1].split()[0]) for text in (found.reasons()[0], alone.reasons()[0])
+    ]
+    assert rates[0] > rates[1]  # more products, more tiles for all SMs
+    with pytest.raises(VerifyError, match="batches"):
+        codegen.explain(512, 512, 512, batches=0)
+
+
 def test_without_a_gpu_the_measured_one_is_meant():
     found = codegen.explain(2048, 2304, 8192, transpose_b=True)
     assert found.best.plan == rank(Gemm("bf16", None, 2048, 2304, 8192, False, True))[0].plan

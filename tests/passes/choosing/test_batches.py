@@ -76,19 +76,23 @@ def test_four_products_read_and_write_four_times_as_much():
     ["data-parallel{persistent=true}", "stream-k{owner=last}", "hybrid-stream-k{owner=last}"],
 )
 @given(
-    *(st.integers(1, 5), st.integers(1, 3), st.integers(1, 3), st.integers(1, 6), st.integers(1, 9))
+    count=st.integers(1, 5),
+    m=st.integers(1, 3),
+    n=st.integers(1, 3),
+    k=st.integers(1, 6),
+    grid=st.integers(1, 9),
 )
 @settings(max_examples=10, deadline=None)
-def test_work_is_that_of_the_graph(pipeline: str, l: int, m: int, n: int, k: int, grid: int):  # noqa: E741
+def test_work_is_that_of_the_graph(pipeline: str, count: int, m: int, n: int, k: int, grid: int):
     graph = Pipeline.parse(pipeline)(Gemm("f32", batched=True).graph((4, 4, 4)))
-    sizes = {"m": 4 * m, "n": 4 * n, "k": 4 * k}
+    sizes: dict[str, Any] = {"m": 4 * m, "n": 4 * n, "k": 4 * k}
     strides = {"stride_a": 16 * m * k, "stride_b": 16 * k * n, "stride_c": 16 * m * n}
     strides["stride_d"] = strides["stride_c"]
-    found = trace(graph, {**sizes, **strides, "batches": l, "workgroups": grid})
+    found = trace(graph, {**sizes, **strides, "batches": count, "workgroups": grid})
     plan = Plan((4, 4, 4), pipeline=pipeline, workgroups=grid)
-    table = Table.of([(Gemm("bf16", batched=True, **sizes), plan)], l)
+    table = Table.of([(Gemm("bf16", batched=True, **sizes), plan)], count)
     counts = Counts(table, replace(H200, processors=grid))
-    assert counts.shape.tiles[0] == l * m * n
+    assert counts.shape.tiles[0] == count * m * n
     assert counts.work.iterations[0] == max(found.iterations)
     assert counts.work.streamed.partials[0] == len(found.sends)
 
