@@ -14,7 +14,9 @@ from codegen.checks import number
 from codegen.preparing import (
     ALIGNED,
     Prepared,
+    Seen,
     best,
+    built,
     check_options,
     glance,
     kind_of,
@@ -27,7 +29,7 @@ from coordgraph import CodegenError, LaunchError
 from coordgraph.gemm import GROUP_AXES, OFFSETS
 from passes.choosing import Plan
 
-__all__ = ["forget", "grouped_matmul"]
+__all__ = ["chosen", "forget", "grouped_matmul"]
 
 MOST_CALLS = 1024
 _AXES = tuple(axis for axis in GROUP_AXES if len(axis) == 1)
@@ -99,7 +101,7 @@ def grouped_matmul(
         if found is None:
             number(alpha, "alpha")
             check_options(plan, transpose_a=transpose_a, transpose_b=transpose_b)
-            arrays = {"A": a, "B": b, "C": c, "D": out, OFFSETS: offsets}
+            arrays = _named(a, b, c, out, offsets)
             found = _calls.put(key, _prepare(arrays, beta, turns, group_axis, plan))
         kernel, workgroups, turn_a, turn_b = found
         one = library(a).turned(a) if turn_a else a
@@ -122,14 +124,41 @@ def _prepare(
     plan: Plan | str | None,
 ) -> Prepared:
     """Choose for a call of a new kind, and build the kernel."""
+    seen = _seen(arrays, beta, turns, group_axis)
+    return best(seen) if plan is None else told(plan, seen)
+
+
+def _named(a: Any, b: Any, c: Any, out: Any, offsets: Any) -> dict[str, Any]:
+    return {"A": a, "B": b, "C": c, "D": out, OFFSETS: offsets}
+
+
+def _seen(arrays: dict[str, Any], beta: float, turns: tuple[bool, bool], group_axis: str) -> Seen:
     if group_axis not in _AXES:
         lists = " Lists of products are compiled with a plan of one's choice: see docs/groups.md"
         raise LaunchError(
             f"group_axis = {group_axis!r} should be {' or '.join(map(repr, _AXES))}."
             + lists * (group_axis in GROUP_AXES)
         )
-    seen = see(arrays, beta, *turns, grouped=True, group_axis=group_axis)
-    return best(seen) if plan is None else told(plan, seen)
+    return see(arrays, beta, *turns, grouped=True, group_axis=group_axis)
+
+
+def chosen(
+    a: Any,
+    b: Any,
+    offsets: Any,
+    *,
+    group_axis: str = "m",
+    out: Any = None,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+) -> Plan:
+    """The plan that `grouped_matmul` takes for such a call where none is told; its kernel is built.
+
+    Raises:
+        LaunchError, CodegenError: as `grouped_matmul`.
+    """
+    seen = _seen(_named(a, b, None, out, offsets), 0.0, (transpose_a, transpose_b), group_axis)
+    return next(built(seen.situation))[0]
 
 
 def forget() -> None:
