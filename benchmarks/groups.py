@@ -16,8 +16,9 @@ empty.
 
 Contenders: cuBLAS (torch.matmul for every group that has rows, all of them in one CUDA graph: the
 sizes are known when it is captured), torch._grouped_mm where PyTorch has it, a persistent Triton
-kernel where Triton is installed (the fastest of a few tiles, tried for every problem), and plans of
-ours. The last three read where groups begin when they run. Operands are normal numbers in buffers
+kernel where Triton is installed (the fastest of a few tiles, tried for every problem),
+codegen.grouped_matmul, which measures nothing (not with `--axis mnk`), and plans of ours. All but
+cuBLAS read where groups begin when they run. Operands are normal numbers in buffers
 that take turns and exceed thrice the L2 cache; every result is checked first, in an output full of
 NaN, against float32; figures are medians over rounds of CUDA-graph replays whose order rotates.
 """
@@ -44,6 +45,7 @@ from benchmarks.record import RESULTS, environment, result_path, write
 from benchmarks.report import console_here
 from benchmarks.shapes import shape
 from benchmarks.timing import REGIMES, Sampler, Spread, quick_seconds, take_turns
+from codegen.groups import chosen, grouped_matmul
 from codegen.nvptx.driver import unavailable
 from coordgraph import CoordGraphError
 
@@ -83,6 +85,7 @@ DEFAULTS = {
 }
 """Shapes and plans by the axis of groups."""
 PEERS = (CUBLAS, "torch._grouped_mm", "Triton")
+CHOSEN = "codegen.grouped_matmul"
 
 
 class Triton:
@@ -166,6 +169,28 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
+class Chosen:
+    """`codegen.grouped_matmul`; `details` are about the last problem."""
+
+    def __init__(self) -> None:
+        self.details: dict[str, Any] = {}
+
+    def __call__(self, problem: Groups) -> Launch:
+        gemm = problem.gemm(problem.dtype)
+        options = {
+            "group_axis": gemm.group_axis,
+            "transpose_a": gemm.transpose_a,
+            "transpose_b": gemm.transpose_b,
+        }
+        a, b, out = problem.sets[0]
+        self.details = {"plan": str(chosen(a, b, problem.on_device, out=out, **options))}
+
+        def run(a: Any, b: Any, out: Any, offsets: Any) -> None:
+            grouped_matmul(a, b, offsets, out=out, **options)
+
+        return _launch_of(run, problem)
+
+
 def contenders(
     plans: Iterable[tuple[Plan, Any]], tell: Callable[[str], None], axis: str = "m"
 ) -> dict[str, Prepare]:
@@ -183,6 +208,8 @@ def contenders(
             found[triton_name] = Triton()
     except Unavailable as error:
         tell(f"without {triton_name}: {error}")
+    if axis != "mnk":
+        found[CHOSEN] = Chosen()
     return found | {str(plan): ours(plan, kernel) for plan, kernel in plans}
 
 

@@ -12,10 +12,15 @@ from codegen.kernel import Kernel
 if TYPE_CHECKING:
     from codegen.dispatch import matmul
     from codegen.explaining import explain
+    from codegen.groups import grouped_matmul
 
-__all__ = ["TARGETS", "Kernel", "cache_directory", "compile", "explain", "matmul"]
+__all__ = ["TARGETS", "Kernel", "cache_directory", "compile", "explain", "grouped_matmul", "matmul"]
 
-_LATE = {"explain": "codegen.explaining", "matmul": "codegen.dispatch"}
+_LATE = {
+    "explain": "codegen.explaining",
+    "grouped_matmul": "codegen.groups",
+    "matmul": "codegen.dispatch",
+}
 """What needs numpy is loaded when it is first used."""
 
 

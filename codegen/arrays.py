@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Hashable
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -28,6 +29,8 @@ class Library:
     """It cannot be told of our stream: `finish` must follow a launch."""
     on_host = False
     """Its arrays lie in host memory, whatever the device."""
+    shares = False
+    """What is reshaped or expanded lies where it was."""
 
     def view(self, array: Any, what: str) -> TensorView:
         """Address, shape, strides and type of a GPU array, once it may be read.
@@ -69,6 +72,25 @@ class Library:
         """A new array on the same device."""
         raise LaunchError(f"pass out=: no way is known to make a new {type(like).__name__}")
 
+    def turned(self, array: Any) -> Any:
+        """The transpose of each matrix."""
+        return array.swapaxes(-1, -2)
+
+    def spread(self, array: Any, count: int) -> Any:
+        """A matrix, or an array of one, as so many matrices."""
+        raise LaunchError(
+            f"no way is known to expand a {type(array).__name__}: pass a matrix for each product"
+        )
+
+    def first(self, array: Any) -> Any:
+        """The first of several matrices."""
+        return array[0]
+
+    def joined(self, array: Any) -> Any:
+        """One matrix with the rows of several that lie one after another."""
+        count, rows, columns = array.shape
+        return array.reshape(count * rows, columns)
+
     def current_stream(self, array: Any) -> int:
         """The stream on which the library works now."""
         return 0
@@ -80,11 +102,28 @@ class Library:
 class _Raw(Library):
     """Memory that has been looked at already, as of `codegen.nvptx.memory`."""
 
+    shares = True
+
     def view(self, array: Any, what: str) -> TensorView:
         return array
 
+    def turned(self, array: Any) -> Any:
+        (*more, rows, columns), (*steps, step, least) = array.shape, array.strides
+        return replace(array, shape=(*more, columns, rows), strides=(*steps, least, step))
+
+    def spread(self, array: Any, count: int) -> Any:
+        return replace(array, shape=(count, *array.shape[-2:]), strides=(0, *array.strides[-2:]))
+
+    def first(self, array: Any) -> Any:
+        return array.first
+
+    def joined(self, array: Any) -> Any:
+        count, rows, columns = array.shape
+        return replace(array, shape=(count * rows, columns), strides=(columns, 1))
+
 
 class _Torch(Library):
+    shares = True
     kinds: ClassVar = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}
 
     def __init__(self) -> None:
@@ -114,6 +153,9 @@ class _Torch(Library):
         # Extents one by one are read quicker than a tuple of them.
         return self.torch.empty(*shape, dtype=self._types[kind], device=like.device)
 
+    def spread(self, array: Any, count: int) -> Any:
+        return array.expand(count, *array.shape[-2:])
+
     def current_stream(self, array: Any) -> int:
         if self._raw_stream is not None:
             return self._raw_stream(array.device.index)
@@ -121,6 +163,11 @@ class _Torch(Library):
 
 
 class _CuPy(Library):
+    shares = True
+
+    def spread(self, array: Any, count: int) -> Any:
+        return sys.modules["cupy"].broadcast_to(array, (count, *array.shape[-2:]))
+
     def empty(self, like: Any, shape: tuple[int, ...], kind: str) -> Any:
         return sys.modules["cupy"].empty(shape, dtype=_array_type(kind))
 
@@ -135,6 +182,9 @@ class _Jax(Library):
     """
 
     waits = True
+
+    def spread(self, array: Any, count: int) -> Any:
+        return sys.modules["jax"].numpy.broadcast_to(array, (count, *array.shape[-2:]))
 
     def view(self, array: Any, what: str) -> TensorView:
         array.block_until_ready()
@@ -159,6 +209,10 @@ class _Jax(Library):
 
 class _Numpy(Library):
     on_host = True
+    shares = True
+
+    def spread(self, array: Any, count: int) -> Any:
+        return sys.modules["numpy"].broadcast_to(array, (count, *array.shape[-2:]))
 
     def view(self, array: Any, what: str) -> TensorView:
         raise LaunchError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import sqrt
+from math import ceil, sqrt
 from typing import TYPE_CHECKING, Any
 
 from codegen import tuning
@@ -18,6 +18,7 @@ from passes.choosing import Explanation, Plan, choices, constants_of, sizes
 from passes.choosing import explain as explain_plans
 from passes.choosing.constants import known_devices
 from passes.choosing.explaining import micros, page
+from passes.choosing.table import extents
 from passes.lowering import LowerToTensorCores
 
 if TYPE_CHECKING:
@@ -92,7 +93,12 @@ class Tuned:
     @classmethod
     def of(cls, prediction: Explanation, measured: Measured) -> Tuned:
         """Find the predictions for the plans that were measured."""
-        found = choices(prediction.problem, prediction.device, reads_c=prediction.reads_c)
+        found = choices(
+            prediction.problem,
+            prediction.device,
+            batches=prediction.batches,
+            reads_c=prediction.reads_c,
+        )
         plans = {c.plan: c.seconds for c in found}
         return cls(prediction, measured, tuple(plans.get(plan) for plan, _ in measured.times))
 
@@ -127,7 +133,8 @@ class Tuned:
     def reasons(self) -> list[str]:
         """Sentences: what is remembered, and how right the model was."""
         m, n, k = sizes(self.prediction.problem)
-        rate = 2 * m * n * k / self.measured.seconds / 1e12
+        products = self.prediction.batches if self.prediction.problem.batched else 1
+        rate = 2 * products * m * n * k / self.measured.seconds / 1e12
         found = [
             f"{self.plan} is remembered: tune=True measured {micros(self.measured.seconds)} µs "
             f"({rate:.0f} TFLOP/s), the least of {len(self.measured.times)}."
@@ -161,6 +168,7 @@ def explain(
     transpose_b: bool = False,
     device: str | None = None,
     count: int = 8,
+    batches: int | None = None,
     reads_c: bool = False,
 ) -> Explanation | Tuned | ByRule:
     """The plan that `matmul` takes for a problem, the next best, what each should take, and why.
@@ -174,6 +182,7 @@ def explain(
         device: `cpu`, or the name of a GPU that is here or was measured. By default the GPU here,
             or else the one that was measured, and `cpu` for types that GPUs do not multiply.
         count: plans to list.
+        batches: of a batch, how many products there are of that size.
         reads_c: C is added, as where beta is not 0; large tiles have no registers for it.
 
     Returns:
@@ -184,21 +193,30 @@ def explain(
         VerifyError: a size, a type or a count is none.
         CodegenError: the device is unknown, or does not multiply the type.
     """
-    problem = Gemm(dtype, out_dtype, m, n, k, transpose_a, transpose_b)
-    return explain_problem(problem, device, count, reads_c=reads_c)
+    problem = Gemm(dtype, out_dtype, m, n, k, transpose_a, transpose_b, batched=batches is not None)
+    return explain_problem(
+        problem, device, count, batches=1 if batches is None else batches, reads_c=reads_c
+    )
 
 
 def explain_problem(
-    problem: Gemm, device: str | None = None, count: int = 8, *, reads_c: bool = False
+    problem: Gemm,
+    device: str | None = None,
+    count: int = 8,
+    *,
+    batches: int = 1,
+    reads_c: bool = False,
 ) -> Explanation | Tuned | ByRule:
-    """As `explain`, of a problem with its sizes."""
+    """As `explain`, of a problem with its sizes: of a batch, or of so many groups together."""
     count, reads_c = whole(count, "count", least=1), flag(reads_c, "reads_c")
+    batches = whole(batches, "batches", least=1)
     refusal = LowerToTensorCores().why_not(problem.graph())
-    found = replace(_situation(problem, device, gpu=refusal is None), reads_c=reads_c)
+    here = _situation(problem, device, gpu=refusal is None)
+    found = replace(here, reads_c=reads_c, batches=batches)
     if found.target != CPU and refusal is not None:
         raise CodegenError(f"matmul has no code for it on {found.device}: {refusal}")
     if (constants := found.constants) is not None:
-        prediction = explain_plans(problem, constants, count, reads_c=reads_c)
+        prediction = explain_plans(problem, constants, count, batches=batches, reads_c=reads_c)
         is_here = any(gpu.name == found.device for gpu in _here())
         measured = tuning.remembered(found) if is_here else None
         return prediction if measured is None else Tuned.of(prediction, measured)
@@ -239,9 +257,9 @@ def _here() -> Iterator[Device]:
 
 
 def _why_no_model(found: Situation) -> list[str]:
-    m, n, _ = sizes(found.gemm)
+    size = extents(found.gemm, found.batches)
     rows, columns, _ = found.simple_plan.tile
-    tiles = -(-m // rows) * -(-n // columns)
+    tiles = int(size["l"] * ceil(size["m"] / rows) * ceil(size["n"] / columns))
     count = f"{tiles} tile{'' if tiles == 1 else 's'}"
     if found.target == CPU:
         return [f"numpy arrays are multiplied on the CPU: {count} that the caches hold."]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from math import ceil
 
 from codegen.api import compile
 from codegen.checks import TensorView
@@ -17,10 +18,13 @@ from coordgraph.tensors import dtype
 from passes.choosing import Constants, Plan, constants_of, rank, sizes
 from passes.choosing.candidates import fallback
 from passes.choosing.simple import host_plan, instructions_plan
+from passes.choosing.table import extents
 
 __all__ = ["HOPPER", "Situation", "check_grid", "compile_plan", "unaligned"]
 
 HOPPER = "sm_90a"
+EACH, SHARED = "data-parallel", "data-parallel{persistent=true}"
+"""A workgroup for every tile, and tiles that workgroups share."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Situation:
         ordinal: the GPU's number.
         boxes: the copy engine takes A and B.
         reads_c: C is added.
+        batches: products of a batch, or groups; where groups begin is not known.
     """
 
     gemm: Gemm
@@ -43,6 +48,7 @@ class Situation:
     ordinal: int = 0
     boxes: bool = True
     reads_c: bool = False
+    batches: int = 1
 
     @property
     def any_size(self) -> Gemm:
@@ -62,15 +68,20 @@ class Situation:
     @property
     def simple_plan(self) -> Plan:
         """The plan by a simple rule."""
-        m, n, k = sizes(self.gemm)
+        size = extents(self.gemm, self.batches)
+        m, n, k = (ceil(size[axis]) for axis in "mnk")
         if self.target == "cpu":
-            return host_plan(m, n, k)
-        return instructions_plan(m, n, k, self.processors)
+            plan = host_plan(m, n, k)
+        else:
+            plan = instructions_plan(m, n, k, self.processors, self.batches)
+        # How many tiles groups have, or how deep they are, is data.
+        shared = self.gemm.ragged("k") or (self.gemm.grouped and plan.pipeline == EACH)
+        return replace(plan, pipeline=SHARED) if shared else plan
 
     def plans(self) -> Iterator[Plan]:
         """Plans, the best first."""
         if (device := self.constants) is not None:
-            for choice in rank(self.gemm, device, reads_c=self.reads_c):
+            for choice in rank(self.gemm, device, batches=self.batches, reads_c=self.reads_c):
                 yield choice.plan
         yield self.simple_plan
 

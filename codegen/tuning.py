@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from codegen.arrays import row_major
 from codegen.cache import cache_directory, key_of
 from codegen.checks import TensorView
 from codegen.kernel import Kernel
@@ -30,8 +32,8 @@ from coordgraph.interpreter.arguments import numpy_dtype
 from passes.choosing import Plan, sizes
 
 if TYPE_CHECKING:
-    from codegen.dispatch import Situation
     from codegen.nvptx.memory import DeviceMemory
+    from codegen.situation import Situation
 
 __all__ = ["MEASURED", "Measured", "forget", "preferred", "remember", "remembered", "tuned"]
 
@@ -175,7 +177,10 @@ def _text(situation: Situation) -> str:
     kinds = f"{g.dtype} {g.out_dtype or g.dtype} {'boxes' if situation.boxes else 'elements'}"
     kinds += " C" if situation.reads_c else ""
     where = f"{situation.device} {situation.processors} {situation.target}"
-    return f"{g.m}x{g.n}x{g.k} {layout} {kinds} {where}"
+    many = f"{situation.batches} of " if g.batched else ""
+    if g.grouped:
+        many = f"{situation.batches} groups of {g.group_axis} in "
+    return f"{many}{g.m}x{g.n}x{g.k} {layout} {kinds} {where}"
 
 
 def _key(situation: Situation) -> str:
@@ -270,7 +275,8 @@ class _Bench:
         gemm, (m, n, _) = situation.gemm, sizes(situation.gemm)
         self.memory = memory
         kind = gemm.out_dtype or gemm.dtype
-        like = TensorView(0, (m, n), (n, 1), kind, memory.device.ordinal)
+        shape = (situation.batches, m, n) if gemm.batched else (m, n)
+        like = TensorView(0, shape, row_major(shape), kind, memory.device.ordinal)
         size = views["A"].bytes + views["B"].bytes + like.bytes
         count = min(max(-(-COLD_BYTES // size), 2), MOST_SETS)
         cuda("cuCtxSynchronize")  # A and B may still be written, on whatever stream
@@ -344,10 +350,10 @@ class _Bench:
         return float(cuda("cuEventElapsedTime", before, after)) / 1e3 / count
 
     def _rows(self, view: TensorView) -> npt.NDArray[np.float32]:
-        """Rows spread over a matrix, on the host."""
+        """Rows spread over all matrices, on the host."""
         from codegen.nvptx.driver import cuda
 
-        rows, columns = view.shape
+        rows, columns = prod(view.shape[:-1]), view.shape[-1]
         kind = numpy_dtype(view.dtype)
         wanted = np.unique(np.linspace(0, rows - 1, COMPARED_ROWS).astype(int))
         found = np.empty((len(wanted), columns), kind)

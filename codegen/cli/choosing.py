@@ -12,12 +12,17 @@ __all__ = ["explain_choice"]
 
 
 def explain_choice(
-    problem: Gemm, device: str | None, *, reads_c: bool = False, as_json: bool = False
+    problem: Gemm,
+    device: str | None,
+    *,
+    batches: int = 1,
+    reads_c: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Print the plans for a problem and the reasons for the first."""
     from codegen.explaining import ByRule, Tuned, explain_problem
 
-    found = explain_problem(problem, device, reads_c=reads_c)
+    found = explain_problem(problem, device, batches=batches, reads_c=reads_c)
     if as_json:
         print_json(found.as_data())
         return

@@ -82,6 +82,10 @@ def explain(
             help="Scales C: for any but 0 plans have room for it.", rich_help_panel=PROBLEM
         ),
     ] = 0.0,
+    batches: Annotated[
+        int | None,
+        typer.Option(min=1, help="A batch of so many products.", rich_help_panel=PROBLEM),
+    ] = None,
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
@@ -95,6 +99,7 @@ def explain(
 
       coordgraph explain two-tile-stream-k
       coordgraph explain --m 2048 --n 2304 --k 8192 --transpose-b
+      coordgraph explain --m 512 --n 512 --k 512 --transpose-b --batches 64
       coordgraph explain --m 2048 --n 2304 --k 8192 --dtype f32 --device cpu
     """
     if name is None:
@@ -104,11 +109,12 @@ def explain(
             if len(missing) == len(sizes):
                 raise typer.BadParameter("name a pass, or give --m, --n and --k")
             raise typer.BadParameter(f"a problem has three sizes: give {', '.join(missing)} too")
-        problem = Problem(m, n, k, dtype, out_dtype, transpose_a, transpose_b)
-        gemm = problem.gemm(fixed=True)
-        explain_choice(gemm, device, reads_c=beta != 0, as_json=as_json)
+        turns = transpose_a, transpose_b
+        problem = Problem(m, n, k, dtype, out_dtype, *turns, batched=batches is not None)
+        gemm, reads_c = problem.gemm(fixed=True), beta != 0
+        explain_choice(gemm, device, batches=batches or 1, reads_c=reads_c, as_json=as_json)
         return
-    if (m, n, k, device) != (None, None, None, None):
+    if (m, n, k, device, batches) != (None,) * 5:
         raise typer.BadParameter("a pass is the same for every problem: give a pass or a problem")
     found = registered_passes()
     kind = found.get(name)

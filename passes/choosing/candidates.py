@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from coordgraph import Gemm
 from coordgraph.tensors import dtype
+from passes.base import Pass
 from passes.choosing.constants import Constants
 from passes.choosing.plan import Plan
 from passes.choosing.schedules import (
@@ -24,10 +25,12 @@ from passes.choosing.schedules import (
     SCATTER,
     TREE,
     TURNSTILE,
+    schedule_of,
 )
-from passes.choosing.shape import UNIT_K, Shape
-from passes.choosing.table import Column, Flag, Table, sizes
+from passes.choosing.shape import UNIT_K, Shape, along
+from passes.choosing.table import Column, Flag, Table, extents
 from passes.choosing.tilings import small_tiles, sums, tilings
+from passes.data_parallel import DataParallel
 from passes.lowering.hopper.division import MMA_M, WARPGROUP
 
 __all__ = ["candidates", "chooseable", "fallback", "slow"]
@@ -36,6 +39,8 @@ FEW_TILE, LEAST_ROWS = 128, 48
 MOST_SUMS_STREAMED, MOST_SUMS_TWICE = 144, 112
 """Accumulators of a workitem of plans that send and receive partial sums, and of those that have a
 second main loop beside a reduce-scatter."""
+MOST_SUMS_IN_TURN = 176
+"""Of a workitem whose warpgroup takes turns, where groups part k."""
 BANDS = (4, 8, 16)
 LEAST_DEPTH = 4
 """Iterations of a tile that are worth being divided."""
@@ -75,21 +80,29 @@ class Tiled:
         held: accumulators of a workitem where tiles are streamed.
         small: pairs of columns: small tiles, 0 where there is none of that kind.
         slots: clusters that the device holds.
+        products: of that size.
+        counted: how many tiles there are is known, and `even`, that all are equally deep; else
+            groups decide it.
+        each: a workgroup for every tile is possible.
     """
 
     tiling: tuple[Column, ...]
-    few: int
+    few: float
     held: Column
     small: tuple[tuple[Column, Column], ...]
     slots: Column
+    products: float
+    counted: bool
+    even: bool
+    each: bool
     tiles_m: Column
     tiles_n: Column
     depth: Column
 
     @cached_property
     def tiles(self) -> Column:
-        """Of the output."""
-        return self.tiles_m * self.tiles_n
+        """Of the output of all products."""
+        return np.ceil(self.products * self.tiles_m * self.tiles_n)
 
     @cached_property
     def several(self) -> Flag:
@@ -133,20 +146,28 @@ def chooseable(table: Table, device: Constants) -> Flag:
 
 
 def candidates(
-    problem: Gemm, device: Constants, *, reads_c: bool = False, all_kinds: bool = False
+    problem: Gemm,
+    device: Constants,
+    *,
+    batches: int = 1,
+    reads_c: bool = False,
+    all_kinds: bool = False,
 ) -> Table:
     """Plans for a problem whose sizes are given, as a table without those that make no sense.
 
     Args:
         problem: with m, n and k.
         device: see `constants_of`.
+        batches: products of a batch, or groups.
         reads_c: C is added.
         all_kinds: also schedules that the model never prefers, for measurements to judge them.
     """
     out_bytes = dtype(problem.out_dtype or problem.dtype).bytes
     c_bytes = out_bytes if reads_c else 0
-    cut = _cut(problem, device, c_bytes)
+    same = extents(problem, batches)
+    cut = _cut(problem, same, device, c_bytes)
     kinds = [*_usual(cut), *_ragged(cut), *(_unusual(cut) if all_kinds else ())]
+    kinds = [kind for kind in kinds if _is_taken(problem, kind, cut)]
     # In one wave the order matters to those who have no cluster: their GPC asks once for all.
     alone = cut.tiling[3] * cut.tiling[4] * cut.tiling[5] == 1
     wide = (cut.several | alone) & (cut.tiles_n > 2)
@@ -173,7 +194,6 @@ def candidates(
         found[name] = spread([kind.values[name] for kind, _, _ in parts])
     found["workgroups"] = spread([kind.grid for kind, _, _ in parts])
     found["width"] = spread([band for _, band, _ in parts])
-    same: dict[str, float] = dict(zip("mnk", sizes(problem), strict=True))
     same |= {"turned_a": problem.transpose_a, "turned_b": problem.transpose_b}
     same |= {"out_bytes": out_bytes, "c_bytes": c_bytes}
     table = Table(**{name: np.full(len(which), float(v)) for name, v in same.items()}, **found)
@@ -185,13 +205,36 @@ def _some(value: float | Column, chosen: NDArray[np.intp]) -> Column:
     return value[chosen] if isinstance(value, np.ndarray) else np.full(len(chosen), float(value))
 
 
-def _cut(problem: Gemm, device: Constants, c_bytes: int) -> Tiled:
+def _is_taken(problem: Gemm, kind: Kind, cut: Tiled) -> bool:
+    """Whether graphs take schedules of a kind: those of single products and batches take all."""
+    tried = kind.tried.nonzero()[0][:1]
+    if not problem.grouped or not len(tried):
+        return True
+    m, n, k = (int(column[tried[0]]) for column in cut.tiling[:3])
+    numbers = {name: float(_some(value, tried)[0]) for name, value in kind.values.items()}
+    return _takes(replace(problem, m=None, n=None, k=None), schedule_of(numbers, (m, n, k)))
+
+
+@cache
+def _takes(gemm: Gemm, schedule: Pass) -> bool:
+    # What groups refuse does not depend on the tile.
+    return schedule.why_not(gemm.graph(fallback().tile)) is None
+
+
+def _cut(problem: Gemm, size: Mapping[str, float], device: Constants, c_bytes: int) -> Tiled:
     """The tilings that suit a size. Where C is read, its elements have so many bytes."""
-    m, n, k = sizes(problem)
+    m, n, k = (size[axis] for axis in "mnk")
     known, held, small = _columns(c_bytes)
     few = m if m <= FEW_TILE else 0
-    keep = (known[0] >= (few or LEAST_ROWS)) & ((known[0] < 2 * m) | (known[0] <= MMA_M))
+    most = MMA_M
+    if problem.ragged("m"):
+        few, most = 0, FEW_TILE  # on average: others have many
+    keep = (known[0] >= (few or LEAST_ROWS)) & ((known[0] < 2 * m) | (known[0] <= most))
     keep &= known[1] < 2 * max(n, UNIT_K)
+    if problem.ragged("k"):
+        # What is behind a group's end is made zeros, for which these have no registers left.
+        sums_of_turns = known[0] * known[1] / (known[3] * known[4]) / WARPGROUP
+        keep &= (known[6] == 1) | (sums_of_turns <= MOST_SUMS_IN_TURN)
     tiling = tuple(column[keep] for column in known)
     tile_m, tile_n, tile_k, cluster_m, cluster_n, cluster_k, _ = tiling
     return Tiled(
@@ -200,9 +243,13 @@ def _cut(problem: Gemm, device: Constants, c_bytes: int) -> Tiled:
         held[keep],
         tuple((one[keep], other[keep]) for one, other in small),
         device.slots(cluster_m * cluster_n * cluster_k),
-        np.ceil(m / tile_m),
-        np.ceil(n / tile_n),
-        np.ceil(k / tile_k),
+        size["l"],
+        not problem.ragged("m"),
+        not problem.ragged("k"),
+        not problem.grouped or _takes(replace(problem, m=None, n=None, k=None), DataParallel()),
+        along(m, tile_m, size["ragged_m"]),
+        along(n, tile_n),
+        np.ceil(along(k, tile_k, size["ragged_k"])),
     )
 
 
@@ -210,13 +257,16 @@ def _usual(cut: Tiled) -> Iterator[Kind]:
     """Whole tiles, and streamed ones on the grids that suit them."""
     tiles, depth, slots, several = cut.tiles, cut.depth, cut.slots, cut.several
     alike = cut.tiling[6] == 1
-    yield Kind({**NOTHING, "whole": EACH}, ~several & alike, np.zeros_like(tiles))
-    yield Kind({**NOTHING, "whole": EVERY}, several, slots)
+    if cut.each:
+        yield Kind({**NOTHING, "whole": EACH}, ~several & alike, np.zeros_like(tiles))
+    yield Kind({**NOTHING, "whole": EVERY}, several if cut.each else several | alike, slots)
     # Who has one tile has nobody to take turns with.
     divide = _divisible(cut) & (alike | several)
     stream, ragged = {**OWNED, "whole": NONE}, cut.rest > 0
     scatter = {**NOTHING, "whole": NONE, "reduction": SCATTER}
     yield Kind(stream, divide & ragged, slots)
+    if not cut.counted:
+        return
     most = np.minimum(np.floor(slots / tiles), np.floor(depth / 2))
     even, any_split = np.ones_like(most), np.minimum(most, MOST_SPLITS)
     for split in range(2, int(any_split.max(initial=1)) + 1):
@@ -229,8 +279,12 @@ def _usual(cut: Tiled) -> Iterator[Kind]:
 
 
 def _divisible(cut: Tiled) -> Flag:
-    """Where tiles may be streamed."""
-    return (cut.depth >= LEAST_DEPTH) & (cut.held <= MOST_SUMS_STREAMED)
+    """Where tiles may be streamed.
+
+    Shares of iterations are equal, but where groups part k those of short ones end many more tiles
+    than others, and how many is not known: it was measured to be up to three times as slow.
+    """
+    return cut.even & (cut.depth >= LEAST_DEPTH) & (cut.held <= MOST_SUMS_STREAMED)
 
 
 def _ragged(cut: Tiled) -> Iterator[Kind]:
@@ -293,6 +347,6 @@ def _columns(
     return tuple(found.T), np.array(held, np.float64), pairs
 
 
-def fallback() -> Plan:
-    """A plan that serves every problem, if not fast."""
-    return Plan((128, 128, UNIT_K))
+def fallback(persistent: bool = False) -> Plan:
+    """A plan that serves every problem, if not fast; groups ask for a persistent one."""
+    return Plan((128, 128, UNIT_K), pipeline=str(DataParallel(persistent=persistent)))

@@ -40,6 +40,8 @@ class Explanation:
     """The best of each kind of schedule."""
     reads_c: bool = False
     """Whether C is added."""
+    batches: int = 1
+    """Products of a batch, or groups."""
 
     @property
     def best(self) -> Choice:
@@ -50,7 +52,10 @@ class Explanation:
         """Plain data; seconds."""
         m, n, k = sizes(self.problem)
         return {
-            "problem": {"m": m, "n": n, "k": k, "dtype": self.problem.dtype},
+            "problem": {
+                **{"m": m, "n": n, "k": k, "dtype": self.problem.dtype},
+                **({"batches": self.batches} if self.problem.leading else {}),
+            },
             "device": self.device.device,
             "estimated": self.device.estimated,
             "source": self.device.source,
@@ -73,7 +78,8 @@ class Explanation:
         """Sentences: what bounds the first plan, and what others would cost."""
         best = self.best
         m, n, k = sizes(self.problem)
-        rate = 2 * m * n * k / best.seconds / 1e12
+        products = self.batches if self.problem.batched else 1
+        rate = 2 * products * m * n * k / best.seconds / 1e12
         found = [
             f"{best.plan} should take {micros(best.seconds)} µs ({rate:.0f} TFLOP/s). "
             f"What bounds it: {best.reason}."
@@ -91,7 +97,12 @@ class Explanation:
 
 
 def explain(
-    problem: Gemm, device: Constants | None = None, count: int = 8, *, reads_c: bool = False
+    problem: Gemm,
+    device: Constants | None = None,
+    count: int = 8,
+    *,
+    batches: int = 1,
+    reads_c: bool = False,
 ) -> Explanation:
     """Why a plan is chosen for a problem whose sizes are given.
 
@@ -99,17 +110,18 @@ def explain(
         problem: with m, n and k.
         device: the measured H200 where not given.
         count: plans to list.
+        batches: products of a batch, or groups.
         reads_c: C is added.
     """
     device = device or constants_of()
     rivals: dict[str, Choice] = {}
-    for choice in choices(problem, device, reads_c=reads_c):
+    for choice in choices(problem, device, batches=batches, reads_c=reads_c):
         rivals.setdefault(KINDS[choice.plan.schedule.name], choice)
         if len(rivals) == len(KINDS):
             break
-    ranked = rank(problem, device, count, reads_c=reads_c)
+    ranked = rank(problem, device, count, batches=batches, reads_c=reads_c)
     listed = tuple(islice((c for c in ranked if c.terms), count))
-    return Explanation(problem, device, listed, tuple(rivals.items()), reads_c)
+    return Explanation(problem, device, listed, tuple(rivals.items()), reads_c, batches)
 
 
 def micros(seconds: float) -> str:

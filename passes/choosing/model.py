@@ -131,7 +131,7 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
     launch = launch + np.where(follows, c.shape_seconds, 0)
     streams = w.streamed.share * w.grid
     traffic = _traffic(t, s, w.grid, asked, c, mixed=w.apart, streams=streams)
-    stored = t.m * t.n * t.out_bytes
+    stored = t.l * t.m * t.n * t.out_bytes
     rate = _memory_rate(t, s, w, c)
     # Asked for by several at the same time, while it is on its way.
     again = np.where(w.apart, 0, c.again * s.cold * np.log2(np.maximum(s.asks, 1)))
@@ -251,7 +251,7 @@ def _traffic(
     Workgroups that are at the same depth of neighbouring tiles find in the L2 cache what another
     one asked for. What a wave of tiles reads is of use to the next as far as the cache holds it.
     """
-    a, b = t.m * t.k * ELEMENT, t.n * t.k * ELEMENT
+    a, b = t.l * t.m * t.k * ELEMENT, t.l * t.n * t.k * ELEMENT
     together = np.minimum(grid, s.tiles)
     high, wide = block(t, s.tiles_m, s.tiles_n, together)
     wave = (np.minimum(high * t.tile_m, t.m) + np.minimum(wide * t.tile_n, t.n)) * t.k * ELEMENT
@@ -260,7 +260,9 @@ def _traffic(
     # A band of rows is read once; all columns for every band, unless they stay in the cache.
     bands = np.ceil(s.tiles_m / high)
     kept = np.minimum(c.l2_bytes / (a + b), 1)
-    banded = a + b * np.where(kept < 1, bands, 1)
+    # Products of a batch share nothing, and those of several bands are worked on one by one.
+    stays = c.l2_bytes >= (a + b) / t.l
+    banded = a + b * np.where(stays, 1, bands)
     stay = np.minimum(c.l2_bytes / wave, 1)
     found = np.minimum(stay * banded + (1 - stay) * apart, apart)
     # Shares that begin anywhere are at different depths: they share by chance.

@@ -66,14 +66,16 @@ def choices(
     problem: Gemm,
     device: Constants | None = None,
     *,
+    batches: int = 1,
     reads_c: bool = False,
     all_kinds: bool = False,
 ) -> Iterator[Choice]:
     """Every candidate, the best first.
 
     Args:
-        problem: with m, n and k.
+        problem: with m, n and k; what groups part is that of all together.
         device: see `constants_of`.
+        batches: products of a batch, or groups.
         reads_c: C is added.
         all_kinds: see `candidates`.
 
@@ -81,7 +83,7 @@ def choices(
         ValueError: the problem leaves a size open.
     """
     device = device or constants_of()
-    table = candidates(problem, device, reads_c=reads_c, all_kinds=all_kinds)
+    table = candidates(problem, device, batches=batches, reads_c=reads_c, all_kinds=all_kinds)
     found = cost(table, device)
     for row in np.argsort(found.total, kind="stable"):
         terms = found.row(int(row))
@@ -94,6 +96,7 @@ def rank(
     device: Constants | None = None,
     count: int = 16,
     *,
+    batches: int = 1,
     reads_c: bool = False,
 ) -> tuple[Choice, ...]:
     """The best plans of a problem, the best first, and no more than a few that are alike.
@@ -102,11 +105,12 @@ def rank(
         problem: with m, n and k.
         device: see `constants_of`.
         count: how many at most.
+        batches: products of a batch, or groups.
         reads_c: C is added, for which large tiles have no registers.
     """
     found: list[Choice] = []
     alike: dict[object, int] = {}
-    for choice in choices(problem, device, reads_c=reads_c):
+    for choice in choices(problem, device, batches=batches, reads_c=reads_c):
         plan = choice.plan
         key = plan.tile, plan.cluster
         ordered = *key, plan.consumers, plan.family, plan.workgroups
@@ -118,5 +122,5 @@ def rank(
         if len(found) == count:
             break
     if all(choice.plan.cluster != (1, 1, 1) for choice in found):
-        found.append(Choice(fallback(), float("inf"), {}))
+        found.append(Choice(fallback(problem.grouped), float("inf"), {}))
     return tuple(found)

@@ -10,7 +10,7 @@ from passes.lowering.hopper.lower import BARRIER_BYTES, ENOUGH_STAGES, MOST_STAG
 from passes.lowering.hopper.stores import MOST_ELEMENTS, MOST_SLOTS, widths
 from passes.lowering.machine import cuda_machine
 
-__all__ = ["ELEMENT", "LINE", "SECTOR", "UNIT_K", "Shape", "astray", "block"]
+__all__ = ["ELEMENT", "LINE", "SECTOR", "UNIT_K", "Shape", "along", "astray", "block"]
 
 ELEMENT, ACCUMULATOR = 2, 4
 """Bytes of an element of A and B, and of a partial sum."""
@@ -35,9 +35,11 @@ class Shape:
         self.rows, self.columns = t.tile_m / t.cluster_m, t.tile_n / t.cluster_n
         """Of a workgroup's part of the tile."""
         self.units = t.tile_k / t.cluster_k / UNIT_K
-        self.tiles_m, self.tiles_n = np.ceil(t.m / t.tile_m), np.ceil(t.n / t.tile_n)
-        self.tiles = self.tiles_m * self.tiles_n
-        self.depth = np.ceil(t.k / t.tile_k)
+        self.tiles_m, self.tiles_n = along(t.m, t.tile_m, t.ragged_m), along(t.n, t.tile_n)
+        """Of a product, """
+        self.tiles = np.ceil(t.l * self.tiles_m * self.tiles_n)
+        """and of all."""
+        self.depth = np.ceil(along(t.k, t.tile_k, t.ragged_k))
         """Iterations of a tile."""
         left_b = swapped(self.rows, self.columns, t.turns)
         left = np.where(left_b, self.columns, self.rows)
@@ -90,7 +92,7 @@ class Shape:
         self.split = rows_astray(SECTOR)
         """and with a sector of one."""
         size_a, size_b = t.m * t.k, t.n * t.k
-        self.cold = np.maximum(size_a, size_b) * ELEMENT
+        self.cold = t.l * np.maximum(size_a, size_b) * ELEMENT
         """Bytes of the larger one of A and B, """
         self.asks = np.where(size_a > size_b, self.tiles_n, self.tiles_m)
         """and how many ask for each of them."""
@@ -108,6 +110,8 @@ class Shape:
             np.where(t.turned_b == 1, LOW, self.box_n),
         )
         outside_m, outside_n = _last(t.m, t.tile_m, self.rows), _last(t.n, t.tile_n, self.columns)
+        # What is behind the rows of a group are those of the next one.
+        outside_m = np.where(t.ragged_m == 1, 0, outside_m)
         self.outside = outside_m + outside_n
         """Rows and columns outside A and B of the workgroup that has the most of them, """
         self.filled = outside_m % high_a + outside_n % high_b
@@ -144,6 +148,16 @@ class Shape:
         beside = self.consumers * t.turns * MMA_M * box * ELEMENT * self._boxed
         beside = beside + (t.cluster_k - 1) * self.rows * self.columns * ACCUMULATOR
         return np.minimum((SHARED - beside) // self._ring_bytes, MOST_STAGES)
+
+
+def along(extent: Column | float, tile: Column, ragged: Column | float = 0) -> Column:
+    """Tiles along an axis.
+
+    Where groups part it, `extent` is what they have on average. Each ends anywhere in its last
+    tile, on average in the middle: so a group has half a tile more than it fills, and one at least.
+    """
+    filled = extent / tile
+    return np.where(ragged == 1, np.maximum(filled + 0.5, 1), np.ceil(filled))
 
 
 def astray(row: Column, unit: Column | int, element: Column | int = ELEMENT) -> Column:

@@ -23,14 +23,14 @@ def host_plan(m: int, n: int, k: int) -> Plan:
     return Plan((tile_m, tile_n, tile_k))
 
 
-def instructions_plan(m: int, n: int, k: int, processors: int) -> Plan:
+def instructions_plan(m: int, n: int, k: int, processors: int, batches: int = 1) -> Plan:
     """For the instructions of sm_80: GPUs before Hopper, and rows of odd length.
 
     The largest tile of which there is one for every processor; where there are too few of any,
     they are divided in k.
     """
     for tile in GPU_TILES:
-        if -(-m // tile[0]) * -(-n // tile[1]) >= processors:
+        if batches * -(-m // tile[0]) * -(-n // tile[1]) >= processors:
             return Plan(tile)
     if k >= DEEP * GPU_TILES[0][2]:
         return Plan(GPU_TILES[0], pipeline="stream-k{owner=last}")

@@ -17,7 +17,7 @@ from passes.lowering import CONSUMERS
 from passes.pipeline import Pipeline
 from passes.rasterize import Rasterize
 
-__all__ = ["Column", "Flag", "Table", "columns_of", "sizes"]
+__all__ = ["Column", "Flag", "Table", "columns_of", "extents", "sizes"]
 
 Column = NDArray[np.float64]
 Flag = NDArray[np.bool_]
@@ -28,7 +28,9 @@ class Table:
     """Problems and plans, one a row.
 
     Attributes:
-        m, n, k: of the problem.
+        l: products: of a batch, or groups.
+        m, n, k: of each product; what groups part is what they have on average.
+        ragged_m, ragged_k: 1 where groups part the axis, and end inside tiles.
         turned_a, turned_b: 1 where A or B is given as its transpose.
         out_bytes: of an element of D; c_bytes: of one of C where it is added, else 0.
         tile_m, tile_n, tile_k: of the macro tile; cluster_m, cluster_n, cluster_k: who divide it.
@@ -44,9 +46,12 @@ class Table:
         first: 1 where whole tiles come before the streamed ones.
     """
 
+    l: Column  # noqa: E741 - as m, n and k
     m: Column
     n: Column
     k: Column
+    ragged_m: Column
+    ragged_k: Column
     turned_a: Column
     turned_b: Column
     out_bytes: Column
@@ -70,14 +75,17 @@ class Table:
     first: Column
 
     @classmethod
-    def of(cls, rows: Iterable[tuple[Gemm, Plan]]) -> Table:
+    def of(cls, rows: Iterable[tuple[Gemm, Plan]], batches: int = 1) -> Table:
         """Rows of problems, whose sizes are given and which add no C, and plans.
+
+        Each problem is so many products, which are alike or groups.
 
         Raises:
             ValueError: a size is left open, or a plan is of a kind that no model knows.
         """
         names = [f.name for f in fields(cls)]
-        found = [[numbers[name] for name in names] for numbers in (_numbers(*row) for row in rows)]
+        each = (_numbers(*row, batches) for row in rows)
+        found = [[numbers[name] for name in names] for numbers in each]
         return cls(*np.array(found, np.float64).reshape(-1, len(names)).T)
 
     def __len__(self) -> int:
@@ -126,6 +134,19 @@ def sizes(problem: Gemm) -> tuple[int, int, int]:
     return m, n, k
 
 
+def extents(problem: Gemm, batches: int) -> dict[str, float]:
+    """The columns that say how much there is to multiply.
+
+    Args:
+        problem: with m, n and k; what groups part is that of all together.
+        batches: products of a batch, or groups.
+    """
+    found: dict[str, float] = {"l": batches}
+    for axis, extent in zip("mnk", sizes(problem), strict=True):
+        found[axis] = extent / batches if problem.ragged(axis) else extent
+    return found | {"ragged_m": problem.ragged("m"), "ragged_k": problem.ragged("k")}
+
+
 def columns_of(plan: Plan) -> dict[str, float] | None:
     """The columns of a plan, or None where it is of a kind that no model knows."""
     *orders, last = Pipeline.parse(plan.pipeline).passes
@@ -143,15 +164,14 @@ def columns_of(plan: Plan) -> dict[str, float] | None:
     return found
 
 
-def _numbers(gemm: Gemm, plan: Plan) -> dict[str, float]:
+def _numbers(gemm: Gemm, plan: Plan, batches: int) -> dict[str, float]:
     """A row. ValueError where the plan is of a kind that no model knows."""
     found = columns_of(plan)
     if found is None:
         raise ValueError(f"no model knows '{plan.pipeline}'")
-    m, n, k = sizes(gemm)
     return {
         **found,
-        **{"m": m, "n": n, "k": k},
+        **extents(gemm, batches),
         "turned_a": gemm.transpose_a,
         "turned_b": gemm.transpose_b,
         "out_bytes": dtype(gemm.out_dtype or gemm.dtype).bytes,

@@ -11,7 +11,7 @@ import pytest
 import codegen
 from benchmarks import groups
 from benchmarks.contenders import Unavailable
-from benchmarks.grouped import uneven
+from benchmarks.grouped import AXES, uneven
 from benchmarks.groups import PLANS, ours, parser, table
 from benchmarks.plans import compile_for, parse_plan
 from benchmarks.shapes import Shape
@@ -77,6 +77,24 @@ def test_a_plan_is_built_for_groups_and_launched_on_its_grid(monkeypatch: pytest
     assert len(steps) == 2
     wanted = {"a": "a", "b": "b", "out": "d", "offsets": "offsets"}
     assert launched == [{**wanted, "workgroups": grid} for grid in (60, 64)]
+
+
+@pytest.mark.parametrize("axis", ["m", "k"])
+def test_the_chosen_plan_is_called_as_the_problem_is_stored(
+    axis: str, monkeypatch: pytest.MonkeyPatch
+):
+    calls: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(groups, "chosen", lambda *_, **options: calls.append((options,)) or "plan")
+    monkeypatch.setattr(
+        groups, "grouped_matmul", lambda *arrays, **options: calls.append((arrays, options))
+    )
+    gemm = AXES[axis].gemm
+    problem: Any = SimpleNamespace(dtype="bf16", gemm=gemm, sets=[("A", "B", "D")], on_device="o")
+    contender = groups.Chosen()
+    assert contender(problem)(0) == "D"
+    options = {"group_axis": axis, "transpose_a": axis == "k", "transpose_b": axis == "m"}
+    assert calls == [({"out": "D", **options},), (("A", "B", "o"), {"out": "D", **options})]
+    assert contender.details == {"plan": "plan"}
 
 
 def test_a_plan_that_was_not_built_says_why():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import codegen
-from codegen import dispatch, situation, tuning
+from codegen import dispatch, preparing, situation, tuning
 from codegen.cli.choosing import explain_choice
 from codegen.explaining import ByRule, Tuned
 from codegen.nvptx import driver
@@ -37,7 +37,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def compile_plan(plan: Plan, *_: Any, **__: Any) -> Any:
         raise Chosen(plan)
 
-    monkeypatch.setattr(dispatch, "compile_plan", compile_plan)
+    monkeypatch.setattr(preparing, "compile_plan", compile_plan)
     dispatch.forget()
     tuning.forget()
     yield
@@ -90,6 +90,27 @@ def test_the_cpu(kind: type, size: tuple[int, int, int]):
         assert codegen.explain(m, n, k, np.dtype(kind).name) == found
 
 
+@pytest.mark.parametrize("device", [H200, A100], ids=lambda device: device.name)
+def test_a_batch(device: driver.Device, monkeypatch: pytest.MonkeyPatch):
+    here(monkeypatch, device)
+    a, b, d = (
+        matrix(512, 512, at, shape=(9, 512, 512), strides=(1 << 18, 512, 1)) for at in (A, B, D)
+    )
+    found = codegen.explain(512, 512, 512, batches=9)
+    assert found.best.plan == multiplied(a, b, out=d)
+    if isinstance(found, ByRule):
+        assert f"{9 * 16} tiles for 108 SMs" in str(found)
+        return
+    assert found.as_data()["problem"]["batches"] == 9
+    alone = codegen.explain(512, 512, 512)
+    rates = [
+        float(text.split("(")[1].split()[0]) for text in (found.reasons()[0], alone.reasons()[0])
+    ]
+    assert rates[0] > rates[1]  # more products, more tiles for all SMs
+    with pytest.raises(VerifyError, match="batches"):
+        codegen.explain(512, 512, 512, batches=0)
+
+
 def test_without_a_gpu_the_measured_one_is_meant():
     found = codegen.explain(2048, 2304, 8192, transpose_b=True)
     assert found.best.plan == rank(Gemm("bf16", None, 2048, 2304, 8192, False, True))[0].plan
@@ -114,7 +135,7 @@ def test_what_gpus_do_not_multiply(kinds: tuple[str, str | None], monkeypatch: p
     with pytest.raises(CodegenError, match=r"no code for it on NVIDIA H200: .* not f"):
         codegen.explain(512, 512, 512, *kinds, device="NVIDIA H200")
     here(monkeypatch, H200)
-    monkeypatch.setattr(dispatch, "compile_plan", situation.compile_plan)
+    monkeypatch.setattr(preparing, "compile_plan", situation.compile_plan)
     a, b, d = (matrix(512, 512, at, kinds[0]) for at in (A, B, D))
     with pytest.raises(CodegenError, match="not f"):
         codegen.matmul(a, b, out=replace(d, dtype=kinds[1] or kinds[0]))
@@ -167,7 +188,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch, order: int) -> list[Plan]:
             pass
 
     with monkeypatch.context() as patch:
-        patch.setattr(dispatch, "compile_plan", Made)
+        patch.setattr(preparing, "compile_plan", Made)
         patch.setattr(tuning, "_measured", measured)
         patch.setattr(tuning, "_refuse_capture", lambda _: None)
         codegen.matmul(matrix(m, k, A), matrix(k, n, B), out=matrix(m, n, D), tune=True)

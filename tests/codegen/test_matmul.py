@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,35 +11,15 @@ import numpy as np
 import pytest
 
 import codegen
-from codegen import dispatch, tuning
-from codegen.nvptx import driver
+from codegen import dispatch, preparing, tuning
 from coordgraph import CodegenError, Gemm, LaunchError, ParseError, PassError
 from passes import DataParallel
 from passes.choosing import Plan, rank
-from tests.codegen.nvptx.fake_driver import CONTEXT, FakeDriver, install, matrix
+from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
+
+pytestmark = pytest.mark.usefixtures("forgotten")
 
 A, B, D = 1 << 30, 2 << 30, 3 << 30
-
-
-@pytest.fixture(autouse=True)
-def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
-    dispatch.forget()
-    tuning.forget()
-    yield
-    dispatch.forget()
-    tuning.forget()
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    found = install(monkeypatch)
-    here = driver.Device(0, "NVIDIA H200", "sm_90a", 132, CONTEXT)
-    monkeypatch.setattr(driver, "device", lambda ordinal=0: here)
-    bindings = driver.bindings()
-    done = bindings.CUresult.CUDA_SUCCESS
-    monkeypatch.setattr(bindings, "cuDriverGetVersion", lambda: (done, 13000))
-    return found
 
 
 def operands(m: int, n: int, k: int, kind: type = np.float32) -> tuple[np.ndarray, np.ndarray]:
@@ -190,7 +169,7 @@ def test_a_plan_that_spills_gives_way_to_the_next(fake: FakeDriver):
     dispatch._calls = type(dispatch._calls)(8)  # the kernels are still known
     codegen.matmul(a, b, out=d)
     assert len(refused) == tries
-    assert any(isinstance(known, CodegenError) for known in dispatch._kernels.values())
+    assert any(isinstance(known, CodegenError) for known in preparing._kernels.values())
 
 
 def situation() -> dispatch.Situation:

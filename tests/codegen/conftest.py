@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from codegen import dispatch, groups, tuning
+from codegen.nvptx import driver
+from tests.codegen.nvptx.fake_driver import CONTEXT, FakeDriver, install
+
+
+@pytest.fixture
+def forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process that has chosen nothing yet, and its empty cache."""
+    monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
+
+    def forget() -> None:
+        for what in (dispatch, groups, tuning):
+            what.forget()
+
+    forget()
+    yield
+    forget()
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    """An H200 that only writes down what it is told."""
+    found = install(monkeypatch)
+    here = driver.Device(0, "NVIDIA H200", "sm_90a", 132, CONTEXT)
+    monkeypatch.setattr(driver, "device", lambda ordinal=0: here)
+    bindings = driver.bindings()
+    done = bindings.CUresult.CUDA_SUCCESS
+    monkeypatch.setattr(bindings, "cuDriverGetVersion", lambda: (done, 13000))
+    return found

@@ -1,0 +1,247 @@
+"""`codegen.matmul` of batches: against numpy on the CPU, and its choices for a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import codegen
+from codegen import batches, dispatch, preparing, tuning
+from codegen.situation import Situation
+from codegen.toolchain import assemble
+from coordgraph import Gemm, LaunchError
+from passes.choosing import rank
+from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
+from tests.support.ptxas import assert_clean
+
+pytestmark = pytest.mark.usefixtures("forgotten")
+
+A, B, D = 1 << 30, 2 << 30, 3 << 30
+
+
+def whole(*shape: int) -> np.ndarray:
+    """Small whole numbers, whose products are exact."""
+    return np.random.default_rng(shape).integers(-4, 5, shape).astype(np.float32)
+
+
+def stored(batch: np.ndarray, turned: bool) -> np.ndarray:
+    """The same matrices, in memory row-major or as their transposes."""
+    if not turned:
+        return np.ascontiguousarray(batch)
+    return np.ascontiguousarray(batch.swapaxes(-1, -2)).swapaxes(-1, -2)
+
+
+@given(
+    *(st.integers(0, 5), st.integers(0, 40), st.integers(0, 40), st.integers(0, 40)),
+    *(st.sampled_from(["each", "matrix", "expanded", "one of three axes"]) for _ in "AB"),
+    *(st.booleans() for _ in "AB"),
+)
+@settings(max_examples=60, deadline=None)
+def test_batches_are_as_numpy_has_them(
+    l: int,  # noqa: E741
+    m: int,
+    k: int,
+    n: int,
+    how_a: str,
+    how_b: str,
+    turned_a: bool,
+    turned_b: bool,
+):
+    def operand(how: str, turned: bool, rows: int, columns: int) -> np.ndarray:
+        if how == "each":
+            return stored(whole(l, rows, columns), turned)
+        one = stored(whole(rows, columns), turned)
+        if how == "matrix":
+            return one
+        return one[None] if how == "one of three axes" else np.broadcast_to(one, (l, rows, columns))
+
+    a, b = operand(how_a, turned_a, m, k), operand(how_b, turned_b, k, n)
+    found = codegen.matmul(a, b)
+    assert found.shape == (a @ b).shape
+    assert np.array_equal(found, a @ b)
+
+
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("transpose_b", [False, True])
+@pytest.mark.parametrize("shared", ["", "a", "b"])
+def test_each_matrix_may_be_given_as_its_transpose(
+    transpose_a: bool, transpose_b: bool, shared: str
+):
+    a, b = whole(3, 20, 33), whole(3, 33, 17)
+    a, b = a[0] if shared == "a" else a, b[0] if shared == "b" else b
+    given_a = stored(a, transpose_a).swapaxes(-1, -2) if transpose_a else a
+    given_b = stored(b, transpose_b).swapaxes(-1, -2) if transpose_b else b
+    options: dict[str, Any] = {"transpose_a": transpose_a, "transpose_b": transpose_b}
+    assert np.array_equal(codegen.matmul(given_a, given_b, **options), a @ b)
+    # The transpose of a transpose is the array itself.
+    back = a.swapaxes(-1, -2), b.swapaxes(-1, -2)
+    assert np.array_equal(codegen.matmul(*back, transpose_a=True, transpose_b=True), a @ b)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_epilogue_of_a_batch(shared: bool):
+    a, b, c = whole(4, 20, 30), whole(4, 30, 24), whole(4, 20, 24)
+    b = b[1] if shared else b
+    want = 2 * (a @ b) - 3 * c
+    assert np.array_equal(codegen.matmul(a, b, c, alpha=2.0, beta=-3.0), want)
+    every = np.full((4, 3, 20, 24), 7, np.float32)
+    for out in (np.empty_like(want), every[:, 1]):  # also with gaps between its matrices
+        for _ in range(2):
+            assert codegen.matmul(a, b, c, out, 2.0, -3.0) is out
+            assert np.array_equal(out, want)
+    assert (every[:, ::2] == 7).all()
+    one = np.broadcast_to(c[0], c.shape)  # C may be one matrix for all
+    assert np.array_equal(codegen.matmul(a, b, one, beta=1.0), a @ b + c[0])
+
+
+def test_gaps_between_the_matrices_of_operands():
+    a, b = whole(4, 3, 20, 30)[:, 1], whole(4, 2, 30, 24)[:, 0]
+    assert np.array_equal(codegen.matmul(a, b), a @ b)
+    assert np.array_equal(codegen.matmul(a, b[0]), a @ b[0])
+    assert np.array_equal(codegen.matmul(a[::2], b[::2]), a[::2] @ b[::2])
+
+
+def test_a_plan_for_a_batch_can_be_told():
+    a, b = whole(3, 40, 50), whole(3, 50, 60)
+    plan = "32x32x16 stream-k{owner=last} on 5"
+    for right in (b, b[0]):
+        assert np.array_equal(codegen.matmul(a, right, plan=plan), a @ right)
+        assert np.array_equal(codegen.matmul(a, right, tune=True), a @ right)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "words"),
+    [
+        ((3, 4, 5), (2, 5, 6), "b is 2x5x6, 3x5x6 is needed"),
+        ((3, 4, 5), (3, 6, 5), "k would be 5 and 6"),
+        ((3, 4, 5), (6, 5), "k would be 5 and 6"),
+        ((4, 5), (3, 6, 5), "k would be 5 and 6"),
+        ((2, 3, 4, 5), (5, 6), "a has 4 axes; .* flatten those before the last two into one"),
+        ((5, 6), (2, 3, 6, 4), "b has 4 axes"),
+        ((5,), (3, 5, 6), "a has shape 5; a matrix is needed"),
+    ],
+)
+def test_operands_must_fit(a: tuple[int, ...], b: tuple[int, ...], words: str):
+    with pytest.raises(LaunchError, match=words):
+        codegen.matmul(whole(*a), whole(*b))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_outputs_must_fit(shared: bool):
+    a, b = whole(3, 4, 5), whole(5, 6) if shared else whole(3, 5, 6)
+    for shape in ((3, 4, 7), (2, 4, 6), (12, 6), (4, 3, 6)):
+        with pytest.raises(LaunchError, match=r"out (is|has shape)"):
+            codegen.matmul(a, b, out=whole(*shape))
+    square = whole(3, 5, 5)
+    with pytest.raises(LaunchError, match="out overlaps a"):
+        codegen.matmul(square, square[0] if shared else whole(3, 5, 5), out=square)
+    with pytest.raises(LaunchError, match="not contiguous"):
+        codegen.matmul(whole(3, 4, 10)[..., ::2], b)
+
+
+def batch(count: int, rows: int, columns: int, at: int, step: int | None = None) -> Any:
+    """Matrices at an address."""
+    step = rows * columns if step is None else step
+    shape, strides = (count, rows, columns), (step, columns, 1)
+    return matrix(rows, columns, at, shape=shape, strides=strides)
+
+
+def test_the_plan_of_a_batch_is_that_of_all_its_products(fake: FakeDriver):
+    d = batch(33, 512, 256, D)
+    codegen.matmul(batch(33, 512, 1024, A), batch(33, 256, 1024, B), out=d, transpose_b=True)
+    problem = Gemm("bf16", m=512, n=256, k=1024, transpose_b=True, batched=True)
+    plan = rank(problem, batches=33)[0].plan
+    tiles = 33 * -(-512 // plan.tile[0]) * -(-256 // plan.tile[1])
+    ctas = plan.cluster[0] * plan.cluster[1]
+    assert fake.launches[-1].grid == ((plan.workgroups or tiles) * ctas, 1, 1)
+    assert "wgmma" in fake.loaded[-1]
+
+
+def test_calls_of_matrices_and_of_batches_are_told_apart(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+):
+    calls = [
+        (matrix(512, 64, A), matrix(64, 768, B), matrix(512, 768, D)),
+        (batch(1, 512, 64, A), batch(1, 64, 768, B), batch(1, 512, 768, D)),
+        (batch(2, 512, 64, A), batch(2, 64, 768, B), batch(2, 512, 768, D)),
+        (batch(4, 512, 64, A), batch(4, 64, 768, B), batch(4, 512, 768, D)),
+        (batch(4, 512, 64, A), batch(4, 64, 768, B, step=0), batch(4, 512, 768, D)),
+    ]
+    for a, b, d in calls:
+        assert codegen.matmul(a, b, out=d) is d
+    first = fake.launches.copy()
+    monkeypatch.setattr(dispatch, "_prepare", None)
+    for a, b, d in calls:
+        assert codegen.matmul(a, b, out=d) is d
+    assert fake.launches[len(first) :] == first
+    with pytest.raises(TypeError):  # another batch
+        codegen.matmul(batch(3, 512, 64, A), batch(3, 64, 768, B), out=batch(3, 512, 768, D))
+
+
+def test_one_matrix_for_all_products_is_one_product(fake: FakeDriver):
+    """The copy engine takes no matrices that coincide, so the rows of A become one product's."""
+    tall = matrix(4 * 512, 1024, A), matrix(1024, 768, B), matrix(4 * 512, 768, D)
+    codegen.matmul(tall[0], tall[1], out=tall[2])
+    for b in (matrix(1024, 768, B), batch(4, 1024, 768, B, step=0), batch(1, 1024, 768, B)):
+        codegen.matmul(batch(4, 512, 1024, A), b, out=batch(4, 512, 768, D))
+        assert fake.launches[-1] == fake.launches[0]
+    assert len(fake.loaded) == 1
+    # With gaps in D they are not.
+    gaps = batch(4, 512, 768, D, step=1024 * 768)
+    codegen.matmul(batch(4, 512, 1024, A), matrix(1024, 768, B), out=gaps)
+    assert "mma.sync" in fake.loaded[-1]
+
+
+def test_arrays_go_straight_to_the_kernel_where_they_are_as_it_takes_them(fake: FakeDriver):
+    codegen.matmul(batch(4, 64, 64, A), batch(4, 64, 64, B), out=batch(4, 64, 64, D))
+    ((kernel, *_),) = dispatch._calls._young.values()
+    assert isinstance(kernel, codegen.Kernel)
+    turned = preparing.library(batch(4, 64, 64, B)).turned(batch(4, 64, 64, B))
+    codegen.matmul(batch(4, 64, 64, A), turned, out=batch(4, 64, 64, D))
+    *_, (kernel, *_) = dispatch._calls._young.values()
+    assert isinstance(kernel, batches.Arranged)
+
+
+def test_a_plan_that_spills_gives_way_to_the_next(fake: FakeDriver):
+    spilled: list[str] = []
+
+    def spills(code: str) -> bool:
+        spilled.append(code)
+        return len(spilled) == 1
+
+    fake.spills = spills
+    b = batch(5, 768, 1024, B)
+    turned = preparing.library(b).turned(b)
+    codegen.matmul(batch(5, 512, 1024, A), turned, out=batch(5, 512, 768, D))
+    assert len(fake.launches) == 1
+    assert len(spilled) == 2
+
+
+def test_what_was_measured_for_a_batch_is_that_of_a_batch(fake: FakeDriver):
+    gemm = Gemm("bf16", m=512, n=768, k=1024, batched=True)
+    here = Situation(gemm, "sm_90a", "NVIDIA H200", 132)
+    found = {count: replace(here, batches=count) for count in (2, 3)}
+    best = rank(gemm, batches=2)[3].plan
+    tuning.remember(found[2], {best: 1e-5})
+    assert tuning.remembered(found[2]) is not None
+    assert tuning.remembered(found[3]) is None
+    assert next(tuning.preferred(found[2])) == best
+
+
+@pytest.mark.usefixtures("ptxas")
+@pytest.mark.parametrize(
+    ("count", "m", "n", "k", "layout"),
+    [(64, 512, 512, 512, "nt"), (96, 2048, 128, 2048, "nn"), (3, 4096, 4096, 4096, "tn")],
+)
+def test_chosen_plans_are_assembled(count: int, m: int, n: int, k: int, layout: str):
+    turns: dict[str, Any] = {"transpose_a": layout[0] == "t", "transpose_b": layout[1] == "t"}
+    gemm = Gemm("bf16", m=m, n=n, k=k, batched=True, **turns)
+    situation = Situation(gemm, "sm_90a", "NVIDIA H200", 132, batches=count)
+    _, kernel = next(preparing.built(situation))
+    assert "wgmma" in kernel.ptx
+    assert_clean(assemble(kernel.ptx, "sm_90a"))
