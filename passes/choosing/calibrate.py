@@ -53,8 +53,10 @@ PULL = 0.1
 """What doubling a figure counts beside errors."""
 CLOSE, DIFFERENCE = 0.1, 2.0
 """The same of plans whose differences decide the choice, and what these count beside errors."""
-LEAST, MOST = {"sharpness": 1.0, "evenness": 1.0}, {"mixed_loss": 1.0, "merged": 1.0}
-"""What figures cannot be less or more than: norms' degrees, and shares."""
+LEAST = {"sharpness": 1.0, "evenness": 1.0}
+MOST = {"mixed_loss": 1.0, "merged": 1.0, "lone_rate": 80e9}
+"""What figures cannot be less or more than: norms' degrees, shares, and what 28 workgroups were
+measured to read from memory, each; times of few that read little say nothing of that."""
 MOST_ROUNDS, STEP = 80, 1e-4
 
 

@@ -39,8 +39,8 @@ FEW_TILE, LEAST_ROWS = 128, 48
 MOST_SUMS_STREAMED, MOST_SUMS_TWICE = 144, 112
 """Accumulators of a workitem of plans that send and receive partial sums, and of those that have a
 second main loop beside a reduce-scatter."""
-MOST_SUMS_IN_TURN = 176
-"""Of a workitem whose warpgroup takes turns, where groups part k."""
+GROUPED_ROWS = 128
+"""Of a workgroup's part, at least, where groups part an axis."""
 BANDS = (4, 8, 16)
 LEAST_DEPTH = 4
 """Iterations of a tile that are worth being divided."""
@@ -228,13 +228,13 @@ def _cut(problem: Gemm, size: Mapping[str, float], device: Constants, c_bytes: i
     few = m if m <= FEW_TILE else 0
     most = MMA_M
     if problem.ragged("m"):
-        few, most = 0, FEW_TILE  # on average: others have many
+        few, most = 0, GROUPED_ROWS  # on average: others have many
     keep = (known[0] >= (few or LEAST_ROWS)) & ((known[0] < 2 * m) | (known[0] <= most))
     keep &= known[1] < 2 * max(n, UNIT_K)
-    if problem.ragged("k"):
-        # What is behind a group's end is made zeros, for which these have no registers left.
-        sums_of_turns = known[0] * known[1] / (known[3] * known[4]) / WARPGROUP
-        keep &= (known[6] == 1) | (sums_of_turns <= MOST_SUMS_IN_TURN)
+    if problem.grouped:
+        # What the end of a group takes is in no term. Low parts, and warpgroups that take turns,
+        # were measured to take up to 1.5 times what is predicted; the others keep to their order.
+        keep &= (known[6] == 1) & (known[0] / known[3] >= GROUPED_ROWS)
     tiling = tuple(column[keep] for column in known)
     tile_m, tile_n, tile_k, cluster_m, cluster_n, cluster_k, _ = tiling
     return Tiled(

@@ -41,13 +41,14 @@ class Constants:
         straddle: what asking for a box takes longer where its rows begin inside cache lines, and
             `split` where inside sectors of 32 bytes; `narrow` where they are shorter than a line.
         paired: what asking and bringing in take longer where more than half of the SMs are busy:
-            then two of them seem to share a way to the L2 cache.
+            then two of them seem to share a way to the L2 cache. `beside`: the same for clusters on
+            fewer of them, whose workgroups lie side by side.
         empty_seconds: of a row outside A or B that is filled with zeros.
         l2_rate, dram_rate: bytes a second of all.
         merged: of what neighbours ask the L2 cache for at the same time, the share that is asked
             for once.
         pull_rate: those of one workgroup that come from memory, where more than half of the SMs are
-            busy: the same.
+            busy, and `lone_rate` where fewer are.
         again: of the larger operand, what asking twice as often for it costs as if it were read.
         dram_seconds: until the first bytes come from memory.
         l2_bytes: of the L2 cache: what it keeps of A and B within a call.
@@ -62,7 +63,8 @@ class Constants:
         split_store: what storing takes longer where rows of D begin inside sectors, and `odd_store`
             where they begin inside lines and boxes are not swizzled.
         handover_seconds: from one main loop to the next where warpgroups take turns.
-        send_seconds, send_rate, receive_seconds, receive_rate: a partial sum, sent and added.
+        send_seconds, send_rate: a partial sum, sent.
+        receive_seconds, receive_rate: one added: a step of it, and its bytes a second.
         level_seconds: of a level of a tree of partial sums, besides what is received.
         scatter_seconds, scatter_rate: of the sum of all pieces of a share, where every workgroup
             that has a piece finishes one.
@@ -93,11 +95,13 @@ class Constants:
     split: float = 1.5
     narrow: float = 1.2
     paired: float = 1.3
+    beside: float = 1.2
     empty_seconds: float = 2e-9
     l2_rate: float = 7.5e12
     merged: float = 0.6
     dram_rate: float = 4.3e12
     pull_rate: float = 36e9
+    lone_rate: float = 72e9
     again: float = 0.2
     dram_seconds: float = 0.5e-6
     l2_bytes: float = 40e6
@@ -117,7 +121,7 @@ class Constants:
     handover_seconds: float = 0.15e-6
     send_seconds: float = 1e-6
     send_rate: float = 30e9
-    receive_seconds: float = 0.4e-6
+    receive_seconds: float = 0.1e-6
     receive_rate: float = 70e9
     level_seconds: float = 1e-6
     scatter_seconds: float = 3e-6

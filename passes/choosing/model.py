@@ -160,9 +160,8 @@ def _memory_rate(t: Table, s: Shape, w: Work, c: Constants) -> Column:
 
     def rate(busy: Column) -> Column:
         readers = np.maximum(busy * s.workgroups, 1)
-        return np.where(
-            _few(readers, c), c.dram_rate, np.minimum(c.dram_rate, c.pull_rate * readers)
-        )
+        each = np.where(_few(readers, c), c.lone_rate, c.pull_rate)
+        return np.minimum(c.dram_rate, each * readers)
 
     uneven = (t.whole < FULL) & (s.tiles > w.grid)
     more = np.where(uneven, s.tiles % w.grid, 0)
@@ -187,7 +186,7 @@ def _fixup(t: Table, s: Shape, w: Work, c: Constants) -> tuple[Column, Column]:
     """Seconds of the fix-up on the busiest way, and bytes of partial sums that all send."""
     peers, sends = w.streamed.peers, w.streamed.sends
     send = c.send_seconds + s.partial_bytes / c.send_rate
-    receive = c.receive_seconds + s.partial_bytes / c.receive_rate
+    receive = s.steps * c.receive_seconds + s.partial_bytes / c.receive_rate
     # In a tree, pieces are added level by level; each level waits for a piece to be sent.
     levels = np.ceil(np.log2(peers + 1))
     # Where all finish a share each, they read as much as they have sent.
@@ -230,7 +229,7 @@ def _step(s: Shape, c: Constants, crowded: Flag) -> tuple[Column, Column, Column
     lines = 1 + (c.straddle - 1) * s.straddling + (c.split - 1) * s.split
     # In narrow boxes a request is for a part of a line.
     lines = lines * (1 + (c.narrow - 1) * s.narrow)
-    paired = np.where(crowded, c.paired, 1)
+    paired = np.where(crowded, c.paired, np.where(s.workgroups > 1, c.beside, 1))
     asked = lines / c.ask_rate * paired
     # What lies outside is not asked for; in boxes that begin inside it is filled, row by row.
     inside = np.maximum(s.asked_bytes - s.outside * s.units * UNIT_K * ELEMENT, 0)

@@ -5,13 +5,22 @@ from __future__ import annotations
 import numpy as np
 
 from passes.choosing.table import Column, Table
-from passes.lowering.hopper.division import MMA_M, MOST_COLUMNS, WARPGROUP, most_alone, swapped
+from passes.lowering.hopper.division import (
+    MMA_M,
+    MOST_COLUMNS,
+    MOST_REGISTERS,
+    WARPGROUP,
+    most_alone,
+    swapped,
+)
 from passes.lowering.hopper.lower import BARRIER_BYTES, ENOUGH_STAGES, MOST_STAGES
+from passes.lowering.hopper.partials import REGISTERS_OF_A_READ
 from passes.lowering.hopper.stores import MOST_ELEMENTS, MOST_SLOTS, widths
 from passes.lowering.machine import cuda_machine
 
 __all__ = ["ELEMENT", "LINE", "SECTOR", "UNIT_K", "Shape", "along", "astray", "block"]
 
+VECTOR_BYTES = 16
 ELEMENT, ACCUMULATOR = 2, 4
 """Bytes of an element of A and B, and of a partial sum."""
 UNIT_K = 64
@@ -97,6 +106,8 @@ class Shape:
         self.asks = np.where(size_a > size_b, self.tiles_n, self.tiles_m)
         """and how many ask for each of them."""
         self.partial_bytes = self.rows * self.columns * ACCUMULATOR
+        self.steps = self._steps()
+        """In which a partial sum is received; see `passes.lowering.hopper.partials`."""
         narrow = np.gcd(self.mma_columns.astype(int), UNIT_K)
         box_m = np.where(left_b, narrow, UNIT_K)
         self.box_n = np.where(left_b, UNIT_K, narrow)
@@ -121,6 +132,19 @@ class Shape:
             + np.where(t.turned_b == 1, np.ceil(rows_b / LOW), self.columns / self.box_n)
         )
         """Boxes that the producer asks for in an iteration."""
+
+    def _steps(self) -> Column:
+        """As many as `Fixup` has: a whole number of vectors of each workitem goes into each."""
+        workitems = self.consumers * WARPGROUP
+        sums = self.rows * self.columns / workitems
+        room = np.maximum(self.rows, self.columns) * UNIT_K * self.units * ELEMENT
+        most = np.minimum(
+            room // (workitems * VECTOR_BYTES), (MOST_REGISTERS - sums) // REGISTERS_OF_A_READ
+        )
+        vectors, run = sums * ACCUMULATOR / VECTOR_BYTES, np.ones_like(sums)
+        for count in range(2, MOST_REGISTERS // REGISTERS_OF_A_READ):
+            run = np.where((vectors % count == 0) & (count <= most), count, run)
+        return vectors / run
 
     def _stored(self, t: Table, columns: Column) -> Column:
         """Elements along D of the boxes in which so many columns are stored; see `BoxedStore`."""
