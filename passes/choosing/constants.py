@@ -101,7 +101,7 @@ class Constants:
     merged: float = 0.6
     dram_rate: float = 4.3e12
     pull_rate: float = 36e9
-    lone_rate: float = 72e9
+    lone_rate: float = 60e9
     again: float = 0.2
     dram_seconds: float = 0.5e-6
     l2_bytes: float = 40e6

@@ -19,6 +19,7 @@ from coordgraph import Gemm
 from coordgraph.interpreter import trace
 from passes import Pipeline
 from passes.choosing import Plan, choices, constants_of, rank
+from passes.choosing.calibrate import is_plan
 from passes.choosing.candidates import candidates
 from passes.choosing.model import Counts, cost
 from passes.choosing.table import Table
@@ -146,7 +147,7 @@ def measured(name: str) -> Iterator[tuple[Gemm, int, dict[Plan, float]]]:
     data = json.loads((RESULTS / name).read_text("utf-8"))
     like = {"m": ROWS, "k": DEPTHS}[data["axis"]]
     for (_, groups), rows in groupby(data["rows"], lambda row: (row["shape"], row["groups"])):
-        ours = [row for row in rows if row["ours"] and "seconds" in row]
+        ours = [row for row in rows if is_plan({"plan": row["name"]}) and "seconds" in row]
         problem = replace(like, **{axis: ours[0][axis] for axis in "mnk"})
         yield problem, groups, {Plan.parse(r["name"]): r["seconds"]["median"] for r in ours}
 
