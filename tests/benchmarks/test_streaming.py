@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import chosen
-from benchmarks.record import load
+from benchmarks.record import key_of, load
 from benchmarks.streaming import Compared, compared, means
 from passes.choosing import Plan, constants_of
 from passes.choosing.calibrate import problem_of
@@ -96,7 +96,10 @@ def test_the_command(
 def test_of_what_was_measured_the_model_says_which_kind_is_better():
     """Of kept measurements: in the mean predicted ratios are those that were measured."""
     for path in (Path(chosen.__file__).parent / "results").glob("sweep-*.json"):
-        found = means(compared(load(path)["rows"], "NVIDIA H200"))
+        rows = load(path)["rows"]
+        if len({key_of(row) for row in rows}) < 15:
+            continue  # of a few sizes, for one term of the model
+        found = means(compared(rows, "NVIDIA H200"))
         assert found["candidates"].problems > 15
         assert found["candidates"].bias == pytest.approx(1, abs=0.05)
         assert found["candidates"].error < 0.15

@@ -51,11 +51,18 @@ def test_a_row_is_of_the_device():
     assert alone["slots"] == h200.processors
 
 
+CACHE = 10e6
+"""Bytes, less than B has."""
+
+
 def test_bands_save_traffic_where_workgroups_keep_step():
     """And not where plain Stream-K begins at as many depths as there are workgroups."""
     size = shape("8192x8192x2048")
     whole, streamed = (
-        [model(size, TILE, order, s)["modelled_bytes"] for order in ("none", "rasterize{width=8}")]
+        [
+            model(size, TILE, order, s, cache_bytes=CACHE)["modelled_bytes"]
+            for order in ("none", "rasterize{width=8}")
+        ]
         for s in SCHEDULES
     )
     assert whole[1] < 0.6 * whole[0]

@@ -119,7 +119,7 @@ def test_without_triton_it_says_so(monkeypatch: pytest.MonkeyPatch):
     torch: Any = SimpleNamespace(__version__="2")
     monkeypatch.setitem(sys.modules, "torch", torch)
     told: list[str] = []
-    assert list(groups.contenders([], told.append)) == ["cuBLAS"]
+    assert list(groups.contenders([], told.append)) == ["cuBLAS", "codegen.grouped_matmul"]
     assert [line.partition(":")[0] for line in told] == [
         "without torch._grouped_mm",
         "without Triton",
