@@ -50,27 +50,6 @@ def _view(array: Any, what: str) -> TensorView:
 
 
 @dataclass(frozen=True)
-class Arranged:
-    """A kernel of a batch, called with arrays that it has to be passed otherwise."""
-
-    kernel: Callable[..., Any]
-    count: int
-    spread: tuple[bool, bool]
-    turned: tuple[bool, bool]
-
-    def __call__(self, a: Any, b: Any, *rest: Any, workgroups: int | None = None) -> Any:
-        """As `Kernel`."""
-        found = [a, b]
-        for place, array in enumerate(found):
-            home = library(array)
-            if self.spread[place]:
-                found[place] = home.spread(array, self.count)
-            if self.turned[place]:
-                found[place] = home.turned(found[place])
-        return self.kernel(*found, *rest, workgroups=workgroups)
-
-
-@dataclass(frozen=True)
 class Batch:
     """How the operands of a batch are given.
 
@@ -116,8 +95,25 @@ class Batch:
         turned = prepared.turn_a, prepared.turn_b
         if not any((*self.spread, *turned)):
             return prepared
-        kernel = Arranged(prepared.kernel, self.count, self.spread, turned)
+        kernel = Arranged(prepared.kernel, self, turned)
         return Prepared(kernel, prepared.workgroups, False, False)
+
+
+@dataclass(frozen=True)
+class Arranged:
+    """A kernel of a batch, called with arrays that it has to be passed otherwise."""
+
+    kernel: Callable[..., Any]
+    batch: Batch
+    turned: tuple[bool, bool]
+
+    def __call__(self, a: Any, b: Any, *rest: Any, workgroups: int | None = None) -> Any:
+        """As `Kernel`."""
+        one, other = (
+            library(array).turned(array) if turned else array
+            for array, turned in zip(self.batch.operands(a, b), self.turned, strict=True)
+        )
+        return self.kernel(one, other, *rest, workgroups=workgroups)
 
 
 @dataclass
