@@ -134,17 +134,14 @@ class Shape:
         """Boxes that the producer asks for in an iteration."""
 
     def _steps(self) -> Column:
-        """As many as `Fixup` has: a whole number of vectors of each workitem goes into each."""
+        """As many as `Fixup` has, for room in a stage and in registers."""
         workitems = self.consumers * WARPGROUP
         sums = self.rows * self.columns / workitems
         room = np.maximum(self.rows, self.columns) * UNIT_K * self.units * ELEMENT
         most = np.minimum(
             room // (workitems * VECTOR_BYTES), (MOST_REGISTERS - sums) // REGISTERS_OF_A_READ
         )
-        vectors, run = sums * ACCUMULATOR / VECTOR_BYTES, np.ones_like(sums)
-        for count in range(2, MOST_REGISTERS // REGISTERS_OF_A_READ):
-            run = np.where((vectors % count == 0) & (count <= most), count, run)
-        return vectors / run
+        return np.ceil(sums * ACCUMULATOR / VECTOR_BYTES / np.maximum(most, 1))
 
     def _stored(self, t: Table, columns: Column) -> Column:
         """Elements along D of the boxes in which so many columns are stored; see `BoxedStore`."""

@@ -15,7 +15,7 @@ import codegen
 from codegen.nvptx.driver import device
 from codegen.nvptx.memory import DeviceMemory
 from coordgraph import Gemm
-from passes import DataParallel, Pass, SplitK, StreamK, TwoTileStreamK
+from passes import DataParallel, LongestFirst, Pass, Pipeline, SplitK, StreamK, TwoTileStreamK
 from tests.support.lists import Sizes, ends_of, views
 
 # Schedule, tile, layout, the sizes m, n, k, the grid where the schedule leaves it open, target.
@@ -41,11 +41,14 @@ GROUPS: tuple[tuple[Pass, tuple[int, int, int], tuple[int, int], list[int], int,
     (StreamK(owner="last"), (128, 64, 64), (136, 72), [65, 0, 200, 7], 3, "native"),
     (DataParallel(persistent=True), (128, 128, 64), (136, 136), [1, 130, 64], 4, "native"),
 )
+DEEPEST_FIRST = Pipeline([LongestFirst(), DataParallel(persistent=True)])
 # Schedule, tile, sizes of products that share nothing, the grid, target.
-LISTS: tuple[tuple[Pass, tuple[int, int, int], list[Sizes], int, str], ...] = (
+LISTS: tuple[tuple[Pass | Pipeline, tuple[int, int, int], list[Sizes], int, str], ...] = (
     (StreamK(owner="last"), (32, 32, 32), [(40, 33, 70), (0, 9, 9), (7, 72, 0)], 5, "sm_80"),
     (StreamK(owner="last"), (128, 64, 64), [(130, 72, 65), (5, 0, 9), (9, 70, 200)], 3, "native"),
     (DataParallel(persistent=True), (128, 128, 64), [(1, 1, 1), (136, 130, 129)], 2, "native"),
+    (DEEPEST_FIRST, (32, 32, 32), [(40, 33, 7), (33, 9, 99), (7, 72, 0), (9, 9, 40)], 3, "sm_80"),
+    (DEEPEST_FIRST, (128, 128, 64), [(130, 72, 5), (0, 1, 9), (9, 70, 200)], 2, "native"),
 )
 COUNT = len(CASES) + len(GROUPS) + len(LISTS)
 

@@ -47,7 +47,7 @@ from coordgraph.coordinates.edges import PassThrough, Split, Tile
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.integers import floor_mod, index_symbol
 from passes.fixup import SLOT
-from passes.lowering.control import at, unrolled
+from passes.lowering.control import at
 from passes.lowering.hopper.boxes import ELEMENT_BYTES
 from passes.lowering.hopper.division import LANES, Division
 from passes.lowering.hopper.ring import EMPTY, FULL, PHASE, STEP
@@ -88,16 +88,16 @@ class Fixup(Pieces):
         room = rooms[home] * ELEMENT_BYTES // F32_BYTES
         vectors, vector = c[self.vector].fixed_size, division.workitems * VECTOR
         spare = (division.registers - division.accumulators) // REGISTERS_OF_A_READ
-        fitting = range(min(room // vector, spare), 0, -1)
-        self.run = next(n for n in fitting if vectors % n == 0) * vector
-        """Elements of a partial in one stage."""
-        c.add(Unroll("fixup.step", Integer(vectors * vector // self.run)))
-        c.add(Register("fixup.place", Integer(self.run // vector)))
+        steps = -(-vectors // min(room // vector, spare))
+        self.vectors, self.run = vectors, -(-vectors // steps)
+        """Accesses of a workitem to a partial, and those of them in one stage, at most."""
+        c.add(Unroll("fixup.step", Integer(steps)))
+        c.add(Register("fixup.place", Integer(self.run)))
         c.connect(Tile(self.vector, ("fixup.step", "fixup.place")))
         # The stages of the larger operand: what of each is not needed is left free.
-        size = Integer((stages - 1) * room + self.run)
+        size = Integer((stages - 1) * room + self.run * vector)
         c.add(Shared(SHARED, size, element="f32", within=home))
-        c.add(Linear("fixup.inside", Integer(self.run), note="in a stage"))
+        c.add(Linear("fixup.inside", Integer(self.run * vector), note="in a stage"))
         c.connect(Split(SHARED, ("stage", "fixup.inside"), (Integer(room), Integer(1))))
         c.connect(Tile("fixup.inside", ("fixup.place", self.workitem, self.element)))
 
@@ -128,23 +128,28 @@ class Fixup(Pieces):
         some = If(Lt(lane, slots.stop - first), (mine,))
         warp = Barrier(self.division.own_barrier.identifier, LANES)
         place = {"fixup.place": 0, self.workitem: 0, self.element: 0}
-        step = (
-            WaitBarrier(EMPTY, PHASE, before=True),
-            ExpectBytes(FULL, Integer(self.run * F32_BYTES)),
-            at(place, CopyRun("partials", SHARED, FULL, self.run)),
-            Advance(STEP),
-        )
+
+        def step(vectors: int) -> Body:
+            size = vectors * self.division.workitems * VECTOR
+            return (
+                WaitBarrier(EMPTY, PHASE, before=True),
+                ExpectBytes(FULL, Integer(size * F32_BYTES)),
+                at(place, CopyRun("partials", SHARED, FULL, size)),
+                Advance(STEP),
+            )
+
         return (
             For(FIRST, slots.start, slots.stop, Integer(LANES), (some,)),
             warp,  # what one lane has acquired, the lane that copies must see
             FenceMemory(),
-            slots.with_body(unrolled(self.c, ("fixup.step",), *step)),
+            slots.with_body(*self._in_steps(step)),
         )
 
-    def _clear(self) -> Body:
-        """Zeros where the sums of a step were in memory."""
-        clear = FillElements("partials", VECTOR)
-        return (unrolled(self.c, ("fixup.place",), at({self.element: 0}, clear)),)
+    def _in_steps(self, step: Callable[[int], Body]) -> Body:
+        """Steps of `run` accesses of each workitem, and a last one of those that are left."""
+        whole, left = divmod(self.vectors, self.run)
+        steps = For("fixup.step", Integer(0), Integer(whole), body=step(self.run), unroll=True)
+        return (steps, at({"fixup.step": whole}, *step(left))) if left else (steps,)
 
     def add_up(self, slots: For, free: Callable[[], Operation]) -> Body:
         """The consumers' share: add as stages fill; `free` gives back the stage of the last step.
@@ -156,16 +161,23 @@ class Fixup(Pieces):
         (receive,) = slots.body
         registers = ("fixup.step", "fixup.place")
         read = AccumulateFragment(self.accumulator, SHARED, registers, VECTOR)
-        step = (
-            WaitBarrier(FULL, PHASE),
-            unrolled(self.c, ("fixup.place",), at({self.element: 0}, read)),
-            *(self._clear() if isinstance(receive, CollectPartial) else ()),
-            FenceShared(),
-            self.division.own_barrier,
-            Advance(STEP),
-            free(),
-        )
-        return (slots.with_body(unrolled(self.c, ("fixup.step",), *step)),)
+        clear = (FillElements("partials", VECTOR),) * isinstance(receive, CollectPartial)
+
+        def step(vectors: int) -> Body:
+            def each(op: Operation) -> Operation:
+                body = at({self.element: 0}, op)
+                return For("fixup.place", Integer(0), Integer(vectors), body=(body,), unroll=True)
+
+            return (
+                WaitBarrier(FULL, PHASE),
+                *map(each, (read, *clear)),
+                FenceShared(),
+                self.division.own_barrier,
+                Advance(STEP),
+                free(),
+            )
+
+        return (slots.with_body(*self._in_steps(step)),)
 
 
 def tie_memory(pieces: Pieces) -> None:

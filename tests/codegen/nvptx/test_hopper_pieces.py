@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 import numpy as np
@@ -44,6 +44,7 @@ PIECES = (
     boxed((256, 256, 64), (1, 2, 1), schedule=LAST),
     boxed((512, 160, 64), (4, 1, 1), schedule=TwoTileStreamK(owner="last", first="dp")),
     boxed((128, 144, 64), schedule=TwoTileStreamK()),
+    boxed((128, 208, 64), (2, 1, 1), schedule=LAST),
     boxed((64, 64, 64), schedule=LAST),
     boxed((16, 128, 64), schedule=STREAM),
     boxed((64, 64, 512), (1, 1, 8), schedule=LAST),
@@ -101,34 +102,52 @@ def owners(this: Lowered) -> int:
     return 1 if this.configuration.cluster[2] > 1 else this.ranks
 
 
-def received(this: Lowered, copy: Node, read: Node, turn: int, slot: int) -> Array:
+def in_steps(this: Lowered, copies: Sequence[Node]) -> list[tuple[range, int]]:
+    """Steps and accesses of each that operations stand for: one in a loop, one for a shorter step.
+
+    The copies say how many come in a step.
+    """
+    total, most = this.size("piece.vector"), this.size("fixup.place")
+    assert this.size("fixup.step") == -(-total // most), "as few steps as there are"
+    whole, left = divmod(total, most)
+    found = [(range(whole), most), *([(range(whole, whole + 1), left)] if left else [])]
+    counts = [copy.op.count for copy in copies if isinstance(copy.op, CopyRun)]
+    assert counts == [vectors * 128 * this.team * 4 for _, vectors in found]
+    return found
+
+
+def by_turns(nodes: Sequence[Node], every: int) -> list[list[Node]]:
+    """The operations of each place in the program that receives."""
+    return [list(nodes[first : first + every]) for first in range(0, len(nodes), every)]
+
+
+def received(
+    this: Lowered, copies: Sequence[Node], reads: Sequence[Node], turn: int, slot: int
+) -> Array:
     """Which element of the partials comes to every register: by rank, workitem and register.
 
     The copy engine brings a run of them to a stage; there the consumers find theirs.
     """
-    ops = copy.op, read.op
-    assert isinstance(ops[0], CopyRun)
-    assert isinstance(ops[1], AccumulateFragment)
-    assert (ops[1].registers, ops[1].width) == (("fixup.step", "fixup.place"), 4)
-    steps, vectors = this.size("fixup.step"), this.size("fixup.place")
-    assert steps * vectors * 4 == this.registers
-    assert ops[0].count == vectors * 128 * this.team * 4
     ranks, found = owners(this), list[Array]()
-    for step in range(steps):
-        at = {"partial.slot": np.array(slot), "fixup.step": np.array(step)}
-        at["ring.step"] = np.array(5 + step)
-        ranked = at | mesh(cluster_rank=ranks, workitem=1, fixup_place=1, element=1)
-        source = this.place(copy, "partials", ranked)
-        begin = this.place(copy, "fixup.shared", at)
-        everyone = at | mesh(
-            cluster_rank=ranks, workitem=128 * this.team, fixup_place=vectors, element=4
-        )
-        everyone["workitem"] = everyone["workitem"] + 128 * this.team * turn
-        inside = this.place(read, "fixup.shared", everyone) + everyone["element"] - begin
-        assert inside.min() == 0
-        assert inside.max() == ops[0].count - 1
-        shape = (ranks, 128 * this.team, vectors, 4)
-        found.append(np.broadcast_to(source + inside, shape).reshape(*shape[:2], -1))
+    for copy, read, (steps, vectors) in zip(copies, reads, in_steps(this, copies), strict=True):
+        assert isinstance(copy.op, CopyRun)
+        assert isinstance(read.op, AccumulateFragment)
+        assert (read.op.registers, read.op.width) == (("fixup.step", "fixup.place"), 4)
+        for step in steps:
+            at = {"partial.slot": np.array(slot), "fixup.step": np.array(step)}
+            at["ring.step"] = np.array(5 + step)
+            ranked = at | mesh(cluster_rank=ranks, workitem=1, fixup_place=1, element=1)
+            source = this.place(copy, "partials", ranked)
+            begin = this.place(copy, "fixup.shared", at)
+            everyone = at | mesh(
+                cluster_rank=ranks, workitem=128 * this.team, fixup_place=vectors, element=4
+            )
+            everyone["workitem"] = everyone["workitem"] + 128 * this.team * turn
+            inside = this.place(read, "fixup.shared", everyone) + everyone["element"] - begin
+            assert inside.min() == 0
+            assert inside.max() == copy.op.count - 1
+            shape = (ranks, 128 * this.team, vectors, 4)
+            found.append(np.broadcast_to(source + inside, shape).reshape(*shape[:2], -1))
     return np.concatenate(found, axis=2)
 
 
@@ -149,8 +168,9 @@ def test_a_partial_is_all_registers_once(configuration: Configuration):
     for slot, node, turn in product((0, 3), sends, turns):
         sent = places(this, node, "partials", owners(this), turn, workgroup=slot)
         assert np.array_equal(np.sort(sent.ravel()), np.arange(size) + slot * size)
-        for copy, read, its in product(copies, reads, turns):
-            assert (received(this, copy, read, its, slot) == sent).all()
+        every = 1 + (this.size("piece.vector") % this.size("fixup.place") > 0)
+        for copied, read, its in product(by_turns(copies, every), by_turns(reads, every), turns):
+            assert (received(this, copied, read, its, slot) == sent).all()
 
 
 @pytest.mark.parametrize("configuration", ADDED, ids=str)
@@ -158,25 +178,28 @@ def test_sums_are_cleared_where_pieces_are_added(configuration: Configuration):
     """Every element of a slot is added to, read and cleared by one register each, the same one."""
     this = lowered(configuration)
     rows, columns, _ = configuration.tile
-    (add,), (clear,) = this.nodes(ReduceFragment), this.nodes(FillElements)
-    (copy,), (read,) = (this.nodes(CopyRun), this.nodes(AccumulateFragment, source="fixup.shared"))
-    assert isinstance(clear.op, FillElements)
-    assert (clear.op.destination, clear.op.width) == ("partials", 4)
-    steps, vectors = this.size("fixup.step"), this.size("fixup.place")
+    (add,), clears = this.nodes(ReduceFragment), this.nodes(FillElements)
+    copies, reads = this.nodes(CopyRun), this.nodes(AccumulateFragment, source="fixup.shared")
     for turn in range(this.turns):
         added = places(this, add, "partials", owners(this), turn, partial_slot=3, slot=3)
         assert np.array_equal(np.sort(added.ravel()), np.arange(rows * columns) + 3 * added.size)
-        assert (received(this, copy, read, turn, 3) == added).all()
-        at = mesh(
-            cluster_rank=owners(this),
-            workitem=128 * this.team,
-            fixup_step=steps,
-            fixup_place=vectors,
-            element=4,
-        )
-        at["workitem"] = at["workitem"] + 128 * this.team * turn
-        found = this.place(clear, "partials", at | {"partial.slot": np.array(3)}) + at["element"]
-        assert np.array_equal(found.reshape(added.shape), added)
+        assert (received(this, copies, reads, turn, 3) == added).all()
+        cleared = list[Array]()
+        for clear, (steps, vectors) in zip(clears, in_steps(this, copies), strict=True):
+            assert isinstance(clear.op, FillElements)
+            assert (clear.op.destination, clear.op.width) == ("partials", 4)
+            at = mesh(
+                cluster_rank=owners(this),
+                workitem=128 * this.team,
+                fixup_step=len(steps),
+                fixup_place=vectors,
+                element=4,
+            )
+            at["workitem"] = at["workitem"] + 128 * this.team * turn
+            at["fixup.step"] = at["fixup.step"] + steps.start
+            here = this.place(clear, "partials", at | {"partial.slot": np.array(3)})
+            cleared.append((here + at["element"]).reshape(*added.shape[:2], -1))
+        assert np.array_equal(np.concatenate(cleared, axis=2), added)
 
 
 @pytest.mark.parametrize("configuration", [*PIECES, *TURNS, *ADDED], ids=str)

@@ -96,8 +96,11 @@ def test_d_leaves_by_one_way(configuration: Configuration):
     sums = count("bulk\\.wait_group\\.read 0;", text) - (this.size("store.slot") == 1) * boxes
     assert sums == 1, "shared memory is free once at the end"
     assert boxes % (this.size("store.m") * this.size("store.box")) == 0
-    added = len(this.nodes(AccumulateFragment, source="fixup.shared"))
-    runs = added * this.size("fixup.step") if added else 0
+    received = this.nodes(AccumulateFragment, source="fixup.shared")
+    # A last step that is shorter stands by itself.
+    shorter = bool(received) and this.size("piece.vector") % this.size("fixup.place") > 0
+    places = len(received) // (1 + shorter)
+    runs = places * this.size("fixup.step") if received else 0
     assert count(r"fence\.proxy\.async\.shared::cta;", text) == boxes + runs
     assert count(r"cp\.async\.bulk\.commit_group;", text) == boxes
     form = r"stmatrix\.sync\.aligned\.m8n8\.x4" + (r"\.trans" if this.swapped else "")
