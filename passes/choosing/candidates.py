@@ -234,7 +234,10 @@ def _cut(problem: Gemm, size: Mapping[str, float], device: Constants, c_bytes: i
     if problem.grouped:
         # What the end of a group takes is in no term. Low parts, and warpgroups that take turns,
         # were measured to take up to 1.5 times what is predicted; the others keep to their order.
-        keep &= (known[6] == 1) & (known[0] / known[3] >= GROUPED_ROWS)
+        part_m, part_n = known[0] / known[3], known[1] / known[4]
+        keep &= (known[6] == 1) & (part_m >= GROUPED_ROWS)
+        if problem.ragged("k"):  # so were boxes with rows of less than a cache line, 1.15 times
+            keep &= (part_m % UNIT_K == 0) & (part_n % UNIT_K == 0)
     tiling = tuple(column[keep] for column in known)
     tile_m, tile_n, tile_k, cluster_m, cluster_n, cluster_k, _ = tiling
     return Tiled(

@@ -136,6 +136,18 @@ def test_what_groups_refuse_is_no_candidate():
     assert not any("stream-k" in pipeline for pipeline in depths)
 
 
+def test_operands_of_groups_along_k_come_in_rows_of_whole_cache_lines():
+    for groups in (8, 32, 64):
+        problem = replace(DEPTHS, m=7168, k=8192)
+        plans = [choice.plan for choice in choices(problem, batches=groups)]
+        assert len(plans) > 20
+        for plan in plans:
+            parts = plan.tile[0] // plan.cluster[0], plan.tile[1] // plan.cluster[1]
+            assert parts[0] % 64 == parts[1] % 64 == 0, plan
+    # Groups of rows have k along the rows of boxes.
+    assert any(choice.plan.tile[1] % 64 for choice in choices(ROWS, batches=16))
+
+
 def test_a_short_list_for_groups_ends_with_a_plan_that_they_take():
     found = rank(ROWS, None, 1, batches=8)
     assert found[0].plan.cluster != (1, 1, 1)
