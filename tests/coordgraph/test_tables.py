@@ -168,7 +168,7 @@ def test_two_tables_of_a_name():
 
 def test_a_guarded_entry_may_be_behind_the_end():
     step = "(load(k_tile_starts, iterations_before.at + 1)"
-    guarded = "select(iterations_before.at < groups - 1, load(m_tile_starts, groups + 1), 1)*"
+    guarded = "select(iterations_before.at < elements_a, load(m_tile_starts, groups + 1), 1)*"
     edited(f"sums {step}", f"sums {guarded}{step}").verify()
 
 
