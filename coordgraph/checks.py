@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from sympy import Symbol
+from sympy import Expr, Integer, Symbol
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.control.asynchronous import Counter, MultiplyShared
@@ -23,7 +23,8 @@ from coordgraph.control.operations import (
 from coordgraph.coordinates.dimensions import MacroTileNumber
 from coordgraph.coordinates.rules import decide
 from coordgraph.errors import VerifyError
-from coordgraph.integers import evaluate, to_text
+from coordgraph.integers import Load, Ranges, Search, Select, evaluate, tables_in, to_text
+from coordgraph.tables import Table, TableNeed
 
 if TYPE_CHECKING:
     from coordgraph.kernel import KernelGraph
@@ -81,15 +82,71 @@ def _well_formed(graph: KernelGraph) -> Iterator[str]:
             # What holds for one launch cannot be refuted; to try is what takes long.
             if not any(_holds(rule, at) for at in launches) and decide(rule, ranges) is False:
                 yield f"{edge}: its size rule {rule} does not hold"
-    for table in parameters.tables:
-        if table.name in coordinates or table.name in parameters:
-            yield f"'{table.name}' is both a table and a dimension or a parameter"
+    yield from _tables(graph, ranges)
     symbols = {p.symbol for p in parameters.items}
     for dimension in coordinates:
         unbound = (dimension.size.free_symbols if dimension.size is not None else set()) - symbols
         for symbol in sorted(unbound, key=str):
             yield f"the size of '{dimension.id}' reads '{symbol}', which is no parameter"
     yield from _unbound(graph)
+
+
+def _tables(graph: KernelGraph, ranges: Ranges) -> Iterator[str]:
+    """Each reads earlier ones only, and is what edges and searches need of it.
+
+    That must follow from what is declared: generated code reads tables without looking.
+    """
+    coordinates, declared = graph.coordinates, graph.parameters.tables
+    tables: dict[str, Table] = {}
+    for table in declared:
+        if table.name in coordinates or table.name in graph.parameters:
+            yield f"'{table.name}' is both a table and a dimension or a parameter"
+        if table.name in tables:
+            yield f"there are two tables '{table.name}'"
+        yield from table.problems(ranges)
+        for read in sorted(tables_in(table.step or Integer(0)), key=str):
+            if read.name not in tables:
+                yield f"table '{table.name}' reads '{read}', which is no table declared before it"
+        if table.step is not None:
+            last = cast(Expr, table.step.xreplace({table.place: table.steps - 1}))
+            yield from _beyond(f"table '{table.name}'", last, tables, ranges)
+        tables[table.name] = table
+    for p in graph.parameters.items:
+        if p.value is not None:
+            yield from _beyond(f"parameter '{p.name}'", p.value, tables, ranges)
+    for edge in coordinates.edges:
+        for need in edge.table_needs(coordinates.sizes(edge)):
+            yield from (f"{edge}: {problem}" for problem in need.unmet(tables, ranges))
+    yield from _readings(graph, tables, ranges)
+
+
+def _beyond(what: str, value: Expr, tables: Mapping[str, Table], ranges: Ranges) -> Iterator[str]:
+    """Entries that a table surely has not; what a select reads, it may read in no case."""
+    for read in sorted(() if value.has(Select) else value.atoms(Load), key=to_text):
+        name, place = str(read.args[0]), cast(Expr, read.args[1])
+        if name in tables and ranges.prove_nonnegative(place - tables[name].length):
+            yield (
+                f"{what} reads {to_text(read)}, and the length of the table '{name}' is "
+                f"{to_text(tables[name].length)}; correct one of them"
+            )
+
+
+def _readings(graph: KernelGraph, tables: Mapping[str, Table], ranges: Ranges) -> Iterator[str]:
+    """What expressions read as a table is one; what they search rises, as far as they look."""
+    found = {node for value in graph.expressions for node in value.atoms(Load, Search)}
+    for node in sorted(found, key=to_text):
+        name, text = str(node.args[0]), to_text(node)
+        if isinstance(node, Search):
+            unmet = TableNeed(name, None).unmet(tables, ranges)
+            yield from (f"{text}: {problem}" for problem in unmet)
+            table, count = tables.get(name), cast(Expr, node.args[1])
+            if table and not ranges.prove_nonnegative(table.length - count):
+                yield (
+                    f"{text}: the length of the table '{name}' is {to_text(table.length)}; search "
+                    "no more of it"
+                )
+        elif name not in tables:
+            yield f"{text}: there is no table '{name}'"
 
 
 def _holds(rule: Boolean, values: Mapping[str, int]) -> bool:

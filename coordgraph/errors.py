@@ -9,6 +9,7 @@ __all__ = [
     "Deadlock",
     "EvaluationError",
     "LaunchError",
+    "NoEntry",
     "NoPath",
     "NotInvertible",
     "ParseError",
@@ -43,6 +44,10 @@ class AmbiguousPath(EvaluationError):
 
 class NoPath(EvaluationError):
     """No route leads from the known coordinates to the wanted one."""
+
+
+class NoEntry(EvaluationError, IndexError):
+    """A table is read or searched beyond its entries."""
 
 
 class Deadlock(EvaluationError):

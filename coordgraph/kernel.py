@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
 from sympy import Expr
+from sympy.core.basic import Basic
 
 from coordgraph.control.graph import ControlGraph
 from coordgraph.control.operations import Kernel, Operation
@@ -123,6 +125,21 @@ class KernelGraph:
         names = ", ".join(t.name for t in self.tensors)
         raise VerifyError(f"there is no tensor '{name}'; there are {names}")
 
+    @cached_property
+    def expressions(self) -> frozenset[Basic]:
+        """Every expression and condition that is written anywhere in the graph."""
+        records: tuple[Any, ...] = (
+            *self.parameters.items,
+            *self.parameters.assumptions,
+            *self.parameters.tables,
+            *self.tensors,
+            *self.coordinates,
+            *self.coordinates.edges,
+        )
+        values = [getattr(record, f.name) for record in records for f in fields(record)]
+        values += [value for op in self.control.operations for value in op.details.values()]
+        return frozenset(_basics(values))
+
     def scope(self) -> Scoped:
         """The scope of the kernel's body: parameters, and what the machine binds."""
         scope = Scoped(self.coordinates, self.parameters.ranges())
@@ -170,6 +187,15 @@ class KernelGraph:
         coordinates, control = self.coordinates.mermaid(), self.control.mermaid()
         markdown = f"```mermaid\n{coordinates}\n```\n\n```mermaid\n{control}\n```"
         return {"text/plain": self.pseudocode(), "text/markdown": markdown}
+
+
+def _basics(value: object) -> Iterator[Basic]:
+    """The expressions in a value of a field, which may hold several."""
+    if isinstance(value, Basic):
+        yield value
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from _basics(part)
 
 
 class KernelEditor:

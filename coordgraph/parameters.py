@@ -18,7 +18,7 @@ from typing import Any
 
 from sympy import Expr, Integer, Symbol, sympify
 
-from coordgraph.errors import CoordGraphError, LaunchError, VerifyError
+from coordgraph.errors import CoordGraphError, LaunchError, NoEntry, VerifyError
 from coordgraph.given import whole
 from coordgraph.integers import (
     Ranges,
@@ -202,7 +202,7 @@ class Parameters:
             entries = tabulate(self.tables, tables, values)
             for p in self.items:
                 if p.name in self.deferred and p.value is not None:
-                    values[p.name] = int(evaluate(p.value, {**values, **entries}))
+                    values[p.name] = _from_tables(p.name, p.value, {**values, **entries})
         for a in self.assumptions:
             exact = all(s.name in values for s in symbols_of(a.expr))
             value = int(evaluate(a.expr, values)) if exact else most(a.expr)
@@ -255,6 +255,16 @@ class Parameters:
         for table in self.tables:
             ranges = table.known_in(ranges)
         return lambda expr: ranges.interval(expr)[1]
+
+
+def _from_tables(name: str, value: Expr, values: Mapping[str, Any]) -> int:
+    """The value of a deferred parameter; LaunchError where it reads what a table has not."""
+    try:
+        return int(evaluate(value, values))
+    except NoEntry as error:
+        raise LaunchError(
+            f"{name} = {to_text(value)} reads {error}; the table is too short for it"
+        ) from error
 
 
 def _check_bounds(parameter: Parameter, value: int) -> None:

@@ -7,17 +7,17 @@ entry i plus the table's step at i. Or entry i is the place of the i-th largest 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 from sympy import Expr, Symbol
 
-from coordgraph.errors import LaunchError, VerifyError
-from coordgraph.integers import Ranges, evaluate, index_symbol, tables_in
+from coordgraph.errors import LaunchError, NoEntry, VerifyError
+from coordgraph.integers import Ranges, evaluate, index_symbol, load, tables_in, to_text
 
-__all__ = ["RULES", "SORTS", "SUMS", "Table", "place_of", "tabulate"]
+__all__ = ["RULES", "SORTS", "SUMS", "Table", "TableNeed", "place_of", "tabulate"]
 
 RULES = SUMS, SORTS = ("sums", "sorts")
 """How derived tables follow from their steps."""
@@ -77,6 +77,21 @@ class Table:
         """In how many places a derived table has a step."""
         return self.length - 1 if self.rule == SUMS else self.length
 
+    def problems(self, ranges: Ranges) -> Iterator[str]:
+        """What contradicts itself: an order holds every place, so the last one is in it."""
+        if self.rule == SORTS and not ranges.prove_nonnegative(self.maximum - self.length + 1):
+            yield (
+                f"table '{self.name}' holds every place of {to_text(self.length)}, and they are "
+                f"declared to be at most {to_text(self.maximum)}; declare "
+                f"<= {to_text(self.length - 1)}"
+            )
+
+    def inverts(self, other: Table) -> bool:
+        """Whether an order is declared as the inverse of another: from its largest entry back."""
+        if self.step is None or self.rule != SORTS:
+            return False
+        return self.place not in (self.step + load(other.symbol, self.place)).free_symbols
+
     def known_in(self, ranges: Ranges) -> Ranges:
         """The ranges with what is declared of the entries."""
         if not self.rises:
@@ -86,22 +101,83 @@ class Table:
         return ranges.with_table(self.symbol, self.maximum, from_zero=self.derived, step=step)
 
     def checked(self, entries: Sequence[int], values: Mapping[str, Any]) -> tuple[int, ...]:
-        """The entries of a rising table as whole numbers.
+        """The entries as whole numbers.
 
         Raises:
-            LaunchError: they are not what is declared: so many, rising, at most the maximum.
+            LaunchError: they are not what is declared: so many, at most the maximum, and rising
+                unless they are an order.
         """
         found = tuple(int(entry) for entry in entries)
         length, most = int(evaluate(self.length, values)), int(evaluate(self.maximum, values))
         if len(found) != length:
             raise LaunchError(f"{self.name} has {len(found)} entries, {length} are needed")
         for i, (before, entry) in enumerate(zip((0, *found), found, strict=False)):
-            if entry < before:
+            if self.rises and entry < before:
                 below = f"after {before}" if i else "below 0"
                 raise LaunchError(f"{self.name}[{i}] = {entry} is {below}; entries must rise")
-        if found and found[-1] > most:
-            raise LaunchError(f"{self.name}[{length - 1}] = {found[-1]} is over {most}")
+        if found and (largest := max(found)) > most:
+            raise LaunchError(f"{self.name}[{found.index(largest)}] = {largest} is over {most}")
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class TableNeed:
+    """What an edge needs of a table that it names, for its formulas to have values.
+
+    Args:
+        table: its name.
+        length: how many entries it has; None where that is the size of a dimension without one.
+        rule: `sums` where its entries must rise, or `sorts` where it must hold every place once.
+        inverse_of: the table, if there is one, whose inverse it must be.
+        from_zero: its first entry must be 0.
+    """
+
+    table: str
+    length: Expr | None
+    rule: str = SUMS
+    inverse_of: str = ""
+    from_zero: bool = False
+
+    def unmet(self, tables: Mapping[str, Table], ranges: Ranges) -> Iterator[str]:
+        """What of that does not hold, or does not follow from what is declared."""
+        table = tables.get(self.table)
+        if table is None:
+            missing = f"there is no table '{self.table}'" if self.table else "it names no table"
+            yield f"{missing}; there are {', '.join(tables) or 'none'}"
+            return
+        if table.rule != self.rule:
+            yield _of_another_rule(table)
+        elif self.from_zero and not table.derived:
+            yield (
+                f"the entries of the table '{table.name}' must begin at 0, and it is given; name "
+                "one of sums"
+            )
+        wanted, found = self.length, table.length
+        if wanted is not None and not ranges.prove_equal(wanted, found):
+            yield (
+                f"the length of the table '{table.name}' must be {to_text(wanted)}, and it is "
+                f"{to_text(found)}; correct it, or name another table"
+            )
+        other = tables.get(self.inverse_of)
+        if other is not None and not (table.inverts(other) or other.inverts(table)):
+            step = to_text(other.length - 1 - load(other.symbol, index_symbol("place")))
+            yield (
+                f"the table '{table.name}' is not declared as the inverse of '{other.name}'; name "
+                f"one that sorts {step}"
+            )
+
+
+def _of_another_rule(table: Table) -> str:
+    if table.rises:
+        kind = "adds up its steps" if table.derived else "is given, and rises"
+        return (
+            f"the table '{table.name}' must hold every place once, and it {kind}; name one that "
+            "sorts"
+        )
+    return (
+        f"the entries of the table '{table.name}' must rise, and it sorts; name a given table, or "
+        "one of sums"
+    )
 
 
 def place_of(name: str) -> Symbol:
@@ -132,14 +208,23 @@ def tabulate(
                 raise LaunchError(f"the table '{table.name}' is missing ({table.note})")
             entries = given[table.name]
         else:
-            steps = [
-                int(evaluate(table.step, {**values, **found, table.place.name: i}))
-                for i in range(int(evaluate(table.steps, values)))
-            ]
+            steps = _steps(table, table.step, {**values, **found})
             if table.rule == SORTS:
-                places = sorted(range(len(steps)), key=lambda i: -steps[i])
-                found[table.name] = tuple(places)
-                continue
-            entries = tuple(accumulate(steps, initial=0))
+                entries = sorted(range(len(steps)), key=lambda i: -steps[i])
+            else:
+                entries = tuple(accumulate(steps, initial=0))
         found[table.name] = table.checked(entries, values)
     return found
+
+
+def _steps(table: Table, step: Expr, values: Mapping[str, Any]) -> list[int]:
+    """The step at every place; LaunchError where one reads what an earlier table has not."""
+    steps: list[int] = []
+    try:
+        for i in range(int(evaluate(table.steps, values))):
+            steps.append(int(evaluate(step, {**values, table.place.name: i})))
+    except NoEntry as error:
+        raise LaunchError(
+            f"{table.name}: its step at {len(steps)} reads {error}; their lengths do not fit"
+        ) from error
+    return steps

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice, product
 from typing import Any
 
 from sympy import Expr, Integer
+from sympy.core.basic import Basic
 
 from coordgraph.coordinates.edges import Edge, Law, Sizes
 from coordgraph.coordinates.rules import decide
-from coordgraph.errors import VerifyError
+from coordgraph.errors import EvaluationError, VerifyError
 from coordgraph.given import whole
-from coordgraph.integers import Ranges, evaluate
+from coordgraph.integers import Ranges, evaluate, tables_in
 
 __all__ = ["Trial", "check_laws"]
 
@@ -119,6 +121,7 @@ class Trial:
     def problems(self) -> Iterator[str]:
         """All that does not hold."""
         yield from self._size_rule()
+        yield from self._tables()
         reached = {self.reverse(d) for d in self.downstream if self.guarded(d)}
         every = set(self.upstream)
         for u in sorted(reached - every):
@@ -134,6 +137,20 @@ class Trial:
         for rule in self.edge.size_rule(self.sizes):
             if decide(rule, Ranges()) is False:
                 yield f"{self.edge}: sizes {self.above} and {self.below} break its rule"
+
+    def _tables(self) -> Iterator[str]:
+        """Tables that the formulas read and that a graph with the edge would not be checked for."""
+        said = {need.table for need in self.edge.table_needs(self.sizes)}
+        above, below = (_expressions((0,) * len(side)) for side in (self.above, self.below))
+        found: list[Basic] = []
+        with suppress(EvaluationError):
+            up = self.edge.reverse(below, self.sizes, Ranges())
+            found += (*up, *self.edge.guard(up, below, self.sizes))
+        with suppress(EvaluationError):
+            found += self.edge.forward(above, self.sizes, Ranges())
+        read = {table.name for formula in found for table in tables_in(formula)}
+        for name in sorted(read - said):
+            yield f"{self.edge}: reads the table '{name}', of which its table_needs says nothing"
 
     def _reverse_undoes_forward(self) -> Iterator[str]:
         for u in self.upstream:

@@ -39,7 +39,7 @@ def evaluate(expr: Basic | int, values: Mapping[Any, Any]) -> int:
     """Return the exact value of an expression (a ``bool`` for a condition).
 
     ``values`` maps symbols, or their names, to integers (tables to sequences of them); ``KeyError``
-    names one that is missing, ``IndexError`` an entry that a table has not.
+    names one that is missing, ``NoEntry`` an entry that a table has not.
     Only the branch that a select takes is evaluated.
     """
     return expr if isinstance(expr, int) else _Evaluation(values).value(expr)

@@ -12,6 +12,7 @@ from typing import cast
 from sympy import Expr, Symbol
 from sympy.core.basic import Basic
 
+from coordgraph.errors import NoEntry
 from coordgraph.integers.functions import IntegerFunction, IntegerLike
 
 
@@ -57,16 +58,16 @@ def search(table: Symbol, count: IntegerLike, x: IntegerLike) -> Expr:
 
 
 def read_table(table: Sequence[int], index: int) -> int:
-    """The value of a `Load`; IndexError where the table has no such entry."""
+    """The value of a `Load`; NoEntry where the table has no such entry."""
     if not 0 <= index < len(table):
-        raise IndexError(f"entry {index} of a table of {len(table)}")
+        raise NoEntry(f"entry {index} of a table of {len(table)} entries")
     return int(table[index])
 
 
 def search_table(table: Sequence[int], count: int, x: int) -> int:
-    """The value of a `Search`; IndexError where the table has not so many entries."""
+    """The value of a `Search`; NoEntry where the table has not so many entries."""
     if not 1 <= count <= len(table):
-        raise IndexError(f"a search among {count} entries of a table of {len(table)}")
+        raise NoEntry(f"a search among {count} entries of a table of {len(table)} entries")
     return max(0, bisect_right(table, x, 0, count) - 1)
 
 

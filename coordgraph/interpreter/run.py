@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coordgraph.errors import Deadlock, LaunchError
+from coordgraph.errors import Deadlock, LaunchError, NoEntry
 from coordgraph.interpreter.arguments import Array, bind
 from coordgraph.interpreter.events import Event, Point
 from coordgraph.interpreter.machine import Machine, Memory
@@ -85,7 +85,10 @@ def interpret(
 
     # Overflow to infinity and NaN are results here, as on a GPU.
     with np.errstate(all="ignore"):
-        _Run(memory, schedule or InOrder(), count, resident or count).run(start)
+        try:
+            _Run(memory, schedule or InOrder(), count, resident or count).run(start)
+        except NoEntry as error:
+            raise NoEntry(f"an index reads {error}; verify() tells what the graph lacks") from error
     return Result(*memory.finish(), record(code, values) if trace else None)
 
 

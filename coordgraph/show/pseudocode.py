@@ -75,13 +75,16 @@ class _Writer:
                 yield f"const int {identifier(table.name)}[{to_c(table.length, known)}];{note}"
                 continue
             name, at = identifier(table.name), identifier(table.place.name)
-            yield f"int {name}[{to_c(table.length, known)}] = {{0}};{note}"
-            yield f"for (uint {at} = 0; {at} < {to_c(table.steps, known)}; {at}++)"
-            step = to_c(table.step, known)
+            length, step = to_c(table.length, known), to_c(table.step, known)
+            each = f"for (uint {at} = 0; {at} < {to_c(table.steps, known)}; {at}++)"
+            yield f"int {name}[{length}] = {{0}};{note}"
             if table.rule == SORTS:
-                yield f"{INDENT}{name}[how many come before, from the largest {step} on] = {at};"
+                keys = identifier(f"{table.name}.keys")
+                yield f"int {keys}[{length}] = {{0}};"
+                yield from (each, f"{INDENT}{keys}[{at}] = {step};")
+                yield f"argsort_descending({name}, {keys}, {length});  // equal keys in their order"
             else:
-                yield f"{INDENT}{name}[{at} + 1] = {name}[{at}] + {step};"
+                yield from (each, f"{INDENT}{name}[{at} + 1] = {name}[{at}] + {step};")
         derived = [p for p in graph.parameters.items if p.value is not None]
         for p in derived:
             note = f"  // {p.note}" if p.note else ""

@@ -7,12 +7,7 @@ are declared with a `symbol` line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import fields
-from typing import Any
-
 from sympy import Symbol
-from sympy.core.basic import Basic
 
 from coordgraph.control.operations import Assign
 from coordgraph.errors import VerifyError
@@ -60,31 +55,6 @@ def free_symbols(graph: KernelGraph) -> list[Symbol]:
 
 def _symbols(graph: KernelGraph) -> set[Symbol]:
     found: set[Symbol] = set()
-    for expr in set(_expressions(graph)):
+    for expr in graph.expressions:
         found |= {s for s in expr.free_symbols if isinstance(s, Symbol)}
     return found
-
-
-def _expressions(graph: KernelGraph) -> Iterator[Basic]:
-    records: Iterable[Any] = (
-        *graph.parameters.items,
-        *graph.parameters.assumptions,
-        *graph.parameters.tables,
-        *graph.tensors,
-        *graph.coordinates,
-        *graph.coordinates.edges,
-    )
-    for record in records:
-        for f in fields(record):
-            yield from _inside(getattr(record, f.name))
-    for op in graph.control.operations:
-        for value in op.details.values():
-            yield from _inside(value)
-
-
-def _inside(value: object) -> Iterator[Basic]:
-    if isinstance(value, Basic):
-        yield value
-    elif isinstance(value, tuple):
-        for part in value:
-            yield from _inside(part)

@@ -19,6 +19,7 @@ from sympy.logic.boolalg import Boolean, true
 
 from coordgraph.errors import VerifyError
 from coordgraph.integers import Ranges
+from coordgraph.tables import TableNeed
 
 __all__ = ["EDGES", "Edge", "Law", "Sizes"]
 
@@ -92,6 +93,10 @@ class Edge(ABC):
     @abstractmethod
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         """Conditions that the sizes must meet; those that read an absent size are left out."""
+
+    def table_needs(self, sizes: Sizes) -> tuple[TableNeed, ...]:
+        """What every table that the formulas read must be: a graph without it does not verify."""
+        return ()
 
     @abstractmethod
     def reverse(

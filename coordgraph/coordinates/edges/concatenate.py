@@ -10,8 +10,10 @@ from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.coordinates.edges.radix import compose, decompose, product
+from coordgraph.coordinates.edges.ragged import borders_of
 from coordgraph.errors import NotInvertible, VerifyError
 from coordgraph.integers import Ranges, floor_div, index_symbol, load, search
+from coordgraph.tables import TableNeed
 
 __all__ = ["Concatenate"]
 
@@ -55,6 +57,11 @@ class Concatenate(Edge):
         if count is None or whole is None or each is None:
             return ()
         return (Ge(whole, each * load(index_symbol(self.table), count)),)
+
+    def table_needs(self, sizes: Sizes) -> tuple[TableNeed, ...]:
+        borders = borders_of(sizes.upstream[0])
+        extents = (TableNeed(name, borders) for name in self.extents if name)
+        return (TableNeed(self.table, borders, from_zero=True), *extents)
 
     def reverse(
         self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges

@@ -9,6 +9,7 @@ from sympy import Expr, Ge, Integer, Lt
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
+from coordgraph.coordinates.edges.ragged import borders_of
 from coordgraph.errors import NotInvertible, VerifyError
 from coordgraph.integers import (
     Ranges,
@@ -20,6 +21,7 @@ from coordgraph.integers import (
     maximum,
     search,
 )
+from coordgraph.tables import TableNeed
 
 __all__ = ["Diagonal", "row_pitch"]
 
@@ -56,6 +58,10 @@ class Diagonal(Edge):
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         return ()
+
+    def table_needs(self, sizes: Sizes) -> tuple[TableNeed, ...]:
+        borders = borders_of(sizes.downstream[0])
+        return tuple(TableNeed(name, borders) for name in (self.table, self.rows, self.columns))
 
     def reverse(
         self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges

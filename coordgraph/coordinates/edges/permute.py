@@ -11,6 +11,7 @@ from sympy.logic.boolalg import Boolean
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.errors import NotInvertible
 from coordgraph.integers import Ranges, equal, index_symbol, load
+from coordgraph.tables import SORTS, TableNeed
 
 __all__ = ["Permute"]
 
@@ -32,6 +33,13 @@ class Permute(Edge):
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         (above,), (below,) = sizes.upstream, sizes.downstream
         return () if above is None or below is None else (equal(above, below),)
+
+    def table_needs(self, sizes: Sizes) -> tuple[TableNeed, ...]:
+        (above,), (below,) = sizes.upstream, sizes.downstream
+        size = below if above is None else above
+        order = TableNeed(self.table, size, SORTS)
+        back = TableNeed(self.inverse, size, SORTS, inverse_of=self.table)
+        return (order, back) if self.inverse else (order,)
 
     def reverse(
         self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges

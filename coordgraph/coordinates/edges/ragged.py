@@ -11,8 +11,14 @@ from sympy.logic.boolalg import Boolean
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.errors import NotInvertible
 from coordgraph.integers import Ranges, index_symbol, load, search
+from coordgraph.tables import TableNeed
 
-__all__ = ["Ragged"]
+__all__ = ["Ragged", "borders_of"]
+
+
+def borders_of(segments: Expr | None) -> Expr | None:
+    """How many borders so many segments have, with that after the last; None stays None."""
+    return None if segments is None else segments + 1
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,9 @@ class Ragged(Edge):
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         return ()
+
+    def table_needs(self, sizes: Sizes) -> tuple[TableNeed, ...]:
+        return (TableNeed(self.table, borders_of(sizes.downstream[0])),)
 
     def reverse(
         self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges

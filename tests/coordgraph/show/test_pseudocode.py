@@ -56,6 +56,24 @@ def test_lowered_operations_have_every_index_written_out():
     assert "#pragma unroll" in lines
 
 
+def test_a_table_that_sorts_is_code():
+    """Keys like the entries of other tables, and a call."""
+    lines = (
+        scheduled(Gemm("f32", grouped=True, group_axis="k"), "longest-first")
+        .pseudocode()
+        .splitlines()
+    )
+    at = lines.index("int order[groups] = {0};  // groups, those with most k tiles first")
+    assert lines[at + 1 : at + 3] == [
+        "int order_keys[groups] = {0};",
+        "for (uint order_at = 0; order_at < groups; order_at++)",
+    ]
+    assert re.fullmatch(r"    order_keys\[order_at\] = \(.*\) / \d+;", lines[at + 3])
+    assert lines[at + 4] == (
+        "argsort_descending(order, order_keys, groups);  // equal keys in their order"
+    )
+
+
 def test_the_seed_is_recognised():
     """Tile numbers and fix-up of 10 x 12 tiles of 512 iterations on 32 workgroups."""
     text = scheduled(SEED, "stream-k{workgroups=32}").pseudocode()
