@@ -19,6 +19,7 @@ __all__ = [
     "TensorView",
     "by_table",
     "check_call",
+    "check_overlap",
     "number",
     "numpy_view",
     "numpy_views",
@@ -61,6 +62,16 @@ class TensorView:
     def first(self) -> TensorView:
         """The first matrix of a batch."""
         return replace(self, shape=self.shape[1:], strides=self.strides[1:])
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """Bytes from one block without gaps to the next, 0 for a single one, and bytes of each.
+
+        Of a batch each matrix is one, which must be contiguous; all else is a single block.
+        """
+        if len(self.shape) < 3 or self.contiguous:
+            return 0, self.bytes
+        return dtype(self.dtype).bytes * self.matrix_stride, self.first.bytes
 
     @property
     def contiguous(self) -> bool:
@@ -223,17 +234,22 @@ def check_call(graph: KernelGraph, views: Mapping[str, TensorView], *, beta: flo
     if len({view.device for view in views.values()}) > 1:
         where = ", ".join(f"{LABELS[n]} on {v.device}" for n, v in views.items())
         raise LaunchError(f"the tensors lie on different devices: {where}")
+    check_overlap(views)
+
+
+def check_overlap(views: Mapping[str, TensorView]) -> None:
+    """LaunchError where D shares memory with another tensor; their layouts were checked before."""
     out = views.get("D")
     for name in ("A", "B", "C", OFFSETS):
         other = views.get(name)
-        if out is None or other is None or not _overlap(out, other):
+        if out is None or other is None or not (how := _overlap(out, other)):
             continue
         # Each element of C is read before that element of D is written; so they may be the same
         # ones. Of tensors of one shape that begin together, bytes tell whether strides differ.
         same = (out.pointer, out.dtype, out.bytes) == (other.pointer, other.dtype, other.bytes)
         if name == "C" and same:
             continue
-        raise LaunchError(f"out overlaps {LABELS[name]}; give out memory of its own")
+        raise LaunchError(f"out {how.format(LABELS[name])}; give out memory of its own")
 
 
 def _check_axes(tensor: Tensor, view: TensorView) -> None:
@@ -287,10 +303,19 @@ def _check_layout(tensor: Tensor, view: TensorView) -> None:
         )
 
 
-def _overlap(one: TensorView, other: TensorView) -> bool:
+def _overlap(one: TensorView, other: TensorView) -> str:
+    """How the memory of one is part of the other's, or '' where it is not."""
     if not (one.bytes and other.bytes):
-        return False
-    return one.pointer < other.pointer + other.bytes and other.pointer < one.pointer + one.bytes
+        return ""
+    apart = other.pointer - one.pointer
+    if not -other.bytes < apart < one.bytes:
+        return ""
+    (step, size), (pace, length) = one.blocks, other.blocks
+    if step and pace and step != pace:
+        return "may overlap {}: their matrices lie among each other, at unlike distances"
+    # The ranges overlap: so if blocks in step would share bytes anywhere, two that are there do.
+    step = step or pace
+    return "overlaps {}" * (not step or apart % step < size or -apart % step < length)
 
 
 def _shape(shape: tuple[int, ...]) -> str:
