@@ -16,6 +16,7 @@ from coordgraph.interpreter.arguments import host_array
 from coordgraph.tensors import Role, Tensor, dtype
 
 __all__ = [
+    "Misfit",
     "TensorView",
     "by_table",
     "check_call",
@@ -24,13 +25,30 @@ __all__ = [
     "numpy_view",
     "numpy_views",
     "problem_parameters",
+    "product_sizes",
     "rows_of_offsets",
+    "shape_text",
+    "type_name",
 ]
 
 LABELS = {
     **{"A": "a", "B": "b", "C": "c", "D": "out"},
     **dict.fromkeys((OFFSETS, *OFFSETS_OF.values()), "offsets"),
 }
+NO_OFFSETS = "offsets are missing: where each group begins, and where the last ends"
+
+
+class Misfit(LaunchError):
+    """An array that another kernel would take.
+
+    Args:
+        plain: what is wrong, and what mends it with any kernel.
+        other: how to make the other kernel, for those who make kernels themselves.
+    """
+
+    def __init__(self, plain: str, other: str = "") -> None:
+        super().__init__(plain + other)
+        self.plain = plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +112,23 @@ def number(value: Any, what: str) -> float:
         raise LaunchError(f"{what} = {value!r} is not a number") from None
 
 
+def type_name(name: str, what: str) -> str:
+    """An array's type by the name that its library has for it.
+
+    Raises:
+        LaunchError: kernels do not know it.
+    """
+    try:
+        return dtype(name).name
+    except VerifyError as error:
+        if what == LABELS[OFFSETS]:
+            raise LaunchError(
+                f"offsets holds {name}, and must be i32: pass offsets.to(torch.int32), or "
+                "offsets.astype('int32') of numpy, CuPy and JAX"
+            ) from error
+        raise LaunchError(f"{what}: {error}") from error
+
+
 def numpy_view(array: Any, what: str) -> TensorView:
     """Address, shape, strides and type of a numpy array.
 
@@ -102,10 +137,7 @@ def numpy_view(array: Any, what: str) -> TensorView:
             kernels know.
     """
     array = host_array(array, what)
-    try:
-        kind = dtype(array.dtype.name).name
-    except VerifyError as error:
-        raise LaunchError(f"{what}: {error}") from error
+    kind = type_name(array.dtype.name, what)
     if not array.dtype.isnative:
         raise LaunchError(f"{what} has its bytes swapped; convert it with .astype")
     if any(stride % array.itemsize for stride in array.strides):
@@ -130,6 +162,25 @@ def numpy_views(a: Any, b: Any, c: Any, out: Any, offsets: Any = None) -> dict[s
     return views
 
 
+def product_sizes(
+    a: tuple[int, ...], b: tuple[int, ...], transpose_a: bool, transpose_b: bool
+) -> dict[str, int]:
+    """m, n and k of matrices, or batches, of these shapes.
+
+    Raises:
+        LaunchError: they disagree on k.
+    """
+    m, k = reversed(a[-2:]) if transpose_a else a[-2:]
+    k_of_b, n = reversed(b[-2:]) if transpose_b else b[-2:]
+    if k != k_of_b:
+        stored = {True: " (given as its transpose)", False: ""}
+        raise LaunchError(
+            f"a is {shape_text(a)}{stored[transpose_a]} and b is "
+            f"{shape_text(b)}{stored[transpose_b]}: k would be {k} and {k_of_b}"
+        )
+    return {"m": m, "n": n, "k": k}
+
+
 def problem_parameters(
     graph: KernelGraph, views: Mapping[str, TensorView], *, beta: float
 ) -> dict[str, int]:
@@ -143,24 +194,14 @@ def problem_parameters(
     gemm = graph.gemm
     if gemm.grouped != (OFFSETS in views):
         raise LaunchError(
-            "offsets are missing: where each group begins, and where the last ends"
-            if gemm.grouped
-            else "offsets are for kernels of Gemm(grouped=True)"
+            NO_OFFSETS if gemm.grouped else "offsets are for kernels of Gemm(grouped=True)"
         )
     for name in ("A", "B"):
         _check_axes(graph.tensor(name), views[name])
     if gemm.diagonal:
         return _diagonal_parameters(views, beta=beta)
-    a, b = views["A"].shape[-2:], views["B"].shape[-2:]
-    m, k = reversed(a) if gemm.transpose_a else a
-    k_of_b, n = reversed(b) if gemm.transpose_b else b
-    if k != k_of_b:
-        stored = {True: " (given as its transpose)", False: ""}
-        raise LaunchError(
-            f"a is {_shape(views['A'].shape)}{stored[gemm.transpose_a]} and b is "
-            f"{_shape(views['B'].shape)}{stored[gemm.transpose_b]}: k would be {k} and {k_of_b}"
-        )
-    found = {"m": m, "n": n, "k": k}
+    found = product_sizes(views["A"].shape, views["B"].shape, gemm.transpose_a, gemm.transpose_b)
+    m, n, k = found.values()
     for axis, value in found.items():
         fixed = getattr(gemm, axis)
         if fixed is not None and fixed != value:
@@ -192,7 +233,7 @@ def _diagonal_parameters(views: Mapping[str, TensorView], *, beta: float) -> dic
     offsets = views[OFFSETS].shape
     if len(offsets) != 2 or offsets[0] != len(AXES) or not offsets[1]:
         raise LaunchError(
-            f"offsets has shape {_shape(offsets)}; 3 x (groups + 1) is needed: for m, n and k, "
+            f"offsets has shape {shape_text(offsets)}; 3 x (groups + 1) is needed: for m, n and k, "
             "where each group begins, and where the last ends"
         )
     given = {elements_of(name): views[name].shape[0] for name in "ABCD" if name in views}
@@ -256,7 +297,7 @@ def _check_axes(tensor: Tensor, view: TensorView) -> None:
     label, axes = LABELS[tensor.name], len(tensor.shape)
     if len(view.shape) != axes:
         what = {1: "a vector", 2: "a matrix"}.get(axes, "as many matrices as products")
-        raise LaunchError(f"{label} has shape {_shape(view.shape)}; {what} is needed")
+        raise LaunchError(f"{label} has shape {shape_text(view.shape)}; {what} is needed")
 
 
 def _check_tensor(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) -> None:
@@ -267,12 +308,16 @@ def _check_tensor(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) ->
         for extent in tensor.shape
     )
     if view.dtype != tensor.dtype:
-        raise LaunchError(
-            f"{label} holds {view.dtype}, the kernel takes {tensor.dtype}; convert it"
-            + _other_kernel(tensor, view)
+        raise Misfit(
+            f"{label} holds {view.dtype}, the kernel takes {tensor.dtype}; convert it",
+            _other_kernel(tensor, view),
         )
     if view.shape != expected:
-        raise LaunchError(f"{label} is {_shape(view.shape)}, {_shape(expected)} is needed")
+        entries = ": groups + 1, where each begins, and where the last ends"
+        raise LaunchError(
+            f"{label} is {shape_text(view.shape)}, {shape_text(expected)} is needed"
+            + entries * (tensor.role is Role.TABLE)
+        )
     _check_layout(tensor, view)
     size = dtype(tensor.dtype).bytes
     if view.pointer % size:
@@ -296,10 +341,10 @@ def _check_layout(tensor: Tensor, view: TensorView) -> None:
     if matrices and tensor.role is Role.OUTPUT and view.matrix_stride < prod(view.shape[1:]):
         raise LaunchError(f"the matrices of {label} overlap (strides {view.strides})")
     if not (view.first.contiguous and view.matrix_stride >= 0 if matrices else view.contiguous):
-        raise LaunchError(
+        raise Misfit(
             f"{label} is not contiguous{' row-major' * (len(view.shape) > 1)} (strides "
-            f"{view.strides}); pass a contiguous copy"
-            + (f", or its transpose to a kernel of Gemm({turned})" if turned else "")
+            f"{view.strides}); pass a contiguous copy",
+            f", or its transpose to a kernel of Gemm({turned})" if turned else "",
         )
 
 
@@ -318,5 +363,6 @@ def _overlap(one: TensorView, other: TensorView) -> str:
     return "overlaps {}" * (not step or apart % step < size or -apart % step < length)
 
 
-def _shape(shape: tuple[int, ...]) -> str:
+def shape_text(shape: tuple[int, ...]) -> str:
+    """A shape as messages have it."""
     return "x".join(map(str, shape)) or "a scalar"

@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any
 
 from codegen import preparing
+from codegen.arrays import library
 from codegen.batches import Arranged, Batch, Flat, is_batch
-from codegen.checks import number
+from codegen.checks import Misfit, number
 from codegen.preparing import (
     ALIGNED,
     Prepared,
@@ -30,7 +31,7 @@ from codegen.preparing import (
 )
 from codegen.recent import Recent
 from codegen.situation import Situation
-from coordgraph import CodegenError
+from coordgraph import CodegenError, LaunchError
 from passes.choosing import Plan
 
 __all__ = ["Prepared", "Situation", "chosen", "forget", "matmul"]
@@ -113,9 +114,12 @@ def matmul(
         found = _prepare(a, b, c, out, beta, transpose_a, transpose_b, stream, tune, plan)
         _calls.put(key, found)
     kernel, workgroups, turn_a, turn_b = found
-    one, other = a.T if turn_a else a, b.T if turn_b else b
+    one = library(a).turned(a) if turn_a else a
+    other = library(b).turned(b) if turn_b else b
     try:
         return kernel(one, other, c, out, alpha, beta, stream, workgroups=workgroups)
+    except Misfit as error:  # the caller makes no other kernel
+        raise LaunchError(error.plain) from None
     except CodegenError as error:  # the device does not take the code: it spills, for instance
         if plan is not None or isinstance(kernel, Flat):
             raise
