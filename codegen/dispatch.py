@@ -149,16 +149,17 @@ def _prepare(
     options = {"transpose_a": transpose_a, "transpose_b": transpose_b}
     if not is_batch(a, b):
         return _settled(see(_named(a, b, c, out), beta, **options), stream, tune, plan)
-    batch = Batch.of(a, b)
+    batch = Batch.of(a, b, **options)
 
-    def as_batch(a: Any, b: Any, c: Any, out: Any) -> Prepared:
+    def apart(a: Any, b: Any, c: Any, out: Any, stream: Any, tune: bool) -> Prepared:
         arrays = _named(*batch.operands(a, b), c, out)
         seen = see(arrays, beta, **options, batched=True)
         return batch.arranged(_settled(seen, stream, tune, plan))
 
     if batch.is_one_product(a, b, transpose_a):
-        return Prepared(Flat(partial(matmul, plan=plan, **options), as_batch, tune), None, *NEITHER)
-    return as_batch(a, b, c, out)
+        multiply = partial(matmul, plan=plan, **options)
+        return Prepared(Flat(batch, multiply, apart, tune), None, *NEITHER)
+    return apart(a, b, c, out, stream, tune)
 
 
 def _named(a: Any, b: Any, c: Any, out: Any) -> dict[str, Any]:
@@ -195,8 +196,12 @@ def chosen(
     options = {"transpose_a": transpose_a, "transpose_b": transpose_b}
     if not is_batch(a, b):
         seen = see(_named(a, b, c, out), beta, **options)
-    else:
-        seen = see(_named(*Batch.of(a, b).operands(a, b), c, out), beta, **options, batched=True)
+        return next(built(seen.situation))[0]
+    batch = Batch.of(a, b, **options)
+    one = batch.joined(a, b, c, out) if batch.is_one_product(a, b, transpose_a) else None
+    if one is not None:
+        return chosen(*one, beta, **options)
+    seen = see(_named(*batch.operands(a, b), c, out), beta, **options, batched=True)
     return next(built(seen.situation))[0]
 
 
