@@ -12,9 +12,8 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, ClassVar
 
-from codegen.checks import TensorView
-from coordgraph import LaunchError, VerifyError
-from coordgraph.tensors import dtype
+from codegen.checks import TensorView, type_name
+from coordgraph import LaunchError
 
 __all__ = ["Library", "library", "row_major", "stream_handle"]
 
@@ -56,7 +55,7 @@ class Library:
         shape, strides = tuple(buffer.shape), buffer.strides
         if strides is None:
             strides = row_major(shape)
-        kind = _name(str(buffer.dtype), what)
+        kind = type_name(str(buffer.dtype), what)
         return TensorView(int(buffer.ptr), shape, tuple(strides), kind, buffer.device_id)
 
     def glance(self, array: Any, what: str) -> tuple[Hashable, int]:
@@ -134,7 +133,7 @@ class _Torch(Library):
     def view(self, array: Any, what: str) -> TensorView:
         if not array.is_cuda:
             raise LaunchError(f"{what} lies on '{array.device}'; move it to the GPU with .cuda()")
-        kind = _name(str(array.dtype).removeprefix("torch."), what)
+        kind = type_name(str(array.dtype).removeprefix("torch."), what)
         _, pointer = self.glance(array, what)
         return TensorView(pointer, tuple(array.shape), array.stride(), kind, array.device.index)
 
@@ -193,7 +192,7 @@ class _Jax(Library):
             raise LaunchError(f"{what} lies on '{place.platform}'; move it to the GPU")
         shape = tuple(array.shape)
         pointer = int(array.unsafe_buffer_pointer())
-        kind = _name(str(array.dtype), what)
+        kind = type_name(str(array.dtype), what)
         return TensorView(pointer, shape, row_major(shape), kind, place.local_hardware_id)
 
     def empty(self, like: Any, shape: tuple[int, ...], kind: str) -> Any:
@@ -261,13 +260,6 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     for extent in reversed(shape[1:]):
         strides.append(strides[-1] * extent)
     return tuple(reversed(strides))
-
-
-def _name(name: str, what: str) -> str:
-    try:
-        return dtype(name).name
-    except VerifyError as error:
-        raise LaunchError(f"{what}: {error}") from error
 
 
 def _array_type(kind: str) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from codegen.arrays import library
-from codegen.checks import TensorView, numpy_view
+from codegen.checks import TensorView, numpy_view, product_sizes, shape_text
 from codegen.preparing import Prepared
 from coordgraph import LaunchError
 from coordgraph.parameters import LARGEST_SIZE
@@ -54,23 +54,38 @@ class Batch:
     """How the operands of a batch are given.
 
     Args:
-        count: products.
+        shape: of D: products, rows and columns.
         spread: whether A and B are single matrices where the kernel takes one for each.
     """
 
-    count: int
+    shape: tuple[int, int, int]
     spread: tuple[bool, bool]
 
     @classmethod
-    def of(cls, a: Any, b: Any) -> Batch:
-        """Of two arrays, one of which has three axes."""
-        counts = [s[0] if len(s) == MATRICES else 1 for s in (_shape(a, "a"), _shape(b, "b"))]
+    def of(cls, a: Any, b: Any, *, transpose_a: bool, transpose_b: bool) -> Batch:
+        """Of two arrays, one of which has three axes.
+
+        Raises:
+            LaunchError: they do not fit each other. Later on they are expanded or joined, and
+                messages would be of shapes that the caller did not pass.
+        """
+        shapes = _shape(a, "a"), _shape(b, "b")
+        sizes = product_sizes(*shapes, transpose_a, transpose_b)
+        counts = [shape[0] if len(shape) == MATRICES else 1 for shape in shapes]
         count = counts[1] if counts[0] == 1 else counts[0]
+        if counts[1] not in (1, count):
+            needed = (count, *shapes[1][1:])
+            raise LaunchError(f"b is {shape_text(shapes[1])}, {shape_text(needed)} is needed")
         spread = tuple(
-            len(_shape(array, "")) == MATRIX or (own == 1 and count != 1)
-            for array, own in zip((a, b), counts, strict=True)
+            len(shape) == MATRIX or (own == 1 and count != 1)
+            for shape, own in zip(shapes, counts, strict=True)
         )
-        return cls(count, (spread[0], spread[1]))
+        return cls((count, sizes["m"], sizes["n"]), (spread[0], spread[1]))
+
+    @property
+    def count(self) -> int:
+        """Products."""
+        return self.shape[0]
 
     def operands(self, one: Any, other: Any) -> tuple[Any, Any]:
         """A and B with a matrix for every product."""
@@ -86,9 +101,22 @@ class Batch:
             return False
         a, b = _view(one, "a"), _view(other, "b")
         # Of no matrices there is no first one.
-        alone = len(b.shape) == MATRIX or b.shape[0] == 1 or (b.shape[0] > 1 and not b.strides[0])
+        expanded = b.shape[0] == self.count > 0 and not b.strides[0]
+        alone = len(b.shape) == MATRIX or b.shape[0] == 1 or expanded
         rows = len(a.shape) == MATRICES and a.contiguous and a.shape[0] == self.count
         return alone and rows and a.shape[0] * a.shape[1] <= LARGEST_SIZE
+
+    def joined(self, a: Any, b: Any, c: Any, out: Any) -> tuple[Any, Any, Any, Any] | None:
+        """A, B, C and D of the one product; None where `c` or `out` has gaps, or does not fit."""
+        for array, what in ((c, "c"), (out, "out")):
+            if array is None:
+                continue
+            view = _view(array, what)
+            if view.shape != self.shape or not view.contiguous:
+                return None
+        matrix = library(b).first(b) if len(b.shape) == MATRICES else b
+        of_c, of_d = (None if x is None else library(x).joined(x) for x in (c, out))
+        return library(a).joined(a), matrix, of_c, of_d
 
     def arranged(self, prepared: Prepared) -> Prepared:
         """What calls like this one need, given what the kernel needs."""
@@ -121,11 +149,13 @@ class Flat:
     """A batch whose B is a single matrix, as one product: A's rows are those of all matrices.
 
     Args:
+        batch: which arrays are one product.
         multiply: `matmul` with the options of the call.
         apart: prepares the batch as such, for a `c` or an `out` with gaps between matrices.
         tune: with the first call.
     """
 
+    batch: Batch
     multiply: Callable[..., Any]
     apart: Callable[..., Prepared]
     tune: bool = False
@@ -145,22 +175,12 @@ class Flat:
     ) -> Any:
         """As `Kernel`; the grid is that of the product's own plan."""
         del workgroups
-        home, other = library(a), library(b)
-        count, rows, _ = a.shape
-        for array, what in ((c, "c"), (out, "out")):
-            if array is not None and not _is_flat(_view(array, what), count, rows):
-                if self._apart is None:
-                    self._apart = self.apart(a, b, c, out)
-                kernel, grid, *_ = self._apart
-                return kernel(a, b, c, out, alpha, beta, stream, workgroups=grid)
-        matrix = other.first(b) if len(b.shape) == MATRICES else b
-        joined = (None if x is None else library(x).joined(x) for x in (c, out))
         tune, self.tune = self.tune, False
-        found = self.multiply(
-            home.joined(a), matrix, *joined, alpha, beta, stream=stream, tune=tune
-        )
-        return found.reshape(count, rows, found.shape[-1]) if out is None else out
-
-
-def _is_flat(view: TensorView, count: int, rows: int) -> bool:
-    return view.contiguous and len(view.shape) == MATRICES and view.shape[:2] == (count, rows)
+        operands = self.batch.joined(a, b, c, out)
+        if operands is None:
+            if self._apart is None:
+                self._apart = self.apart(a, b, c, out, stream, tune)
+            kernel, grid, *_ = self._apart
+            return kernel(a, b, c, out, alpha, beta, stream, workgroups=grid)
+        found = self.multiply(*operands, alpha, beta, stream=stream, tune=tune)
+        return found.reshape(self.batch.shape) if out is None else out

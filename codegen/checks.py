@@ -16,20 +16,39 @@ from coordgraph.interpreter.arguments import host_array
 from coordgraph.tensors import Role, Tensor, dtype
 
 __all__ = [
+    "Misfit",
     "TensorView",
     "by_table",
     "check_call",
+    "check_overlap",
     "number",
     "numpy_view",
     "numpy_views",
     "problem_parameters",
+    "product_sizes",
     "rows_of_offsets",
+    "shape_text",
+    "type_name",
 ]
 
 LABELS = {
     **{"A": "a", "B": "b", "C": "c", "D": "out"},
     **dict.fromkeys((OFFSETS, *OFFSETS_OF.values()), "offsets"),
 }
+NO_OFFSETS = "offsets are missing: where each group begins, and where the last ends"
+
+
+class Misfit(LaunchError):
+    """An array that another kernel would take.
+
+    Args:
+        plain: what is wrong, and what mends it with any kernel.
+        other: how to make the other kernel, for those who make kernels themselves.
+    """
+
+    def __init__(self, plain: str, other: str = "") -> None:
+        super().__init__(plain + other)
+        self.plain = plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +82,16 @@ class TensorView:
         return replace(self, shape=self.shape[1:], strides=self.strides[1:])
 
     @property
+    def blocks(self) -> tuple[int, int]:
+        """Bytes from one block without gaps to the next, 0 for a single one, and bytes of each.
+
+        Of a batch each matrix is one, which must be contiguous; all else is a single block.
+        """
+        if len(self.shape) < 3 or self.contiguous:
+            return 0, self.bytes
+        return dtype(self.dtype).bytes * self.matrix_stride, self.first.bytes
+
+    @property
     def contiguous(self) -> bool:
         """Row-major without gaps; the stride of an axis of one element means nothing."""
         if 0 in self.shape:
@@ -83,6 +112,23 @@ def number(value: Any, what: str) -> float:
         raise LaunchError(f"{what} = {value!r} is not a number") from None
 
 
+def type_name(name: str, what: str) -> str:
+    """An array's type by the name that its library has for it.
+
+    Raises:
+        LaunchError: kernels do not know it.
+    """
+    try:
+        return dtype(name).name
+    except VerifyError as error:
+        if what == LABELS[OFFSETS]:
+            raise LaunchError(
+                f"offsets holds {name}, and must be i32: pass offsets.to(torch.int32), or "
+                "offsets.astype('int32') of numpy, CuPy and JAX"
+            ) from error
+        raise LaunchError(f"{what}: {error}") from error
+
+
 def numpy_view(array: Any, what: str) -> TensorView:
     """Address, shape, strides and type of a numpy array.
 
@@ -91,10 +137,7 @@ def numpy_view(array: Any, what: str) -> TensorView:
             kernels know.
     """
     array = host_array(array, what)
-    try:
-        kind = dtype(array.dtype.name).name
-    except VerifyError as error:
-        raise LaunchError(f"{what}: {error}") from error
+    kind = type_name(array.dtype.name, what)
     if not array.dtype.isnative:
         raise LaunchError(f"{what} has its bytes swapped; convert it with .astype")
     if any(stride % array.itemsize for stride in array.strides):
@@ -119,6 +162,25 @@ def numpy_views(a: Any, b: Any, c: Any, out: Any, offsets: Any = None) -> dict[s
     return views
 
 
+def product_sizes(
+    a: tuple[int, ...], b: tuple[int, ...], transpose_a: bool, transpose_b: bool
+) -> dict[str, int]:
+    """m, n and k of matrices, or batches, of these shapes.
+
+    Raises:
+        LaunchError: they disagree on k.
+    """
+    m, k = reversed(a[-2:]) if transpose_a else a[-2:]
+    k_of_b, n = reversed(b[-2:]) if transpose_b else b[-2:]
+    if k != k_of_b:
+        stored = {True: " (given as its transpose)", False: ""}
+        raise LaunchError(
+            f"a is {shape_text(a)}{stored[transpose_a]} and b is "
+            f"{shape_text(b)}{stored[transpose_b]}: k would be {k} and {k_of_b}"
+        )
+    return {"m": m, "n": n, "k": k}
+
+
 def problem_parameters(
     graph: KernelGraph, views: Mapping[str, TensorView], *, beta: float
 ) -> dict[str, int]:
@@ -132,24 +194,14 @@ def problem_parameters(
     gemm = graph.gemm
     if gemm.grouped != (OFFSETS in views):
         raise LaunchError(
-            "offsets are missing: where each group begins, and where the last ends"
-            if gemm.grouped
-            else "offsets are for kernels of Gemm(grouped=True)"
+            NO_OFFSETS if gemm.grouped else "offsets are for kernels of Gemm(grouped=True)"
         )
     for name in ("A", "B"):
         _check_axes(graph.tensor(name), views[name])
     if gemm.diagonal:
         return _diagonal_parameters(views, beta=beta)
-    a, b = views["A"].shape[-2:], views["B"].shape[-2:]
-    m, k = reversed(a) if gemm.transpose_a else a
-    k_of_b, n = reversed(b) if gemm.transpose_b else b
-    if k != k_of_b:
-        stored = {True: " (given as its transpose)", False: ""}
-        raise LaunchError(
-            f"a is {_shape(views['A'].shape)}{stored[gemm.transpose_a]} and b is "
-            f"{_shape(views['B'].shape)}{stored[gemm.transpose_b]}: k would be {k} and {k_of_b}"
-        )
-    found = {"m": m, "n": n, "k": k}
+    found = product_sizes(views["A"].shape, views["B"].shape, gemm.transpose_a, gemm.transpose_b)
+    m, n, k = found.values()
     for axis, value in found.items():
         fixed = getattr(gemm, axis)
         if fixed is not None and fixed != value:
@@ -181,7 +233,7 @@ def _diagonal_parameters(views: Mapping[str, TensorView], *, beta: float) -> dic
     offsets = views[OFFSETS].shape
     if len(offsets) != 2 or offsets[0] != len(AXES) or not offsets[1]:
         raise LaunchError(
-            f"offsets has shape {_shape(offsets)}; 3 x (groups + 1) is needed: for m, n and k, "
+            f"offsets has shape {shape_text(offsets)}; 3 x (groups + 1) is needed: for m, n and k, "
             "where each group begins, and where the last ends"
         )
     given = {elements_of(name): views[name].shape[0] for name in "ABCD" if name in views}
@@ -223,24 +275,29 @@ def check_call(graph: KernelGraph, views: Mapping[str, TensorView], *, beta: flo
     if len({view.device for view in views.values()}) > 1:
         where = ", ".join(f"{LABELS[n]} on {v.device}" for n, v in views.items())
         raise LaunchError(f"the tensors lie on different devices: {where}")
+    check_overlap(views)
+
+
+def check_overlap(views: Mapping[str, TensorView]) -> None:
+    """LaunchError where D shares memory with another tensor; their layouts were checked before."""
     out = views.get("D")
     for name in ("A", "B", "C", OFFSETS):
         other = views.get(name)
-        if out is None or other is None or not _overlap(out, other):
+        if out is None or other is None or not (how := _overlap(out, other)):
             continue
         # Each element of C is read before that element of D is written; so they may be the same
         # ones. Of tensors of one shape that begin together, bytes tell whether strides differ.
         same = (out.pointer, out.dtype, out.bytes) == (other.pointer, other.dtype, other.bytes)
         if name == "C" and same:
             continue
-        raise LaunchError(f"out overlaps {LABELS[name]}; give out memory of its own")
+        raise LaunchError(f"out {how.format(LABELS[name])}; give out memory of its own")
 
 
 def _check_axes(tensor: Tensor, view: TensorView) -> None:
     label, axes = LABELS[tensor.name], len(tensor.shape)
     if len(view.shape) != axes:
         what = {1: "a vector", 2: "a matrix"}.get(axes, "as many matrices as products")
-        raise LaunchError(f"{label} has shape {_shape(view.shape)}; {what} is needed")
+        raise LaunchError(f"{label} has shape {shape_text(view.shape)}; {what} is needed")
 
 
 def _check_tensor(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) -> None:
@@ -251,12 +308,16 @@ def _check_tensor(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) ->
         for extent in tensor.shape
     )
     if view.dtype != tensor.dtype:
-        raise LaunchError(
-            f"{label} holds {view.dtype}, the kernel takes {tensor.dtype}; convert it"
-            + _other_kernel(tensor, view)
+        raise Misfit(
+            f"{label} holds {view.dtype}, the kernel takes {tensor.dtype}; convert it",
+            _other_kernel(tensor, view),
         )
     if view.shape != expected:
-        raise LaunchError(f"{label} is {_shape(view.shape)}, {_shape(expected)} is needed")
+        entries = ": groups + 1, where each begins, and where the last ends"
+        raise LaunchError(
+            f"{label} is {shape_text(view.shape)}, {shape_text(expected)} is needed"
+            + entries * (tensor.role is Role.TABLE)
+        )
     _check_layout(tensor, view)
     size = dtype(tensor.dtype).bytes
     if view.pointer % size:
@@ -280,18 +341,28 @@ def _check_layout(tensor: Tensor, view: TensorView) -> None:
     if matrices and tensor.role is Role.OUTPUT and view.matrix_stride < prod(view.shape[1:]):
         raise LaunchError(f"the matrices of {label} overlap (strides {view.strides})")
     if not (view.first.contiguous and view.matrix_stride >= 0 if matrices else view.contiguous):
-        raise LaunchError(
+        raise Misfit(
             f"{label} is not contiguous{' row-major' * (len(view.shape) > 1)} (strides "
-            f"{view.strides}); pass a contiguous copy"
-            + (f", or its transpose to a kernel of Gemm({turned})" if turned else "")
+            f"{view.strides}); pass a contiguous copy",
+            f", or its transpose to a kernel of Gemm({turned})" if turned else "",
         )
 
 
-def _overlap(one: TensorView, other: TensorView) -> bool:
+def _overlap(one: TensorView, other: TensorView) -> str:
+    """How the memory of one is part of the other's, or '' where it is not."""
     if not (one.bytes and other.bytes):
-        return False
-    return one.pointer < other.pointer + other.bytes and other.pointer < one.pointer + one.bytes
+        return ""
+    apart = other.pointer - one.pointer
+    if not -other.bytes < apart < one.bytes:
+        return ""
+    (step, size), (pace, length) = one.blocks, other.blocks
+    if step and pace and step != pace:
+        return "may overlap {}: their matrices lie among each other, at unlike distances"
+    # The ranges overlap: so if blocks in step would share bytes anywhere, two that are there do.
+    step = step or pace
+    return "overlaps {}" * (not step or apart % step < size or -apart % step < length)
 
 
-def _shape(shape: tuple[int, ...]) -> str:
+def shape_text(shape: tuple[int, ...]) -> str:
+    """A shape as messages have it."""
     return "x".join(map(str, shape)) or "a scalar"

@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any
 
 from codegen import preparing
+from codegen.arrays import library
 from codegen.batches import Arranged, Batch, Flat, is_batch
-from codegen.checks import number
+from codegen.checks import Misfit, number
 from codegen.preparing import (
     ALIGNED,
     Prepared,
@@ -30,7 +31,7 @@ from codegen.preparing import (
 )
 from codegen.recent import Recent
 from codegen.situation import Situation
-from coordgraph import CodegenError
+from coordgraph import CodegenError, LaunchError
 from passes.choosing import Plan
 
 __all__ = ["Prepared", "Situation", "chosen", "forget", "matmul"]
@@ -113,9 +114,12 @@ def matmul(
         found = _prepare(a, b, c, out, beta, transpose_a, transpose_b, stream, tune, plan)
         _calls.put(key, found)
     kernel, workgroups, turn_a, turn_b = found
-    one, other = a.T if turn_a else a, b.T if turn_b else b
+    one = library(a).turned(a) if turn_a else a
+    other = library(b).turned(b) if turn_b else b
     try:
         return kernel(one, other, c, out, alpha, beta, stream, workgroups=workgroups)
+    except Misfit as error:  # the caller makes no other kernel
+        raise LaunchError(error.plain) from None
     except CodegenError as error:  # the device does not take the code: it spills, for instance
         if plan is not None or isinstance(kernel, Flat):
             raise
@@ -145,16 +149,17 @@ def _prepare(
     options = {"transpose_a": transpose_a, "transpose_b": transpose_b}
     if not is_batch(a, b):
         return _settled(see(_named(a, b, c, out), beta, **options), stream, tune, plan)
-    batch = Batch.of(a, b)
+    batch = Batch.of(a, b, **options)
 
-    def as_batch(a: Any, b: Any, c: Any, out: Any) -> Prepared:
+    def apart(a: Any, b: Any, c: Any, out: Any, stream: Any, tune: bool) -> Prepared:
         arrays = _named(*batch.operands(a, b), c, out)
         seen = see(arrays, beta, **options, batched=True)
         return batch.arranged(_settled(seen, stream, tune, plan))
 
     if batch.is_one_product(a, b, transpose_a):
-        return Prepared(Flat(partial(matmul, plan=plan, **options), as_batch, tune), None, *NEITHER)
-    return as_batch(a, b, c, out)
+        multiply = partial(matmul, plan=plan, **options)
+        return Prepared(Flat(batch, multiply, apart, tune), None, *NEITHER)
+    return apart(a, b, c, out, stream, tune)
 
 
 def _named(a: Any, b: Any, c: Any, out: Any) -> dict[str, Any]:
@@ -191,8 +196,12 @@ def chosen(
     options = {"transpose_a": transpose_a, "transpose_b": transpose_b}
     if not is_batch(a, b):
         seen = see(_named(a, b, c, out), beta, **options)
-    else:
-        seen = see(_named(*Batch.of(a, b).operands(a, b), c, out), beta, **options, batched=True)
+        return next(built(seen.situation))[0]
+    batch = Batch.of(a, b, **options)
+    one = batch.joined(a, b, c, out) if batch.is_one_product(a, b, transpose_a) else None
+    if one is not None:
+        return chosen(*one, beta, **options)
+    seen = see(_named(*batch.operands(a, b), c, out), beta, **options, batched=True)
     return next(built(seen.situation))[0]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from typing import Any
 
 from codegen.arrays import library
-from codegen.checks import number
+from codegen.checks import NO_OFFSETS, Misfit, number
 from codegen.preparing import (
     ALIGNED,
     Prepared,
@@ -61,13 +61,15 @@ def grouped_matmul(
         a, b: with `group_axis="m"` A (m x k, the rows of all groups) and B (groups x k x n); with
             `"k"` A (m x k, the columns of all groups) and B (k x n, their rows). GPU arrays, or
             numpy arrays for the CPU. Views of transposes of row-major matrices are read where they
-            lie.
+            lie. Unlike those of a batch in `matmul`, the matrices of B must lie one after another:
+            neither a single one expanded, nor with gaps between them.
         offsets: i32 (groups + 1), where A and B are: where each group begins along the axis, and
             where the last one ends. They must rise, and end at or before m, or k.
         group_axis: what groups part.
         c: C as D is, needed where beta is not zero.
-        out: where D goes, m x n, or with `"k"` groups x m x n; None for a new array. Rows of no
-            group are not written; a group without k makes zeros, or `beta·C`.
+        out: where D goes, m x n, or with `"k"` groups x m x n, without gaps; None for a new array.
+            Rows of no group are not written, so in a new array they hold whatever was in memory, as
+            those of `torch.empty`; a group without k makes zeros, or `beta·C`.
         alpha, beta: scalars of the epilogue.
         transpose_a, transpose_b: the array holds the transpose: A as k x m, B as n x k, for each
             group. Along m only B can be; along k A should be, and B should not: GPUs read other
@@ -91,7 +93,7 @@ def grouped_matmul(
             *(offsets.shape, group_axis, beta == 0, *turns, plan),
         )
     except (AttributeError, RuntimeError):
-        shown = *glance(a, "a"), *glance(b, "b"), glance(offsets, OFFSETS)
+        shown = *glance(a, "a"), *glance(b, "b"), _glance(offsets)
         key = (*shown, kind_of(out), group_axis, beta == 0, *turns, plan)
     try:
         found = _calls.get(key)
@@ -109,11 +111,30 @@ def grouped_matmul(
         grid = {"workgroups": workgroups, "offsets": offsets}
         try:
             return kernel(one, other, c, out, alpha, beta, stream, **grid)
+        except Misfit as error:  # the caller makes no other kernel
+            raise LaunchError(error.plain) from None
         except CodegenError as error:  # the device does not take the code
             if plan is not None:
                 raise
             refuse(kernel, error)
             found = None
+
+
+def _glance(offsets: Any) -> Hashable:
+    """What of `offsets` decides the plan.
+
+    Raises:
+        LaunchError: they are no array. What `numpy.asarray` makes of numbers would be i64.
+    """
+    if offsets is None:
+        raise LaunchError(NO_OFFSETS)
+    if isinstance(offsets, list | tuple | range):
+        raise LaunchError(
+            f"offsets: a {type(offsets).__name__} is no array; make one of i32 where a and b are: "
+            "torch.tensor(offsets, dtype=torch.int32, device=a.device), or for the CPU "
+            "numpy.array(offsets, numpy.int32)"
+        )
+    return glance(offsets, OFFSETS)
 
 
 def _prepare(

@@ -18,12 +18,14 @@ from codegen.checks import (
     numpy_view,
     numpy_views,
     problem_parameters,
+    product_sizes,
 )
 from codegen.kernel import Kernel
 from codegen.situation import Situation, check_grid, compile_plan
-from coordgraph import CodegenError, CoordGraphError, Gemm, LaunchError
+from coordgraph import CodegenError, CoordGraphError, Gemm, LaunchError, VerifyError
 from coordgraph.gemm import OFFSETS
 from coordgraph.given import flag
+from coordgraph.tensors import DTYPES
 from passes.choosing import Plan
 
 __all__ = [
@@ -132,9 +134,14 @@ def see(
         kind: of the product, as `Gemm` takes it: `batched=True`, or `grouped=True` and the axis.
 
     Raises:
-        LaunchError: one is no array, or A and B do not fit each other.
+        LaunchError: one is no array or holds no floating-point numbers, or A and B do not fit
+            each other.
     """
     views = _views(arrays)
+    _check_types(views)
+    a, b = (views[name].shape for name in "AB")
+    if min(len(a), len(b)) >= 2:
+        product_sizes(a, b, transpose_a, transpose_b)  # before they are turned
     turn_a, turn_b = turns = _is_turned(views["A"]), _is_turned(views["B"])
     for name, turn in zip("AB", turns, strict=True):
         if turn:
@@ -164,6 +171,15 @@ def _views(arrays: Mapping[str, Any]) -> dict[str, TensorView]:
     }
 
 
+def _check_types(views: Mapping[str, TensorView]) -> None:
+    for name in "ABCD":
+        if name in views and views[name].dtype == "i32":
+            *known, last = (kind for kind in DTYPES if kind != "i32")
+            raise LaunchError(
+                f"{LABELS[name]} holds i32; matrices hold {', '.join(known)} or {last}: convert it"
+            )
+
+
 def _is_turned(view: TensorView) -> bool:
     """True for transposes of row-major matrices that are none themselves."""
     axes = len(view.shape)
@@ -178,13 +194,16 @@ def _transposed(view: TensorView) -> TensorView:
 
 
 def _situation(gemm: Gemm, views: Mapping[str, TensorView], *, beta: float) -> Situation:
-    """Raises LaunchError: A and B do not fit each other.
+    """Raises LaunchError: A and B do not fit each other, or are too large.
 
     An extent of 0 counts as 1: any plan will do.
     """
     a = views["A"]
     sizes = problem_parameters(gemm.graph(), views, beta=beta)
-    problem = replace(gemm, **{axis: max(sizes[axis], 1) for axis in "mnk"})
+    try:
+        problem = replace(gemm, **{axis: max(sizes[axis], 1) for axis in "mnk"})
+    except VerifyError as error:  # an extent is over what kernels count
+        raise LaunchError(str(error).removeprefix("Gemm: ")) from error
     batches = max(sizes.get("batches", sizes.get("groups", 1)), 1)
     if a.device is None:
         return Situation(problem, "cpu", reads_c=beta != 0, batches=batches)

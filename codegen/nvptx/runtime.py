@@ -12,7 +12,14 @@ from typing import Any
 from weakref import finalize
 
 from codegen.arrays import library, row_major, stream_handle
-from codegen.checks import LABELS, TensorView, check_call, number, problem_parameters
+from codegen.checks import (
+    LABELS,
+    TensorView,
+    check_call,
+    check_overlap,
+    number,
+    problem_parameters,
+)
 from codegen.empty import extents, lacks_depth, operands_of_depth, writes_nothing
 from codegen.kernel import Kernel
 from codegen.nvptx.building import Builder, Variant
@@ -143,7 +150,7 @@ class CudaKernel(Kernel):
                     *(a, b, c, out, alpha, beta, stream), workgroups=workgroups, offsets=offsets
                 )
         elif plan.overlaps((at_a, at_b, at_c, at_d, at_o)):
-            self._checked(a, b, c, out, offsets, beta, workgroups)  # says what overlaps
+            check_overlap(_views(a, b, c, out, offsets))  # ranges do: do matrices?
         handle = home.current_stream(a) if stream is None else stream_handle(stream)
         plan.launch((at_a, at_b, at_c, at_d, at_o), alpha, beta, handle)
         if away.waits:
@@ -165,12 +172,7 @@ class CudaKernel(Kernel):
         Raises:
             LaunchError: as `Kernel` says.
         """
-        arrays = {"A": a, "B": b, "C": c, "D": out, OFFSETS: offsets}
-        views = {
-            name: library(array).view(array, LABELS[name])
-            for name, array in arrays.items()
-            if array is not None
-        }
+        views = _views(a, b, c, out, offsets)
         given = problem_parameters(self.graph, views, beta=beta)
         check_call(self.graph, views, beta=beta)
         if writes_nothing(given):
@@ -260,6 +262,16 @@ def _release(
         with suppress(LaunchError), loaded.function.device.current():
             cuda("cuCtxSynchronize")
             loaded.function.close()
+
+
+def _views(a: Any, b: Any, c: Any, out: Any, offsets: Any) -> dict[str, TensorView]:
+    """What is given of the arrays of a call, by the names of tensors."""
+    arrays = {"A": a, "B": b, "C": c, "D": out, OFFSETS: offsets}
+    return {
+        name: library(array).view(array, LABELS[name])
+        for name, array in arrays.items()
+        if array is not None
+    }
 
 
 def _vectors(views: Mapping[str, TensorView]) -> Vectors:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import codegen
 from codegen import batches, dispatch, preparing, tuning
+from codegen.arrays import library
 from codegen.situation import Situation
 from codegen.toolchain import assemble
 from coordgraph import Gemm, LaunchError
@@ -40,6 +41,7 @@ def stored(batch: np.ndarray, turned: bool) -> np.ndarray:
     *(st.integers(0, 5), st.integers(0, 40), st.integers(0, 40), st.integers(0, 40)),
     *(st.sampled_from(["each", "matrix", "expanded", "one of three axes"]) for _ in "AB"),
     *(st.booleans() for _ in "AB"),
+    st.sampled_from([0, 0, 0, 1, 2]),
 )
 @settings(max_examples=60, deadline=None)
 def test_batches_are_as_numpy_has_them(
@@ -51,19 +53,27 @@ def test_batches_are_as_numpy_has_them(
     how_b: str,
     turned_a: bool,
     turned_b: bool,
+    more: int,
 ):
-    def operand(how: str, turned: bool, rows: int, columns: int) -> np.ndarray:
+    def operand(count: int, how: str, turned: bool, rows: int, columns: int) -> np.ndarray:
         if how == "each":
-            return stored(whole(l, rows, columns), turned)
+            return stored(whole(count, rows, columns), turned)
         one = stored(whole(rows, columns), turned)
         if how == "matrix":
             return one
-        return one[None] if how == "one of three axes" else np.broadcast_to(one, (l, rows, columns))
+        every = (count, rows, columns)
+        return one[None] if how == "one of three axes" else np.broadcast_to(one, every)
 
-    a, b = operand(how_a, turned_a, m, k), operand(how_b, turned_b, k, n)
+    a, b = operand(l, how_a, turned_a, m, k), operand(l + more, how_b, turned_b, k, n)
+    try:
+        want = a @ b
+    except ValueError:  # neither as many matrices as the other, nor one
+        with pytest.raises(LaunchError, match=r"b is .* is needed"):
+            codegen.matmul(a, b)
+        return
     found = codegen.matmul(a, b)
-    assert found.shape == (a @ b).shape
-    assert np.array_equal(found, a @ b)
+    assert found.shape == want.shape
+    assert np.array_equal(found, want)
 
 
 @pytest.mark.parametrize("transpose_a", [False, True])
@@ -114,6 +124,87 @@ def test_a_plan_for_a_batch_can_be_told():
         assert np.array_equal(codegen.matmul(a, right, tune=True), a @ right)
 
 
+@pytest.mark.parametrize("tune", [False, True])
+def test_only_the_call_that_says_so_measures(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, tune: bool
+):
+    """Outputs with and without gaps are one kind of call, but of two kernels."""
+    measured: list[tuple[int, Any]] = []
+
+    def tuned(situation: Situation, views: Any, stream: Any, build: Any) -> Any:
+        measured.append((situation.batches, stream))
+        return next(build(situation))[0]
+
+    monkeypatch.setattr(tuning, "tuned", tuned)
+    a, b = batch(3, 64, 128, A), matrix(128, 192, B)
+    outs = batch(3, 64, 192, D), batch(3, 64, 192, D, step=2 * 64 * 192)
+    for first in (0, 1):
+        dispatch.forget()
+        measured.clear()
+        codegen.matmul(a, b, out=outs[first], stream=5, tune=tune)
+        for out in (*outs, *outs):
+            codegen.matmul(a, b, out=out, stream=7)
+        assert measured == [((1, 3)[first], 5)] * tune
+    codegen.matmul(a, b, out=outs[0], stream=5)
+    codegen.matmul(a, b, out=outs[1], stream=9, tune=tune)
+    assert measured[1:] == [(3, 9)] * tune
+
+
+@pytest.mark.parametrize("how", ["matrix", "expanded", "turned"])
+def test_chosen_is_what_matmul_takes(fake: FakeDriver, how: str):
+    a, b = batch(64, 16, 256, A), matrix(256, 512, B)
+    given = {"expanded": batch(64, 256, 512, B, step=0), "turned": turned(512, 256, B)}.get(how, b)
+    gaps = batch(64, 16, 512, D, step=2 * 16 * 512)
+    of_one = dispatch.chosen(a, given)
+    joined = dispatch.chosen(matrix(64 * 16, 256, A), given if how == "turned" else b)
+    assert of_one == dispatch.chosen(a, given, out=batch(64, 16, 512, D)) == joined
+    assert dispatch.chosen(a, given, out=gaps) != of_one
+    for out, plan in ((batch(64, 16, 512, D), of_one), (gaps, dispatch.chosen(a, given, out=gaps))):
+        codegen.matmul(a, given, out=out)
+        codegen.matmul(a, given, out=out, plan=plan)
+        assert fake.launches[-1] == fake.launches[-2]
+
+
+def expanded(*shape: int) -> np.ndarray:
+    """One matrix, as many times as the first axis says."""
+    return np.broadcast_to(whole(*shape[1:]), shape)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "words"),
+    [
+        (whole(4, 3, 7), expanded(5, 7, 5), "b is 5x7x5, 4x7x5 is needed"),
+        (whole(4, 3, 7), expanded(2, 7, 5), "b is 2x7x5, 4x7x5 is needed"),
+        (whole(0, 3, 7), expanded(2, 7, 5), "b is 2x7x5, 0x7x5 is needed"),
+        (whole(4, 3, 0), whole(5, 0, 5), "b is 5x0x5, 4x0x5 is needed"),  # strides of 0
+        (expanded(4, 3, 7), whole(5, 7, 5), "b is 5x7x5, 4x7x5 is needed"),
+        # Shapes are those that were passed, not those of the product that the batch is.
+        (whole(4, 3, 7), whole(6, 5), "^a is 4x3x7 and b is 6x5: k would be 7 and 6"),
+        (whole(4, 3, 7), expanded(4, 6, 5), "^a is 4x3x7 and b is 4x6x5: k would be 7 and 6"),
+        (whole(3, 7), whole(4, 6, 5), "^a is 3x7 and b is 4x6x5: k would be 7 and 6"),
+        (whole(7, 3).T, whole(6, 5), "^a is 3x7 and b is 6x5: k would be 7 and 6"),
+    ],
+)
+def test_shapes_must_fit_however_they_are_given(a: np.ndarray, b: np.ndarray, words: str):
+    for call in (codegen.matmul, dispatch.chosen):
+        with pytest.raises(LaunchError, match=words):
+            call(a, b)
+    back = a.swapaxes(-1, -2), b.swapaxes(-1, -2)
+    with pytest.raises(LaunchError, match=r"k would be|is needed"):
+        codegen.matmul(*back, transpose_a=True, transpose_b=True)
+
+
+@pytest.mark.parametrize(("count", "step"), [(5, 0), (2, 0), (5, None), (0, 0)])
+def test_a_gpu_is_not_asked_for_another_number_of_matrices(
+    fake: FakeDriver, count: int, step: int | None
+):
+    with pytest.raises(LaunchError, match=f"b is {count}x64x768, 4x64x768 is needed"):
+        codegen.matmul(
+            batch(4, 512, 64, A), batch(count, 64, 768, B, step=step), out=batch(4, 512, 768, D)
+        )
+    assert fake.launches == []
+
+
 @pytest.mark.parametrize(
     ("a", "b", "words"),
     [
@@ -135,13 +226,23 @@ def test_operands_must_fit(a: tuple[int, ...], b: tuple[int, ...], words: str):
 def test_outputs_must_fit(shared: bool):
     a, b = whole(3, 4, 5), whole(5, 6) if shared else whole(3, 5, 6)
     for shape in ((3, 4, 7), (2, 4, 6), (12, 6), (4, 3, 6)):
-        with pytest.raises(LaunchError, match=r"out (is|has shape)"):
+        said = "x".join(map(str, shape))
+        with pytest.raises(LaunchError, match=rf"out (is|has shape) {said}[,;]"):
             codegen.matmul(a, b, out=whole(*shape))
+        with pytest.raises(LaunchError, match=rf"c (is|has shape) {said}[,;]"):
+            codegen.matmul(a, b, whole(*shape), beta=1.0)
     square = whole(3, 5, 5)
     with pytest.raises(LaunchError, match="out overlaps a"):
         codegen.matmul(square, square[0] if shared else whole(3, 5, 5), out=square)
-    with pytest.raises(LaunchError, match="not contiguous"):
+    # Who calls `matmul` makes no other kernel, so no message says how.
+    with pytest.raises(LaunchError, match=r"a is not contiguous .*; pass a contiguous copy$"):
         codegen.matmul(whole(3, 4, 10)[..., ::2], b)
+    with pytest.raises(LaunchError, match=r"b is not contiguous .*; pass a contiguous copy$"):
+        codegen.matmul(a, (whole(5, 12) if shared else whole(3, 5, 12))[..., ::2])
+    with pytest.raises(LaunchError, match=r"b holds f64, the kernel takes f32; convert it$"):
+        codegen.matmul(a, b.astype(np.float64))
+    with pytest.raises(LaunchError, match=r"out holds i32; matrices hold .* or f64: convert it$"):
+        codegen.matmul(a, b, out=np.zeros((3, 4, 6), np.int32))
 
 
 def batch(count: int, rows: int, columns: int, at: int, step: int | None = None) -> Any:
@@ -149,6 +250,11 @@ def batch(count: int, rows: int, columns: int, at: int, step: int | None = None)
     step = rows * columns if step is None else step
     shape, strides = (count, rows, columns), (step, columns, 1)
     return matrix(rows, columns, at, shape=shape, strides=strides)
+
+
+def turned(rows: int, columns: int, at: int) -> Any:
+    """The transpose of a matrix at an address."""
+    return library(view := matrix(rows, columns, at)).turned(view)
 
 
 def test_the_plan_of_a_batch_is_that_of_all_its_products(fake: FakeDriver):

@@ -12,6 +12,7 @@ import pytest
 
 import codegen
 from codegen import dispatch, preparing, tuning
+from codegen.arrays import library
 from coordgraph import CodegenError, Gemm, LaunchError, ParseError, PassError
 from passes import DataParallel
 from passes.choosing import Plan, rank
@@ -48,6 +49,24 @@ def test_transposes_are_read_where_they_lie():
     assert np.array_equal(codegen.matmul(a, stored_b, transpose_b=True), want)
     # The transpose of a transpose is the array itself.
     assert np.array_equal(codegen.matmul(a.T, b, transpose_a=True), want)
+
+
+def test_transposes_need_no_attribute(fake: FakeDriver):
+    """Libraries turn arrays each in its own way; not all have `.T`."""
+    a, b = matrix(512, 64, A), matrix(768, 64, B)
+    view_a, view_b = (library(x).turned(x) for x in (matrix(64, 512, A), b))
+    codegen.matmul(a, b, out=matrix(512, 768, D), transpose_b=True)
+    codegen.matmul(a, view_b, out=matrix(512, 768, D))
+    assert fake.launches[0] == fake.launches[1]
+    codegen.matmul(view_a, view_b, out=matrix(512, 768, D))
+    assert len(fake.launches) == 3
+
+
+def test_too_many_rows_are_refused(fake: FakeDriver):
+    tall = matrix(1 << 31, 64, 1 << 40)
+    with pytest.raises(LaunchError, match=r"^m = 2147483648 must be in 1\.\."):
+        codegen.matmul(tall, matrix(64, 64, B), out=matrix(1 << 31, 64, 1 << 50))
+    assert fake.launches == []
 
 
 def test_the_epilogue_has_its_scalars():
@@ -113,8 +132,12 @@ def test_operands_must_fit():
     a, b = operands(4, 5, 6)
     with pytest.raises(LaunchError, match="k would be 6 and 4"):
         codegen.matmul(a, a)
-    with pytest.raises(LaunchError, match="not contiguous"):
+    with pytest.raises(LaunchError, match=r"a is not contiguous .*; pass a contiguous copy$"):
         codegen.matmul(a[:, ::2], b[:3])
+    with pytest.raises(LaunchError, match=r"b holds f64, the kernel takes f32; convert it$"):
+        codegen.matmul(a, b.astype(np.float64))
+    with pytest.raises(LaunchError, match=r"^a is 4x6 and b is 4x5: k would be 6 and 4"):
+        codegen.matmul(np.asfortranarray(a), b[:4])
     with pytest.raises(LaunchError, match="a matrix is needed"):
         codegen.matmul(a[0], b)
 
@@ -241,6 +264,7 @@ def test_what_is_no_plan(value: Any):
         ({"alpha": "x"}, "alpha = 'x' is not a number"),
         ({"beta": None}, "beta = None is not a number"),
         ({"beta": np.ones(2)}, "beta = .* is not a number"),
+        ({"out": np.zeros((4, 5), np.int32)}, "out holds i32; matrices hold bf16, f16, f32 or f64"),
         ({"out": 4}, "out is a int, not a numpy array; convert it with numpy.asarray"),
         ({"c": [[1]], "beta": 1.0}, "c is a list, not a numpy array"),
         ({"stream": "x"}, "the host has no streams"),

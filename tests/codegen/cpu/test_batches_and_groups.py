@@ -134,7 +134,7 @@ def call(**changes: Any) -> Any:
     [
         ({"offsets": None}, "offsets are missing"),
         ({"offsets": np.array([0, 4, 9], np.int32)}, "offsets is 3, 4 is needed"),
-        ({"offsets": np.array([0, 4, 9, 20], np.int64)}, "dtype 'int64'"),
+        ({"offsets": np.array([0, 4, 9, 20], np.int64)}, "offsets holds int64, and must be i32"),
         ({"offsets": np.array([0, 9, 4, 20], np.int32)}, "entries must rise"),
         (
             {"offsets": np.array([0, 4, 9, 20], np.float32)},

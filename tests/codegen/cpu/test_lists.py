@@ -235,7 +235,7 @@ def changed(axis: int, *entries: int) -> np.ndarray:
         ({"offsets": RISING[:, :0]}, r"offsets has shape 3x0; 3 x \(groups \+ 1\) is needed"),
         ({"offsets": RISING[None]}, r"offsets has shape 1x3x3; 3 x \(groups \+ 1\) is needed"),
         ({"offsets": np.array(4, np.int32)}, "offsets has shape a scalar"),
-        ({"offsets": RISING.astype(np.int64)}, "dtype 'int64'"),
+        ({"offsets": RISING.astype(np.int64)}, "offsets holds int64, and must be i32"),
         ({"offsets": RISING.astype(np.float32)}, "offsets holds f32, the kernel takes i32"),
         ({"offsets": np.zeros((3, 6), np.int32)[:, ::2]}, "offsets is not contiguous"),
         ({"offsets": np.zeros((3, 66), np.int32)}, "groups = 65 is outside 1..64"),

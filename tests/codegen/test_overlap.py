@@ -1,0 +1,102 @@
+"""Memory that D shares with other tensors: exact for matrices that lie in step with each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import codegen
+from codegen.checks import TensorView, check_overlap
+from codegen.nvptx import runtime
+from coordgraph import LaunchError
+from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
+
+SIZES = {"f32": 4, "bf16": 2}
+
+
+def view(at: int, count: int, rows: int, columns: int, gap: int, kind: str) -> TensorView:
+    strides = (rows * columns + gap, columns, 1)
+    return TensorView(at, (count, rows, columns), strides, kind)
+
+
+def addresses(array: TensorView) -> set[int]:
+    """Of every byte."""
+    size = SIZES[array.dtype]
+    first, *_ = array.strides
+    per_matrix = array.shape[1] * array.shape[2]
+    return {
+        array.pointer + size * (index * first + element) + byte
+        for index in range(array.shape[0])
+        for element in range(per_matrix)
+        for byte in range(size)
+    }
+
+
+extent, gap, kind = st.integers(0, 4), st.integers(0, 7), st.sampled_from([*SIZES])
+
+
+@given(
+    *(st.tuples(st.integers(0, 60), extent, extent, extent, gap, kind) for _ in "AD"),
+    st.sampled_from(["as drawn", "in step", "one for all"]),
+)
+@settings(max_examples=400, deadline=None)
+def test_as_the_addresses_of_all_bytes_say(of_a: Any, of_d: Any, how: str):
+    a, d = view(100 + of_a[0], *of_a[1:]), view(100 + of_d[0], *of_d[1:])
+    if how != "as drawn":
+        step = a.strides[0] * SIZES[a.dtype] // SIZES[d.dtype] * (how == "in step")
+        a = TensorView(a.pointer, a.shape, (step, *a.strides[1:]), d.dtype)
+        step = max(step, d.shape[1] * d.shape[2])
+        d = TensorView(d.pointer, d.shape, (step, *d.strides[1:]), d.dtype)
+    said = ""
+    try:
+        check_overlap({"A": a, "D": d})
+    except LaunchError as error:
+        said = str(error)
+    if said.startswith("out may overlap a"):
+        assert a.strides[0] * SIZES[a.dtype] != d.strides[0] * SIZES[d.dtype]
+        return
+    assert said in ("", "out overlaps a; give out memory of its own")
+    assert bool(said) == bool(addresses(a) & addresses(d))
+
+
+def test_matrices_of_one_array_may_be_a_b_c_and_d():
+    every = np.random.default_rng(0).integers(-4, 5, (5, 4, 8, 8)).astype(np.float32)
+    a, b, c, out = (every[:, which] for which in range(4))
+    want = a @ b + c
+    kept = every[:, :3].copy()
+    assert codegen.matmul(a, b, c, out, beta=1.0) is out
+    assert np.array_equal(out, want)
+    assert np.array_equal(every[:, :3], kept)
+    for name, call in {
+        "a": (out, b),
+        "b": (a, out),
+        "c": (a, b, every[:4].reshape(16, 8, 8)[2:7]),
+    }.items():
+        with pytest.raises(LaunchError, match=f"out (may )?overlaps? {name}"):
+            codegen.matmul(*call, out=out, beta=float(name == "c"))
+    with pytest.raises(LaunchError, match=r"out may overlap a: .*; give out memory of its own"):
+        codegen.matmul(every[:2, 0], b[:2], out=every[:4:2, 1])
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_gpu_launches_where_matrices_lie_between_each_other(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+):
+    def part(which: int) -> TensorView:
+        at = (1 << 30) + which * 64 * 64 * 2
+        return matrix(64, 64, at, shape=(5, 64, 64), strides=(3 * 64 * 64, 64, 1))
+
+    a, b, d = part(0), part(1), part(2)
+    codegen.matmul(a, b, out=d)
+    # Ranges of addresses overlap each time, so each time matrices are looked at, but only that.
+    monkeypatch.setattr(runtime, "check_call", None)
+    codegen.matmul(a, b, out=d)
+    assert len(fake.launches) == 2
+    assert fake.launches[0] == fake.launches[1]
+    with pytest.raises(LaunchError, match="out overlaps b"):
+        codegen.matmul(a, b, out=part(1))
+    assert len(fake.launches) == 2
