@@ -13,11 +13,11 @@ from typing import Any
 
 from codegen.arrays import library
 from codegen.checks import TensorView, numpy_view, product_sizes, shape_text
-from codegen.preparing import Prepared
-from coordgraph import LaunchError
+from codegen.preparing import Prepared, refuse
+from coordgraph import CodegenError, LaunchError
 from coordgraph.parameters import LARGEST_SIZE
 
-__all__ = ["Arranged", "Batch", "Flat", "is_batch"]
+__all__ = ["Arranged", "Batch", "Flat", "is_batch", "within"]
 
 MATRIX, MATRICES = 2, 3
 """Axes."""
@@ -153,12 +153,14 @@ class Flat:
         multiply: `matmul` with the options of the call.
         apart: prepares the batch as such, for a `c` or an `out` with gaps between matrices.
         tune: with the first call.
+        told: the plan is the caller's.
     """
 
     batch: Batch
     multiply: Callable[..., Any]
     apart: Callable[..., Prepared]
     tune: bool = False
+    told: bool = False
     _apart: Prepared | None = None
 
     def __call__(
@@ -178,9 +180,26 @@ class Flat:
         tune, self.tune = self.tune, False
         operands = self.batch.joined(a, b, c, out)
         if operands is None:
+            return self._with_gaps(a, b, c, out, alpha, beta, stream, tune)
+        found = self.multiply(*operands, alpha, beta, stream=stream, tune=tune)
+        return found.reshape(self.batch.shape) if out is None else out
+
+    def _with_gaps(
+        self, a: Any, b: Any, c: Any, out: Any, alpha: float, beta: float, stream: Any, tune: bool
+    ) -> Any:
+        while True:
             if self._apart is None:
                 self._apart = self.apart(a, b, c, out, stream, tune)
             kernel, grid, *_ = self._apart
-            return kernel(a, b, c, out, alpha, beta, stream, workgroups=grid)
-        found = self.multiply(*operands, alpha, beta, stream=stream, tune=tune)
-        return found.reshape(self.batch.shape) if out is None else out
+            try:
+                return kernel(a, b, c, out, alpha, beta, stream, workgroups=grid)
+            except CodegenError as error:  # the device does not take the code
+                if self.told:
+                    raise
+                refuse(within(kernel), error)
+                self._apart, tune = None, False
+
+
+def within(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel itself, of one that expands operands."""
+    return kernel.kernel if isinstance(kernel, Arranged) else kernel

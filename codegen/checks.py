@@ -230,11 +230,17 @@ def problem_parameters(
 
 def _diagonal_parameters(views: Mapping[str, TensorView], *, beta: float) -> dict[str, int]:
     """The same of groups that share no extent: how long vectors of matrices are."""
-    offsets = views[OFFSETS].shape
+    given_offsets = views[OFFSETS]
+    offsets = given_offsets.shape
     if len(offsets) != 2 or offsets[0] != len(AXES) or not offsets[1]:
         raise LaunchError(
             f"offsets has shape {shape_text(offsets)}; 3 x (groups + 1) is needed: for m, n and k, "
             "where each group begins, and where the last ends"
+        )
+    if not given_offsets.contiguous:  # a launch finds its rows one after another
+        raise LaunchError(
+            f"offsets is not contiguous row-major (strides {given_offsets.strides}); pass a "
+            "contiguous copy"
         )
     given = {elements_of(name): views[name].shape[0] for name in "ABCD" if name in views}
     if "D" not in views:

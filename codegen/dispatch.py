@@ -13,7 +13,7 @@ from typing import Any
 
 from codegen import preparing
 from codegen.arrays import library
-from codegen.batches import Arranged, Batch, Flat, is_batch
+from codegen.batches import Batch, Flat, is_batch, within
 from codegen.checks import Misfit, number
 from codegen.preparing import (
     ALIGNED,
@@ -123,7 +123,7 @@ def matmul(
     except CodegenError as error:  # the device does not take the code: it spills, for instance
         if plan is not None or isinstance(kernel, Flat):
             raise
-        refuse(kernel.kernel if isinstance(kernel, Arranged) else kernel, error)
+        refuse(within(kernel), error)
     _calls.put(key, _prepare(a, b, c, out, beta, transpose_a, transpose_b, stream, False, None))
     return matmul(
         *(a, b, c, out, alpha, beta),
@@ -158,7 +158,8 @@ def _prepare(
 
     if batch.is_one_product(a, b, transpose_a):
         multiply = partial(matmul, plan=plan, **options)
-        return Prepared(Flat(batch, multiply, apart, tune), None, *NEITHER)
+        told_plan = plan is not None
+        return Prepared(Flat(batch, multiply, apart, tune, told_plan), None, *NEITHER)
     return apart(a, b, c, out, stream, tune)
 
 
@@ -190,8 +191,10 @@ def chosen(
 ) -> Plan:
     """The plan that `matmul` takes for such a call where none is told; its kernel is built.
 
+    What only a launch finds, as a `c` that is missing, is not looked for.
+
     Raises:
-        LaunchError, CodegenError: as `matmul`.
+        LaunchError, CodegenError: as `matmul`, of what decides the plan.
     """
     options = {"transpose_a": transpose_a, "transpose_b": transpose_b}
     if not is_batch(a, b):

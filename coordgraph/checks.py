@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, cast
 
-from sympy import Expr, Integer, Symbol
+from sympy import Basic, Expr, Integer, Symbol
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.control.asynchronous import Counter, MultiplyShared
@@ -96,10 +96,11 @@ def _tables(graph: KernelGraph, ranges: Ranges) -> Iterator[str]:
 
     That must follow from what is declared: generated code reads tables without looking.
     """
-    coordinates, declared = graph.coordinates, graph.parameters.tables
+    coordinates, parameters = graph.coordinates, graph.parameters
+    known = {p.symbol for p in parameters.items if p.name not in parameters.deferred}
     tables: dict[str, Table] = {}
-    for table in declared:
-        if table.name in coordinates or table.name in graph.parameters:
+    for table in parameters.tables:
+        if table.name in coordinates or table.name in parameters:
             yield f"'{table.name}' is both a table and a dimension or a parameter"
         if table.name in tables:
             yield f"there are two tables '{table.name}'"
@@ -107,27 +108,34 @@ def _tables(graph: KernelGraph, ranges: Ranges) -> Iterator[str]:
         for read in sorted(tables_in(table.step or Integer(0)), key=str):
             if read.name not in tables:
                 yield f"table '{table.name}' reads '{read}', which is no table declared before it"
+        free = set[Basic]().union(*(e.free_symbols for e in (table.length, table.maximum)))
         if table.step is not None:
             last = cast(Expr, table.step.xreplace({table.place: table.steps - 1}))
             yield from _beyond(f"table '{table.name}'", last, tables, ranges)
+            free |= table.step.free_symbols - {table.place} - tables_in(table.step)
+        for symbol in sorted(free - known, key=str):
+            yield f"table '{table.name}' reads '{symbol}', with which no launch begins"
         tables[table.name] = table
-    for p in graph.parameters.items:
-        if p.value is not None:
-            yield from _beyond(f"parameter '{p.name}'", p.value, tables, ranges)
+    named = {p.value: f"parameter '{p.name}'" for p in parameters.items if p.value is not None}
+    for value in sorted((e for e in graph.expressions if e.has(Load)), key=to_text):
+        yield from _beyond(named.get(cast(Expr, value)) or to_text(value), value, tables, ranges)
     for edge in coordinates.edges:
         for need in edge.table_needs(coordinates.sizes(edge)):
             yield from (f"{edge}: {problem}" for problem in need.unmet(tables, ranges))
     yield from _readings(graph, tables, ranges)
 
 
-def _beyond(what: str, value: Expr, tables: Mapping[str, Table], ranges: Ranges) -> Iterator[str]:
+def _beyond(what: str, value: Basic, tables: Mapping[str, Table], ranges: Ranges) -> Iterator[str]:
     """Entries that a table surely has not; what a select reads, it may read in no case."""
     for read in sorted(() if value.has(Select) else value.atoms(Load), key=to_text):
         name, place = str(read.args[0]), cast(Expr, read.args[1])
-        if name in tables and ranges.prove_nonnegative(place - tables[name].length):
+        if name not in tables:
+            continue
+        length = tables[name].length
+        if any(map(ranges.prove_nonnegative, (place - length, -1 - place))):
             yield (
                 f"{what} reads {to_text(read)}, and the length of the table '{name}' is "
-                f"{to_text(tables[name].length)}; correct one of them"
+                f"{to_text(length)}; correct one of them"
             )
 
 
@@ -140,10 +148,10 @@ def _readings(graph: KernelGraph, tables: Mapping[str, Table], ranges: Ranges) -
             unmet = TableNeed(name, None).unmet(tables, ranges)
             yield from (f"{text}: {problem}" for problem in unmet)
             table, count = tables.get(name), cast(Expr, node.args[1])
-            if table and not ranges.prove_nonnegative(table.length - count):
+            if table and not all(map(ranges.prove_nonnegative, (table.length - count, count))):
                 yield (
                     f"{text}: the length of the table '{name}' is {to_text(table.length)}; search "
-                    "no more of it"
+                    "no more of it, and no less than nothing"
                 )
         elif name not in tables:
             yield f"{text}: there is no table '{name}'"

@@ -8,9 +8,9 @@ from passes.choosing.table import Column, Table
 from passes.lowering.hopper.division import (
     MMA_M,
     MOST_COLUMNS,
-    MOST_REGISTERS,
     WARPGROUP,
     most_alone,
+    registers_of,
     swapped,
 )
 from passes.lowering.hopper.lower import BARRIER_BYTES, ENOUGH_STAGES, MOST_STAGES
@@ -106,7 +106,7 @@ class Shape:
         self.asks = np.where(size_a > size_b, self.tiles_n, self.tiles_m)
         """and how many ask for each of them."""
         self.partial_bytes = self.rows * self.columns * ACCUMULATOR
-        self.steps = self._steps()
+        self.steps = self._steps(registers_of(self.consumers * t.turns))
         """In which a partial sum is received; see `passes.lowering.hopper.partials`."""
         narrow = np.gcd(self.mma_columns.astype(int), UNIT_K)
         box_m = np.where(left_b, narrow, UNIT_K)
@@ -133,13 +133,13 @@ class Shape:
         )
         """Boxes that the producer asks for in an iteration."""
 
-    def _steps(self) -> Column:
+    def _steps(self, registers: Column) -> Column:
         """As many as `Fixup` has, for room in a stage and in registers."""
         workitems = self.consumers * WARPGROUP
         sums = self.rows * self.columns / workitems
         room = np.maximum(self.rows, self.columns) * UNIT_K * self.units * ELEMENT
         most = np.minimum(
-            room // (workitems * VECTOR_BYTES), (MOST_REGISTERS - sums) // REGISTERS_OF_A_READ
+            room // (workitems * VECTOR_BYTES), (registers - sums) // REGISTERS_OF_A_READ
         )
         return np.ceil(sums * ACCUMULATOR / VECTOR_BYTES / np.maximum(most, 1))
 

@@ -15,7 +15,7 @@ from codegen import batches, dispatch, preparing, tuning
 from codegen.arrays import library
 from codegen.situation import Situation
 from codegen.toolchain import assemble
-from coordgraph import Gemm, LaunchError
+from coordgraph import CodegenError, Gemm, LaunchError
 from passes.choosing import rank
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 from tests.support.ptxas import assert_clean
@@ -326,6 +326,24 @@ def test_a_plan_that_spills_gives_way_to_the_next(fake: FakeDriver):
     codegen.matmul(batch(5, 512, 1024, A), turned, out=batch(5, 512, 768, D))
     assert len(fake.launches) == 1
     assert len(spilled) == 2
+
+
+def test_so_does_that_of_one_b_for_all_where_d_has_gaps(fake: FakeDriver):
+    spilled: list[str] = []
+
+    def spills(code: str) -> bool:
+        spilled.append(code)
+        return len(spilled) == 1
+
+    fake.spills = spills
+    operands = batch(3, 64, 128, A), matrix(128, 192, B)
+    codegen.matmul(*operands, out=batch(3, 64, 192, D, step=2 * 64 * 192))
+    assert len(fake.launches) == 1
+    assert len(spilled) == 2
+    fake.spills = lambda code: True
+    dispatch.forget()
+    with pytest.raises(CodegenError, match="spilled"):
+        codegen.matmul(*operands, out=batch(3, 64, 192, D, step=2 * 64 * 192))
 
 
 def test_what_was_measured_for_a_batch_is_that_of_a_batch(fake: FakeDriver):

@@ -43,7 +43,37 @@ def replaced(before: str, name: str) -> tuple[str, str]:
     return before, f"{before.rpartition('=')[0]}={name}"
 
 
+FIRST, BORDERS = "Assign name=k_first value=(", "table a_starts"
 EDITS = {
+    "an operation reads behind the end": (
+        (FIRST, "Assign name=k_first value=load(m_offsets, groups + 1000000) + ("),
+        r"reads load\(m_offsets, groups \+ 1000000\), and the length of the table 'm_offsets' is "
+        r"groups \+ 1; correct one of them",
+    ),
+    "an operation reads before the beginning": (
+        (FIRST, "Assign name=k_first value=load(m_offsets, -1) + ("),
+        r"reads load\(m_offsets, -1\), and the length",
+    ),
+    "less than nothing is searched": (
+        (FIRST, "Assign name=k_first value=search(m_offsets, groups - 5, 3) + ("),
+        r"search\(m_offsets, groups - 5, 3\): .* search no more of it, and no less than nothing",
+    ),
+    "a table as long as tables say": (
+        (BORDERS, f'table extra [tiles_m + 1] <= 9 sums 1 ""\n{BORDERS}'),
+        "table 'extra' reads 'tiles_m', with which no launch begins",
+    ),
+    "a table whose maximum tables say": (
+        (BORDERS, f'table extra [groups + 1] <= tiles_m sums 1 ""\n{BORDERS}'),
+        "table 'extra' reads 'tiles_m', with which no launch begins",
+    ),
+    "a table of a dimension": (
+        (BORDERS, f'table extra [groups + 1] <= 9 sums workgroup ""\n{BORDERS}'),
+        "table 'extra' reads 'workgroup', with which no launch begins",
+    ),
+    "a table of another's place": (
+        (BORDERS, f'table extra [groups + 1] <= 9 sums b_starts.at ""\n{BORDERS}'),
+        r"table 'extra' reads 'b_starts\.at', with which no launch begins",
+    ),
     "sums for an order": (
         replaced(PERMUTE, "m_tile_starts"),
         r"Permute\(group -> rank\): the table 'm_tile_starts' must hold every place once, and it "

@@ -101,6 +101,18 @@ def most_alone(sums: Any, c_bytes: Any, by_elements: Any) -> Any:
     return MOST_ALONE - less - (MOST_ALONE_ADDING - MOST_ALONE_BY_ELEMENTS) * narrow
 
 
+def registers_of(consumers: Any, producer: Any = PRODUCER_REGISTERS) -> Any:
+    """What the producer leaves a thread of so many warpgroups, a multiple of 8 for setmaxnreg.
+
+    There is no more to give than the launch has: a multiple of 8 for each thread. Numbers, or
+    arrays of them.
+    """
+    threads = (consumers + 1) * WARPGROUP
+    launched = REGISTERS // threads // 8 * 8 * threads
+    left = (launched - producer * WARPGROUP) // (consumers * WARPGROUP) // 8 * 8
+    return left - (left - MOST_REGISTERS) * (left > MOST_REGISTERS)
+
+
 @dataclass(frozen=True)
 class Division:
     """Who multiplies what.
@@ -215,13 +227,8 @@ class Division:
 
     @property
     def registers(self) -> int:
-        """What the producer leaves each consumer, a multiple of 8 as setmaxnreg wants it.
-
-        There is no more to give than the launch has: a multiple of 8 for each thread.
-        """
-        launched = REGISTERS // self.threads // 8 * 8 * self.threads
-        left = launched - self.producer * WARPGROUP
-        return min(left // (self.consumers * WARPGROUP) // 8 * 8, MOST_REGISTERS)
+        """Of each thread of a consumer."""
+        return int(registers_of(self.consumers, self.producer))
 
     def add_machine(self, c: CoordinateEditor) -> None:
         """The cluster's rank in m, n and k; the workitem as warpgroup, warp and lane.

@@ -374,7 +374,7 @@ class Role:
 
     def do_FillElements(self, node: Node, op: elements.FillElements) -> None:
         assert op.destination == "partials", "shared memory is filled where groups end"
-        if self.env[index_symbol("fixup.step")] == 0:  # stands for the rest
+        if self.value(node.scope.resolve(index_symbol("fixup.step"))) == 0:  # stands for the rest
             self.machine.clear_partials(self.place(node, op.destination))
 
     def do_WaitStores(self, node: Node, op: ops.WaitStores) -> None:

@@ -351,6 +351,8 @@ def test_calls_that_are_refused(fake_driver: FakeDriver):
         ({"offsets": vector(OFFSETS_AT, 8, dtype="i32")}, r"3 x \(groups \+ 1\) is needed"),
         ({"offsets": offsets(65)}, "groups = 65 is outside"),
         ({"offsets": offsets(7, strides=(16, 2))}, "offsets is not contiguous"),
+        ({"offsets": offsets(7, strides=(9, 1))}, r"offsets is not contiguous .*\(9, 1\)"),
+        ({"offsets": offsets(7, strides=(-8, 1))}, r"offsets is not contiguous .*\(-8, 1\)"),
         ({"out": None}, "out is missing: how long it is follows from offsets"),
         ({"out": vector(OFFSETS_AT, 800)}, "out overlaps offsets"),
         ({"a": matrix(100, 80, A_AT)}, "a has shape 100x80; a vector is needed"),

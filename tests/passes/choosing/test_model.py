@@ -197,7 +197,11 @@ def test_few_tiles_in_many_pieces_need_many_receives():
 
 
 @pytest.mark.parametrize(
-    "tile", ["128x128x64", "128x208x64@c2x1", "128x176x64@c2x1", "256x192x64@c2x1", "64x48x128"]
+    "tile",
+    [
+        *("128x128x64", "128x208x64@c2x1", "128x176x64@c2x1", "256x192x64@c2x1", "64x48x128"),
+        *("128x256x64", "256x256x64@c2x1", "192x192x64", "256x160x64", "128x128x64@pingpong"),
+    ],
 )
 def test_partial_sums_are_received_in_as_many_steps_as_the_lowering_has(tile: str):
     plan = Plan.parse(f"{tile} stream-k{{owner=last}}")
