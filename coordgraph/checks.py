@@ -108,7 +108,7 @@ def _tables(graph: KernelGraph, ranges: Ranges) -> Iterator[str]:
         for read in sorted(tables_in(table.step or Integer(0)), key=str):
             if read.name not in tables:
                 yield f"table '{table.name}' reads '{read}', which is no table declared before it"
-        free = set[Basic]().union(*(e.free_symbols for e in (table.length, table.maximum)))
+        free = table.length.free_symbols | table.maximum.free_symbols
         if table.step is not None:
             last = cast(Expr, table.step.xreplace({table.place: table.steps - 1}))
             yield from _beyond(f"table '{table.name}'", last, tables, ranges)

@@ -14,13 +14,12 @@ from passes.lowering.hopper.division import (
     swapped,
 )
 from passes.lowering.hopper.lower import BARRIER_BYTES, ENOUGH_STAGES, MOST_STAGES
-from passes.lowering.hopper.partials import REGISTERS_OF_A_READ
+from passes.lowering.hopper.partials import steps_of
 from passes.lowering.hopper.stores import MOST_ELEMENTS, MOST_SLOTS, widths
 from passes.lowering.machine import cuda_machine
 
 __all__ = ["ELEMENT", "LINE", "SECTOR", "UNIT_K", "Shape", "along", "astray", "block"]
 
-VECTOR_BYTES = 16
 ELEMENT, ACCUMULATOR = 2, 4
 """Bytes of an element of A and B, and of a partial sum."""
 UNIT_K = 64
@@ -106,7 +105,10 @@ class Shape:
         self.asks = np.where(size_a > size_b, self.tiles_n, self.tiles_m)
         """and how many ask for each of them."""
         self.partial_bytes = self.rows * self.columns * ACCUMULATOR
-        self.steps = self._steps(registers_of(self.consumers * t.turns))
+        workitems, registers = self.consumers * WARPGROUP, registers_of(self.consumers * t.turns)
+        sums = self.rows * self.columns / workitems
+        room = np.maximum(self.rows, self.columns) * UNIT_K * self.units * ELEMENT // ACCUMULATOR
+        self.steps = steps_of(sums, registers, room, workitems)
         """In which a partial sum is received; see `passes.lowering.hopper.partials`."""
         narrow = np.gcd(self.mma_columns.astype(int), UNIT_K)
         box_m = np.where(left_b, narrow, UNIT_K)
@@ -132,16 +134,6 @@ class Shape:
             + np.where(t.turned_b == 1, np.ceil(rows_b / LOW), self.columns / self.box_n)
         )
         """Boxes that the producer asks for in an iteration."""
-
-    def _steps(self, registers: Column) -> Column:
-        """As many as `Fixup` has, for room in a stage and in registers."""
-        workitems = self.consumers * WARPGROUP
-        sums = self.rows * self.columns / workitems
-        room = np.maximum(self.rows, self.columns) * UNIT_K * self.units * ELEMENT
-        most = np.minimum(
-            room // (workitems * VECTOR_BYTES), (registers - sums) // REGISTERS_OF_A_READ
-        )
-        return np.ceil(sums * ACCUMULATOR / VECTOR_BYTES / np.maximum(most, 1))
 
     def _stored(self, t: Table, columns: Column) -> Column:
         """Elements along D of the boxes in which so many columns are stored; see `BoxedStore`."""

@@ -314,32 +314,20 @@ def test_arrays_go_straight_to_the_kernel_where_they_are_as_it_takes_them(fake: 
 
 
 def test_a_plan_that_spills_gives_way_to_the_next(fake: FakeDriver):
-    spilled: list[str] = []
-
-    def spills(code: str) -> bool:
-        spilled.append(code)
-        return len(spilled) == 1
-
-    fake.spills = spills
+    asked = fake.spill_once()
     b = batch(5, 768, 1024, B)
     turned = preparing.library(b).turned(b)
     codegen.matmul(batch(5, 512, 1024, A), turned, out=batch(5, 512, 768, D))
     assert len(fake.launches) == 1
-    assert len(spilled) == 2
+    assert len(asked) == 2
 
 
 def test_so_does_that_of_one_b_for_all_where_d_has_gaps(fake: FakeDriver):
-    spilled: list[str] = []
-
-    def spills(code: str) -> bool:
-        spilled.append(code)
-        return len(spilled) == 1
-
-    fake.spills = spills
+    asked = fake.spill_once()
     operands = batch(3, 64, 128, A), matrix(128, 192, B)
     codegen.matmul(*operands, out=batch(3, 64, 192, D, step=2 * 64 * 192))
     assert len(fake.launches) == 1
-    assert len(spilled) == 2
+    assert len(asked) == 2
     fake.spills = lambda code: True
     dispatch.forget()
     with pytest.raises(CodegenError, match="spilled"):

@@ -193,17 +193,11 @@ def test_layouts_without_boxes_take_a_simple_plan(fake: FakeDriver):
 
 
 def test_a_plan_that_spills_gives_way_to_the_next(fake: FakeDriver):
-    spilled: list[str] = []
-
-    def spills(code: str) -> bool:
-        spilled.append(code)
-        return len(spilled) == 1
-
-    fake.spills = spills
+    asked = fake.spill_once()
     a, b, d = on_gpu(A, 8192, 2048), on_gpu(B, 16, 2048, 7168), on_gpu(D, 8192, 7168)
     codegen.grouped_matmul(a, b, on_gpu(OFFSETS, 17, dtype="i32"), out=d)
     assert len(fake.launches) == 1
-    assert len(spilled) == 2
+    assert len(asked) == 2
 
 
 @pytest.mark.usefixtures("ptxas")

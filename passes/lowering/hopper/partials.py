@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from sympy import Integer, Lt
 
@@ -53,12 +54,28 @@ from passes.lowering.hopper.division import LANES, Division
 from passes.lowering.hopper.ring import EMPTY, FULL, PHASE, STEP
 from passes.lowering.hopper.warpgroups import VECTOR, Pieces
 
-__all__ = ["Fixup", "tie_memory"]
+__all__ = ["Fixup", "steps_of", "tie_memory"]
 
 FIRST, SHARED = "fixup.first", "fixup.shared"
 F32_BYTES = 4
 REGISTERS_OF_A_READ = 16
 """What ptxas keeps for each access of 16 bytes of a step: the next step's come beside the sums."""
+
+
+def steps_of(sums: Any, registers: Any, room: Any, workitems: Any) -> Any:
+    """In how many steps a partial comes: as few as registers and stages have room for.
+
+    Numbers, or arrays of them; where there is room for none, one access a step.
+
+    Args:
+        sums: accumulators of a workitem, and `registers` that it has in all.
+        room: elements of a partial that fit in a stage.
+        workitems: that have the partial together.
+    """
+    fit, spare = room // (workitems * VECTOR), (registers - sums) // REGISTERS_OF_A_READ
+    most = fit - (fit - spare) * (fit > spare)
+    most = most + (1 - most) * (most < 1)
+    return -(-sums // (most * VECTOR))
 
 
 class Fixup(Pieces):
@@ -87,8 +104,8 @@ class Fixup(Pieces):
         home = max(rooms, key=lambda name: rooms[name])
         room = rooms[home] * ELEMENT_BYTES // F32_BYTES
         vectors, vector = c[self.vector].fixed_size, division.workitems * VECTOR
-        spare = (division.registers - division.accumulators) // REGISTERS_OF_A_READ
-        steps = -(-vectors // min(room // vector, spare))
+        of_each = division.accumulators, division.registers
+        steps = steps_of(*of_each, room, division.workitems)
         self.vectors, self.run = vectors, -(-vectors // steps)
         """Accesses of a workitem to a partial, and those of them in one stage, at most."""
         c.add(Unroll("fixup.step", Integer(steps)))

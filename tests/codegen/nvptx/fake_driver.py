@@ -117,6 +117,17 @@ class FakeDriver:
         )
         return self.status
 
+    def spill_once(self) -> list[str]:
+        """Let the first code that is asked for spill; returns what was asked for, as it comes."""
+        asked: list[str] = []
+
+        def spills(code: str) -> bool:
+            asked.append(code)
+            return len(asked) == 1
+
+        self.spills = spills
+        return asked
+
     # What `bindings` has
 
     def cuModuleLoadData(self, code: bytes) -> Any:

@@ -182,3 +182,18 @@ def test_what_is_chosen_among_measured_plans_is_near_the_best(name: str, mean: f
     assert len(losses) == 16
     assert exp(sum(losses) / len(losses)) < mean
     assert exp(max(losses)) < most
+
+
+@pytest.mark.parametrize("name", ["groups-h200-2026-11-23.json", "groups-k-h200-2026-11-23.json"])
+def test_the_page_says_how_far_grouped_matmul_is_behind_the_best(name: str):
+    """The rows that a file has of it were measured in turn with those of our plans."""
+    rows = json.loads((RESULTS / name).read_text("utf-8"))["rows"]
+    losses: list[float] = []
+    for _, each in groupby(rows, lambda row: (row["shape"], row["groups"])):
+        times = {row["name"]: row["seconds"]["median"] for row in each if row["ours"]}
+        losses.append(log(times["codegen.grouped_matmul"] / min(times.values())))
+    assert len(losses) == 16
+    mean, most = exp(sum(losses) / len(losses)) - 1, exp(max(losses)) - 1
+    page = " ".join((RESULTS.parents[1] / "docs" / "groups.md").read_text("utf-8").split())
+    said = f"takes {mean:.1%} longer than the best of ours, at most {most:.1%}"
+    assert said.replace("%", " %") in page
