@@ -1,8 +1,9 @@
-"""Launches kernels once each, for a profiler to look at: `python -m benchmarks.launches JOBS DONE`.
+"""Launch kernels once each under a profiler: `python -m benchmarks.launches JOBS DONE`.
 
-JOBS is a JSON file: a data type, a layout, a target, problems, each with the plans to launch on it,
-and until when (by `time.time`) launches may begin. DONE gets a line of JSON for every launch, when
-it has ended; what cannot be compiled or launched is left out.
+`benchmarks.counting.ncu` starts this module. JOBS is a JSON file with an element type, a layout, a
+target, problems with the plans to launch on each, and the time (by `time.time`) after which no
+launch begins. DONE gets a line of JSON after every launch; plans that cannot be compiled or
+launched have none.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plans import build, parse_plan
-from benchmarks.plans import problem as any_size
-from benchmarks.problem import operands
-from benchmarks.shapes import Shape
+from benchmarks.peers.plans import build, gemm_of_layout, parse_plan
+from benchmarks.problems.problem import operands
+from benchmarks.problems.shapes import Shape
 from coordgraph import CoordGraphError
 
 __all__ = ["launch_all"]
@@ -25,7 +25,7 @@ __all__ = ["launch_all"]
 
 def launch_all(
     jobs: dict[str, Any],
-    tell: Callable[[dict[str, str]], None],
+    report: Callable[[dict[str, str]], None],
     synchronize: Callable[[], None],
     *,
     clock: Callable[[], float] = time.time,
@@ -33,9 +33,10 @@ def launch_all(
     """Launch every plan on its problems, one after another.
 
     Args:
-        jobs: see above.
-        tell: called with the size and the plan after each launch.
-        synchronize: waits for what was launched.
+        jobs: the contents of JOBS.
+        report: called with the size and the plan after each launch.
+        synchronize: waits for the GPU.
+        clock: the time; tests pass their own.
     """
     kernels: dict[str, Any] = {}
     for one in jobs["problems"]:
@@ -47,30 +48,31 @@ def launch_all(
             plan = parse_plan(text)
             try:
                 if plan.kernel not in kernels:
-                    gemm = any_size(jobs["dtype"], jobs["layout"])
+                    gemm = gemm_of_layout(jobs["dtype"], jobs["layout"])
                     kernels[plan.kernel] = build(plan, gemm, jobs["target"])
                 if clock() >= jobs["until"]:
                     return
                 kernels[plan.kernel](a, b, out=out, workgroups=plan.workgroups)
-            except CoordGraphError:  # who times it meets it again, and reports it
+            except CoordGraphError:  # timing the plan raises it again, and reports it
                 continue
             synchronize()
-            tell({"size": one["size"], "plan": text})
+            report({"size": one["size"], "plan": text})
         del a, b, out
 
 
 def main() -> None:
+    """The command."""
     import torch
 
-    todo, done = map(Path, sys.argv[1:])
-    with done.open("w", encoding="utf-8") as lines:
+    jobs_file, done_file = map(Path, sys.argv[1:])
+    with done_file.open("w", encoding="utf-8") as lines:
 
-        def tell(launch: dict[str, str]) -> None:
+        def report(launch: dict[str, str]) -> None:
             lines.write(json.dumps(launch) + "\n")
             lines.flush()
 
-        jobs = json.loads(todo.read_text(encoding="utf-8"))
-        launch_all(jobs, tell, torch.cuda.synchronize)
+        jobs = json.loads(jobs_file.read_text(encoding="utf-8"))
+        launch_all(jobs, report, torch.cuda.synchronize)
 
 
 if __name__ == "__main__":

@@ -10,18 +10,17 @@ from codegen.cache import cache_directory
 from codegen.kernel import Kernel
 
 if TYPE_CHECKING:
-    from codegen.dispatch import matmul
-    from codegen.explaining import explain
-    from codegen.groups import grouped_matmul
+    from codegen.call.explain import explain
+    from codegen.call.matmul import grouped_matmul, matmul
 
 __all__ = ["TARGETS", "Kernel", "cache_directory", "compile", "explain", "grouped_matmul", "matmul"]
 
 _LATE = {
-    "explain": "codegen.explaining",
-    "grouped_matmul": "codegen.groups",
-    "matmul": "codegen.dispatch",
+    "explain": "codegen.call.explain",
+    "grouped_matmul": "codegen.call.matmul",
+    "matmul": "codegen.call.matmul",
 }
-"""What needs numpy is loaded when it is first used."""
+"""Functions whose modules import numpy: each is loaded when it is first used."""
 
 
 def __getattr__(name: str) -> Any:

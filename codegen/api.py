@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from codegen.kernel import Kernel
 from coordgraph import CodegenError, KernelGraph
+from coordgraph.elements import WARP_MMA, dtype
 from coordgraph.integers import to_text
-from passes.lowering import LowerToHopper
+from passes import Pass
+from passes.lowering.architectures import names
 
 __all__ = ["TARGETS", "compile", "native_target"]
 
-TARGETS = ("interpreter", "cpu", "sm_80", "sm_90a", "native")
-KNOWN = f"there are {', '.join(TARGETS)} and later sm_…"
+
+class _Targets(Sequence[str]):
+    """The names of all targets; architectures that are registered later are among them."""
+
+    def __getitem__(self, place: Any) -> Any:
+        return ("interpreter", "cpu", *names(), "native")[place]
+
+    def __len__(self) -> int:
+        return len(self[:])
+
+    def __repr__(self) -> str:
+        return repr(self[:])
+
+
+TARGETS: Sequence[str] = _Targets()
 
 
 def native_target(graph: KernelGraph) -> str:
     """The best target here: the GPU where there is one that multiplies this type, else the CPU."""
-    from codegen.nvptx.driver import device, unavailable
+    from codegen.targets.nvptx.driver import device, unavailable
 
-    if graph.gemm.dtype in ("bf16", "f16") and unavailable() is None:
+    if dtype(graph.gemm.dtype).instruction(WARP_MMA) and unavailable() is None:
         return device(0).architecture
     return "cpu"
 
@@ -27,7 +45,7 @@ def compile(
     target: str = "native",
     *,
     debug: bool = False,
-    lowering: LowerToHopper | None = None,
+    lowering: Pass | None = None,
 ) -> Kernel:
     """Compile a scheduled graph.
 
@@ -35,8 +53,9 @@ def compile(
         graph: what a schedule pass made of `Gemm.graph()`.
         target: `interpreter`, `cpu`, an NVIDIA architecture (`sm_80` and up), or `native`.
         debug: let GPU kernels that wait too long trap instead of hanging.
-        lowering: how to lower for a GPU, as `LowerToHopper(cluster_m=2)`, in place of the default.
-            Tensors whose rows or addresses are no multiples of 16 bytes are served by other code.
+        lowering: options of a lowering of a GPU's architecture, as `LowerToHopper(cluster_m=2)`, in
+            place of the default. Tensors that are not aligned as it needs, and for `LowerToHopper`
+            those are rows or addresses that are no multiples of 16 bytes, are served by other code.
 
     Raises:
         VerifyError: the graph is not scheduled, or broken.
@@ -49,7 +68,7 @@ def compile(
             "Gemm(…).graph(…), as StreamK()(Gemm('bf16').graph())"
         )
     if not isinstance(target, str):
-        raise CodegenError(f"target = {target!r} is no name; {KNOWN}")
+        raise CodegenError(f"target = {target!r} is no name; there are {', '.join(TARGETS)}")
     graph.workgroup  # noqa: B018 - says what to do where no schedule was applied
     if graph.level != "scheduled":
         raise CodegenError("compile takes a scheduled graph and lowers it itself")
@@ -59,18 +78,18 @@ def compile(
     if target == "native":
         target = native_target(graph)
     if target.startswith("sm_"):
-        from codegen.nvptx import CudaKernel
+        from codegen.targets.nvptx import CudaKernel
 
         return CudaKernel(graph, target, debug=debug, lowering=lowering)
     if lowering is not None:
         raise CodegenError(f"a lowering is for NVIDIA GPUs; '{target}' has its own")
     graph.verify()
     if target == "interpreter":
-        from codegen.interpreted import InterpretedKernel
+        from codegen.targets.interpreter import InterpretedKernel
 
         return InterpretedKernel(graph)
     if target == "cpu":
-        from codegen.cpu import HostKernel
+        from codegen.targets.cpu import HostKernel
 
         return HostKernel(graph)
-    raise CodegenError(f"unknown target '{target}'; {KNOWN}")
+    raise CodegenError(f"unknown target '{target}'; there are {', '.join(TARGETS)}")

@@ -53,6 +53,8 @@ class Kernel(ABC):
         workgroups: where the graph leaves it open.
         offsets: of a grouped kernel, where each group begins along m or k, and where the last ends
             (i32); of a list of products along m, n and k (3 x (groups + 1)).
+        operands: those of the epilogue, by name, where the graph has one of its own: arrays, and
+            numbers for scalars. Then c, alpha and beta are for epilogues that name them.
 
     Raises:
         LaunchError: shapes, types, memory or parameters do not fit; nothing was launched.
@@ -75,6 +77,7 @@ class Kernel(ABC):
         *,
         workgroups: int | None = None,
         offsets: Any = None,
+        **operands: Any,
     ) -> Any:
         """Compute D."""
 

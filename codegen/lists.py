@@ -11,8 +11,9 @@ from itertools import accumulate
 from typing import Any
 
 from coordgraph import LaunchError
+from coordgraph.elements import CHUNK_BYTES
 from coordgraph.gemm import MOST_TOGETHER, ROW_STEP
-from coordgraph.given import whole
+from coordgraph.validation import whole
 
 __all__ = ["empty", "offsets", "pack", "unpack"]
 
@@ -56,13 +57,16 @@ def unpack(vector: Any, shapes: Sequence[Shape]) -> list[Any]:
     Raises:
         LaunchError: the vector is too short.
     """
-    *starts, end = _starts(shapes)
+    step = _step(vector)
+    *starts, end = _starts(shapes, step)
     if len(vector.shape) != 1:
         raise LaunchError(f"the vector has {len(vector.shape)} axes")
     if vector.shape[0] < end:
         raise LaunchError(f"the vector has {vector.shape[0]} elements, the matrices take {end}")
     return [
-        vector[start : start + rows * _pitch(columns)].reshape(rows, _pitch(columns))[:, :columns]
+        vector[start : start + rows * _pitch(columns, step)].reshape(rows, _pitch(columns, step))[
+            :, :columns
+        ]
         for start, (rows, columns) in zip(starts, shapes, strict=True)
     ]
 
@@ -76,7 +80,7 @@ def empty(shapes: Sequence[Shape], like: Any) -> Any:
         shapes: rows and columns of each.
         like: an array of the type wanted.
     """
-    *_, end = _starts(shapes)
+    *_, end = _starts(shapes, _step(like))
     return _new("empty", like, max(end, 1), dtype=like.dtype)
 
 
@@ -102,14 +106,19 @@ def offsets(sizes: Sequence[tuple[int, int, int]], like: Any) -> Any:
     return _new("asarray", like, rows, dtype=_library(like).int32)
 
 
-def _pitch(columns: int) -> int:
+def _step(like: Any) -> int:
+    """Elements of which rows begin at multiples; see `coordgraph.gemm.row_step`."""
+    return max(ROW_STEP, CHUNK_BYTES // int(like.dtype.itemsize))
+
+
+def _pitch(columns: int, step: int) -> int:
     """Elements from one row of a matrix to the next."""
-    return -(-columns // ROW_STEP) * ROW_STEP
+    return -(-columns // step) * step
 
 
-def _starts(shapes: Sequence[Shape]) -> Iterator[int]:
+def _starts(shapes: Sequence[Shape], step: int) -> Iterator[int]:
     """Where each matrix begins in the vector, and the end."""
-    return accumulate((rows * _pitch(columns) for rows, columns in shapes), initial=0)
+    return accumulate((rows * _pitch(columns, step) for rows, columns in shapes), initial=0)
 
 
 def _library(like: Any) -> Any:

@@ -4,6 +4,8 @@ Every index in a kernel is a path through a graph of coordinate transforms. See 
 front end, `CoordinateGraph` for the graph, `passes` for schedules and `codegen` to run them.
 """
 
+from coordgraph import checks as checks
+from coordgraph import show as show
 from coordgraph.coordinates import CoordinateGraph
 from coordgraph.errors import (
     AmbiguousPath,
@@ -17,7 +19,7 @@ from coordgraph.errors import (
     PassError,
     VerifyError,
 )
-from coordgraph.gemm import Gemm
+from coordgraph.frontend import Gemm
 from coordgraph.kernel import KernelGraph
 from coordgraph.text import from_json
 from coordgraph.text import parse_graph as parse

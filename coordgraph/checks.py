@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from sympy import Basic, Expr, Integer, Symbol
 from sympy.logic.boolalg import Boolean
@@ -12,6 +12,7 @@ from coordgraph.control.asynchronous import Counter, MultiplyShared
 from coordgraph.control.lowered import MultiplyFragments
 from coordgraph.control.operations import (
     Assign,
+    Epilogue,
     For,
     Kernel,
     Locate,
@@ -24,14 +25,12 @@ from coordgraph.coordinates.dimensions import MacroTileNumber
 from coordgraph.coordinates.rules import decide
 from coordgraph.errors import VerifyError
 from coordgraph.integers import Load, Ranges, Search, Select, evaluate, tables_in, to_text
+from coordgraph.kernel import VERIFY, KernelGraph
 from coordgraph.tables import Table, TableNeed
-
-if TYPE_CHECKING:
-    from coordgraph.kernel import KernelGraph
 
 __all__ = ["CHECKS", "LEVELS", "check", "run_checks", "verify"]
 
-Check = Callable[["KernelGraph"], Iterator[str]]
+Check = Callable[[KernelGraph], Iterator[str]]
 CHECKS: dict[str, Check] = {}
 LEVELS = {
     "problem": ("well-formed", "problem"),
@@ -60,6 +59,7 @@ def run_checks(graph: KernelGraph, names: Iterable[str]) -> list[str]:
     return problems
 
 
+@VERIFY.implement
 def verify(graph: KernelGraph) -> None:
     """Run the checks of the graph's level; VerifyError lists every problem."""
     if graph.level not in LEVELS:
@@ -168,14 +168,28 @@ def _unknown_names(graph: KernelGraph) -> Iterator[str]:
     """Tensors and dimensions that operations name and the graph does not have."""
     for position, op in enumerate(graph.control.operations):
         tensor = getattr(op, "tensor", None)
-        if tensor is not None and all(t.name != tensor for t in graph.tensors):
-            yield f"{op.kind} (operation {position}): no tensor '{tensor}'"
+        named = (tensor,) if tensor is not None else ()
+        if isinstance(op, Epilogue):
+            named = (op.output, *op.operands)
+            yield from _epilogue(graph, op, position)
+        for tensor in named:
+            if all(t.name != tensor for t in graph.tensors):
+                yield f"{op.kind} (operation {position}): no tensor '{tensor}'"
         if isinstance(op, Assign) and op.name in graph.coordinates:
             yield f"{op.kind} (operation {position}): '{op.name}' is a dimension"
         for role, names in op.bindings.items():
             for name in names:
                 if name not in graph.coordinates:
                     yield f"{op.kind} (operation {position}): no dimension '{name}' for {role}"
+
+
+def _epilogue(graph: KernelGraph, op: Epilogue, position: int) -> Iterator[str]:
+    """Check that an `Epilogue` has the problem's function and the operands of that function."""
+    if op.function != graph.gemm.epilogue:
+        yield f"{op.kind} (operation {position}): its function is not that of the problem"
+    elif op.operands != tuple(graph.gemm.operands):
+        names = ", ".join(graph.gemm.operands)
+        yield f"{op.kind} (operation {position}): the operands of its function are ({names})"
 
 
 def _unbound(graph: KernelGraph) -> Iterator[str]:
@@ -225,6 +239,16 @@ def _problem(graph: KernelGraph) -> Iterator[str]:
         yield f"needs one accumulation loop, the graph has {len(loops)}"
     elif loops[0] not in _tile_body(graph):
         yield "the accumulation loop is not directly under the kernel"
+    yield from _tilings(graph)
+
+
+def _tilings(graph: KernelGraph) -> Iterator[str]:
+    """Tiles that are multiplied or added have the sizes for it."""
+    try:
+        for tiling in graph.tilings:
+            yield from tiling.problems()
+    except VerifyError as error:
+        yield from error.problems
 
 
 def _tile_body(graph: KernelGraph) -> tuple[Operation, ...]:
@@ -246,6 +270,7 @@ def _scheduled(graph: KernelGraph) -> Iterator[str]:
             yield f"the tile number '{dimension.id}' still dangles"
     if not graph.control.of_kind(MultiplyAccumulate):
         yield "nothing accumulates"
+    yield from _tilings(graph)
 
 
 @check("lowered")

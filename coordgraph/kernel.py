@@ -13,17 +13,18 @@ from sympy.core.basic import Basic
 from coordgraph.control.graph import ControlGraph
 from coordgraph.control.operations import Kernel, Operation
 from coordgraph.control.scope import Scoped
-from coordgraph.coordinates.dimensions import Dimension, ForLoop, MacroTileNumber, Workgroup
-from coordgraph.coordinates.edges import Permute, Ragged
+from coordgraph.coordinates.dimensions import Dimension, Workgroup
 from coordgraph.coordinates.graph import CoordinateEditor, CoordinateGraph
 from coordgraph.errors import VerifyError
-from coordgraph.gemm import Gemm
+from coordgraph.gemm import GemmProblem
+from coordgraph.hooks import Hook
 from coordgraph.parameters import LARGEST_INDEX, Parameters
+from coordgraph.products import dangling_tiles
 from coordgraph.tables import Table
 from coordgraph.tensors import Tensor
 from coordgraph.tilings import Tilings
 
-__all__ = ["KernelEditor", "KernelGraph"]
+__all__ = ["JSON", "PSEUDOCODE", "TEXT", "VERIFY", "KernelEditor", "KernelGraph"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class KernelGraph:
     Passes make new graphs with `edit()`; `log` remembers which.
     """
 
-    gemm: Gemm
+    gemm: GemmProblem
     coordinates: CoordinateGraph = field(default_factory=CoordinateGraph)
     control: ControlGraph = field(default_factory=ControlGraph)
     parameters: Parameters = field(default_factory=Parameters)
@@ -50,48 +51,9 @@ class KernelGraph:
     def dangling(self) -> tuple[Dimension, ...]:
         """The tile numbers that no schedule has tied yet: the contract between passes.
 
-        What tells products apart comes first, so that tiles of one product are neighbours.
+        The one that counts products is the first, so that tiles of one product are neighbours.
         """
-        found = self.coordinates.dangling(MacroTileNumber)
-        return tuple(sorted(found, key=lambda d: d.id != self.product))
-
-    @property
-    def order(self) -> Permute | None:
-        """The order in which products are taken, if it is another than theirs."""
-        below = self.coordinates.edges_below(self.gemm.leading) if self.gemm.leading else ()
-        return next((edge for edge in below if isinstance(edge, Permute)), None)
-
-    @property
-    def product(self) -> str:
-        """The dimension that tells products apart: the problem's, or their place in an order."""
-        return self.order.downstream[0] if self.order else self.gemm.leading
-
-    @property
-    def plane(self) -> tuple[Dimension, ...]:
-        """Those of them that count the tiles of one product, which orders of visiting permute."""
-        return tuple(d for d in self.dangling if d.id != self.product)
-
-    def parted(self, tiles: str) -> Ragged | None:
-        """How tiles of all products along an axis are parted among them, where that is data.
-
-        `tiles` counts those of one product: a tile number, or the loop over k tiles. None where
-        all products have as many.
-        """
-        if self.coordinates[tiles].size is not None:
-            return None
-        above = self.coordinates.edges_above(tiles)
-        return next((edge for edge in above if isinstance(edge, Ragged)), None)
-
-    @cached_property
-    def parted_axes(self) -> tuple[Ragged | None, Ragged | None, Ragged | None]:
-        """How tiles in m, n and k are parted among products, each where that is data."""
-        edges = [e for e in self.coordinates.edges if isinstance(e, Ragged)]
-        loops = (e for e in edges if isinstance(self.coordinates[e.downstream[-1]], ForLoop))
-        m, n = (
-            self.parted(name) if name in self.coordinates else None
-            for name in ("A.tile.0", "B.tile.1")
-        )
-        return m, n, next(loops, None)
+        return dangling_tiles(self)
 
     @property
     def workgroup(self) -> Workgroup:
@@ -105,17 +67,10 @@ class KernelGraph:
             )
         return found
 
-    @property
-    def macro_tile(self) -> tuple[int, int, int]:
-        """Elements of a macro tile in m, n and k."""
-        names = ("A.index.0", "B.index.1", "A.index.1")
-        m, n, k = (self.coordinates[name].fixed_size for name in names)
-        return m, n, k
-
     @cached_property
     def tilings(self) -> Tilings:
         """The macro tiles of each accumulator: there may be several shapes in one kernel."""
-        return Tilings.of(self)
+        return Tilings.of(self.control, self.coordinates)
 
     def tensor(self, name: str) -> Tensor:
         """A tensor by name."""
@@ -153,9 +108,7 @@ class KernelGraph:
 
     def verify(self) -> KernelGraph:
         """Run every check of this graph's level; VerifyError lists all that is wrong."""
-        from coordgraph.checks import verify
-
-        verify(self)
+        VERIFY(self)
         return self
 
     def mermaid(self, **options: Any) -> str:
@@ -164,21 +117,15 @@ class KernelGraph:
 
     def pseudocode(self) -> str:
         """The loop nest as C-like text, indices written out."""
-        from coordgraph.show.pseudocode import pseudocode
-
-        return pseudocode(self)
+        return PSEUDOCODE(self)
 
     def text(self) -> str:
         """The canonical text form; `coordgraph.parse` reads it back."""
-        from coordgraph.text import print_graph
-
-        return print_graph(self)
+        return TEXT(self)
 
     def json(self) -> dict[str, Any]:
         """The same as plain data for `json.dumps`; `coordgraph.from_json` reads it back."""
-        from coordgraph.text import to_json
-
-        return to_json(self)
+        return JSON(self)
 
     def __str__(self) -> str:
         return self.text()
@@ -187,6 +134,16 @@ class KernelGraph:
         coordinates, control = self.coordinates.mermaid(), self.control.mermaid()
         markdown = f"```mermaid\n{coordinates}\n```\n\n```mermaid\n{control}\n```"
         return {"text/plain": self.pseudocode(), "text/markdown": markdown}
+
+
+VERIFY = Hook[[KernelGraph], None]("KernelGraph.verify")
+"""Implemented by `coordgraph.checks`."""
+PSEUDOCODE = Hook[[KernelGraph], str]("KernelGraph.pseudocode")
+"""Implemented by `coordgraph.show.pseudocode`."""
+TEXT = Hook[[KernelGraph], str]("KernelGraph.text")
+"""Implemented by `coordgraph.text.printer`."""
+JSON = Hook[[KernelGraph], dict[str, Any]]("KernelGraph.json")
+"""Implemented by `coordgraph.text.plain`."""
 
 
 def _basics(value: object) -> Iterator[Basic]:

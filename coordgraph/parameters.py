@@ -19,7 +19,6 @@ from typing import Any
 from sympy import Expr, Integer, Symbol, sympify
 
 from coordgraph.errors import CoordGraphError, LaunchError, NoEntry, VerifyError
-from coordgraph.given import whole
 from coordgraph.integers import (
     Ranges,
     evaluate,
@@ -31,6 +30,7 @@ from coordgraph.integers import (
     to_text,
 )
 from coordgraph.tables import Table, tabulate
+from coordgraph.validation import whole
 
 __all__ = ["LARGEST_INDEX", "LARGEST_SIZE", "Assumption", "Parameter", "Parameters"]
 
@@ -220,7 +220,7 @@ class Parameters:
     def launch(
         self, given: Mapping[str, int], tables: Mapping[str, Sequence[int]]
     ) -> dict[str, Any]:
-        """Every parameter's value and every table's entries, derived ones too; as `evaluate`."""
+        """The values of every parameter and entries of every table by name, given and derived."""
         values = self.evaluate(given, tables)
         return {**values, **tabulate(self.tables, tables, values)}
 
@@ -234,7 +234,7 @@ class Parameters:
             if p.name in self.deferred:
                 continue
             if p.value is not None:
-                values[p.name] = int(evaluate(p.value, values))
+                values[p.name] = _evaluated(p.name, p.value, values)
             elif p.name in given:
                 values[p.name] = whole(given[p.name], p.name, LaunchError)
                 _check_bounds(p, values[p.name])
@@ -255,6 +255,14 @@ class Parameters:
         for table in self.tables:
             ranges = table.known_in(ranges)
         return lambda expr: ranges.interval(expr)[1]
+
+
+def _evaluated(name: str, value: Expr, values: Mapping[str, int]) -> int:
+    """The value of a parameter; LaunchError where it divides by 0."""
+    try:
+        return int(evaluate(value, values))
+    except ZeroDivisionError as error:
+        raise LaunchError(f"{name} = {to_text(value)} divides by 0 in this launch") from error
 
 
 def _from_tables(name: str, value: Expr, values: Mapping[str, Any]) -> int:

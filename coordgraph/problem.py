@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from sympy import Expr, Integer
@@ -33,7 +34,8 @@ from coordgraph.coordinates.edges import (
     Tile,
     row_pitch,
 )
-from coordgraph.gemm import MOST_TOGETHER, ROW_STEP, TENSORS, Gemm, elements_of, stride_of
+from coordgraph.epilogue import Operand
+from coordgraph.gemm import MOST_TOGETHER, TENSORS, GemmProblem, elements_of, row_step, stride_of
 from coordgraph.integers import ceil_div, floor_div, index_symbol, load, maximum, minimum
 from coordgraph.kernel import KernelEditor
 from coordgraph.tables import Table, place_of
@@ -42,7 +44,7 @@ from coordgraph.tensors import Role, Tensor
 __all__ = ["build"]
 
 
-def build(gemm: Gemm, e: KernelEditor, tile: tuple[int, int, int]) -> None:
+def build(gemm: GemmProblem, e: KernelEditor, tile: tuple[int, int, int]) -> None:
     """Build the problem's graph into an editor that has its given parameters.
 
     Args:
@@ -69,26 +71,8 @@ def build(gemm: Gemm, e: KernelEditor, tile: tuple[int, int, int]) -> None:
         _tables_of_problems(gemm, e)
     else:
         e.assume(total)
-    for name, role, transposed in (
-        ("A", Role.INPUT, gemm.transpose_a),
-        ("B", Role.INPUT, gemm.transpose_b),
-        ("C", Role.OPTIONAL_INPUT, False),
-        ("D", Role.OUTPUT, False),
-    ):
-        axes = TENSORS[name]
-        _tensor(gemm, e, name, [extents[axis] for axis in axes], role, transposed)
-        for i, axis in enumerate(axes):
-            number, inside = f"{name}.tile.{i}", f"{name}.index.{i}"
-            whole, count = f"{name}.{i}", counts[axis]
-            if gemm.ragged(axis):
-                # Tiles of one group: how many they are is data.
-                whole, count = f"{name}.{INSIDE[axis]}", None
-                e.coordinates.add(Linear(whole, note=f"{INSIDE[axis]} in the group"))
-                parts = ("group", whole)
-                e.coordinates.connect(Ragged(f"{name}.{i}", parts, gemm.offsets(axis)))
-            e.coordinates.add(MacroTileNumber(number, count, tensor=name, axis=i))
-            e.coordinates.add(MacroTileIndex(inside, Integer(tiles[axis]), tensor=name, axis=i))
-            e.coordinates.connect(Tile((whole,), (number, inside)))
+    axes_of = gemm.axes
+    _matrices(gemm, e, extents, counts, tiles)
     e.tensors += tuple(
         Tensor(table.name, "i32", (table.length,), Role.TABLE)
         for table in e.parameters.tables
@@ -97,9 +81,9 @@ def build(gemm: Gemm, e: KernelEditor, tile: tuple[int, int, int]) -> None:
     e.coordinates.add(ForLoop("k_tile", None if gemm.ragged("k") else counts["k"], name="K"))
     e.coordinates.connect(PassThrough(("A.tile.1",), ("k_tile",)))
     e.coordinates.connect(PassThrough(("B.tile.0",), ("k_tile",)))
-    for name in ("C", "D"):
-        e.coordinates.connect(PassThrough((f"{name}.tile.0",), ("A.tile.0",)))
-        e.coordinates.connect(PassThrough((f"{name}.tile.1",), ("B.tile.1",)))
+    for name in (*gemm.operands, "D"):
+        for i, axis in enumerate(axes_of[name]):
+            e.coordinates.connect(PassThrough((f"{name}.tile.{i}",), (NUMBERS[axis],)))
     if gemm.group_axis == "m" and gemm.grouped:
         e.coordinates.add(MacroTileNumber("row_tile", counts["m"], note="tiles of all groups"))
         parts = ("group", "A.tile.0")
@@ -115,18 +99,50 @@ def build(gemm: Gemm, e: KernelEditor, tile: tuple[int, int, int]) -> None:
     _control(gemm, e, counts["k"])
 
 
+def _matrices(
+    gemm: GemmProblem,
+    e: KernelEditor,
+    extents: Mapping[str, Expr],
+    counts: Mapping[str, Expr],
+    tiles: Mapping[str, int],
+) -> None:
+    """The tensors, each axis cut into tiles."""
+    for name, role, transposed in (
+        ("A", Role.INPUT, gemm.transpose_a),
+        ("B", Role.INPUT, gemm.transpose_b),
+        *((name, _role(operand), False) for name, operand in gemm.operands.items()),
+        ("D", Role.OUTPUT, False),
+    ):
+        axes = gemm.axes[name]
+        _tensor(gemm, e, name, [extents[axis] for axis in axes], role, transposed)
+        for i, axis in enumerate(axes):
+            number, inside = f"{name}.tile.{i}", f"{name}.index.{i}"
+            whole, count = f"{name}.{i}", counts[axis]
+            if gemm.ragged(axis):
+                # Tiles of one group: how many they are is data.
+                whole, count = f"{name}.{INSIDE[axis]}", None
+                e.coordinates.add(Linear(whole, note=f"{INSIDE[axis]} in the group"))
+                parts = ("group", whole)
+                e.coordinates.connect(Ragged(f"{name}.{i}", parts, gemm.offsets(axis)))
+            e.coordinates.add(MacroTileNumber(number, count, tensor=name, axis=i))
+            e.coordinates.add(MacroTileIndex(inside, Integer(tiles[axis]), tensor=name, axis=i))
+            e.coordinates.connect(Tile((whole,), (number, inside)))
+
+
+NUMBERS = {"m": "A.tile.0", "n": "B.tile.1"}
+"""What says which tile along an axis of D."""
 INSIDE = {"m": "row", "n": "column", "k": "depth"}
 """What an index along an axis is called in a group."""
 
 
-def _extent(gemm: Gemm, e: KernelEditor, axis: str) -> Expr:
+def _extent(gemm: GemmProblem, e: KernelEditor, axis: str) -> Expr:
     """Elements along an axis: of all groups, where they part it."""
     if axis in e.parameters:
         return e.parameters[axis].symbol
     return Integer(MOST_TOGETHER if gemm.diagonal else getattr(gemm, axis))
 
 
-def _tiles(gemm: Gemm, e: KernelEditor, axis: str, extent: Expr, tile: int) -> Expr:
+def _tiles(gemm: GemmProblem, e: KernelEditor, axis: str, extent: Expr, tile: int) -> Expr:
     """The number of macro tiles along an axis, and the tables of groups that part it."""
     if not gemm.ragged(axis):
         count = ceil_div(extent, Integer(tile))
@@ -163,7 +179,7 @@ def _rise(table: str, at: str) -> Expr:
     return load(entries, place + 1) - load(entries, place)
 
 
-def _tables_of_problems(gemm: Gemm, e: KernelEditor) -> None:
+def _tables_of_problems(gemm: GemmProblem, e: KernelEditor) -> None:
     """Where tiles, iterations and matrices of groups begin that share no extent."""
     length = e.parameters["groups"].symbol + 1
 
@@ -180,56 +196,84 @@ def _tables_of_problems(gemm: Gemm, e: KernelEditor) -> None:
     for tensor, turned in (("A", gemm.transpose_a), ("B", gemm.transpose_b), ("D", False)):
         rows, columns = TENSORS[tensor][::-1] if turned else TENSORS[tensor]
         name = starts_of(tensor)
-        pitch = row_pitch(_rise(gemm.offsets(columns), name), ROW_STEP)
+        pitch = row_pitch(_rise(gemm.offsets(columns), name), row_step(_kind(gemm, tensor)))
         size = _rise(gemm.offsets(rows), name) * pitch
         most = e.parameters[elements_of(tensor)].symbol
         e.table(Table(name, length, most, size, note=f"where matrices of {tensor} begin"))
 
 
 def starts_of(tensor: str) -> str:
-    """The table of where the matrices of a tensor begin; C's are where D's are."""
-    return f"{'d' if tensor == 'C' else tensor.lower()}_starts"
+    """The table of where the matrices of a tensor begin; those of operands are where D's are."""
+    return f"{tensor.lower() if tensor in ('A', 'B') else 'd'}_starts"
+
+
+def _role(operand: Operand) -> Role:
+    return Role.OPTIONAL_INPUT if operand.optional else Role.OPERAND
+
+
+def _kind(gemm: GemmProblem, tensor: str) -> str:
+    """The element type of a tensor; that of an operand is D's where it declares none."""
+    if tensor in ("A", "B"):
+        return gemm.dtype
+    out, operand = gemm.out_dtype or gemm.dtype, gemm.operands.get(tensor)
+    if operand is None:
+        return out
+    return operand.dtype or (out if operand.axes else gemm.accumulator)
 
 
 def _tensor(
-    gemm: Gemm, e: KernelEditor, name: str, shape: list[Expr], role: Role, transposed: bool
+    gemm: GemmProblem, e: KernelEditor, name: str, shape: list[Expr], role: Role, transposed: bool
 ) -> None:
-    """A tensor argument, its axes, and the matrix among several."""
-    kind = (gemm.dtype if name in "AB" else gemm.out_dtype) or gemm.dtype
-    if gemm.diagonal:
+    """A tensor argument, its axes, and the matrix among several.
+
+    An axis that an operand of the epilogue lacks has no coordinate, so nothing of it depends on
+    that axis: it is broadcast.
+    """
+    kind = _kind(gemm, name)
+    if gemm.diagonal and shape:
         elements, order = e.parameters[elements_of(name)].symbol, (1, 0) if transposed else (0, 1)
         e.tensors += (Tensor(name, kind, (elements,), role),)
         below = ("group", *(f"{name}.{i}" for i in order))
-        rows, columns = (gemm.offsets(TENSORS[name][i]) for i in order)
-        whole = Diagonal(name, below, starts_of(name), rows, columns, ROW_STEP)
+        axes = gemm.axes[name]
+        rows, columns = (gemm.offsets(axes[i]) for i in order)
+        pitch = row_step(kind if name in ("A", "B") else gemm.out_dtype or gemm.dtype)
+        whole = Diagonal(name, below, starts_of(name), rows, columns, pitch)
         _connect(e, name, elements, shape, whole)
         return
-    strides = (Integer(1), shape[0]) if transposed else (shape[1], Integer(1))
+    strides = row_major(shape)
+    if transposed:
+        strides = (Integer(1), shape[0])
     outer = tuple(reversed(shape) if transposed else shape)
-    size, axes = shape[0] * shape[1], (f"{name}.0", f"{name}.1")
+    size, axes = prod(shape, start=Integer(1)), tuple(f"{name}.{i}" for i in range(len(shape)))
     given: tuple[Expr, ...] | None = None
-    if name in gemm.batched_tensors:
+    if gemm.is_apart(name):
         count = e.coordinates[gemm.leading].size
         assert count is not None
         stride = size
-        if gemm.batched:
+        if gemm.batched and name in gemm.batched_tensors:
             stride = e.parameters[stride_of(name)].symbol
             given = (stride, outer[1], Integer(1))
         outer, strides, axes = (count, *outer), (stride, *strides), (gemm.leading, *axes)
         size = ((count - 1) * stride + size).expand()
-    e.tensors += (Tensor(name, kind, outer, role, given),)
-    _connect(e, name, size, shape, Split((name,), axes, strides))
+    e.tensors += (Tensor(name, kind, outer or (Integer(1),), role, given),)
+    _connect(e, name, size, shape, Split((name,), axes, strides) if axes else None)
 
 
-def _connect(e: KernelEditor, name: str, size: Expr, shape: list[Expr], whole: Edge) -> None:
-    """A tensor's elements and its axes, tied by an edge."""
+def row_major(shape: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Strides in elements of an array without gaps."""
+    return tuple(prod(shape[i + 1 :], start=Integer(1)) for i in range(len(shape)))
+
+
+def _connect(e: KernelEditor, name: str, size: Expr, shape: list[Expr], whole: Edge | None) -> None:
+    """A tensor's elements and its axes, tied by an edge; a single element has none."""
     e.coordinates.add(User(name, size, tensor=name))
     for i, extent in enumerate(shape):
         e.coordinates.add(SubDimension(f"{name}.{i}", extent, tensor=name, axis=i))
-    e.coordinates.connect(whole)
+    if whole is not None:
+        e.coordinates.connect(whole)
 
 
-def _control(gemm: Gemm, e: KernelEditor, depth: Expr) -> None:
+def _control(gemm: GemmProblem, e: KernelEditor, depth: Expr) -> None:
     """One output tile's work."""
     together = gemm.grouped and gemm.group_axis == "m"
     leading = (gemm.leading,) if gemm.leading and not together else ()
@@ -237,6 +281,8 @@ def _control(gemm: Gemm, e: KernelEditor, depth: Expr) -> None:
     def tile(name: str) -> tuple[str, ...]:
         rows = "row_tile" if together and name != "B" else f"{name}.tile.0"
         return (*leading, rows, f"{name}.tile.1")
+
+    own = (f"{n}.tile.{i}" for n in gemm.operands for i in range(len(gemm.axes[n])))
 
     group = index_symbol("group")
 
@@ -250,7 +296,7 @@ def _control(gemm: Gemm, e: KernelEditor, depth: Expr) -> None:
     work = (
         InitAccumulator(),
         For("k_tile", Integer(0), depth, body=(*loads, MultiplyAccumulate())),
-        Epilogue("C", tile("C")),
+        Epilogue("D", tile("D"), tuple(gemm.operands), tuple(own), gemm.epilogue),
         StoreTile("D", tile("D")),
     )
     if gemm.grouped:

@@ -1,4 +1,4 @@
-"""Tensor arguments and their element types."""
+"""Tensor arguments: what each is to the kernel, its element type and its shape."""
 
 from __future__ import annotations
 
@@ -7,60 +7,9 @@ from enum import Enum
 
 from sympy import Expr, Integer
 
-from coordgraph.errors import VerifyError
+from coordgraph.elements import DTYPES, DType, dtype
 
 __all__ = ["DTYPES", "DType", "Role", "Tensor", "dtype"]
-
-
-@dataclass(frozen=True)
-class DType:
-    """An element type: `bits` wide; sums of products of it are kept in `accumulator`."""
-
-    name: str
-    bits: int
-    accumulator: str
-
-    @property
-    def bytes(self) -> int:
-        """Size of an element."""
-        return self.bits // 8
-
-    def __str__(self) -> str:
-        return self.name
-
-
-DTYPES = {
-    d.name: d
-    for d in (
-        DType("bf16", 16, "f32"),
-        DType("f16", 16, "f32"),
-        DType("f32", 32, "f32"),
-        DType("f64", 64, "f64"),
-        DType("i32", 32, "i32"),
-    )
-}
-_ALIASES = {
-    "int32": "i32",
-    "bfloat16": "bf16",
-    "float16": "f16",
-    "float32": "f32",
-    "float64": "f64",
-}
-
-
-def dtype(name: str) -> DType:
-    """A type by name (`bf16`) or by numpy's name for it (`bfloat16`).
-
-    Raises:
-        VerifyError: it is no name, or none of a type that there is.
-    """
-    known = f"there are {', '.join(n for n in DTYPES if n != 'i32')}, and i32 for offsets"
-    if not isinstance(name, str):
-        raise VerifyError(f"dtype = {name!r} is not the name of a type; {known}")
-    found = DTYPES.get(_ALIASES.get(name, name))
-    if found is None:
-        raise VerifyError(f"unknown dtype '{name}'; {known}")
-    return found
 
 
 class Role(Enum):
@@ -68,11 +17,14 @@ class Role(Enum):
 
     INPUT = "input"
     OPTIONAL_INPUT = "optional"
+    """An operand of the epilogue that a call may leave out."""
+    OPERAND = "operand"
+    """An operand of the epilogue that every call gives."""
     OUTPUT = "output"
     PARTIALS = "partials"
     """Workspace for accumulators on their way between workgroups; needs no initial value."""
     MAPS = "maps"
-    """Workspace for what a copy engine is told of matrices; needs no initial value."""
+    """Workspace for what TMA is told of matrices; needs no initial value."""
     TABLE = "table"
     """Rising whole numbers that index expressions read; see `coordgraph.tables`."""
     FLAGS = "flags"
@@ -84,6 +36,11 @@ class Role(Enum):
     def workspace(self) -> bool:
         """The kernel's own memory, which no caller gives."""
         return self in (Role.PARTIALS, Role.MAPS, Role.FLAGS, Role.SUMS)
+
+    @property
+    def finishes(self) -> bool:
+        """An operand of the epilogue."""
+        return self in (Role.OPTIONAL_INPUT, Role.OPERAND)
 
     @property
     def zeroed(self) -> bool:

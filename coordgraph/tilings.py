@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
+from coordgraph.control.graph import ControlGraph
 from coordgraph.control.operations import (
     Epilogue,
     LoadTile,
@@ -24,15 +25,21 @@ from coordgraph.coordinates.dimensions import Dimension, MacroTileIndex
 from coordgraph.coordinates.graph import CoordinateGraph
 from coordgraph.errors import VerifyError
 
-if TYPE_CHECKING:
-    from coordgraph.kernel import KernelGraph
-
-__all__ = ["ACCUMULATOR", "Tiling", "Tilings"]
+__all__ = ["ACCUMULATOR", "Tiling", "Tilings", "macro_tile"]
 
 ACCUMULATOR = "acc"
 """What a kernel's only accumulator is called."""
 Axis = tuple[str, int]
 """A tensor, and which of its axes."""
+FITTING: tuple[tuple[Axis, Axis], ...] = (
+    (("A", 1), ("B", 0)),
+    (("A", 0), ("C", 0)),
+    (("A", 0), ("D", 0)),
+    (("B", 1), ("C", 1)),
+    (("B", 1), ("D", 1)),
+)
+"""Axes along which tiles have the same elements of m, n or k."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ class Tiling:
 
     Args:
         accumulator: its name.
-        numbers: for each axis of A, B, C and D the dimension that says which tile.
+        numbers: for each axis of A, B, D and operands the dimension that says which tile.
         indices: the dimension that says which element of the tile.
     """
 
@@ -51,17 +58,36 @@ class Tiling:
 
     def number(self, tensor: str, axis: int) -> str:
         """Which tile along an axis of a tensor."""
-        return self.numbers[tensor, axis]
+        return self._along(self.numbers, tensor, axis)
 
     def index(self, tensor: str, axis: int) -> str:
         """The element inside a tile along an axis of a tensor."""
-        return self.indices[tensor, axis].id
+        return self._along(self.indices, tensor, axis).id
+
+    def _along(self, found: Mapping[Axis, T], tensor: str, axis: int) -> T:
+        if (tensor, axis) not in found:
+            raise VerifyError(
+                f"tiles of '{self.accumulator}' have no MacroTileIndex with tensor={tensor} "
+                f"axis={axis} below a Tile edge"
+            )
+        return found[tensor, axis]
 
     @cached_property
     def shape(self) -> tuple[int, int, int]:
         """Elements of a macro tile in m, n and k."""
-        m, n, k = (self.indices[at].fixed_size for at in (("A", 0), ("B", 1), ("A", 1)))
+        axes = (("A", 0), ("B", 1), ("A", 1))
+        m, n, k = (self._along(self.indices, *axis).fixed_size for axis in axes)
         return m, n, k
+
+    def problems(self) -> Iterator[str]:
+        """Sizes of A's and B's tiles that do not fit each other, or those of C and D."""
+        for one, other in FITTING:
+            a, b = self.indices.get(one), self.indices.get(other)
+            if a is not None and b is not None and a.size != b.size:
+                yield (
+                    f"tiles of '{self.accumulator}' do not fit: '{a.id}' has the size {a.size}, "
+                    f"'{b.id}' the size {b.size}; make them equal"
+                )
 
     def own(self, name: str) -> str:
         """What a coordinate is called that every tiling has one of."""
@@ -75,7 +101,7 @@ class Tilings:
     by_accumulator: Mapping[str, Tiling]
 
     @classmethod
-    def of(cls, graph: KernelGraph) -> Tilings:
+    def of(cls, control: ControlGraph, coordinates: CoordinateGraph) -> Tilings:
         """Found from what is multiplied into each accumulator, and from what becomes of it.
 
         Raises:
@@ -83,18 +109,20 @@ class Tilings:
         """
         found: dict[str, Tiling] = {}
         loaded: dict[str, tuple[str, ...]] = {}
-        for op in graph.control.operations:
+        for op in control.operations:
             match op:
                 case LoadTile():
                     loaded[op.tensor] = op.tile
                     continue
                 case MultiplyAccumulate():
                     named = {t: loaded.get(t, ()) for t in (op.a, op.b)}
-                case Epilogue() | StoreTile():
+                case Epilogue():
+                    named = dict.fromkeys(op.operands, op.operand_tiles) | {op.output: op.tile}
+                case StoreTile():
                     named = {op.tensor: op.tile}
                 case _:
                     continue
-            here = _places(graph.coordinates, named)
+            here = _axes(coordinates, named)
             before = found.get(op.accumulator)
             numbers = {axis: number for axis, (number, _) in here.items()}
             indices = {axis: index for axis, (_, index) in here.items()}
@@ -150,7 +178,7 @@ class Tilings:
         return frozenset(found - {dim.id for dim in tiling.indices.values()})
 
 
-def _places(
+def _axes(
     coordinates: CoordinateGraph, named: Mapping[str, tuple[str, ...]]
 ) -> dict[Axis, tuple[str, Dimension]]:
     """(number, index) for each axis of tensors: of a number that is named, else the first."""
@@ -165,3 +193,19 @@ def _places(
             if pairs:
                 found[tensor, axis] = next((p for p in pairs if p[0] in tile), pairs[0])
     return found
+
+
+def macro_tile(coordinates: CoordinateGraph) -> tuple[int, int, int]:
+    """Elements in m, n and k of a kernel's macro tile: of the first one, where there are several.
+
+    Raises:
+        VerifyError: A or B is not tiled.
+    """
+    extents: list[int] = []
+    for tensor, axis in (("A", 0), ("B", 1), ("A", 1)):
+        inside = coordinates.of_kind(MacroTileIndex, tensor=tensor, axis=axis)
+        if not inside:
+            raise VerifyError(f"axis {axis} of {tensor} has no MacroTileIndex: it is not tiled")
+        extents.append(inside[0].fixed_size)
+    m, n, k = extents
+    return m, n, k

@@ -1,18 +1,19 @@
 """Passes: graph to graph. Schedules decide which workgroup does what; pipelines chain them."""
 
-from passes.base import PASSES, Pass
-from passes.data_parallel import DataParallel
-from passes.grouped import Grouped
-from passes.heterogeneous_tiles import HeterogeneousTiles
-from passes.hybrid_stream_k import HybridStreamK
-from passes.longest_first import LongestFirst
+from passes import kit
+from passes.base import PASSES, Pass, option
+from passes.kit import TileWork, flatten_into, number_of, workgroup_count
+from passes.orders.grouped import Grouped
+from passes.orders.longest_first import LongestFirst
+from passes.orders.rasterize import Rasterize
+from passes.orders.reorder import Reorder
 from passes.pipeline import Pipeline
-from passes.rasterize import Rasterize
-from passes.reorder import Reorder
-from passes.split_k import SplitK
-from passes.stream_k import StreamK
-from passes.tiles import TileWork, flatten_into, number_of, workgroup_count
-from passes.two_tile_stream_k import TwoTileStreamK
+from passes.schedules.data_parallel import DataParallel
+from passes.schedules.heterogeneous_tiles import HeterogeneousTiles
+from passes.schedules.hybrid_stream_k import HybridStreamK
+from passes.schedules.split_k import SplitK
+from passes.schedules.stream_k import StreamK
+from passes.schedules.two_tile_stream_k import TwoTileStreamK
 
 __all__ = [
     "PASSES",
@@ -30,6 +31,8 @@ __all__ = [
     "TileWork",
     "TwoTileStreamK",
     "flatten_into",
+    "kit",
     "number_of",
+    "option",
     "workgroup_count",
 ]

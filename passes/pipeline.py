@@ -10,8 +10,10 @@ from difflib import get_close_matches
 from types import NoneType
 from typing import Any, Protocol
 
-from coordgraph import CoordGraphError, KernelGraph, ParseError, PassError, given
-from passes.base import PASSES, Pass, option_types
+from coordgraph import CoordGraphError, KernelGraph, ParseError, PassError, validation
+from passes.base import Pass, Verify
+from passes.options import allowed_values, option_types
+from passes.registry import PASSES, find_pass, offered
 
 __all__ = ["Dump", "Instrument", "Pipeline", "Timing"]
 
@@ -57,12 +59,17 @@ class Pipeline:
         self.passes = tuple(passes)
         self.instruments = tuple(instruments)
 
-    def __call__(self, graph: KernelGraph) -> KernelGraph:
-        """Run every pass; PassError where one refuses or fails."""
+    def __call__(self, graph: KernelGraph, verify: Verify = "work") -> KernelGraph:
+        """Run every pass; PassError where one refuses or fails.
+
+        Args:
+            graph: what the first pass rewrites.
+            verify: what is checked of every pass's result; see `passes.base.Verify`.
+        """
         for position, step in enumerate(self.passes):
             before, start = graph, time.perf_counter()
             try:
-                graph = step(graph)
+                graph = step(graph, verify)
                 if graph is not before:
                     graph.verify()
             except CoordGraphError as error:
@@ -97,7 +104,7 @@ class Pipeline:
             ParseError: with line and column, for a malformed text, an unknown pass or option.
             PassError: `text` is no string.
         """
-        return cls(_Reader(given.text(text, "a pipeline", PassError)).passes(), instruments)
+        return cls(_Reader(validation.text(text, "a pipeline", PassError)).passes(), instruments)
 
 
 def _known_passes() -> str:
@@ -132,9 +139,10 @@ class _Reader:
 
     def _pass(self) -> Pass:
         name = self._word("the name of a pass")
-        kind = PASSES.get(name)
+        start = self.start
+        kind = find_pass(name)
         if kind is None:
-            close = get_close_matches(name, PASSES, n=1)
+            close = get_close_matches(name, {*PASSES, *offered()}, n=1)
             hint = f"did you mean '{close[0]}'?" if close else _known_passes()
             raise self._error(f"unknown pass '{name}'; {hint}")
         options: dict[str, Any] = {}
@@ -151,7 +159,11 @@ class _Reader:
                     self._next()
                     raise self._error("expected ',' or '}' after an option")
             self._next()
-        return kind(**options)
+        try:
+            return kind(**options)
+        except PassError as error:
+            self.start = start
+            raise self._error(str(error)) from error
 
     def _option(self, kind: type[Pass]) -> tuple[str, Any]:
         option = self._word("the name of an option")
@@ -169,7 +181,12 @@ class _Reader:
             self._next()
             raise self._error(f"expected '=' after '{option}'")
         self._next()
-        return option, self._value(self._word("a value"), types[option], option)
+        value = self._value(self._word("a value"), types[option], option)
+        allowed = allowed_values(kind)[option]
+        if allowed and value is not None and value not in allowed:
+            known = ", ".join(map(str, allowed))
+            raise self._error(f"{option}={value} is unknown; there are {known}")
+        return option, value
 
     def _value(self, word: str, types: tuple[type, ...], option: str) -> Any:
         if NoneType in types and word == "none":

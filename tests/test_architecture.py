@@ -11,10 +11,12 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("coordgraph", "passes", "codegen")
+WITHOUT_CYCLES = (*PACKAGES, "benchmarks")
 MAX_LINES = 450
 
 # What each package may not import anywhere, not even inside a function.
@@ -51,6 +53,38 @@ def offenders(package: str, names: set[str], *, module_level: bool = False) -> l
         for line, name in imports(ast.parse(path.read_bytes()), module_level=module_level)
         if name in names
     ]
+
+
+def module_imports(modules: dict[str, ast.AST]) -> nx.DiGraph[str]:
+    """Which module imports which, those inside functions and for type checkers too."""
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(modules)
+    for name, tree in modules.items():
+        for node in ast.walk(tree):
+            named = list[str]()
+            if isinstance(node, ast.Import):
+                named = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                base = name.split(".")[: -node.level] if node.level else []
+                module = ".".join([*base, *filter(None, [node.module])])
+                named = [module, *(f"{module}.{alias.name}" for alias in node.names)]
+            graph.add_edges_from((name, other) for other in named if other in modules)
+    return graph
+
+
+def import_cycles(modules: dict[str, ast.AST]) -> list[list[str]]:
+    """Groups of modules of which each imports, directly or not, all the others."""
+    found = nx.strongly_connected_components(module_imports(modules))
+    return sorted(sorted(group) for group in found if len(group) > 1)
+
+
+def modules_of(package: str) -> dict[str, ast.AST]:
+    """Every module of a package by its dotted name."""
+    named = {path: path.relative_to(ROOT).with_suffix("").parts for path in sources(package)}
+    return {
+        ".".join(parts).removesuffix(".__init__"): ast.parse(path.read_bytes())
+        for path, parts in named.items()
+    }
 
 
 def dependencies() -> set[str]:
@@ -90,6 +124,28 @@ def test_the_package_exists_and_is_typed(package: str):
 @pytest.mark.parametrize("package", PACKAGES)
 def test_dependencies_point_down_only(package: str):
     assert not offenders(package, FORBIDDEN[package])
+
+
+def test_the_scanner_sees_cycles():
+    written = {
+        "p.a": "def f():\n  from p.b import x",
+        "p.b": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n  from p import c",
+        "p.c": "import p.a",
+        "p.d": "from . import a",
+        "p.e": "from .f import x",
+        "p.f": "from p.e import x",
+    }
+    modules: dict[str, ast.AST] = {name: ast.parse(text) for name, text in written.items()}
+    assert import_cycles(modules) == [["p.a", "p.b", "p.c"], ["p.e", "p.f"]]
+    assert module_imports(modules).has_edge("p.d", "p.a")
+
+
+@pytest.mark.parametrize("package", WITHOUT_CYCLES)
+def test_no_import_cycles(package: str):
+    """Where two modules need each other, what both need belongs into a third."""
+    modules = modules_of(package)
+    assert module_imports(modules).number_of_edges() > 10
+    assert import_cycles(modules) == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -137,3 +193,33 @@ def test_no_file_points_outside_the_repository():
     files = repository_files()
     assert ROOT / "pyproject.toml" in files
     assert not [str(p.relative_to(ROOT)) for p in files if outside.search(p.read_bytes())]
+
+
+def test_source_distributions_hold_every_folder():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    included = {
+        name.strip("/") for name in project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    }
+    folders = {
+        path.relative_to(ROOT).parts[0] for path in repository_files() if path.parent != ROOT
+    }
+    assert {name for name in folders if not name.startswith(".")} <= included
+
+
+@pytest.mark.parametrize("room", ["schedules", "orders"])
+def test_the_kit_is_public(room: str):
+    """Schedules and orders of the library take from the kit what others can take, nothing else."""
+    from passes import kit
+
+    for path in sorted((ROOT / "passes" / room).glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("passes"):
+                names = {alias.name for alias in node.names}
+                if node.module == "passes.kit":
+                    assert names <= set(kit.__all__), path
+                else:
+                    assert not (node.module or "").startswith("passes.kit."), path
+
+
+def test_the_library_does_not_import_examples():
+    assert not [found for package in PACKAGES for found in offenders(package, {"examples"})]

@@ -9,14 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from codegen.cli.options import Problem
+from coordgraph.elements import dtype
 from coordgraph.interpreter.arguments import numpy_dtype
 
 __all__ = ["Check", "Inputs", "make_inputs", "poisoned"]
 
 Array = npt.NDArray[Any]
 
-# Half a unit in the last place, relative: 2^-p for a significand of p bits.
-ROUNDOFF = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-24, "f64": 2.0**-53}
 SLACK = 16
 """How many times the error of √k random roundings is let through: sums are split and reordered."""
 
@@ -33,7 +32,10 @@ class Inputs:
 
 
 def make_inputs(problem: Problem, alpha: float, beta: float, seed: int) -> Inputs:
-    """Matrices of N(0, 1), rounded to their types; the same ones for the same seed."""
+    """Matrices of N(0, 1), rounded to their types, or of all integers of a type alike.
+
+    The same seed gives the same ones.
+    """
     m, n, k = problem.m, problem.n, problem.k
     assert m is not None
     assert n is not None
@@ -41,19 +43,23 @@ def make_inputs(problem: Problem, alpha: float, beta: float, seed: int) -> Input
     random = np.random.default_rng(seed)
 
     def normal(rows: int, columns: int, kind: str) -> Array:
-        exact = np.float64 if kind == "f64" else np.float32
+        found = dtype(kind)
+        if not found.is_float:
+            whole = random.integers(found.least, found.largest, (rows, columns), endpoint=True)
+            return whole.astype(numpy_dtype(kind))
+        exact = np.float64 if found.bits == 64 else np.float32
         return random.standard_normal((rows, columns), exact).astype(numpy_dtype(kind), copy=False)
 
     a = normal(k, m, problem.dtype) if problem.transpose_a else normal(m, k, problem.dtype)
     b = normal(n, k, problem.dtype) if problem.transpose_b else normal(k, n, problem.dtype)
-    c = normal(m, n, problem.out_dtype or problem.dtype) if beta else None
+    c = normal(m, n, problem.out_dtype or dtype(problem.dtype).result) if beta else None
     return Inputs(a, b, c, alpha, beta)
 
 
 def poisoned(rows: int, columns: int, kind: str) -> Array:
-    """A matrix of one NaN that no arithmetic makes: what is not written keeps it."""
+    """A matrix of a value that no arithmetic makes: what is not written keeps it."""
     made = np.empty((rows, columns), numpy_dtype(kind))
-    _bits(made).fill(_poison(made.itemsize))
+    _bits(made).fill(_poison(kind))
     return made
 
 
@@ -61,9 +67,19 @@ def _bits(array: Array) -> Array:
     return array.view(f"u{array.itemsize}")
 
 
-def _poison(size: int) -> int:
-    """All bits set but the last: a NaN of every type, and not the usual one."""
-    return (1 << (8 * size)) - 2
+def _poison(kind: str) -> int:
+    """The bits of a NaN that is not the usual one, or of the least integer: a sum too large for it.
+
+    All bits but the last make a NaN of every float.
+    """
+    bits = dtype(kind).bits
+    return (1 << bits) - 2 if dtype(kind).is_float else 1 << (bits - 1)
+
+
+def _stored(exact: Array, kind: np.dtype[Any]) -> Array:
+    """Whole numbers modulo 2^32, as sums of 32 bits have them, rounded to the type of D."""
+    with np.errstate(over="ignore"):  # f16 ends at 65504, and then is infinite
+        return exact.astype(np.int64).astype(np.int32).astype(kind).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -90,9 +106,10 @@ class Check:
         """Compare, a block of rows at a time."""
         a = inputs.a.T if problem.transpose_a else inputs.a
         b = inputs.b.T if problem.transpose_b else inputs.b
+        # Products of 8-bit integers are exact in 64-bit floats, and so are sums of up to 2^37.
         k, b64 = b.shape[0], b.astype(np.float64)
-        out = ROUNDOFF[problem.out_dtype or problem.dtype]
-        accumulator = ROUNDOFF["f64" if problem.dtype == "f64" else "f32"]
+        kind = problem.out_dtype or dtype(problem.dtype).result
+        out, accumulator = dtype(kind).roundoff, dtype(dtype(problem.dtype).accumulator).roundoff
         # Sums of k products of N(0, 1) are about √k, and a rounding moves one by that much.
         floor = SLACK * accumulator * k * (abs(inputs.alpha) + abs(inputs.beta))
         squares, total, wrong, unwritten = 0.0, 0.0, 0, 0
@@ -102,8 +119,12 @@ class Check:
             reference = inputs.alpha * (a[part].astype(np.float64) @ b64)
             if inputs.c is not None:
                 reference += inputs.beta * inputs.c[part].astype(np.float64)
-            unwritten += int((_bits(d[part]) == _poison(d.itemsize)).sum())
-            difference = np.abs(d[part].astype(np.float64) - reference)
+            unwritten += int((_bits(d[part]) == _poison(kind)).sum())
+            if not dtype(problem.dtype).is_float:
+                reference = _stored(reference, d.dtype)
+            found = d[part].astype(np.float64)
+            with np.errstate(invalid="ignore"):  # infinities that agree do not differ
+                difference = np.where(found == reference, 0, np.abs(found - reference))
             wrong += int((~(difference <= 2 * out * np.abs(reference) + floor)).sum())
             squares += float(np.square(difference).sum())
             total += float(np.square(reference).sum())

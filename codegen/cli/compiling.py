@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,24 +13,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
-    Batched,
-    DType,
-    Groups,
     Import,
     Json,
-    K,
-    M,
-    N,
-    OutDType,
-    PlanText,
+    Output,
     Problem,
-    Schedule,
-    Target,
-    Tile,
-    TransposeA,
-    TransposeB,
-    Workgroups,
+    Scheduling,
+    Source,
 )
 from codegen.cli.output import duration, print_block, print_json, stderr, working, write_document
 from codegen.cli.stages import read_graph
@@ -64,6 +55,7 @@ SUFFIX = {
 }
 
 
+@takes_groups()
 def compile_command(
     *,
     emit: Annotated[
@@ -75,30 +67,10 @@ def compile_command(
             "SASS (needs ptxas and cuobjdump), index expressions, the lowered graph.",
         ),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE|DIR", help="A folder for several; stdout for one."
-        ),
-    ] = None,
-    source: Annotated[
-        str | None,
-        typer.Option("--from", metavar="FILE|-", help="A scheduled graph as text or JSON."),
-    ] = None,
-    schedule: Schedule = None,
-    workgroups: Workgroups = None,
-    tile: Tile = None,
-    plan: PlanText = None,
-    target: Target = "native",
-    m: M = None,
-    n: N = None,
-    k: K = None,
-    dtype: DType = "bf16",
-    out_dtype: OutDType = None,
-    transpose_a: TransposeA = False,
-    transpose_b: TransposeB = False,
-    batched: Batched = False,
-    groups: Groups = "",
+    output: Output = None,
+    source: Source = None,
+    scheduling: Scheduling,
+    problem: Problem,
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
@@ -120,24 +92,20 @@ def compile_command(
     from codegen.cli.targets import resolve
 
     wanted = list(dict.fromkeys(emit or ()))
-    target = resolve(target, dtype)
-    problem = Problem(m, n, k, dtype, out_dtype, transpose_a, transpose_b, batched, groups)
-    told = {"schedule": schedule, "workgroups": workgroups, "tile": tile, "plan": plan}
-    told |= {"batched": batched or None, "groups": groups or None}
+    target = resolve(scheduling.target, problem.dtype)
+    others = {
+        name: getattr(scheduling, name) for name in ("schedule", "workgroups", "tile", "plan")
+    }
+    others |= {"batched": problem.batched or None, "groups": problem.groups or None}
     if source is None:
-        made = scheduled(
-            problem,
-            target,
-            fixed=True,
-            plan=plan,
-            schedule=schedule,
-            workgroups=workgroups,
-            tile=tile,
-        )
-    elif others := [f"--{name}" for name, value in told.items() if value is not None]:
-        raise typer.BadParameter(f"--from gives a scheduled graph: leave out {', '.join(others)}")
+        made = scheduled(problem, replace(scheduling, target=target), fixed=True)
+    elif given := [f"--{name}" for name, value in others.items() if value is not None]:
+        raise typer.BadParameter(f"--from gives a scheduled graph: leave out {', '.join(given)}")
     else:
         made = from_graph(problem, read_graph(source))
+    if output is not None and not wanted:
+        kinds = ", ".join(kind.value for kind in Emit)
+        raise typer.BadParameter(f"--output needs --emit, once or more, of {kinds}")
     if len(wanted) > 1 and output is None and not as_json:
         raise typer.BadParameter("several things to write need a folder: --output DIR")
     _possible(wanted, target)
@@ -188,7 +156,7 @@ def _write(code: dict[Emit, str], output: Path, target: str) -> dict[Emit, Path]
         output.mkdir(parents=True, exist_ok=True)
         files = {kind: output / f"gemm.{target}.{SUFFIX[kind]}" for kind in code}
     for kind, path in files.items():
-        write_document(code[kind], str(path))
+        write_document(code[kind], path)
     return files
 
 
@@ -197,16 +165,17 @@ def _index(kernel: Kernel) -> str:
 
 
 def _assembly(kernel: Kernel) -> str:
-    from codegen.cpu import HostKernel
+    from codegen.targets.cpu import HostKernel
 
     assert isinstance(kernel, HostKernel)
     return kernel.assembly
 
 
 def _sass(kernel: Kernel) -> str:
+    from codegen.architectures import architecture_of
     from codegen.toolchain import assemble, disassemble
 
-    return disassemble(assemble(kernel.ptx, kernel.target).cubin)
+    return disassemble(assemble(kernel.ptx, architecture_of(kernel.target).assembled_as).cubin)
 
 
 _WRITERS: dict[Emit, Callable[[Kernel], str]] = {
@@ -225,15 +194,14 @@ def _report(kernel: Kernel) -> dict[str, Any]:
     found: dict[str, Any] = {"operations": operations, "indices": len(kernel.index_expressions)}
     if not kernel.target.startswith("sm_"):
         return found
-    from codegen.nvptx import CudaKernel
-    from codegen.toolchain import ToolNotFound, assemble
+    from codegen.targets.nvptx import CudaKernel
+    from codegen.toolchain import ToolNotFound
 
     assert isinstance(kernel, CudaKernel)
     program = kernel.program()
-    ptx = program.ptx
     found |= {"threads": program.threads, "shared_bytes": program.shared_bytes}
     try:
-        used: PtxasReport = assemble(ptx, kernel.target)
+        used: PtxasReport = program.report()
     except ToolNotFound as error:
         found["ptxas"] = None
         found["note"] = str(error)

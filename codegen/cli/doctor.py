@@ -31,7 +31,7 @@ FEATURES = (
 )
 SIZES = (96, 80, 64)
 TILES = {"sm_90a": (128, 256, 64)}
-"""The tile to try a target with, where the copy engine and warpgroups want a large one."""
+"""The tile to try a target with, large enough for TMA and warpgroups."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _llvm() -> str:
 
 
 def _gpus() -> str:
-    from codegen.nvptx.driver import cuda, device, device_count, unavailable
+    from codegen.targets.nvptx.driver import cuda, device, device_count, unavailable
 
     if reason := unavailable():
         raise _Absent(reason)
@@ -173,7 +173,7 @@ def _assemble(architecture: str) -> str:
 
 
 def _run_on_gpu() -> str:
-    from codegen.nvptx.driver import device, unavailable
+    from codegen.targets.nvptx.driver import device, unavailable
 
     if reason := unavailable():
         raise _Absent(reason)
@@ -192,8 +192,8 @@ def _kernel(target: str, dtype: str) -> Any:
 def _multiply(target: str, dtype: str) -> str:
     """A ragged problem that three workgroups share."""
     from codegen.cli.check import Check, make_inputs, poisoned
-    from codegen.cli.launch import launch
     from codegen.cli.options import Problem
+    from codegen.cli.timing import launch
 
     problem = Problem(*SIZES, dtype, None, False, False)
     inputs = make_inputs(problem, 1.0, 0.0, 0)

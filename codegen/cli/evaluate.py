@@ -11,20 +11,15 @@ import typer
 from rich.table import Table
 from sympy import Expr, Integer, Symbol
 
+from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
     DEFAULT_SCHEDULE,
-    DType,
     Import,
     Json,
-    K,
-    M,
-    N,
-    OutDType,
     Problem,
-    Tile,
-    TransposeA,
-    TransposeB,
-    Workgroups,
+    Scheduling,
+    Source,
+    StageName,
     read_pipeline,
 )
 from codegen.cli.output import print_block, print_json, stdout, working
@@ -45,6 +40,7 @@ __all__ = ["evaluate_command"]
 TILE = (128, 128, 32)
 
 
+@takes_groups(without=("plan", "target", "batched", "groups"))
 def evaluate_command(
     wanted: Annotated[list[str], typer.Argument(metavar="COORDINATE...", help="What to express.")],
     *,
@@ -64,32 +60,10 @@ def evaluate_command(
     forward: Annotated[
         bool, typer.Option("--forward", help="From the tensors to the machine instead.")
     ] = False,
-    stage: Annotated[
-        str | None,
-        typer.Option("--stage", metavar="N|PASS", help="0 is the graph before any pass."),
-    ] = None,
-    source: Annotated[
-        str | None,
-        typer.Option("--from", metavar="FILE|-", help="A graph in the text form, or as JSON."),
-    ] = None,
-    schedule: Annotated[
-        str | None,
-        typer.Option(
-            "--schedule",
-            "-s",
-            metavar="PIPELINE",
-            help=f"A pass, or several; {DEFAULT_SCHEDULE} where there is no --from.",
-        ),
-    ] = None,
-    workgroups: Workgroups = None,
-    tile: Tile = None,
-    m: M = None,
-    n: N = None,
-    k: K = None,
-    dtype: DType = "bf16",
-    out_dtype: OutDType = None,
-    transpose_a: TransposeA = False,
-    transpose_b: TransposeB = False,
+    stage: StageName = None,
+    source: Source = None,
+    scheduling: Scheduling,
+    problem: Problem,
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
@@ -106,13 +80,13 @@ def evaluate_command(
       coordgraph eval workgroup --forward --at A.0=300,B.1=17,A.1=0,B.0=0 -s data-parallel
       coordgraph eval partials -s stream-k
     """
-    problem = Problem(m, n, k, dtype, out_dtype, transpose_a, transpose_b)
+    schedule = scheduling.schedule
     if source is None:
-        graph = problem.graph(tile or TILE, "cpu", fixed=True)
+        graph = problem.graph(scheduling.tile or TILE, "cpu", fixed=True)
         schedule = DEFAULT_SCHEDULE if schedule is None else schedule
     else:
         graph = read_graph(source)
-    pipeline = None if schedule is None else read_pipeline(schedule, workgroups)
+    pipeline = None if schedule is None else read_pipeline(schedule, scheduling.workgroups)
     with working("applying passes"):
         graph = choose(stages(graph, pipeline), stage).graph
     values = _parameters(graph, _pairs(given or [], "--with"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,22 +11,17 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from codegen.cli.choosing import explain_choice
+from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
     PROBLEM,
-    DType,
+    Beta,
     Import,
     Json,
-    K,
-    M,
-    N,
-    OutDType,
     Problem,
-    TransposeA,
-    TransposeB,
     registered_passes,
 )
 from codegen.cli.output import print_block, print_json, stdout
+from codegen.cli.plans import explain_choice
 
 if TYPE_CHECKING:
     from passes import Pass
@@ -53,18 +48,13 @@ def passes(*, modules: Import = None, as_json: Json = False) -> None:
     stdout().print("\n[dim]coordgraph explain PASS says more.[/]")
 
 
+@takes_groups(without=("batched", "groups"))
 def explain(
     name: Annotated[
         str | None, typer.Argument(metavar="PASS", help="A pass by name.", show_default=False)
     ] = None,
     *,
-    m: M = None,
-    n: N = None,
-    k: K = None,
-    dtype: DType = "bf16",
-    out_dtype: OutDType = None,
-    transpose_a: TransposeA = False,
-    transpose_b: TransposeB = False,
+    problem: Problem,
     device: Annotated[
         str | None,
         typer.Option(
@@ -76,15 +66,12 @@ def explain(
             rich_help_panel=PROBLEM,
         ),
     ] = None,
-    beta: Annotated[
-        float,
-        typer.Option(
-            help="Scales C: for any but 0 plans have room for it.", rich_help_panel=PROBLEM
-        ),
-    ] = 0.0,
+    beta: Beta = 0.0,
     batches: Annotated[
         int | None,
-        typer.Option(min=1, help="A batch of so many products.", rich_help_panel=PROBLEM),
+        typer.Option(
+            "--batches", min=1, help="A batch of so many products.", rich_help_panel=PROBLEM
+        ),
     ] = None,
     modules: Import = None,
     as_json: Json = False,
@@ -103,18 +90,17 @@ def explain(
       coordgraph explain --m 2048 --n 2304 --k 8192 --dtype f32 --device cpu
     """
     if name is None:
-        if m is None or n is None or k is None:
-            sizes = {"--m": m, "--n": n, "--k": k}
-            missing = [name for name, value in sizes.items() if value is None]
-            if len(missing) == len(sizes):
-                raise typer.BadParameter("name a pass, or give --m, --n and --k")
+        sizes = {"--m": problem.m, "--n": problem.n, "--k": problem.k}
+        missing = [option for option, value in sizes.items() if value is None]
+        if len(missing) == len(sizes):
+            raise typer.BadParameter("name a pass, or give --m, --n and --k")
+        if missing:
             raise typer.BadParameter(f"a problem has three sizes: give {', '.join(missing)} too")
-        turns = transpose_a, transpose_b
-        problem = Problem(m, n, k, dtype, out_dtype, *turns, batched=batches is not None)
-        gemm, reads_c = problem.gemm(fixed=True), beta != 0
+        gemm = replace(problem, batched=batches is not None).gemm(fixed=True)
+        reads_c = beta != 0
         explain_choice(gemm, device, batches=batches or 1, reads_c=reads_c, as_json=as_json)
         return
-    if (m, n, k, device, batches) != (None,) * 5:
+    if (problem.m, problem.n, problem.k, device, batches) != (None,) * 5:
         raise typer.BadParameter("a pass is the same for every problem: give a pass or a problem")
     found = registered_passes()
     kind = found.get(name)
@@ -148,13 +134,14 @@ def _summary(kind: type[Pass]) -> str:
 
 def _options(kind: type[Pass]) -> list[dict[str, str]]:
     """As the pipeline text writes them."""
+    from passes.options import option_text
+
     found: list[dict[str, str]] = []
     for f in fields(kind):
         default = "" if f.default is MISSING else str(f.default)
         if isinstance(f.default, bool) or f.default is None:
             default = default.lower()
-        declared = f.type if isinstance(f.type, str) else inspect.formatannotation(f.type)
-        found.append({"name": f.name, "type": declared, "default": default})
+        found.append({"name": f.name, "type": option_text(kind, f.name), "default": default})
     return found
 
 

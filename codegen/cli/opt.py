@@ -13,8 +13,17 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from codegen.cli.options import Import, Json, Workgroups, read_pipeline
-from codegen.cli.output import duration, print_block, print_json, stderr, working, write_document
+from codegen.cli.option_groups import takes_groups
+from codegen.cli.options import Import, Json, Output, Scheduling, read_pipeline
+from codegen.cli.output import (
+    duration,
+    is_stdout,
+    print_block,
+    print_json,
+    stderr,
+    working,
+    write_document,
+)
 from codegen.cli.stages import read_graph
 from coordgraph import KernelGraph, PassError
 from passes.base import Pass
@@ -24,6 +33,7 @@ __all__ = ["opt"]
 REPRODUCER = "reproducer.txt"
 
 
+@takes_groups(without=("schedule", "tile", "plan", "target"))
 def opt(
     source: Annotated[
         str, typer.Argument(metavar="FILE|-", help="The graph in its text form; - is stdin.")
@@ -32,10 +42,8 @@ def opt(
     pipeline: Annotated[
         str, typer.Option("--pipeline", "-p", metavar="PIPELINE", help="The passes to apply.")
     ],
-    workgroups: Workgroups = None,
-    output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", help="Stdout where not given.")
-    ] = None,
+    scheduling: Scheduling,
+    output: Output = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Check the graph that is read as well.")
     ] = False,
@@ -59,7 +67,7 @@ def opt(
       coordgraph show text --stage 0 | coordgraph opt -p stream-k | coordgraph show --from -
     """
     watch = _Watch(dump_dir)
-    steps = read_pipeline(pipeline, workgroups, [watch])
+    steps = read_pipeline(pipeline, scheduling.workgroups, [watch])
     start = time.perf_counter()
     graph = read_graph(source)
     reading = time.perf_counter() - start
@@ -83,11 +91,11 @@ def opt(
         found["seconds"] = {"read": reading, "passes": watch.seconds}
     if dump_dir is not None:
         found["dumps"] = [str(path) for path in watch.files]
-    if output is None or output == "-":
+    if is_stdout(output):
         found["graph"] = result.text()
     else:
         write_document(result.text(), output)
-        found["output"] = output
+        found["output"] = str(output)
     print_json(found)
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,24 +24,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_SCHEDULE",
-    "Batched",
-    "DType",
+    "PROBLEM",
+    "Alpha",
+    "Beta",
     "Fixed",
-    "Groups",
     "Import",
     "Json",
-    "K",
-    "M",
-    "N",
-    "OutDType",
-    "PlanText",
+    "Output",
     "Problem",
-    "Schedule",
-    "Target",
-    "Tile",
-    "TransposeA",
-    "TransposeB",
-    "Workgroups",
+    "Scheduling",
+    "Source",
+    "StageName",
     "default_tile",
     "read_pipeline",
     "registered_passes",
@@ -54,12 +48,20 @@ SMALLEST_TILE = 16
 
 
 def _dtype(text: str) -> str:
+    return _one_of(text, _OPERANDS)
+
+
+def _out_dtype(text: str) -> str:
+    return _one_of(text, _RESULTS)
+
+
+def _one_of(text: str, known: tuple[str, ...]) -> str:
     try:
-        if (found := dtype(text).name) in _TYPES:
+        if (found := dtype(text).name) in known:
             return found
     except CoordGraphError:
         pass
-    raise typer.BadParameter(f"'{text}' is no type of matrices; there are {', '.join(_TYPES)}")
+    raise typer.BadParameter(f"'{text}' is no type of these matrices; there are {', '.join(known)}")
 
 
 def _tile(text: str) -> tuple[int, int, int]:
@@ -79,7 +81,7 @@ def _groups(text: str) -> str:
 
 def _target(text: str) -> str:
     if text not in TARGETS and not re.fullmatch(r"sm_\d{2,3}[af]?", text):
-        raise typer.BadParameter(f"'{text}' is none of {', '.join(TARGETS)}, or another sm_…")
+        raise typer.BadParameter(f"'{text}' is none of {', '.join(TARGETS)}")
     return text
 
 
@@ -95,8 +97,13 @@ def _import(modules: list[str] | None) -> list[str] | None:
     return modules
 
 
-_TYPES = tuple(name for name in DTYPES if name != "i32")
-TYPES = "|".join(_TYPES)
+_OPERANDS = tuple(d.name for d in DTYPES.values() if d.operand)
+_RESULTS = tuple(
+    d.name
+    for d in DTYPES.values()
+    if any(x.operand and DTYPES[x.accumulator].becomes(d) for x in DTYPES.values())
+)
+TYPES, OUT_TYPES = "|".join(_OPERANDS), "|".join(_RESULTS)
 M = Annotated[int | None, typer.Option("--m", min=1, help="Rows of A.", rich_help_panel=PROBLEM)]
 N = Annotated[int | None, typer.Option("--n", min=1, help="Columns of B.", rich_help_panel=PROBLEM)]
 K = Annotated[
@@ -113,9 +120,9 @@ OutDType = Annotated[
     str | None,
     typer.Option(
         "--out-dtype",
-        parser=_dtype,
-        metavar=TYPES,
-        help="Of C and D; as A and B where not given.",
+        parser=_out_dtype,
+        metavar=OUT_TYPES,
+        help="Of C and D; as A and B where not given, or i32 where these are integers.",
         rich_help_panel=PROBLEM,
     ),
 ]
@@ -167,7 +174,7 @@ Schedule = Annotated[
         "-s",
         metavar="PIPELINE",
         help="A pass, or several: 'reorder{swap=true},stream-k{workgroups=8}'. "
-        f"{DEFAULT_SCHEDULE} where neither it nor --plan is given.",
+        f"{DEFAULT_SCHEDULE} where nothing else says how: a plan, or a graph that is read.",
         show_default=False,
         rich_help_panel=SCHEDULE,
     ),
@@ -216,6 +223,42 @@ Target = Annotated[
         rich_help_panel=SCHEDULE,
     ),
 ]
+Alpha = Annotated[float, typer.Option("--alpha", help="Scales A@B.", rich_help_panel=PROBLEM)]
+Beta = Annotated[
+    float,
+    typer.Option(
+        "--beta",
+        help="Scales C; plans for any but 0 have room for C.",
+        rich_help_panel=PROBLEM,
+    ),
+]
+Source = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="FILE|-",
+        help="A graph to read, in the text form or as JSON; - is stdin. Compile takes a scheduled "
+        "one.",
+    ),
+]
+StageName = Annotated[
+    str | None,
+    typer.Option(
+        "--stage",
+        metavar="N|PASS",
+        help="0 is the graph before any pass, N after the Nth; the last where not given. Show has "
+        "one more, lowered: as code is generated from it.",
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE|DIR",
+        help="Write there; stdout where not given. A folder where there are several documents.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
@@ -223,15 +266,15 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and 
 class Problem:
     """The options of a problem; sizes are None where they stay symbols."""
 
-    m: int | None
-    n: int | None
-    k: int | None
-    dtype: str
-    out_dtype: str | None
-    transpose_a: bool
-    transpose_b: bool
-    batched: bool = False
-    groups: str = ""
+    m: M = None
+    n: N = None
+    k: K = None
+    dtype: DType = "bf16"
+    out_dtype: OutDType = None
+    transpose_a: TransposeA = False
+    transpose_b: TransposeB = False
+    batched: Batched = False
+    groups: Groups = ""
 
     @property
     def single(self) -> bool:
@@ -253,6 +296,17 @@ class Problem:
         return self.gemm(fixed=fixed).graph(tile or default_tile(target, (self.m, self.n, self.k)))
 
 
+@dataclass(frozen=True)
+class Scheduling:
+    """The options that say how a problem is computed, and where."""
+
+    schedule: Schedule = None
+    workgroups: Workgroups = None
+    tile: Tile = None
+    plan: PlanText = None
+    target: Target = "native"
+
+
 def default_tile(
     target: str, extents: tuple[int | None, int | None, int | None]
 ) -> tuple[int, int, int]:
@@ -269,12 +323,17 @@ def default_tile(
 
 
 def registered_passes() -> dict[str, type[Pass]]:
-    """Every pass by name, those of lowering too."""
+    """Every pass by name: those of lowering, and of installed distributions, too."""
+    _import_lowerings()
+    from passes.registry import all_passes
+
+    return all_passes()
+
+
+def _import_lowerings() -> None:
+    """Register the passes of lowering, which `import passes` alone does not load."""
     for module in ("passes.lowering", "passes.lowering.host"):
         import_module(module)
-    from passes import PASSES
-
-    return dict(PASSES)
 
 
 def read_pipeline(
@@ -288,7 +347,7 @@ def read_pipeline(
     """
     from passes import Pipeline
 
-    registered_passes()
+    _import_lowerings()
     instruments = tuple(instruments)
     parsed = Pipeline.parse(text, instruments)
     if workgroups is None:

@@ -18,6 +18,7 @@ from rich.console import Console, RenderableType
 
 __all__ = [
     "duration",
+    "is_stdout",
     "print_block",
     "print_document",
     "print_error",
@@ -76,12 +77,17 @@ def print_document(text: str) -> None:
     typer.echo(text, nl=not text.endswith("\n"))
 
 
-def write_document(text: str, path: str | None) -> None:
+def is_stdout(path: Path | None) -> bool:
+    """Whether a document for this path goes to stdout: there is none, or it is `-`."""
+    return path is None or str(path) == "-"
+
+
+def write_document(text: str, path: Path | None) -> None:
     """Text to a file, or to stdout where there is none or it is `-`."""
-    if path is None or path == "-":
+    if path is None or is_stdout(path):
         print_document(text)
         return
-    Path(path).write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
+    path.write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
 
 
 def print_json(data: Mapping[str, Any]) -> None:

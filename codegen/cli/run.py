@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,27 +12,23 @@ from rich.table import Table
 from rich.text import Text
 
 from codegen.cli.errors import ExitCode
+from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
-    DType,
+    PROBLEM,
+    Alpha,
+    Beta,
     Fixed,
     Import,
     Json,
-    OutDType,
-    PlanText,
     Problem,
-    Schedule,
-    Target,
-    Tile,
-    TransposeA,
-    TransposeB,
-    Workgroups,
+    Scheduling,
 )
 from codegen.cli.output import duration, print_block, print_json, speed, stdout, working
 
 if TYPE_CHECKING:
     from codegen.cli.check import Check
-    from codegen.cli.launch import Launched
     from codegen.cli.scheduled import Scheduled
+    from codegen.cli.timing import Launched
     from coordgraph import KernelGraph
     from coordgraph.interpreter import Trace
 
@@ -40,40 +36,39 @@ __all__ = ["run"]
 
 MOST_TRACED = 100_000
 """Segments up to which a schedule is followed for its summary."""
-SIZES = "Problem"
 
 
+@takes_groups(required=("m", "n", "k"), without=("batched", "groups"))
 def run(
     *,
-    m: Annotated[int, typer.Option("--m", min=1, help="Rows of A.", rich_help_panel=SIZES)],
-    n: Annotated[int, typer.Option("--n", min=1, help="Columns of B.", rich_help_panel=SIZES)],
-    k: Annotated[int, typer.Option("--k", min=1, help="The inner size.", rich_help_panel=SIZES)],
-    dtype: DType = "bf16",
-    out_dtype: OutDType = None,
-    transpose_a: TransposeA = False,
-    transpose_b: TransposeB = False,
-    alpha: Annotated[float, typer.Option(help="Scales A@B.", rich_help_panel=SIZES)] = 1.0,
-    beta: Annotated[float, typer.Option(help="Scales C.", rich_help_panel=SIZES)] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the inputs.", rich_help_panel=SIZES)] = 0,
+    problem: Problem,
+    alpha: Alpha = 1.0,
+    beta: Beta = 0.0,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, help="Of the inputs.", rich_help_panel=PROBLEM)
+    ] = 0,
     fixed: Fixed = False,
-    schedule: Schedule = None,
-    workgroups: Workgroups = None,
-    tile: Tile = None,
-    plan: PlanText = None,
-    target: Target = "native",
+    scheduling: Scheduling,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Of the CPU; by default as many as it runs at a time.")
+        int | None,
+        typer.Option(
+            "--threads", min=1, help="Of the CPU; by default as many as it runs at a time."
+        ),
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Compare with numpy in 64 bits; exit 1 if it is off.")
     ] = False,
     repeat: Annotated[
         int | None,
-        typer.Option(min=1, help="Launches to time; as many as two seconds allow by default."),
+        typer.Option(
+            "--repeat", min=1, help="Launches to time; as many as two seconds allow by default."
+        ),
     ] = None,
     mermaid_dir: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="For the diagrams; a cache folder by default."),
+        typer.Option(
+            "--mermaid-dir", metavar="DIR", help="For the diagrams; a cache folder by default."
+        ),
     ] = None,
     modules: Import = None,
     as_json: Json = False,
@@ -91,21 +86,12 @@ def run(
     from codegen.cli.scheduled import scheduled
     from codegen.cli.targets import resolve, runnable
 
-    problem = Problem(m, n, k, dtype, out_dtype, transpose_a, transpose_b)
-    target = resolve(target, dtype)
+    target = resolve(scheduling.target, problem.dtype)
     runnable(target)
     if threads is not None and target != "cpu":
         raise typer.BadParameter(f"--threads is for the cpu, the target is {target}")
-    made = scheduled(
-        problem,
-        target,
-        fixed=fixed,
-        plan=plan,
-        schedule=schedule,
-        workgroups=workgroups,
-        tile=tile,
-        reads_c=beta != 0,
-    )
+    how = replace(scheduling, target=target)
+    made = scheduled(problem, how, fixed=fixed, reads_c=beta != 0)
     done = _execute(made, target, (alpha, beta, seed), threads, check, repeat)
     done.diagrams = _diagrams(made, mermaid_dir)
     if as_json:
@@ -194,8 +180,8 @@ def _execute(
 ) -> _Done:
     """Compile, run, compare."""
     from codegen.cli.check import Check, make_inputs, poisoned
-    from codegen.cli.launch import launch
     from codegen.cli.targets import describe_target, settled_workgroups
+    from codegen.cli.timing import launch
 
     problem, graph, (_, beta, _) = made.problem, made.graph, scalars
     start = time.perf_counter()
@@ -205,7 +191,7 @@ def _execute(
     compiled = time.perf_counter() - start
     with working("making matrices"):
         inputs = make_inputs(problem, *scalars)
-        out = poisoned(problem.m or 0, problem.n or 0, graph.gemm.out_dtype or problem.dtype)
+        out = poisoned(problem.m or 0, problem.n or 0, graph.tensor("D").dtype)
     given: dict[str, Any] = {} if threads is None else {"threads": threads}
     with working("running"):
         launched = launch(kernel, inputs, out, repeat, workgroups=grid, **given)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from codegen.cli.errors import Unavailable
-from codegen.cli.options import DEFAULT_SCHEDULE, Problem, read_pipeline, registered_passes
-from coordgraph import KernelGraph, PassError
+from codegen.cli.options import (
+    DEFAULT_SCHEDULE,
+    Problem,
+    Scheduling,
+    read_pipeline,
+    registered_passes,
+)
+from coordgraph import Gemm, KernelGraph, PassError
+from passes.lowering.architectures import ALIGNED_BYTES
 
 if TYPE_CHECKING:
     from codegen.kernel import Kernel
-    from codegen.nvptx.driver import Device
+    from codegen.targets.nvptx.driver import Device
     from passes.choosing import Plan
 
 __all__ = ["Scheduled", "from_graph", "scheduled"]
@@ -52,38 +59,30 @@ class Scheduled:
             from codegen import compile
 
             return compile(self.graph, target)
-        from codegen.situation import check_grid, compile_plan, unaligned
+        from codegen.call.build import check_grid, compile_plan
+        from codegen.call.request import unaligned
 
         check_grid(self.plan, self.graph)
         p = self.problem
         sized = None not in (p.m, p.n, p.k)
         return compile_plan(
             self.plan,
-            self.graph.gemm,
+            Gemm.of(self.graph.gemm),
             target,
-            boxes=not (sized and unaligned(p.gemm(fixed=True))),
+            alignment=1 if sized and unaligned(p.gemm(fixed=True)) else ALIGNED_BYTES,
             reads_c=reads_c,
         )
 
 
 def scheduled(
-    problem: Problem,
-    target: str,
-    *,
-    fixed: bool,
-    plan: str | None,
-    schedule: str | None,
-    workgroups: int | None,
-    tile: Any,
-    reads_c: bool = False,
+    problem: Problem, how: Scheduling, *, fixed: bool, reads_c: bool = False
 ) -> Scheduled:
     """What the options say.
 
     Args:
         problem: its options.
-        target: what it is for, settled.
+        how: by which schedule or plan, and for which target; `native` is settled.
         fixed: make the sizes numbers.
-        plan, schedule, workgroups, tile: as given.
         reads_c: C is added, which a plan that is chosen allows for.
 
     Raises:
@@ -92,12 +91,14 @@ def scheduled(
             applied, or ends before or after a graph is scheduled.
         Unavailable: which plan suits depends on a GPU that is not here.
     """
+    schedule, plan, target = how.schedule, how.plan, how.target
     if plan is None:
-        pipeline = read_pipeline(DEFAULT_SCHEDULE if schedule is None else schedule, workgroups)
-        graph = pipeline(problem.graph(tile, target, fixed=fixed))
+        schedule = DEFAULT_SCHEDULE if schedule is None else schedule
+        pipeline = read_pipeline(schedule, how.workgroups)
+        graph = pipeline(problem.graph(how.tile, target, fixed=fixed))
         _refuse_unscheduled(graph, str(pipeline))
         return Scheduled(problem, graph)
-    given = {"--schedule": schedule, "--workgroups": workgroups, "--tile": tile}
+    given = {"--schedule": schedule, "--workgroups": how.workgroups, "--tile": how.tile}
     if others := [name for name, value in given.items() if value is not None]:
         raise typer.BadParameter(
             f"--plan says the tile, the schedule and the grid: leave out {', '.join(others)}"
@@ -148,34 +149,35 @@ def _refuse_unscheduled(graph: KernelGraph, pipeline: str) -> None:
 
 def _chosen(problem: Problem, target: str, reads_c: bool) -> Plan:
     """The plan that `codegen.matmul` prefers on the target, or has measured to be the best."""
-    from codegen import tuning
-    from codegen.situation import HOPPER, Situation, unaligned
+    from codegen.call import choose
+    from codegen.call.request import PlanRequest, unaligned
     from passes.choosing import constants_of
+    from passes.choosing.choosers import modelled
 
     missing = [f"--{axis}" for axis in "mnk" if getattr(problem, axis) is None]
     if missing:
         raise typer.BadParameter(f"--plan {AUTO} is for a problem: give {', '.join(missing)} too")
     gemm = problem.gemm(fixed=True)
     if not target.startswith("sm_"):
-        return Situation(gemm, "cpu", reads_c=reads_c).simple_plan
-    boxes, gpu = not unaligned(gemm), _gpu_of(target)
+        return PlanRequest(gemm, "cpu", reads_c=reads_c).simple_plan
+    alignment, gpu = 1 if unaligned(gemm) else ALIGNED_BYTES, _gpu_of(target)
     if gpu is not None:
         here = (target, gpu.name, gpu.processors, gpu.ordinal)
-        situation = Situation(gemm, *here, boxes, reads_c=reads_c)
-        return next(tuning.preferred(situation))
-    if target != HOPPER:
+        request = PlanRequest(gemm, *here, alignment, reads_c=reads_c)
+        return next(choose.plans(request))
+    if target not in modelled():
         raise Unavailable(
             f"--plan {AUTO}: which plan suits {target} depends on the GPU, and there is none here; "
             "give a plan or a schedule"
         )
     base = constants_of()
-    situation = Situation(gemm, target, base.device, base.processors, 0, boxes, reads_c)
-    return next(situation.plans())
+    request = PlanRequest(gemm, target, base.device, base.processors, 0, alignment, reads_c)
+    return next(request.plans())
 
 
 def _gpu_of(target: str) -> Device | None:
     """The first GPU here, if it is of the architecture."""
-    from codegen.nvptx.driver import device, unavailable
+    from codegen.targets.nvptx.driver import device, unavailable
 
     if unavailable():
         return None

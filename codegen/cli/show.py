@@ -9,27 +9,21 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
     DEFAULT_SCHEDULE,
-    Batched,
-    DType,
-    Groups,
     Import,
     Json,
-    K,
-    M,
-    N,
-    OutDType,
+    Output,
     Problem,
-    Target,
-    Tile,
-    TransposeA,
-    TransposeB,
-    Workgroups,
+    Scheduling,
+    Source,
+    StageName,
     read_pipeline,
 )
 from codegen.cli.output import print_json, stdout, working, write_document
 from codegen.cli.stages import Stage, choose, lower, read_graph, stages
+from codegen.cli.targets import resolve
 
 __all__ = ["Form", "Part", "render", "show"]
 
@@ -50,6 +44,7 @@ class Part(StrEnum):
     CONTROL = "control"
 
 
+@takes_groups(without=("plan",), target="cpu")
 def show(
     form: Annotated[
         Form, typer.Argument(help="What to print.", metavar="|".join(Form))
@@ -58,43 +53,12 @@ def show(
     part: Annotated[
         Part, typer.Option("--part", "-p", help="Which graph a diagram shows.")
     ] = Part.COORDINATES,
-    stage: Annotated[
-        str | None,
-        typer.Option(
-            "--stage",
-            metavar="N|PASS|lowered",
-            help="0 is the graph before any pass, N after the Nth; the last where not given.",
-        ),
-    ] = None,
+    stage: StageName = None,
     diff: Annotated[bool, typer.Option("--diff", help="Show what the stage added.")] = False,
-    source: Annotated[
-        str | None,
-        typer.Option("--from", metavar="FILE|-", help="A graph in the text form, or as JSON."),
-    ] = None,
-    schedule: Annotated[
-        str | None,
-        typer.Option(
-            "--schedule",
-            "-s",
-            metavar="PIPELINE",
-            help=f"A pass, or several; {DEFAULT_SCHEDULE} where there is no --from.",
-        ),
-    ] = None,
-    workgroups: Workgroups = None,
-    tile: Tile = None,
-    target: Target = "cpu",
-    m: M = None,
-    n: N = None,
-    k: K = None,
-    dtype: DType = "bf16",
-    out_dtype: OutDType = None,
-    transpose_a: TransposeA = False,
-    transpose_b: TransposeB = False,
-    batched: Batched = False,
-    groups: Groups = "",
-    output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write there.")
-    ] = None,
+    source: Source = None,
+    scheduling: Scheduling,
+    problem: Problem,
+    output: Output = None,
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
@@ -111,10 +75,10 @@ def show(
       coordgraph show text -s stream-k | coordgraph show pseudocode --from -
       coordgraph show mermaid --groups k --schedule stream-k
     """
-    problem = Problem(m, n, k, dtype, out_dtype, transpose_a, transpose_b, batched, groups)
-    target = _known(target, dtype)
+    schedule, workgroups = scheduling.schedule, scheduling.workgroups
+    target = resolve(scheduling.target, problem.dtype)  # native is settled here: tiles depend on it
     if source is None:
-        graph = problem.graph(tile, target, fixed=True)
+        graph = problem.graph(scheduling.tile, target, fixed=True)
         schedule = DEFAULT_SCHEDULE if schedule is None else schedule
     else:
         graph = read_graph(source)
@@ -138,16 +102,6 @@ def show(
         _print_diff(text)
     else:
         write_document(text, output)
-
-
-def _known(target: str, dtype: str) -> str:
-    """`native` is settled here, because a tile depends on it."""
-    if target != "native":
-        return target
-    from codegen.api import native_target
-    from coordgraph import Gemm
-
-    return native_target(Gemm(dtype).graph())
 
 
 def render(stage: Stage, before: Stage | None, form: Form, part: Part) -> str:

@@ -70,11 +70,11 @@ def lower(stage: Stage, target: str) -> Stage:
     if target == "interpreter":
         raise typer.BadParameter("the interpreter runs scheduled graphs as they are")
     if target == "cpu":
-        from codegen.cpu.machine import lower as lower_to_host
+        from codegen.targets.cpu.machine import lower as lower_to_host
 
         graph = lower_to_host(stage.graph)
     else:
-        from codegen.nvptx import CudaKernel
+        from codegen.targets.nvptx import CudaKernel
 
         graph = CudaKernel(stage.graph, target).lowered
     return Stage(stage.number + 1, "lowered", graph)

@@ -34,19 +34,17 @@ def runnable(target: str) -> None:
     """
     if not target.startswith("sm_"):
         return
-    from codegen.nvptx.driver import device, unavailable
-    from passes.lowering.machine import cuda_machine
+    from codegen.targets.nvptx.driver import device, unavailable
+    from passes.lowering.architectures import architecture_of
 
-    cuda_machine(target)  # no GPU runs code for what is too old
+    asked = architecture_of(target)  # no GPU runs code for what is too old
     if reason := unavailable():
         raise Unavailable(
             f"{target} needs an NVIDIA GPU: {reason.rstrip('.')}; --target cpu runs everywhere, "
             f"and 'coordgraph compile --target {target}' needs no GPU"
         )
     here = device(0).architecture
-    asked, found = (int(name.removeprefix("sm_").rstrip("af")) for name in (target, here))
-    # PTX runs on later architectures, but where it ends in 'a' only on its own.
-    if found < asked or (target[-1] in "af" and found != asked):
+    if not asked.runs_on(architecture_of(here).capability):
         raise Unavailable(f"{target} does not run here: the GPU is {device(0).name}, {here}")
 
 
@@ -55,11 +53,11 @@ def describe_target(target: str, threads: int | None = None) -> str:
     if target == "interpreter":
         return "numpy, one workgroup at a time"
     if target == "cpu":
-        from codegen.cpu.threads import thread_count
+        from codegen.targets.cpu.threads import thread_count
 
         count = thread_count(threads)
         return f"{cpu_name()}, {count} thread{'' if count == 1 else 's'}"
-    from codegen.nvptx.driver import device
+    from codegen.targets.nvptx.driver import device
 
     return f"{device(0).name}, {device(0).processors} SMs"
 
@@ -69,18 +67,18 @@ def settled_workgroups(kernel: Kernel, workgroups: int | None, threads: int | No
 
     A kernel for a GPU is loaded there, so that its first launch has nothing left to compile.
     """
-    from codegen.nvptx import CudaKernel
+    from codegen.targets.nvptx import CudaKernel
 
     resident = kernel.resident if isinstance(kernel, CudaKernel) else None
     if workgroups is not None or not _open_grid(kernel.graph):
         return workgroups
     if kernel.target == "cpu":
-        from codegen.cpu.runtime import WORKGROUPS_PER_THREAD
-        from codegen.cpu.threads import thread_count
+        from codegen.targets.cpu.runtime import WORKGROUPS_PER_THREAD
+        from codegen.targets.cpu.threads import thread_count
 
         return WORKGROUPS_PER_THREAD * thread_count(threads)
     if kernel.target == "interpreter":
-        from codegen.interpreted import WORKGROUPS
+        from codegen.targets.interpreter import WORKGROUPS
 
         return WORKGROUPS
     return resident

@@ -138,7 +138,7 @@ class AllowNextLaunch(Operation):
 
 @dataclass(frozen=True)
 class PrefetchMap(Operation):
-    """Bring what the copy engine must know of a tensor near to it."""
+    """Bring what TMA must know of a tensor near to it."""
 
     tensor: str
 
@@ -194,12 +194,12 @@ class CopyRun(Operation):
 
 @dataclass(frozen=True)
 class FenceMemory(Operation):
-    """What this workitem may read of tensors the copy engine may read too."""
+    """What this workitem may read of tensors TMA may read too."""
 
 
 @dataclass(frozen=True)
 class FenceShared(Operation):
-    """What this workitem read and wrote in shared memory comes before the copy engine's work."""
+    """What this workitem read and wrote in shared memory comes before TMA's work."""
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from typing import Any, TypeVar
 
-import networkx as nx
+import networkx
 
 from coordgraph.control.operations import Body, Kernel, Operation
+from coordgraph.hooks import Hook
 
-__all__ = ["ControlEdge", "ControlGraph", "Rewrite", "rewrite"]
+__all__ = ["MERMAID", "ControlEdge", "ControlGraph", "Rewrite", "rewrite"]
 
 OperationT = TypeVar("OperationT", bound=Operation)
 Rewrite = Callable[[Operation], "Operation | Body"]
@@ -38,9 +39,20 @@ class ControlGraph:
     root: Kernel = EMPTY
 
     @cached_property
+    def nx(self) -> networkx.DiGraph[int]:
+        """The graph as a frozen `networkx.DiGraph`, for any algorithm of networkx.
+
+        Nodes are the numbers of operations, with the attribute `operation`; arcs have a `kind`.
+        """
+        graph: networkx.DiGraph[int] = networkx.DiGraph()
+        _add(graph, self.root)
+        return networkx.freeze(graph)
+
+    @cached_property
     def operations(self) -> tuple[Operation, ...]:
-        """Every operation; its place here is its id."""
-        return tuple(self.root.walk())
+        """Every operation; its position here is its id."""
+        attributes = self.nx.nodes
+        return tuple(attributes[number]["operation"] for number in self.nx)
 
     def of_kind(self, kind: type[OperationT]) -> tuple[OperationT, ...]:
         """The operations of a kind, in order."""
@@ -48,8 +60,9 @@ class ControlGraph:
 
     @cached_property
     def edges(self) -> tuple[tuple[int, int, ControlEdge], ...]:
-        """(from id, to id, kind) triples."""
-        return tuple(self._edges())
+        """(from id, to id, kind) triples, in the order of the ids that they lead to."""
+        arcs = self.nx.edges(data="kind")
+        return tuple(sorted(arcs, key=lambda arc: arc[1]))
 
     @property
     def bindings(self) -> dict[tuple[int, str], tuple[str, ...]]:
@@ -60,15 +73,6 @@ class ControlGraph:
             for role, names in op.bindings.items()
         }
 
-    def networkx(self) -> nx.DiGraph[int]:
-        """The same as a networkx graph; nodes hold `operation`, edges hold `kind`."""
-        view: nx.DiGraph[int] = nx.DiGraph()
-        for position, op in enumerate(self.operations):
-            view.add_node(position, operation=op)
-        for start, end, kind in self.edges:
-            view.add_edge(start, end, kind=kind)
-        return view
-
     def rewrite(self, change: Rewrite) -> ControlGraph:
         """The graph with every operation replaced by what `change` makes of it, bottom up."""
         root = rewrite(self.root, change)
@@ -78,9 +82,7 @@ class ControlGraph:
 
     def mermaid(self, **options: Any) -> str:
         """The graph as mermaid text; options as in `coordgraph.show.mermaid.control`."""
-        from coordgraph.show.mermaid import control
-
-        return control(self, **options)
+        return MERMAID(self, **options)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         text = self.mermaid()
@@ -89,25 +91,22 @@ class ControlGraph:
     def __repr__(self) -> str:
         return f"<ControlGraph: {len(self.operations)} operations>"
 
-    def _edges(self) -> Iterator[tuple[int, int, ControlEdge]]:
-        counter = 0
 
-        def visit(op: Operation) -> Iterator[tuple[int, int, ControlEdge]]:
-            nonlocal counter
-            own = counter
-            counter += 1
-            for name in op.BODIES:
-                previous: int | None = None
-                for child in getattr(op, name):
-                    if previous is None:
-                        kind = ControlEdge.ELSE if name == "orelse" else ControlEdge.BODY
-                        yield own, counter, kind
-                    else:
-                        yield previous, counter, ControlEdge.SEQUENCE
-                    previous = counter
-                    yield from visit(child)
+def _add(graph: networkx.DiGraph[int], op: Operation) -> int:
+    """Add an operation and what it holds; returns its number."""
+    own = len(graph)
+    graph.add_node(own, operation=op)
+    for name in op.BODIES:
+        previous, kind = own, ControlEdge.ELSE if name == "orelse" else ControlEdge.BODY
+        for child in getattr(op, name):
+            number = _add(graph, child)
+            graph.add_edge(previous, number, kind=kind)
+            previous, kind = number, ControlEdge.SEQUENCE
+    return own
 
-        yield from visit(self.root)
+
+MERMAID = Hook[..., str]("ControlGraph.mermaid")
+"""Implemented by `coordgraph.show.mermaid`."""
 
 
 def rewrite(op: Operation, change: Rewrite) -> Body:

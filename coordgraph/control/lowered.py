@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from sympy import Expr, Integer, sympify
 
 from coordgraph.control.operations import Body, Operation
+from coordgraph.epilogue import EpilogueFunction
 
 __all__ = [
     "AccumulateFragment",
+    "ApplyFragment",
     "Barrier",
     "ClearFlag",
     "CommitCopies",
@@ -27,7 +29,6 @@ __all__ = [
     "Prefetch",
     "RaiseFlag",
     "ReduceFragment",
-    "ScaleFragment",
     "SignalFlag",
     "StoreFragment",
     "Tabulate",
@@ -173,27 +174,44 @@ class ReduceFragment(Operation):
 
 @dataclass(frozen=True)
 class AccumulateFragment(Operation):
-    """Add memory to registers, `scale` (the name of a scalar argument, or none) times."""
+    """Add memory to registers."""
 
     fragment: str
     source: str
     registers: tuple[str, ...]
     width: int = 1
-    scale: str = ""
 
     ROLES = ("source", "registers")
 
 
 @dataclass(frozen=True)
-class ScaleFragment(Operation):
-    """Multiply registers by the scalar argument `scale`."""
+class ApplyFragment(Operation):
+    """`width` registers of a fragment become what a function of an epilogue makes of each.
+
+    Args:
+        fragment: the registers, which are the function's `acc`.
+        function: what is done.
+        registers: the dimensions that tell this fragment's registers apart.
+        sources: tensors of operands whose elements lie at the place of the registers' elements.
+        widths: for each of them how many elements these registers take: `width`, or 1 where all
+            have the same one.
+        elements: tensors of operands of a single element. Operands that are neither in `sources`
+            nor here are not given, and count as 0.
+        optional: those of `sources` and `elements` that count as 0 where their parameter `read_…`
+            is 0.
+        width: registers next to each other.
+    """
 
     fragment: str
+    function: EpilogueFunction
     registers: tuple[str, ...]
-    scale: str
+    sources: tuple[str, ...] = ()
+    widths: tuple[int, ...] = ()
+    elements: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
     width: int = 1
 
-    ROLES = ("registers",)
+    ROLES = ("sources", "registers")
 
 
 @dataclass(frozen=True)

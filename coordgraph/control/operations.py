@@ -16,6 +16,7 @@ from typing import Any, ClassVar, TypeGuard
 from sympy import Expr, Integer, Symbol, sympify
 from sympy.logic.boolalg import Boolean
 
+from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction
 from coordgraph.integers import index_symbol
 
 __all__ = [
@@ -336,13 +337,25 @@ class CollectPartial(Operation):
 
 @dataclass(frozen=True)
 class Epilogue(Operation):
-    """`acc = alpha·acc + beta·C tile`; C is not read where beta is zero or C is absent."""
+    """Apply an epilogue function to each element of the accumulator, in place.
 
-    tensor: str
+    Args:
+        output: the tensor whose tile the accumulator holds.
+        tile: the dimensions with the numbers of that tile.
+        operands: the tensors of the function's operands in memory, in its order. One that is
+            optional is not read where its parameter `read_…` is 0, and counts as 0.
+        operand_tiles: the dimensions with the numbers of the operands' tiles.
+        function: the epilogue; by default `alpha·acc + beta·C`.
+    """
+
+    output: str
     tile: tuple[str, ...]
+    operands: tuple[str, ...] = ()
+    operand_tiles: tuple[str, ...] = ()
+    function: EpilogueFunction = ALPHA_BETA
     accumulator: str = "acc"
 
-    ROLES = ("tile",)
+    ROLES = ("tile", "operand_tiles")
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from sympy import Expr, Integer, Symbol
 
-from coordgraph.given import integer, text
 from coordgraph.integers import index_symbol
+from coordgraph.validation import integer, text
 
 __all__ = [
     "DIMENSIONS",

@@ -3,180 +3,38 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from graphlib import CycleError, TopologicalSorter
-from types import MappingProxyType, TracebackType
+from collections.abc import Iterable
+from types import TracebackType
 from typing import Any, TypeVar
 
-import networkx as nx
-from sympy import Expr, Symbol
+from sympy import Expr
 from sympy.logic.boolalg import Boolean, false
 
 from coordgraph.coordinates.dimensions import Dimension
 from coordgraph.coordinates.edges import Edge, Sizes
 from coordgraph.coordinates.rules import decide
+from coordgraph.coordinates.structure import DimensionLike, Structure
 from coordgraph.coordinates.traverse import Direction, Known, derivative, solve
 from coordgraph.errors import VerifyError
+from coordgraph.hooks import Hook
 from coordgraph.integers import Ranges
 
-__all__ = ["CoordinateEditor", "CoordinateGraph", "DimensionLike"]
+__all__ = ["MERMAID", "CoordinateEditor", "CoordinateGraph", "DimensionLike"]
 
-DimensionLike = str | Dimension
 D = TypeVar("D", bound=Dimension)
 _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*\Z")
 
 
-class CoordinateGraph:
+class CoordinateGraph(Structure):
     """Dimensions and the ordered hyperedges between them.
 
     Build one with `CoordinateGraph().edit()`; every edit makes a new graph. Ask it for indices
     with `reverse` (machine to tensor) and `forward` (tensor to machine).
     """
 
-    __slots__ = ("_above", "_below", "_dimensions", "_edges", "_hash")
-
-    def __init__(self, dimensions: Iterable[Dimension] = (), edges: Iterable[Edge] = ()) -> None:
-        self._dimensions: dict[str, Dimension] = {d.id: d for d in dimensions}
-        self._edges: tuple[Edge, ...] = tuple(edges)
-        self._above: dict[str, list[Edge]] = {}
-        self._below: dict[str, list[Edge]] = {}
-        for edge in self._edges:
-            for name in dict.fromkeys(edge.upstream):
-                self._below.setdefault(name, []).append(edge)
-            for name in dict.fromkeys(edge.downstream):
-                self._above.setdefault(name, []).append(edge)
-        self._hash: int | None = None
-
-    @property
-    def dimensions(self) -> Mapping[str, Dimension]:
-        """Id to dimension, in the order of adding."""
-        return MappingProxyType(self._dimensions)
-
-    @property
-    def edges(self) -> tuple[Edge, ...]:
-        """The edges in the order of adding."""
-        return self._edges
-
-    def __getitem__(self, name: DimensionLike) -> Dimension:
-        key = name if isinstance(name, str) else name.id
-        try:
-            return self._dimensions[key]
-        except KeyError:
-            raise VerifyError(f"there is no dimension '{key}'{self._suggest(key)}") from None
-
-    def __contains__(self, name: object) -> bool:
-        return (name.id if isinstance(name, Dimension) else name) in self._dimensions
-
-    def __iter__(self) -> Iterator[Dimension]:
-        return iter(self._dimensions.values())
-
-    def __len__(self) -> int:
-        return len(self._dimensions)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, CoordinateGraph):
-            return NotImplemented
-        return self._dimensions == other._dimensions and self._edges == other._edges
-
-    def __hash__(self) -> int:
-        if self._hash is None:
-            self._hash = hash((tuple(self._dimensions.values()), self._edges))
-        return self._hash
-
-    def __repr__(self) -> str:
-        return f"<CoordinateGraph: {len(self)} dimensions, {len(self._edges)} edges>"
-
-    def symbol(self, name: DimensionLike) -> Symbol:
-        """The symbol that stands for the index along a dimension."""
-        return self[name].symbol
-
-    def size(self, name: DimensionLike) -> Expr | None:
-        """The size of a dimension, None where nothing reads it."""
-        return self[name].size
-
-    def edges_below(self, name: DimensionLike) -> tuple[Edge, ...]:
-        """The edges that lead from a dimension toward the machine."""
-        return tuple(self._below.get(self[name].id, ()))
-
-    def edges_above(self, name: DimensionLike) -> tuple[Edge, ...]:
-        """The edges that lead from a dimension toward the tensors."""
-        return tuple(self._above.get(self[name].id, ()))
-
-    def of_kind(self, kind: type[D], **details: Any) -> tuple[D, ...]:
-        """The dimensions of a kind, and with these fields: `of_kind(User, tensor="A")`."""
-        return tuple(
-            d
-            for d in self
-            if isinstance(d, kind) and all(getattr(d, k) == v for k, v in details.items())
-        )
-
-    def dangling(self, kind: type[Dimension]) -> tuple[Dimension, ...]:
-        """The dimensions of a kind that no edge ties to the machine yet.
-
-        In the order in which they hang under the tensors, so that a pass that puts a new dimension
-        below one of them leaves the new one in its place.
-        """
-        hanging = (d for d in self._from_above() if d.id not in self._below)
-        return tuple(d for d in hanging if isinstance(d, kind))
-
-    def _from_above(self) -> Iterator[Dimension]:
-        """All dimensions, depth first from those that nothing is above, operands in order."""
-        seen: set[str] = set()
-        stack = [name for name in reversed(self._dimensions) if name not in self._above]
-        while stack:
-            if (name := stack.pop()) in seen:
-                continue
-            seen.add(name)
-            yield self._dimensions[name]
-            for edge in reversed(self._below.get(name, ())):
-                stack += reversed(edge.downstream)
-
-    def below(self, name: DimensionLike) -> frozenset[str]:
-        """The ids of all dimensions that edges lead to from this one, toward the machine."""
-        found: set[str] = set()
-        stack = [self[name].id]
-        while stack:
-            for edge in self._below.get(stack.pop(), ()):
-                stack += [d for d in edge.downstream if d not in found]
-                found.update(edge.downstream)
-        return frozenset(found)
-
-    def is_acyclic(self) -> bool:
-        """Whether no dimension lies below itself."""
-        above = {
-            name: [upper for edge in edges for upper in edge.upstream]
-            for name, edges in self._above.items()
-        }
-        try:
-            TopologicalSorter(above).prepare()
-        except CycleError:
-            return False
-        return True
-
-    def sizes(self, edge: Edge) -> Sizes:
-        """The sizes of both sides of an edge."""
-        return Sizes(
-            tuple(self[name].size for name in edge.upstream),
-            tuple(self[name].size for name in edge.downstream),
-        )
-
     def edit(self) -> CoordinateEditor:
         """A context manager that builds the next graph: `with g.edit() as e: …; e.graph`."""
         return CoordinateEditor(self)
-
-    def networkx(self) -> nx.DiGraph[Any]:
-        """Bipartite view, upstream to downstream: ids of dimensions, and `(position, kind)`."""
-        view: nx.DiGraph[Any] = nx.DiGraph()
-        for dimension in self:
-            view.add_node(dimension.id, dimension=dimension)
-        for position, edge in enumerate(self._edges):
-            node = (position, edge.kind)
-            view.add_node(node, edge=edge)
-            for operand, name in enumerate(edge.upstream):
-                view.add_edge(name, node, operand=operand)
-            for operand, name in enumerate(edge.downstream):
-                view.add_edge(node, name, operand=operand)
-        return view
 
     def reverse(
         self,
@@ -227,29 +85,25 @@ class CoordinateGraph:
         return derivative(self, wanted, by, known, ranges)
 
     def ranges(self, base: Ranges | None = None) -> Ranges:
-        """`base`, and that every dimension's symbol is inside its size."""
+        """`base` extended by the range of every dimension's symbol: from 0 to below its size."""
         sized = ((d.symbol, d.size) for d in self if d.size is not None)
         return (base or Ranges()).with_indices(sized)
 
     def mermaid(self, **options: Any) -> str:
         """The graph as mermaid text; options as in `coordgraph.show.mermaid.coordinates`."""
-        from coordgraph.show.mermaid import coordinates
-
-        return coordinates(self, **options)
+        return MERMAID(self, **options)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         text = self.mermaid()
         return {"text/plain": repr(self), "text/vnd.mermaid": text, "text/markdown": _fence(text)}
 
-    def _suggest(self, key: object) -> str:
-        from difflib import get_close_matches
-
-        close = get_close_matches(str(key), self._dimensions, n=3)
-        return f"; did you mean {', '.join(map(repr, close))}?" if close else ""
-
 
 def _fence(text: str) -> str:
     return f"```mermaid\n{text}\n```"
+
+
+MERMAID = Hook[..., str]("CoordinateGraph.mermaid")
+"""Implemented by `coordgraph.show.mermaid`."""
 
 
 class CoordinateEditor:
@@ -258,8 +112,10 @@ class CoordinateEditor:
     def __init__(self, graph: CoordinateGraph) -> None:
         self._dimensions = dict(graph.dimensions)
         self._edges = list(graph.edges)
-        self._ranges = Ranges()
+        self._fitting: set[tuple[Any, ...]] = set()
+        """Kinds of edges with sizes that do not break their rule."""
         self.graph = graph
+        self._latest = graph
 
     def __enter__(self) -> CoordinateEditor:
         return self
@@ -315,13 +171,18 @@ class CoordinateEditor:
             tuple(self._dimensions[name].size for name in edge.upstream),
             tuple(self._dimensions[name].size for name in edge.downstream),
         )
+        # The rule reads nothing else, and many edges of a graph are alike.
+        case = (type(edge), *edge.details.values(), sizes)
+        if case in self._fitting:
+            return
         for rule in edge.size_rule(sizes):
-            if decide(rule, self._ranges) is False:
+            if decide(rule, Ranges()) is False:
                 needed = "" if rule == false else f"; needed is {rule}"
                 raise VerifyError(
                     f"{edge}: its sizes break its rule: {sizes.upstream} upstream, "
                     f"{sizes.downstream} downstream{needed}"
                 )
+        self._fitting.add(case)
 
     def disconnect(self, edge: Edge) -> None:
         """Take an edge out."""
@@ -355,9 +216,17 @@ class CoordinateEditor:
         return dimension
 
     def finish(self) -> CoordinateGraph:
-        """The next graph; VerifyError where edges go round in a circle."""
-        graph = CoordinateGraph(self._dimensions.values(), self._edges)
-        if not graph.is_acyclic():
-            circle = [str(a) for a, _ in nx.find_cycle(graph.networkx()) if isinstance(a, str)]
+        """The next graph, or the last one where nothing has changed since.
+
+        Raises:
+            VerifyError: edges go round in a circle.
+        """
+        latest = self._latest
+        dimensions, edges = tuple(self._dimensions.values()), tuple(self._edges)
+        if dimensions == tuple(latest) and edges == latest.edges:
+            return latest
+        graph = CoordinateGraph(dimensions, edges)
+        if circle := graph.cycle():
             raise VerifyError(f"the edges go round in a circle: {' -> '.join(circle)}")
+        self._latest = graph
         return graph

@@ -14,8 +14,8 @@ from sympy.core.basic import Basic
 from coordgraph.coordinates.edges import Edge, Law, Sizes
 from coordgraph.coordinates.rules import decide
 from coordgraph.errors import EvaluationError, VerifyError
-from coordgraph.given import whole
 from coordgraph.integers import Ranges, evaluate, tables_in
+from coordgraph.validation import whole
 
 __all__ = ["Trial", "check_laws"]
 

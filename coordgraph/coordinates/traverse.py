@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from sympy import And, Expr
 from sympy.logic.boolalg import Boolean, Not, Or, false, true
 
 from coordgraph.coordinates.edges import Edge
 from coordgraph.coordinates.rules import simplify_condition
+from coordgraph.coordinates.structure import DimensionLike, Structure
 from coordgraph.errors import AmbiguousPath, EvaluationError, NoPath
-from coordgraph.given import integer
 from coordgraph.integers import Ranges, simplify, symbols_of
-
-if TYPE_CHECKING:
-    from coordgraph.coordinates.graph import CoordinateGraph, DimensionLike
+from coordgraph.validation import integer
 
 __all__ = ["Direction", "Solution", "derivative", "solve"]
 
@@ -49,7 +47,7 @@ class Solution:
 
 
 def solve(
-    graph: CoordinateGraph,
+    graph: Structure,
     direction: Direction,
     known: Known,
     wanted: Iterable[DimensionLike],
@@ -137,7 +135,7 @@ def _needed(steps: list[_Step], targets: list[str]) -> list[Boolean]:
 
 
 def derivative(
-    graph: CoordinateGraph,
+    graph: Structure,
     wanted: DimensionLike,
     by: DimensionLike,
     known: Known,
@@ -153,21 +151,21 @@ def derivative(
     return simplify((after - at).expand(), ranges)
 
 
-def _normalise(graph: CoordinateGraph, known: Known) -> dict[str, Expr]:
+def _normalise(graph: Structure, known: Known) -> dict[str, Expr]:
     if isinstance(known, Mapping):
         pairs = known.items()
         return {graph[name].id: _value(graph, name, value) for name, value in pairs}
     return {graph[name].id: graph[name].symbol for name in known}
 
 
-def _value(graph: CoordinateGraph, name: DimensionLike, value: Any) -> Expr:
+def _value(graph: Structure, name: DimensionLike, value: Any) -> Expr:
     """What a known dimension is given as: None keeps its symbol."""
     if value is None:
         return graph[name].symbol
     return integer(value, f"the index '{graph[name].id}'")
 
 
-def _default_ranges(graph: CoordinateGraph, start: Mapping[str, Expr]) -> Ranges:
+def _default_ranges(graph: Structure, start: Mapping[str, Expr]) -> Ranges:
     """That the known dimensions, and those that known values mention, are inside their sizes."""
     read = set[object](start)
     for value in start.values():
@@ -187,9 +185,7 @@ def _needs(edge: Edge, direction: Direction, start: dict[str, Expr]) -> tuple[st
     return edge.reverse_needs(start) if direction is Direction.REVERSE else edge.upstream
 
 
-def _fire(
-    graph: CoordinateGraph, direction: Direction, start: dict[str, Expr]
-) -> dict[str, list[Edge]]:
+def _fire(graph: Structure, direction: Direction, start: dict[str, Expr]) -> dict[str, list[Edge]]:
     """For every coordinate that can be computed, the edges that would define it."""
     waiting: dict[int, int] = {}
     reached = set(start)
@@ -220,7 +216,7 @@ def _fire(
 
 
 def _plan(
-    graph: CoordinateGraph,
+    graph: Structure,
     direction: Direction,
     start: dict[str, Expr],
     targets: list[str],
@@ -248,7 +244,7 @@ def _plan(
 
 
 def _only(
-    graph: CoordinateGraph,
+    graph: Structure,
     direction: Direction,
     name: str,
     start: dict[str, Expr],
@@ -271,7 +267,7 @@ def _only(
 
 
 def _missing(
-    graph: CoordinateGraph,
+    graph: Structure,
     direction: Direction,
     name: str,
     start: dict[str, Expr],

@@ -11,28 +11,86 @@ import numpy as np
 import numpy.typing as npt
 from sympy import Integer, Symbol
 
+from coordgraph.elements import DType, dtype
+from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction
 from coordgraph.errors import LaunchError, VerifyError
-from coordgraph.given import whole
+from coordgraph.gemm import GemmProblem, read_of
 from coordgraph.integers import evaluate, to_text
 from coordgraph.kernel import KernelGraph
-from coordgraph.tensors import Role, Tensor, dtype
+from coordgraph.tensors import Role, Tensor
+from coordgraph.validation import whole
 
-__all__ = ["Array", "bind", "flat", "host_array", "numpy_dtype"]
+__all__ = [
+    "DEFAULTS",
+    "Array",
+    "bind",
+    "check_scaled",
+    "flat",
+    "host_array",
+    "numpy_dtype",
+    "reads",
+    "scalar",
+    "scalars",
+    "unwritten",
+    "with_defaults",
+]
 
 Array: TypeAlias = npt.NDArray[Any]
 
-_NUMPY: dict[str, Any] = {
-    "bf16": ml_dtypes.bfloat16,
-    "f16": np.float16,
-    "f32": np.float32,
-    "f64": np.float64,
-    "i32": np.int32,
-}
-
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The type of numpy for one of ours."""
-    return np.dtype(_NUMPY[name])
+    """NumPy's type for an element type; ml_dtypes has those that NumPy itself lacks."""
+    library = dtype(name).library
+    return np.dtype(getattr(np, library, None) or getattr(ml_dtypes, library))
+
+
+def unwritten(name: str) -> Any:
+    """What elements of a type hold before anything is written: NaN, or the least integer."""
+    kind = dtype(name)
+    return np.nan if kind.is_float else kind.least
+
+
+def scalars(gemm: GemmProblem, alpha: Any, beta: Any) -> tuple[float, float]:
+    """Alpha and beta as a kernel takes them: sums of integers are scaled by whole numbers.
+
+    Raises:
+        LaunchError: one is no number, or none that scales sums of this type; or `beta` adds a C
+            that cannot be added to them.
+    """
+    sums = dtype(gemm.accumulator)
+    found = scalar(alpha, "alpha", sums), scalar(beta, "beta", sums)
+    if found[1] and not sums.is_float and gemm.out_dtype != sums.name:
+        raise LaunchError(
+            f"beta = {beta} adds a C of {gemm.out_dtype} to sums of {sums}; make the kernel with "
+            f"Gemm(out_dtype='{sums}'), or add C to D afterwards"
+        )
+    return found
+
+
+def scalar(value: Any, what: str, sums: DType) -> float:
+    """A number of the epilogue, as a kernel takes it: a whole one where it scales integers.
+
+    Raises:
+        LaunchError: it is no such number.
+    """
+    try:
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise LaunchError(f"{what} = {value!r} is not a number") from None
+    if sums.is_float:
+        return found
+    if not found.is_integer() or not sums.least <= found <= sums.largest:
+        whole = f"it must be a whole number from {sums.least} to {sums.largest}"
+        if what in DEFAULTS:
+            raise LaunchError(
+                f"{what} = {value} scales sums of {sums}, so {whole}; scale D afterwards by any "
+                "other factor"
+            )
+        raise LaunchError(
+            f"{what} = {value} is an operand of {sums}, so {whole}; for other numbers declare it "
+            f'as {what}=ep.operand("", "f32"), and convert the sums with ep.cast(acc, to="f32")'
+        )
+    return int(found)
 
 
 def host_array(value: object, what: str) -> Array:
@@ -53,26 +111,107 @@ def host_array(value: object, what: str) -> Array:
     return value.view(np.ndarray)
 
 
+DEFAULTS = {"c": None, "alpha": 1.0, "beta": 0.0}
+"""The operands that every call has a parameter for, and what it is where nothing is said."""
+
+
+def with_defaults(function: EpilogueFunction, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The operands of a call: without those that the epilogue does not have, left at their default.
+
+    Raises:
+        LaunchError: one is given that the epilogue does not have, or a number that it has is not.
+    """
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if function.operand(name) is not None:
+            found[name] = value
+        elif name not in DEFAULTS or not _is_default(name, value):
+            names = ", ".join(o.name for o in function.operands) or "none"
+            raise LaunchError(
+                f"{name} is no operand of the epilogue {function.name}; its operands are: {names}"
+            )
+    for operand in function.operands:
+        if operand.name in DEFAULTS:
+            found.setdefault(operand.name, DEFAULTS[operand.name])
+        if found.get(operand.name) is None and not operand.optional:
+            raise LaunchError(
+                f"{operand.name} is missing: the epilogue {function.name} needs it"
+                + f", {'a number' if operand.is_scalar else 'an array'}, by this name"
+            )
+    return found
+
+
+def _is_default(name: str, value: Any) -> bool:
+    default = DEFAULTS[name]
+    return value is default or (default is not None and value == default)
+
+
+def reads(
+    gemm: GemmProblem, given: Mapping[str, bool], scalars: Mapping[str, Any]
+) -> dict[str, int]:
+    """The parameters that say which optional operands are read.
+
+    An operand that is multiplied by a scalar of 0 wherever it is used is not read.
+
+    Args:
+        gemm: the problem.
+        given: by the name of a tensor, whether a call has it.
+        scalars: the numbers of the call.
+    """
+    found: dict[str, int] = {}
+    for tensor, operand in gemm.operands.items():
+        if operand.optional:
+            scale = gemm.epilogue.scale_of(operand.name)
+            counts = not scale or bool(scalars.get(scale, 1) != 0)
+            found[read_of(tensor)] = int(given.get(tensor, False) and counts)
+    return found
+
+
+def check_scaled(gemm: GemmProblem, given: Mapping[str, bool], scalars: Mapping[str, Any]) -> None:
+    """LaunchError where C is optional and not given, and beta, which multiplies it, is not 0.
+
+    Other optional operands that are not given count as 0, whatever multiplies them.
+    """
+    for tensor, operand in gemm.operands.items():
+        counts = operand.optional and operand.name in DEFAULTS
+        scale = gemm.epilogue.scale_of(operand.name) if counts else ""
+        if scale and scalars.get(scale, 0) != 0 and not given.get(tensor, False):
+            raise LaunchError(
+                f"{scale} = {scalars[scale]} needs {operand.name}; pass it, or {scale}=0"
+            )
+
+
 def bind(
     graph: KernelGraph,
     inputs: tuple[Array, ...],
-    c: Array | None,
-    beta: float,
+    operands: Mapping[str, Any],
     parameters: Mapping[str, int],
     tables: Mapping[str, Array],
-) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Tensor name to array, and every parameter's value and table's entries.
+) -> tuple[dict[str, Array], dict[str, float], dict[str, Any]]:
+    """Tensor name to array, the numbers, and every parameter's value and table's entries.
 
     Raises:
         LaunchError: an argument does not fit the graph.
     """
-    arrays = _arrays(graph, inputs, c, beta, tables)
+    gemm = graph.gemm
+    arrays = _arrays(graph, inputs, operands, tables)
+    kinds = gemm.epilogue.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype).operands
+    numbers = {
+        o.name: scalar(operands[o.name], o.name, dtype(kinds[o.name]))
+        for o in gemm.epilogue.scalars
+    }
+    if gemm.epilogue == ALPHA_BETA:
+        scalars(gemm, operands["alpha"], operands["beta"])  # C can be added
     given = {name: whole(value, name, LaunchError) for name, value in parameters.items()}
     for tensor in graph.tensors:
-        if tensor.name in arrays:
+        if tensor.name in arrays and not tensor.role.finishes:
             _read_sizes(tensor, arrays[tensor.name], given)
-    if "read_c" in graph.parameters:
-        given["read_c"] = int(c is not None and beta != 0)
+    for tensor in graph.tensors:  # what operands need follows from A and B
+        if tensor.name in arrays and tensor.role.finishes:
+            _read_sizes(tensor, arrays[tensor.name], given)
+    there = dict.fromkeys(arrays, True)
+    check_scaled(gemm, there, numbers)
+    given |= {n: r for n, r in reads(gemm, there, numbers).items() if n in graph.parameters}
     for tensor in graph.tensors:
         _read_stride(tensor, arrays.get(tensor.name), given)
     entries = {t.name: [int(entry) for entry in arrays[t.name]] for t in _tables(graph)}
@@ -81,7 +220,7 @@ def bind(
         shape = tuple(int(evaluate(extent, values)) for extent in graph.tensor(name).shape)
         if array.shape != shape:
             raise LaunchError(f"{name} is {array.shape}, not {shape}")
-    return arrays, values
+    return arrays, numbers, values
 
 
 def _tables(graph: KernelGraph) -> list[Tensor]:
@@ -91,8 +230,7 @@ def _tables(graph: KernelGraph) -> list[Tensor]:
 def _arrays(
     graph: KernelGraph,
     inputs: tuple[Array, ...],
-    c: Array | None,
-    beta: float,
+    operands: Mapping[str, Any],
     tables: Mapping[str, Array],
 ) -> dict[str, Array]:
     """The arrays by tensor name; their types and numbers of axes fit."""
@@ -100,13 +238,11 @@ def _arrays(
     if len(wanted) != len(inputs):
         raise LaunchError(f"the graph has {len(wanted)} inputs, {len(inputs)} are given")
     arrays = {t.name: _typed(t, x) for t, x in zip(wanted, inputs, strict=True)}
-    if c is None and beta != 0:
-        raise LaunchError(f"beta = {beta} scales C, but C is not given")
-    if c is not None:
-        optional = [t for t in graph.tensors if t.role is Role.OPTIONAL_INPUT]
-        if not optional:
-            raise LaunchError("C is given, but the graph reads no C")
-        arrays[optional[0].name] = _typed(optional[0], c)
+    for name, operand in graph.gemm.operands.items():
+        if (value := operands.get(operand.name)) is not None:
+            if operand.in_memory and isinstance(value, np.ndarray) and not value.ndim:
+                value = value.reshape(1)
+            arrays[name] = _typed(graph.tensor(name), value)
     known = {t.name: t for t in _tables(graph)}
     if wrong := sorted(tables.keys() ^ known.keys()):
         what = "no table of this graph" if wrong[0] in tables else "missing; pass it in tables"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -24,9 +24,11 @@ from coordgraph.control.operations import (
 )
 from coordgraph.coordinates.dimensions import SubDimension, User
 from coordgraph.coordinates.edges import Diagonal, Ragged
+from coordgraph.epilogue.operand import ACCUMULATOR
 from coordgraph.errors import EvaluationError
+from coordgraph.gemm import read_of, tensor_of
 from coordgraph.integers import evaluate
-from coordgraph.interpreter.arguments import Array, flat, numpy_dtype
+from coordgraph.interpreter.arguments import Array, flat, numpy_dtype, unwritten
 from coordgraph.interpreter.events import ANY, Event, Point
 from coordgraph.interpreter.formulas import Elements, Environment
 from coordgraph.interpreter.program import Loop, Program, Work
@@ -37,7 +39,7 @@ __all__ = ["Machine", "Memory"]
 
 
 class Memory:
-    """Flat arrays by tensor name; outputs and partials begin as NaN, flags and sums as zero."""
+    """Flat arrays by tensor name; outputs and partials begin as `unwritten`, flags as zero."""
 
     def __init__(
         self, graph: KernelGraph, arrays: dict[str, Array], values: dict[str, Any]
@@ -55,7 +57,7 @@ class Memory:
             if t.role.zeroed:
                 self.flat[t.name] = np.zeros(count, kind)
             elif t.role in (Role.OUTPUT, Role.PARTIALS):
-                self.flat[t.name] = np.full(count, np.nan, kind)
+                self.flat[t.name] = np.full(count, unwritten(t.dtype), kind)
                 self.written[t.name] = np.zeros(count, np.int32)
             elif t.name in arrays:
                 self.flat[t.name] = flat(arrays[t.name])
@@ -182,9 +184,7 @@ class Machine:
     program: Program
     memory: Memory
     workgroup: int
-    alpha: float
-    beta: float
-    read_c: bool
+    scalars: Mapping[str, float]
     tiles: dict[str, Array] = field(default_factory=dict[str, Array])
     accumulators: dict[str, Array] = field(default_factory=dict[str, Array])
 
@@ -209,15 +209,41 @@ class Machine:
             case AddPartial():
                 self._add_partial(work, op.accumulator, env)
             case Epilogue():
-                result = self._accumulator(op.accumulator) * self.type.type(self.alpha)
-                if self.read_c:
-                    result = result + self._read(work, op.tensor, env) * self.type.type(self.beta)
-                self.accumulators[op.accumulator] = result
+                self.accumulators[op.accumulator] = self._finished(work, op, env)
             case StoreTile():
                 elements = work.elements(self.memory.user(op.tensor))
                 self.memory.write(op.tensor, elements, env, self._accumulator(op.accumulator))
             case _:
                 yield from self._exchange(work, env)
+
+    def _finished(self, work: Work, op: Epilogue, env: Environment) -> Array:
+        """What the epilogue makes of the accumulator; operands that are not read count as 0."""
+        gemm = self.program.graph.gemm
+        out = gemm.out_dtype or gemm.dtype
+        zero = np.zeros((), self.type)
+        values: dict[str, Any] = {ACCUMULATOR: self._accumulator(op.accumulator), **self.scalars}
+        values |= {gemm.operands[tensor].name: zero for tensor in op.operands}
+        for stage in op.function.stages(gemm.accumulator, out):
+            if stage.optional and not self._given(tensor_of(stage.optional)):
+                continue
+            for operand in stage.function.tensors:
+                if self._given(tensor_of(operand.name)):
+                    values[operand.name] = self._operand(work, tensor_of(operand.name), env)
+            values[ACCUMULATOR] = stage.function.evaluate(values, gemm.accumulator, out)
+        return values[ACCUMULATOR]
+
+    def _given(self, tensor: str) -> bool:
+        """Whether an operand is read."""
+        return bool(self.memory.values.get(read_of(tensor), 1))
+
+    def _operand(self, work: Work, tensor: str, env: Environment) -> Array:
+        """An operand's tile, with an axis of 1 for each coordinate that it lacks."""
+        axes = self.program.graph.gemm.axes[tensor]
+        user = self.memory.user(tensor)
+        if not axes and not self.program.graph.coordinates.edges_below(user):
+            return self.memory.flat[tensor][0]
+        tile = self.memory.read(tensor, work.elements(user), env)
+        return tile.reshape(-1, 1) if axes == "m" else tile
 
     def _exchange(self, work: Work, env: Environment) -> Iterator[Event]:
         """What others can see of the workspace, or wait for."""

@@ -46,6 +46,7 @@ from coordgraph.interpreter.events import Event
 from coordgraph.interpreter.formulas import Elements, Environment, Formula, Slots, linear
 from coordgraph.interpreter.indices import bound_below, free_indices, indices_below
 from coordgraph.kernel import KernelGraph
+from coordgraph.products import product_order, ragged_axes
 from coordgraph.tensors import Role
 from coordgraph.tilings import Tiling
 
@@ -107,7 +108,7 @@ class Program:
         coordinates = self.graph.coordinates
         for work in self.work(MultiplyAccumulate):
             *batch, m, k = work.factors[: len(work.factors) // 2]
-            axes = zip((m, work.factors[-1], k), self.graph.parted_axes, strict=True)
+            axes = zip((m, work.factors[-1], k), ragged_axes(self.graph), strict=True)
             counted = (edge.upstream[0] if edge else number for number, edge in axes)
             sizes = [_size(coordinates[d]) for d in (*batch, *counted)]
             for axis, (span, tensor) in enumerate(zip(work.span, "AB", strict=True)):
@@ -120,16 +121,16 @@ class Program:
 
     def shapes(self, values: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
         """The numbers of tiles of each product in m, n and k, where they are data."""
-        parted = self.graph.parted_axes
+        ragged = ragged_axes(self.graph)
         tiles = self.tiles(self.environment(values))[-3:]
-        found = [edge and [b - a for a, b in pairwise(values[edge.table])] for edge in parted]
+        found = [edge and [b - a for a, b in pairwise(values[edge.table])] for edge in ragged]
         count = max((len(steps) for steps in found if steps), default=0)
         each = (steps or [size] * count for steps, size in zip(found, tiles, strict=True))
         shapes = [*zip(*each, strict=True)]
         if shapes and not any(map(prod, shapes)):
             # One tile of padding along the axes that groups part.
-            shapes[-1] = tuple(1 if e else n for e, n in zip(parted, shapes[-1], strict=True))
-        places = values[order.table] if (order := self.graph.order) else range(len(shapes))
+            shapes[-1] = tuple(1 if e else n for e, n in zip(ragged, shapes[-1], strict=True))
+        places = values[order.table] if (order := product_order(self.graph)) else range(len(shapes))
         return tuple(shape for _, shape in sorted(zip(places, shapes, strict=True)))
 
     def in_tile(self, scope: Scoped, others: frozenset[str]) -> Scoped:
@@ -301,7 +302,9 @@ class Work:
         """Which share of the tile that the operation binds is meant, of how many: 0, 1 for all."""
         graph, known = self.program.graph.coordinates, self.node.scope.known
         number, count = Integer(0), Integer(1)
-        for axis in graph.of_kind(MacroTileIndex, tensor=getattr(self.node.op, "tensor", "")):
+        op = self.node.op
+        tensor = op.output if isinstance(op, Epilogue) else getattr(op, "tensor", "")
+        for axis in graph.of_kind(MacroTileIndex, tensor=tensor):
             for dim in bound_below(graph, axis, known):
                 size = _size(graph[dim])
                 number, count = number * size + known[dim], count * size

@@ -12,6 +12,7 @@ from typing import Any
 
 from coordgraph.control.operations import (
     AccumulatePartial,
+    AddPartial,
     AwaitPartial,
     CollectPartial,
     Epilogue,
@@ -23,6 +24,7 @@ from coordgraph.control.operations import (
 )
 from coordgraph.errors import EvaluationError
 from coordgraph.integers import evaluate
+from coordgraph.interpreter.accumulators import Accumulators
 from coordgraph.interpreter.events import Event
 from coordgraph.interpreter.formulas import Environment
 from coordgraph.interpreter.program import Loop, Program, Work, program, walk
@@ -75,15 +77,19 @@ def record(code: Program, values: Mapping[str, Any]) -> Trace:
     (count,), tiles, shapes = code.grid(env), code.tiles(env), code.shapes(values)
     depths = tuple(depth for *_, depth in shapes)
     workgroups: list[tuple[TraceEvent, ...]] = []
+    disorder: list[str] = []
     for workgroup in range(count):
         recorder = _Recorder(workgroup, depths or tiles[-1:])
         for _ in walk(code.steps, code.environment(values, workgroup), recorder):
             pass
         recorder.flush()
+        recorder.accumulators.end()
         workgroups.append(tuple(recorder.events))
+        if recorder.accumulators.problem:
+            disorder.append(recorder.accumulators.problem)
     flags = [t for t in code.graph.tensors if t.role is Role.FLAGS]
     slots = sum(int(evaluate(t.elements, dict(values))) for t in flags)
-    return Trace(tuple(workgroups), tiles, slots, shapes)
+    return Trace(tuple(workgroups), tiles, slots, shapes, tuple(disorder))
 
 
 class _Recorder:
@@ -92,6 +98,7 @@ class _Recorder:
     def __init__(self, workgroup: int, depths: tuple[int, ...]) -> None:
         self.workgroup, self.depths = workgroup, depths
         self.events: list[TraceEvent] = []
+        self.accumulators = Accumulators(workgroup)
         # What accumulators hold since they were zero or sent, padding apart: a tile, ranges of k.
         self.sums: dict[tuple[str, bool], tuple[OutputTile, Span, list[tuple[int, int]]]] = {}
         self.tile: OutputTile = (-1, -1)
@@ -117,34 +124,59 @@ class _Recorder:
                 self._add(work, work.iteration(env), 1)
             case InitAccumulator():
                 self.flush(op.accumulator)
-            case SendPartial() | ReceivePartial():
+                self.accumulators.zero(op.accumulator)
+            case Epilogue() | StoreTile():
                 self.flush(op.accumulator)
-                (slot,), (raised,) = work.slot(env), work.raised(env)
-                if isinstance(op, ReceivePartial):
-                    self.events.append(Receive(self.workgroup, slot, self.tile, raised - 1))
-                elif op.turn:
-                    self.events.append(Send(self.workgroup, slot, self.tile, raised - 1))
-                else:
-                    self.events.append(Send(self.workgroup, slot, self.tile, readers=raised))
-            case AccumulatePartial() | CollectPartial():
-                self.flush(op.accumulator)
-                (slot,), (first, count) = work.slot(env), work.senders(env)
-                kind = Send if isinstance(op, AccumulatePartial) else Receive
-                for turn in range(first, first + count):
-                    self.events.append(kind(self.workgroup, slot, self.tile, turn))
+                self._end(work, op, env)
             case AwaitPartial():
                 (slot,) = work.slot(env)
                 self.events.append(Receive(self.workgroup, slot, work.output(env)))
-            case Epilogue() | StoreTile():
+            case SendPartial() | AccumulatePartial():
                 self.flush(op.accumulator)
-                *tile, exists = work.tile(env)
-                end = Finish if isinstance(op, Epilogue) else Store
-                if exists:
-                    at = (self.workgroup, _first(tile, work.span), *work.share(env))
-                    self.events.append(end(*at, span=work.span))
+                self.accumulators.send(op.accumulator)
+                self._send(work, op, env)
+            case ReceivePartial() | CollectPartial():
+                self.flush(op.accumulator)
+                self.accumulators.receive(op.accumulator)
+                self._receive(work, op, env)
+            case AddPartial():
+                self.accumulators.receive(op.accumulator)
             case _:
                 pass
         yield from ()
+
+    def _end(self, work: Work, op: Epilogue | StoreTile, env: Environment) -> None:
+        *numbers, exists = work.tile(env)
+        tile = _first(numbers, work.span) if exists else None
+        ends, event = self.accumulators.store, Store
+        if isinstance(op, Epilogue):
+            ends, event = self.accumulators.finish, Finish
+        ends(op.accumulator, tile)
+        if tile:
+            at = (self.workgroup, tile, *work.share(env))
+            self.events.append(event(*at, span=work.span))
+
+    def _send(self, work: Work, op: SendPartial | AccumulatePartial, env: Environment) -> None:
+        (slot,) = work.slot(env)
+        if isinstance(op, AccumulatePartial):
+            turn, _ = work.senders(env)
+            self.events.append(Send(self.workgroup, slot, self.tile, turn))
+            return
+        (raised,) = work.raised(env)
+        if op.turn:
+            self.events.append(Send(self.workgroup, slot, self.tile, raised - 1))
+        else:
+            self.events.append(Send(self.workgroup, slot, self.tile, readers=raised))
+
+    def _receive(self, work: Work, op: ReceivePartial | CollectPartial, env: Environment) -> None:
+        (slot,) = work.slot(env)
+        if isinstance(op, CollectPartial):
+            first, count = work.senders(env)
+        else:
+            (raised,) = work.raised(env)
+            first, count = raised - 1, 1
+        for turn in range(first, first + count):
+            self.events.append(Receive(self.workgroup, slot, self.tile, turn))
 
     def flush(self, accumulator: str | None = None) -> None:
         """Write down what accumulators hold, as segments."""
@@ -166,7 +198,9 @@ class _Recorder:
                 f"workgroup {self.workgroup} multiplies k tile {of_a} of A and {of_b} of B"
             )
         self.tile = _first((*batch, m, n), work.span)
-        key = (work.node.op.accumulator, not exists)
+        accumulator = work.node.op.accumulator
+        self.accumulators.add(accumulator, self.tile if exists else None)
+        key = (accumulator, not exists)
         tile, _, ranges = self.sums.setdefault(key, (self.tile, work.span, []))
         if exists and tile != self.tile:
             raise EvaluationError(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from coordgraph.errors import Deadlock, LaunchError, NoEntry
-from coordgraph.interpreter.arguments import Array, bind
+from coordgraph.interpreter.arguments import Array, bind, with_defaults
 from coordgraph.interpreter.events import Event, Point
 from coordgraph.interpreter.machine import Machine, Memory
 from coordgraph.interpreter.program import Program, program, walk
@@ -27,7 +28,8 @@ class Result:
     """The output, and what every workgroup did, where that was asked for.
 
     Args:
-        d: the output; NaN where nothing is written, as in rows that belong to no group.
+        d: the output; NaN, or the least integer, where nothing is written, as in rows that belong
+            to no group.
         written: the elements of `d` that were written.
         trace: segments and communication.
     """
@@ -47,6 +49,7 @@ def interpret(
     beta: float = 0.0,
     parameters: Mapping[str, int] | None = None,
     tables: Mapping[str, Array] | None = None,
+    operands: Mapping[str, Any] | None = None,
     schedule: Scheduler | None = None,
     resident: int | None = None,
     trace: bool = False,
@@ -56,10 +59,12 @@ def interpret(
     Args:
         graph: at the level "scheduled".
         a, b, c: as the graph's tensors; C is read only where beta is not zero.
-        alpha, beta: rounded to the accumulator's type.
+        alpha, beta: rounded to the accumulator's type; whole numbers where that is an integer.
         parameters: launch arguments that the arrays do not give, such as `workgroups`.
         tables: the tables that the graph reads, as `offsets` of groups, or of a list of products
             `m_offsets`, `n_offsets` and `k_offsets`.
+        operands: of an epilogue of one's own, by name: arrays and numbers; instead of c, alpha and
+            beta, or beside those that it names.
         schedule: who runs next at every event; by default the lowest number that can.
         resident: how many workgroups fit the machine; the next one starts when one has ended.
         trace: record segments and communication as well.
@@ -72,15 +77,17 @@ def interpret(
             once, or an index left its tensor.
     """
     code = program(graph)
-    arrays, values = bind(graph, (a, b), c, beta, parameters or {}, tables or {})
+    given = with_defaults(
+        graph.gemm.epilogue, {"c": c, "alpha": alpha, "beta": beta, **(operands or {})}
+    )
+    arrays, numbers, values = bind(graph, (a, b), given, parameters or {}, tables or {})
     if resident is not None and resident < 1:
         raise LaunchError(f"resident = {resident} must be at least 1")
     memory = Memory(graph, arrays, values)
-    reads = bool(values.get("read_c", c is not None and beta != 0))
     (count,) = code.grid(code.environment(values))
 
     def start(workgroup: int) -> Iterator[Event]:
-        machine = Machine(code, memory, workgroup, alpha, beta, reads)
+        machine = Machine(code, memory, workgroup, numbers)
         return _begin(code, code.environment(values, workgroup), machine)
 
     # Overflow to infinity and NaN are results here, as on a GPU.

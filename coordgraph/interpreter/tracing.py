@@ -117,13 +117,15 @@ class Trace:
 
     `tiles` counts the tiles in m, n and k, of a batch the products before that; `slots` is the
     size of the workspace. Where products have numbers of tiles of their own along some axis,
-    `shapes` are those of each in m, n and k, and `tiles` counts those of all.
+    `shapes` are those of each in m, n and k, and `tiles` counts those of all. `disorder` says what
+    the first step of a workgroup is that uses an accumulator out of order, for those that have one.
     """
 
     workgroups: tuple[tuple[TraceEvent, ...], ...]
     tiles: tuple[int, ...]
     slots: int
     shapes: tuple[tuple[int, ...], ...] = ()
+    disorder: tuple[str, ...] = ()
 
     @property
     def depths(self) -> tuple[int, ...]:
@@ -223,8 +225,8 @@ class Trace:
         return found
 
     def problems(self) -> tuple[str, ...]:
-        """What is wrong with the schedule: coverage, epilogues, signals, workspace."""
-        return (*self._coverage(), *self._endings(), *self._signals())
+        """What is wrong with the schedule: coverage, epilogues, signals, workspace, order."""
+        return (*self._coverage(), *self._endings(), *self._signals(), *self.disorder)
 
     def _all(self, kind: type[E_]) -> tuple[E_, ...]:
         return tuple(e for events in self.workgroups for e in events if isinstance(e, kind))

@@ -13,8 +13,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from coordgraph.control import graph as control_graph
 from coordgraph.control.graph import ControlGraph
 from coordgraph.control.operations import Assign, For, If, Inside, Locate, Operation, SetCoordinate
+from coordgraph.coordinates import graph as coordinate_graph
 from coordgraph.coordinates.dimensions import Dimension, ForLoop, MacroTileNumber
 from coordgraph.coordinates.edges import Edge
 from coordgraph.coordinates.graph import CoordinateGraph
@@ -30,6 +32,7 @@ ADDED_ARROW = "stroke:#2563eb,stroke-width:2px"
 DIRECTIONS = ("TD", "TB", "BT", "LR", "RL")
 
 
+@coordinate_graph.MERMAID.implement
 def coordinates(
     graph: CoordinateGraph,
     *,
@@ -67,6 +70,7 @@ def coordinates(
     return picture.text()
 
 
+@control_graph.MERMAID.implement
 def control(
     graph: ControlGraph, *, compare_to: ControlGraph | None = None, direction: str = "TD"
 ) -> str:

@@ -38,10 +38,13 @@ from coordgraph.control.operations import (
     StoreTile,
 )
 from coordgraph.control.scope import Scoped
+from coordgraph.epilogue import ALPHA_BETA
+from coordgraph.epilogue.operand import ACCUMULATOR
+from coordgraph.epilogue.text import statements
 from coordgraph.errors import EvaluationError
-from coordgraph.gemm import TENSORS
+from coordgraph.gemm import TENSORS, read_of, tensor_of
 from coordgraph.integers import Ranges
-from coordgraph.kernel import KernelGraph
+from coordgraph.kernel import PSEUDOCODE, KernelGraph
 from coordgraph.show.ccode import FLOOR_HELPERS, identifier, to_c
 from coordgraph.show.fields import shown, written
 from coordgraph.tables import SORTS
@@ -52,6 +55,7 @@ INDENT = "    "
 TILE_OPERATIONS = (LoadTile, Epilogue, StoreTile)
 
 
+@PSEUDOCODE.implement
 def pseudocode(graph: KernelGraph) -> str:
     """The loop nest as C-like text, for reading only."""
     headline, *lines = _Writer(graph).lines()
@@ -193,7 +197,7 @@ class _Writer:
             try:
                 solution = scope.reverse(*op.tile)
             except EvaluationError as error:
-                yield f"// tile of {op.tensor}: {str(error).splitlines()[0]}"
+                yield f"// tile of {_tensor(op)}: {str(error).splitlines()[0]}"
                 continue
             values.update(zip(_names(op), solution.values, strict=True))
             guard = solution.guard  # not And.make_args, which is a set, in the order of hashes
@@ -208,15 +212,25 @@ class _Writer:
                 yield f"// padding unless {to_c(guard, scope.ranges)}"
 
     def _tile(self, op: LoadTile | Epilogue | StoreTile) -> Iterator[str]:
-        place = f"{op.tensor} tile ({', '.join(_names(op))})"
+        place = f"{_tensor(op)} tile ({', '.join(_names(op))})"
         match op:
             case LoadTile():
                 yield f"// load {place}"
             case Epilogue():
-                yield f"// multiply {op.accumulator} by alpha"
-                yield f"// {op.accumulator} += beta * {place}"
+                yield from self._epilogue(op)
             case StoreTile():
                 yield f"// store {op.accumulator} into {place}"
+
+    def _epilogue(self, op: Epilogue) -> Iterator[str]:
+        """What becomes of every element; operands by the coordinates that they have."""
+        gemm, function = self._graph.gemm, op.function
+        names = {ACCUMULATOR: op.accumulator}
+        for tensor in op.operands:
+            axes = [gemm.leading] * gemm.is_apart(tensor) + [*gemm.axes[tensor]]
+            names[gemm.operands[tensor].name] = f"{tensor}[{', '.join(axes or '0')}]"
+        for stage in function.stages(gemm.accumulator, gemm.out_dtype or gemm.dtype):
+            given = f"if ({read_of(tensor_of(stage.optional))}) " if stage.optional else ""
+            yield from (f"// {given}{line}" for line in statements(stage.function, names))
 
     def _other(self, op: Operation, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
         match op:
@@ -290,7 +304,10 @@ def _headline(graph: KernelGraph) -> str:
     gemm = graph.gemm
     a, b = "A" + "ᵀ" * gemm.transpose_a, "B" + "ᵀ" * gemm.transpose_b
     steps = f": {', '.join(graph.log)}" if graph.log else ""
-    return f"D = alpha * {a} * {b} + beta * C, {gemm.dtype} to {gemm.out_dtype}{steps}"
+    what = f"alpha * {a} * {b} + beta * C"
+    if gemm.epilogue != ALPHA_BETA:
+        what = f"{gemm.epilogue.name}({', '.join([f'{a} * {b}', *gemm.operands])})"
+    return f"D = {what}, {gemm.dtype} to {gemm.out_dtype}{steps}"
 
 
 def _loop(name: str, start: Expr, stop: Expr | None, step: Expr, known: Ranges) -> str:
@@ -314,9 +331,13 @@ def _leading_tiles(ops: Body) -> Iterator[LoadTile | Epilogue | StoreTile]:
         yield op
 
 
+def _tensor(op: LoadTile | Epilogue | StoreTile) -> str:
+    return op.output if isinstance(op, Epilogue) else op.tensor
+
+
 def _names(op: LoadTile | Epilogue | StoreTile) -> list[str]:
     """The variables of an operation's tile numbers."""
-    axes = TENSORS.get(op.tensor, "")
+    axes = TENSORS.get(_tensor(op), "")
     if len(axes) == len(op.tile):
         return [f"tile_{axis}" for axis in axes]
     return [identifier(name) for name in op.tile]

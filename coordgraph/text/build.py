@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 from sympy import Expr, Symbol
 from sympy.core.basic import Basic
@@ -12,7 +12,7 @@ from coordgraph.checks import LEVELS
 from coordgraph.control.graph import ControlGraph
 from coordgraph.control.operations import Assign, Kernel, Operation
 from coordgraph.coordinates.graph import CoordinateEditor, CoordinateGraph
-from coordgraph.errors import VerifyError
+from coordgraph.errors import CoordGraphError, VerifyError
 from coordgraph.integers import ExpressionSyntaxError, index_symbol, parse_expression, size_symbol
 from coordgraph.kernel import KernelGraph
 from coordgraph.parameters import Assumption, Parameter, Parameters
@@ -27,10 +27,11 @@ from coordgraph.text.raw import (
     Where,
     suggest,
 )
-from coordgraph.text.shapes import record_fields
+from coordgraph.text.shapes import required_fields
 
 __all__ = ["build"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -76,12 +77,10 @@ class _Builder:
                 raise table.at.error(f"there is a parameter or a table '{table.name}' already")
             for symbol in (index_symbol(table.name), place_of(table.name)):
                 self._symbols[symbol.name] = symbol
-        for name in self._ids:
-            self._symbols.setdefault(name, index_symbol(name))
         if raw.root is not None:
             self._declare_assigned(raw.root)
         for name, positive, at in raw.symbols:
-            if name in self._symbols:
+            if name in self._symbols or name in self._ids:
                 raise at.error(f"'{name}' has a meaning already; it needs no 'symbol' line")
             self._symbols[name] = size_symbol(name) if positive else index_symbol(name)
 
@@ -105,7 +104,7 @@ class _Builder:
                 message = error.message
                 if self._unknown:
                     message = f"unknown name '{self._unknown}'"
-                    message += suggest(self._unknown, self._symbols)
+                    message += suggest(self._unknown, {**self._symbols, **dict.fromkeys(self._ids)})
                 raise raw.at.error(message, error.column) from error
             self._expressions[raw.text] = value
         if isinstance(value, Expr) == raw.condition:  # a Symbol is both, and here an integer
@@ -115,8 +114,13 @@ class _Builder:
         return value
 
     def _symbol(self, name: str) -> Expr:
-        self._unknown = "" if name in self._symbols else name
-        return self._symbols[name]
+        symbol = self._symbols.get(name)
+        if symbol is None:
+            if name not in self._ids:
+                self._unknown = name
+                raise KeyError(name)
+            symbol = self._symbols[name] = index_symbol(name)
+        return symbol
 
     def value(self, raw: Any) -> Any:
         """A value with the expressions inside it made."""
@@ -129,10 +133,10 @@ class _Builder:
     def record(self, raw: RawRecord, **bodies: Any) -> Any:
         """A record; what its class complains about becomes an error with the place."""
         values = {name: self.value(value) for name, value in raw.values.items()}
-        for spec in record_fields(raw.cls, without=tuple(bodies)):
-            if spec.required and spec.name not in values:
-                raise raw.at.error(f"{raw.cls.__name__} needs a value for '{spec.name}'")
-        return _placed(raw.at, lambda: raw.cls(**values, **bodies))
+        for name in required_fields(raw.cls, without=tuple(bodies)):
+            if name not in values:
+                raise raw.at.error(f"{raw.cls.__name__} needs a value for '{name}'")
+        return _placed(raw.at, raw.cls, **values, **bodies)
 
     def coordinates(
         self, dimensions: Iterable[RawRecord], edges: Iterable[RawRecord]
@@ -141,18 +145,19 @@ class _Builder:
         editor: CoordinateEditor = CoordinateGraph().edit()
         for raw in dimensions:
             dimension = self.record(raw)
-            _placed(raw.at, lambda dimension=dimension: editor.add(dimension))
+            _placed(raw.at, editor.add, dimension)
         for raw in edges:
             for side in ("upstream", "downstream"):
                 for position, name in enumerate(raw.values[side]):
-                    self._known(name, raw.places.get(f"{side}.{position}", raw.at))
+                    if name not in self._ids:  # a name and a comma for each operand before
+                        at = raw.places.get(side, raw.at).after(2 * position)
+                        raise self._unknown_dimension(name, at)
             edge = self.record(raw)
-            _placed(raw.at, lambda edge=edge: editor.connect(edge))
+            _placed(raw.at, editor.connect, edge)
         return editor.finish()
 
-    def _known(self, name: str, at: Where) -> None:
-        if name not in self._ids:
-            raise at.error(f"there is no dimension '{name}'{suggest(name, self._ids)}")
+    def _unknown_dimension(self, name: str, at: Where) -> CoordGraphError:
+        return at.error(f"there is no dimension '{name}'{suggest(name, self._ids)}")
 
     def control(self, root: RawOperation | None) -> ControlGraph:
         """The control graph; a graph without one has an empty kernel."""
@@ -169,8 +174,8 @@ class _Builder:
         for role in raw.cls.ROLES:
             names = raw.values.get(role, ())
             for name in (names,) if isinstance(names, str) else names:
-                if name:
-                    self._known(name, raw.places.get(role, raw.at))
+                if name and name not in self._ids:
+                    raise self._unknown_dimension(name, raw.places.get(role, raw.at))
         return self.record(raw, **bodies)
 
     def parameters(self, raw: RawGraph) -> Parameters:
@@ -192,7 +197,7 @@ class _Builder:
     def _table(self, raw: RawTable) -> Table:
         length, maximum = self.expression(raw.length), self.expression(raw.maximum)
         step = None if raw.step is None else self.expression(raw.step)
-        return _placed(raw.at, lambda: Table(raw.name, length, maximum, step, raw.note, raw.rule))
+        return _placed(raw.at, Table, raw.name, length, maximum, step, raw.note, raw.rule)
 
     def tensors(self, raw: RawGraph) -> tuple[Tensor, ...]:
         """The tensor arguments."""
@@ -213,8 +218,9 @@ class _Builder:
         return tuple(made.values())
 
 
-def _placed(at: Where, make: Callable[[], T]) -> T:
+def _placed(at: Where, make: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """What `make` returns; what it complains about becomes an error with the place."""
     try:
-        return make()
+        return make(*args, **kwargs)
     except (VerifyError, ValueError, TypeError, ArithmeticError) as error:
         raise at.error(str(error)) from error

@@ -1,29 +1,31 @@
 """Tokens of the text form, and a cursor over them.
 
-A statement ends with its line; `#` opens a comment; strings are written as in JSON.
+A statement ends with its line; `#` opens a comment; strings are written as in JSON. Lines are split
+into tokens one at a time, and a token knows nothing of where it stands: positions are worked out
+again when an error needs them.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from coordgraph.errors import ParseError
 from coordgraph.integers.text import MAX_DIGITS
-from coordgraph.text.raw import Place, RawExpression
+from coordgraph.text.raw import RawExpression
 
-__all__ = ["BARE", "Cursor", "Token", "quote", "word"]
+__all__ = ["BARE", "Cursor", "Place", "Token", "quote", "word"]
 
 BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*")
 """What is written without quotes: ids, names, dotted parts."""
 _TOKEN = re.compile(
-    rf"""(?P<blank>[ \t\r]+|\#[^\n]*)
-    |(?P<newline>\n)
-    |(?P<name>{BARE.pattern})
-    |(?P<number>[0-9]+)
-    |(?P<string>"(?:[^"\\\n]|\\.)*")
-    |(?P<sign>->|\.\.|==|<=|>=|!=|//|.)""",
+    rf"""{BARE.pattern}
+    |[0-9]+
+    |"(?:[^"\\]|\\.)*"
+    |\#.*
+    |->|\.\.|==|<=|>=|!=|//|[^ \t\r]""",
     re.VERBOSE,
 )
 # JSON leaves these as they are, but terminals, files and some readers of lines do not.
@@ -47,54 +49,101 @@ class Token(NamedTuple):
 
     kind: str
     text: str
+
+
+NEWLINE, END = Token("newline", "\n"), Token("end", "")
+
+
+class _Tokens(dict[str, Token]):
+    """Text to token: the same text is the same token."""
+
+    def __missing__(self, text: str) -> Token:
+        first = text[0]
+        if first == '"' and len(text) > 1:
+            kind = "string"
+        elif first in "0123456789":
+            kind = "number"
+        else:
+            kind = "name" if BARE.fullmatch(text) else "sign"
+        token = self[text] = Token(kind, text)
+        return token
+
+
+def _split(line: str) -> list[str]:
+    """The texts of the tokens of a line."""
+    found: list[str] = _TOKEN.findall(line)
+    if found and found[-1][0] == "#":
+        found.pop()
+    return found
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """A place in a text: the token at `index` of a line, both counted from 0."""
+
+    lines: list[str]
     line: int
-    start: int
+    index: int
+
+    def after(self, tokens: int) -> Place:
+        """The place so many tokens further on the line."""
+        return Place(self.lines, self.line, self.index + tokens)
+
+    def error(self, message: str, column: int = 0) -> ParseError:
+        """A ParseError with the line."""
+        source = self.lines[self.line]
+        starts = _starts(source)
+        start = starts[self.index] if self.index < len(starts) else len(source)
+        return ParseError(message, self.line + 1, start + column + 1, source.rstrip("\r"))
+
+
+def _starts(line: str) -> list[int]:
+    """Where the tokens of a line begin."""
+    return [match.start() for match in _TOKEN.finditer(line) if match[0][0] != "#"]
 
 
 class Cursor:
-    """Reads tokens one by one, and says where they stand."""
+    """Reads tokens one by one; `token` is the next one."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
         self._lines = text.split("\n")
-        self._starts = [0]
-        self._tokens: list[Token] = []
-        self._position = 0
-        line = 1
-        for match in _TOKEN.finditer(text):
-            kind = str(match.lastgroup)
-            if kind != "blank":
-                self._tokens.append(Token(kind, match[0], line, match.start()))
-            if kind == "newline":
-                line += 1
-                self._starts.append(match.end())
-        self._tokens.append(Token("end", "", line, len(text)))
+        self._known = _Tokens()
+        self._line = -1
+        self._next_line()
 
-    @property
-    def token(self) -> Token:
-        """The next token."""
-        return self._tokens[self._position]
+    def _next_line(self) -> None:
+        self._line += 1
+        known = self._known
+        self._tokens = [known[text] for text in _split(self._lines[self._line])]
+        self._tokens.append(NEWLINE if self._line < len(self._lines) - 1 else END)
+        self._index = 0
+        self.token = self._tokens[0]
 
     @property
     def after(self) -> Token:
         """The token after the next one."""
-        return self._tokens[min(self._position + 1, len(self._tokens) - 1)]
+        at_end = self.token is NEWLINE or self.token is END
+        return self.token if at_end else self._tokens[self._index + 1]
 
-    def advance(self) -> Token:
-        """Take the next token."""
+    def advance(self, count: int = 1) -> Token:
+        """Take the next token, or so many of the line."""
         token = self.token
-        self._position = min(self._position + 1, len(self._tokens) - 1)
+        self._index += count
+        if token is NEWLINE:
+            self._next_line()
+        elif token is END:
+            self._index -= count
+        else:
+            self.token = self._tokens[self._index]
         return token
 
-    def place(self, token: Token | None = None) -> Place:
-        """Where a token stands; by default the next one."""
-        token = token or self.token
-        column = token.start - self._starts[token.line - 1] + 1
-        return Place(token.line, column, self._lines[token.line - 1].rstrip("\r"))
+    def place(self) -> Place:
+        """Where the next token stands."""
+        return Place(self._lines, self._line, self._index)
 
-    def error(self, message: str, token: Token | None = None) -> ParseError:
-        """An error at a token."""
-        return self.place(token).error(message)
+    def error(self, message: str, at: Place | None = None) -> ParseError:
+        """An error at a place, by default at the next token."""
+        return (at or self.place()).error(message)
 
     def expected(self, what: str) -> ParseError:
         """An error at the next token, which is something else."""
@@ -110,7 +159,7 @@ class Cursor:
 
     def take(self, sign: str) -> bool:
         """Take a sign if it is next."""
-        if not self.at(sign):
+        if self.token.text != sign or self.token.kind != "sign":
             return False
         self.advance()
         return True
@@ -160,7 +209,7 @@ class Cursor:
 
     def integer(self) -> int:
         """Take a whole number, which may have a sign."""
-        start, negative = self.token, self.take("-")
+        start, negative = self.place(), self.take("-")
         if self.token.kind != "number":
             raise self.expected("a whole number")
         digits = self.advance().text
@@ -174,18 +223,29 @@ class Cursor:
         It ends before a comma, closing bracket, brace, string or one of `stop` of its level, before
         `name=`, and with the line.
         """
-        first, end, depth = self.token, self.token.start, 0
-        while not self.at_line_end() and self.token.kind != "string":
-            text, kind = self.token.text, self.token.kind
+        at, first, depth = self.place(), self._index, 0
+        tokens, end = self._tokens, len(self._tokens) - 1
+        while self._index < end:
+            kind, text = tokens[self._index]
+            if kind == "string":
+                break
             if depth == 0 and (text in (",", "{", *stop)):
                 break
-            if depth == 0 and kind == "name" and self.after.text == "=":
+            if depth == 0 and kind == "name" and tokens[self._index + 1].text == "=":
                 break
             depth += (text in _OPENING) - (text in _CLOSING)
             if depth < 0:
                 break
-            end = self.token.start + len(text)
-            self.advance()
-        if end == first.start:
+            self._index += 1
+        self.token = tokens[self._index]
+        if first == self._index:
             raise self.expected("a condition" if condition else "an expression")
-        return RawExpression(self.text[first.start : end], self.place(first), condition)
+        return RawExpression(self._text(first, self._index), at, condition)
+
+    def _text(self, first: int, end: int) -> str:
+        """What is written from the token `first` of the line to the one before `end`."""
+        if end == first + 1:
+            return self._tokens[first].text
+        line = self._lines[self._line]
+        starts = _starts(line)
+        return line[starts[first] : starts[end - 1] + len(self._tokens[end - 1].text)]

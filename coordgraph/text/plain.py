@@ -12,11 +12,13 @@ from typing import Any, TypeVar, cast
 from coordgraph.control.operations import OPERATIONS, Operation
 from coordgraph.coordinates.dimensions import DIMENSIONS
 from coordgraph.coordinates.edges import EDGES
+from coordgraph.epilogue import function_text
 from coordgraph.errors import VerifyError
-from coordgraph.gemm import Gemm
-from coordgraph.kernel import KernelGraph
+from coordgraph.frontend import Gemm
+from coordgraph.kernel import JSON, KernelGraph
 from coordgraph.tables import SUMS
 from coordgraph.text.build import build
+from coordgraph.text.collector import paused_collector
 from coordgraph.text.printer import Expressions
 from coordgraph.text.raw import (
     MAX_NESTING,
@@ -31,9 +33,10 @@ from coordgraph.text.raw import (
     RawTable,
     RawTensor,
     Where,
+    function_at,
     suggest,
 )
-from coordgraph.text.shapes import Kind, Shape, record_fields
+from coordgraph.text.shapes import Kind, Shape, field_shapes, record_fields
 from coordgraph.text.symbols import free_symbols
 
 __all__ = ["from_json", "to_json"]
@@ -55,6 +58,7 @@ _PARTS = (
 )
 
 
+@JSON.implement
 def to_json(graph: KernelGraph) -> dict[str, Any]:
     """The graph as plain data; `from_json` reads it back.
 
@@ -137,6 +141,8 @@ class _Writer:
                 return bool(value)
             case Kind.EXPRESSION | Kind.CONDITION:
                 return self.expression(value)
+            case Kind.FUNCTION:
+                return function_text(value)
             case Kind.TUPLE:
                 parts = ((shape.part(i), v) for i, v in enumerate(value))
                 return [self._value(s, v) for s, v in parts if s is not None]
@@ -149,7 +155,8 @@ def from_json(data: Mapping[str, Any]) -> KernelGraph:
         VerifyError: naming the place (`dimensions[3].size`), for data of another form, an unknown
             name or kind, and for what breaks a rule of the graph.
     """
-    return build(_read_graph(data, Path("")))
+    with paused_collector():
+        return build(_read_graph(data, Path("")))
 
 
 def _read_graph(data: Any, at: Path) -> RawGraph:
@@ -276,7 +283,7 @@ def _class(
 def _read_fields(
     raw: RawRecord, entry: Mapping[str, Any], at: Path, bodies: tuple[str, ...]
 ) -> None:
-    known = {spec.name: spec.shape for spec in record_fields(raw.cls, without=bodies)}
+    known = field_shapes(raw.cls, bodies)
     for name, value in entry.items():
         if name in known:
             raw.places[name] = at / name
@@ -299,6 +306,8 @@ def _read_value(shape: Shape, value: Any, at: Path) -> Any:
             return value
         case Kind.EXPRESSION | Kind.CONDITION:
             return RawExpression(_string(value, at), at, shape.kind is Kind.CONDITION)
+        case Kind.FUNCTION:
+            return function_at(_string(value, at), at)
         case Kind.TUPLE:
             values = [v for _, v in _items({"": value}, at, "")]
             if not shape.open and len(values) != len(shape.items):

@@ -9,10 +9,11 @@ from sympy import sympify
 from sympy.core.basic import Basic
 
 from coordgraph.control.operations import Operation
+from coordgraph.epilogue import function_text
 from coordgraph.errors import VerifyError
 from coordgraph.integers import to_text
 from coordgraph.integers.text import MAX_DIGITS
-from coordgraph.kernel import KernelGraph
+from coordgraph.kernel import TEXT, KernelGraph
 from coordgraph.text.lexer import quote, word
 from coordgraph.text.raw import MAX_NESTING, VERSION
 from coordgraph.text.shapes import Kind, Shape, record_fields
@@ -21,6 +22,7 @@ from coordgraph.text.symbols import free_symbols
 __all__ = ["Expressions", "print_graph"]
 
 
+@TEXT.implement
 def print_graph(graph: KernelGraph) -> str:
     """The text form of a graph; `parse_graph` reads it back.
 
@@ -127,6 +129,8 @@ class _Printer:
             case Kind.EXPRESSION | Kind.CONDITION:
                 text = self._expression(value)
                 return f"({text})" if shape.optional and text == "none" else text
+            case Kind.FUNCTION:
+                return quote(function_text(value))
             case Kind.TUPLE:
                 parts = ((shape.part(i), v) for i, v in enumerate(value))
                 return f"({', '.join(self._value(s, v) for s, v in parts if s is not None)})"

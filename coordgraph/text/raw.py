@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Protocol
 
-from coordgraph.errors import CoordGraphError, ParseError, VerifyError
+from coordgraph.epilogue import EpilogueFunction, parse_function
+from coordgraph.errors import CoordGraphError, VerifyError
 
 __all__ = [
     "MAX_NESTING",
     "VERSION",
     "Path",
-    "Place",
     "RawAssumption",
     "RawExpression",
     "RawGraph",
@@ -27,6 +27,7 @@ __all__ = [
     "RawTable",
     "RawTensor",
     "Where",
+    "function_at",
     "suggest",
 ]
 
@@ -43,18 +44,9 @@ class Where(Protocol):
         """The error to raise; `column` counts from the place."""
         ...
 
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A place in a text; `line` and `column` count from 1."""
-
-    line: int
-    column: int
-    source: str
-
-    def error(self, message: str, column: int = 0) -> ParseError:
-        """A ParseError with the line."""
-        return ParseError(message, self.line, self.column + column, self.source)
+    def after(self, tokens: int) -> Where:
+        """The place so many tokens further, where places are as fine as that."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +60,16 @@ class Path:
             return Path(f"{self.name}[{part}]")
         return Path(f"{self.name}.{part}" if self.name else part)
 
+    def after(self, tokens: int) -> Path:
+        """The same path: data has no tokens."""
+        return self
+
     def error(self, message: str, column: int = 0) -> VerifyError:
         """A VerifyError that begins with the path."""
         return VerifyError(f"{self.name or 'graph'}: {message}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RawExpression:
     """The text of an expression, or of a condition."""
 
@@ -90,7 +86,7 @@ class RawRecord:
     at: Where
     values: dict[str, Any] = field(default_factory=dict[str, Any])
     places: dict[str, Where] = field(default_factory=dict[str, Where])
-    """Where each value stands; of a side of an edge, a place for every operand."""
+    """Where values stand that name dimensions; of a side of an edge, its first operand."""
 
 
 @dataclass(slots=True)
@@ -172,3 +168,11 @@ def suggest(word: str, known: Iterable[str]) -> str:
     if close := get_close_matches(word, names, n=3):
         return f"; did you mean {' or '.join(map(repr, close))}?"
     return f"; there are {', '.join(names)}" if 0 < len(names) <= 12 else ""
+
+
+def function_at(text: str, at: Where) -> EpilogueFunction:
+    """An epilogue's function that was written at a place; errors say the place."""
+    try:
+        return parse_function(text)
+    except VerifyError as error:
+        raise at.error(str(error)) from error

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from coordgraph import given
 from coordgraph.control.operations import OPERATIONS, Operation
 from coordgraph.coordinates.dimensions import DIMENSIONS
 from coordgraph.coordinates.edges import EDGES
-from coordgraph.gemm import Gemm
+from coordgraph.frontend import Gemm
 from coordgraph.kernel import KernelGraph
 from coordgraph.tables import RULES, SUMS
 from coordgraph.text.build import build
-from coordgraph.text.lexer import Cursor, Token
+from coordgraph.text.collector import paused_collector
+from coordgraph.text.lexer import Cursor, Place
 from coordgraph.text.raw import (
     MAX_NESTING,
     VERSION,
@@ -24,9 +24,11 @@ from coordgraph.text.raw import (
     RawRecord,
     RawTable,
     RawTensor,
+    function_at,
     suggest,
 )
-from coordgraph.text.shapes import FieldSpec, Kind, Shape, record_fields
+from coordgraph.text.shapes import Kind, Shape, field_shapes
+from coordgraph.validation import text as checked_text
 
 __all__ = ["parse_graph"]
 
@@ -45,14 +47,15 @@ def parse_graph(text: str) -> KernelGraph:
             what breaks a rule of the graph.
         VerifyError: the edges go round in a circle, or `text` is no string.
     """
-    return build(_Reader(given.text(text, "a graph")).graph())
+    with paused_collector():
+        return build(_Reader(checked_text(text, "a graph")).graph())
 
 
 class _Reader:
     def __init__(self, text: str) -> None:
         self.cursor = Cursor(text)
         self.raw = RawGraph(self.cursor.place())
-        self.statements: dict[str, Callable[[Token], None]] = {
+        self.statements: dict[str, Callable[[Place], None]] = {
             "gemm": self._gemm,
             "level": self._level,
             "symbol": self._symbol,
@@ -73,43 +76,43 @@ class _Reader:
         if c.token.text != "coordgraph":
             raise c.expected(f"the first line, 'coordgraph {VERSION}'")
         c.advance()
-        at = c.token
+        at = c.place()
         if (version := c.integer()) != VERSION:
             raise c.error(f"this is version {version}; version {VERSION} is understood", at)
         c.end_statement()
         c.skip_lines()
         while c.token.kind != "end":
-            token = c.token
-            statement = self.statements.get(c.name("a statement"))
+            at, name = c.place(), c.name("a statement")
+            statement = self.statements.get(name)
             if statement is None:
-                known = suggest(token.text, self.statements)
-                raise c.error(f"unknown statement '{token.text}'{known}", token)
-            statement(token)
+                known = suggest(name, self.statements)
+                raise c.error(f"unknown statement '{name}'{known}", at)
+            statement(at)
             c.end_statement()
             c.skip_lines()
         self.raw.end = c.place()
         return self.raw
 
-    def _gemm(self, token: Token) -> None:
+    def _gemm(self, at: Place) -> None:
         if self.raw.gemm is not None:
-            raise self.cursor.error("there is a 'gemm' line already", token)
-        self.raw.gemm = RawRecord(Gemm, self.cursor.place(token))
-        self._fields(self.raw.gemm, record_fields(Gemm))
+            raise self.cursor.error("there is a 'gemm' line already", at)
+        self.raw.gemm = RawRecord(Gemm, at)
+        self._fields(self.raw.gemm)
 
-    def _level(self, token: Token) -> None:
+    def _level(self, at: Place) -> None:
         if self.raw.level_at is not None:
-            raise self.cursor.error("there is a 'level' line already", token)
+            raise self.cursor.error("there is a 'level' line already", at)
         self.raw.level_at = self.cursor.place()
         self.raw.level = self.cursor.word("a level")
 
-    def _symbol(self, token: Token) -> None:
+    def _symbol(self, at: Place) -> None:
         at = self.cursor.place()
         name = self.cursor.name("a name")
         if self.cursor.token.text not in ("positive", "nonnegative"):
             raise self.cursor.expected("'positive' or 'nonnegative'")
         self.raw.symbols.append((name, self.cursor.advance().text == "positive", at))
 
-    def _parameter(self, token: Token) -> None:
+    def _parameter(self, at: Place) -> None:
         c, at = self.cursor, self.cursor.place()
         name = c.name("the name of a parameter")
         if c.token.text != "in":
@@ -122,7 +125,7 @@ class _Reader:
         note = "" if c.at_line_end() else c.string()
         self.raw.parameters.append(RawParameter(name, at, minimum, maximum, value, note))
 
-    def _table(self, token: Token) -> None:
+    def _table(self, at: Place) -> None:
         c, at = self.cursor, self.cursor.place()
         name = c.name("the name of a table")
         c.expect("[")
@@ -138,12 +141,12 @@ class _Reader:
         note = "" if c.at_line_end() else c.string()
         self.raw.tables.append(RawTable(name, at, length, most, step, rule, note))
 
-    def _assumption(self, token: Token) -> None:
+    def _assumption(self, at: Place) -> None:
         expr = self.cursor.expression(stop=("<=",))
         self.cursor.expect("<=")
         self.raw.assumptions.append(RawAssumption(expr, self.cursor.integer()))
 
-    def _tensor(self, token: Token) -> None:
+    def _tensor(self, at: Place) -> None:
         c, at = self.cursor, self.cursor.place()
         name, dtype = c.word("the name of a tensor"), c.word("a dtype")
         c.expect("[")
@@ -158,42 +161,40 @@ class _Reader:
             c.expect("]")
         self.raw.tensors.append(raw)
 
-    def _dimension(self, token: Token) -> None:
+    def _dimension(self, at: Place) -> None:
         c, at = self.cursor, self.cursor.place()
         name = c.word("the id of a dimension")
         c.expect(":")
         raw = RawRecord(self._class(DIMENSIONS, "kind of dimension"), at, {"id": name})
-        self._fields(raw, record_fields(raw.cls, without=("id",)))
+        self._fields(raw, ("id",))
         self.raw.dimensions.append(raw)
 
-    def _edge(self, token: Token) -> None:
-        raw = RawRecord(self._class(EDGES, "edge"), self.cursor.place(token))
+    def _edge(self, at: Place) -> None:
+        raw = RawRecord(self._class(EDGES, "edge"), at)
         self._side(raw, "upstream")
         self.cursor.expect("->")
         self._side(raw, "downstream")
-        self._fields(raw, record_fields(raw.cls, without=("upstream", "downstream")))
+        self._fields(raw, ("upstream", "downstream"))
         self.raw.edges.append(raw)
 
     def _side(self, raw: RawRecord, side: str) -> None:
-        names: list[str] = []
-
-        def operand() -> None:
-            raw.places[f"{side}.{len(names)}"] = self.cursor.place()
-            names.append(self.cursor.word("the id of a dimension"))
-
-        self._listed(operand)
+        c = self.cursor
+        raw.places[side] = c.place()
+        names = [c.word("the id of a dimension")]
+        while c.take(","):
+            names.append(c.word("the id of a dimension"))
         raw.values[side] = tuple(names)
 
-    def _log(self, token: Token) -> None:
+    def _log(self, at: Place) -> None:
         self.raw.log.append(self.cursor.string())
 
-    def _control(self, token: Token) -> None:
+    def _control(self, at: Place) -> None:
         if self.raw.root is not None:
-            raise self.cursor.error("there is a 'control' block already", token)
+            raise self.cursor.error("there is a 'control' block already", at)
         operations = self._body(0)
         if len(operations) != 1:
             raise self.cursor.error(
-                f"a control block holds one Kernel, not {len(operations)} operations", token
+                f"a control block holds one Kernel, not {len(operations)} operations", at
             )
         self.raw.root = operations[0]
 
@@ -219,7 +220,7 @@ class _Reader:
         c, at = self.cursor, self.cursor.place()
         cls: type[Operation] = self._class(OPERATIONS, "operation")
         raw = RawOperation(cls, at)
-        self._fields(raw, record_fields(cls, without=cls.BODIES))
+        self._fields(raw, cls.BODIES)
         if c.at("{"):
             if not cls.BODIES:
                 raise c.error(f"{cls.__name__} has no body")
@@ -231,33 +232,33 @@ class _Reader:
         """`else { … }` and the like after the first body's brace."""
         c = self.cursor
         while c.token.kind == "name":
-            token = c.advance()
-            name = ELSE.get(token.text, token.text)
+            at, written = c.place(), c.advance().text
+            name = ELSE.get(written, written)
             if name not in raw.cls.BODIES or name in raw.bodies:
-                raise c.error(f"{raw.cls.__name__} has no further body '{token.text}'", token)
+                raise c.error(f"{raw.cls.__name__} has no further body '{written}'", at)
             raw.bodies[name] = self._body(depth + 1)
 
     def _class(self, registry: Mapping[str, type[T]], what: str) -> type[T]:
-        token = self.cursor.token
+        at = self.cursor.place()
         name = self.cursor.name(f"a {what}" if what != "operation" else "an operation")
         if name not in registry:
-            raise self.cursor.error(f"unknown {what} '{name}'{suggest(name, registry)}", token)
+            raise at.error(f"unknown {what} '{name}'{suggest(name, registry)}")
         return registry[name]
 
-    def _fields(self, raw: RawRecord, specs: tuple[FieldSpec, ...]) -> None:
+    def _fields(self, raw: RawRecord, without: tuple[str, ...] = ()) -> None:
         """`name=value` pairs; a string at the end is the note."""
-        c = self.cursor
-        known = {spec.name: spec.shape for spec in specs}
+        c, binding = self.cursor, getattr(raw.cls, "ROLES", ())
+        known = field_shapes(raw.cls, without)
         while c.token.kind == "name" and c.after.text == "=":
-            token = c.advance()
-            if token.text not in known:
-                what = f"{raw.cls.__name__} has no field '{token.text}'"
-                raise c.error(what + suggest(token.text, known), token)
-            if token.text in raw.values:
-                raise c.error(f"'{token.text}' is given twice", token)
-            c.advance()
-            raw.places[token.text] = c.place()
-            raw.values[token.text] = self._value(known[token.text])
+            name = c.token.text
+            if name not in known:
+                raise c.error(f"{raw.cls.__name__} has no field '{name}'{suggest(name, known)}")
+            if name in raw.values:
+                raise c.error(f"'{name}' is given twice")
+            c.advance(2)
+            if name in binding:
+                raw.places[name] = c.place()
+            raw.values[name] = self._value(known[name])
         if c.token.kind == "string" and "note" in known and "note" not in raw.values:
             raw.values["note"] = c.string()
 
@@ -277,6 +278,9 @@ class _Reader:
                 return c.advance().text == "true"
             case Kind.EXPRESSION | Kind.CONDITION:
                 return c.expression(condition=shape.kind is Kind.CONDITION)
+            case Kind.FUNCTION:
+                place = c.place()
+                return function_at(c.string("an epilogue's function in quotes"), place)
             case Kind.TUPLE:
                 return self._tuple(shape)
 

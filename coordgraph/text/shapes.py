@@ -7,7 +7,7 @@ somebody else registers by subclassing has a written form as well.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from enum import Enum
 from functools import cache
@@ -17,9 +17,10 @@ from typing import Any, ClassVar, Literal, Union, cast, get_args, get_origin, ge
 from sympy import Expr, Integer, Symbol
 from sympy.logic.boolalg import Boolean
 
+from coordgraph.epilogue import EpilogueFunction
 from coordgraph.errors import VerifyError
 
-__all__ = ["FieldSpec", "Kind", "Shape", "record_fields"]
+__all__ = ["FieldSpec", "Kind", "Shape", "field_shapes", "record_fields", "required_fields"]
 
 
 class Kind(Enum):
@@ -30,6 +31,7 @@ class Kind(Enum):
     TRUTH = "true or false"
     EXPRESSION = "an integer expression"
     CONDITION = "a condition"
+    FUNCTION = "an epilogue's function in quotes"
     TUPLE = "a list in parentheses"
 
 
@@ -73,6 +75,7 @@ _LEAVES: dict[Any, Kind] = {
     str: Kind.STRING,
     Expr: Kind.EXPRESSION,
     Boolean: Kind.CONDITION,
+    EpilogueFunction: Kind.FUNCTION,
 }
 _EXPRESSIONS = {Expr, Integer, Symbol, int}
 _COMMON_NAMES = {"Expr": Expr, "Boolean": Boolean, "ClassVar": ClassVar, "Literal": Literal}
@@ -97,6 +100,18 @@ def record_fields(cls: type[Any], without: tuple[str, ...] = ()) -> tuple[FieldS
             )
         specs.append(FieldSpec(f.name, shape, _default(f)))
     return tuple(specs)
+
+
+@cache
+def field_shapes(cls: type[Any], without: tuple[str, ...] = ()) -> Mapping[str, Shape]:
+    """Name to shape of the fields of a dataclass but those named."""
+    return {spec.name: spec.shape for spec in record_fields(cls, without)}
+
+
+@cache
+def required_fields(cls: type[Any], without: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The fields of a dataclass that have no default, but those named."""
+    return tuple(spec.name for spec in record_fields(cls, without) if spec.required)
 
 
 def _hints(cls: type[Any]) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 from passes.choosing.constants import Constants, constants_of
 from passes.choosing.explaining import Explanation, explain
 from passes.choosing.plan import Plan
+from passes.choosing.plan_table import sizes
 from passes.choosing.ranking import Choice, choices, rank
-from passes.choosing.table import sizes
 
 __all__ = [
     "Choice",

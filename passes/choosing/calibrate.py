@@ -1,21 +1,20 @@
 """Fit a device's figures to measured times: `python -m passes.choosing.calibrate FILE…`.
 
-A file is what `python -m benchmarks sweep` writes: a JSON object with `rows` like `{"m": 4096, "n":
-4096, "k": 4096, "layout": "nt", "plan": "256x256x64@c2x1 stream-k{owner=last} on 66", "t":
-0.000221}`, a problem, a plan and seconds. Rows of other contenders (`"plan": "cublas"`), and of
-schedules that the model does not know, are left out.
+A file is what `python -m benchmarks sweep` writes, perhaps compressed by gzip: a JSON object with
+`rows` like `{"m": 4096, "n": 4096, "k": 4096, "layout": "nt", "plan": "256x256x64@c2x1
+stream-k{owner=last} on 66", "t": 0.000221}`, a problem, a plan and seconds. Rows of other
+contenders (`"plan": "cublas"`), and of schedules that the model does not know, are left out.
 
 Logarithms of the figures are fitted by least squares to logarithms of times. Plans near the best of
-their problem count most, since only among them is chosen; what the errors of these differ by counts
-besides, since an error that all have in common changes no choice. Far errors count less than their
-square; and a weak pull towards the first guesses holds figures that the measurements say nothing
-about. It needs scipy (the extra `bench`).
+their problem have the largest weight, since the choice is among them. Differences between the
+errors of these plans are penalised too, since an error common to all changes no choice. Large
+errors have a linear loss. A weak penalty keeps figures that the measurements do not determine near
+their first guesses. The fit needs scipy (the extra `bench`).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +31,8 @@ from passes.choosing.candidates import chooseable
 from passes.choosing.constants import FITTED, FOLDER, Constants, constants_of
 from passes.choosing.model import Counts, cost
 from passes.choosing.plan import Plan
-from passes.choosing.table import Column, Flag, Table, columns_of
+from passes.choosing.plan_table import Column, Flag, Table, schedule_in
+from passes.choosing.times import read_json
 
 __all__ = [
     "Measurements",
@@ -46,28 +46,31 @@ __all__ = [
 ]
 
 NEAR, FAR_WEIGHT = 0.3, 0.2
-"""How fast the weight of slower plans falls, and what is left of it."""
+"""A plan's squared error has the weight exp(-(t / best - 1) / NEAR) + FAR_WEIGHT."""
 LARGE_ERROR = 0.1
-"""Of a logarithm; beyond it errors count linearly."""
+"""Error of the logarithm of a time beyond which the loss is linear."""
 PULL = 0.1
-"""What doubling a figure counts beside errors."""
+"""Weight of a figure's deviation from its first guess, in logarithms."""
 CLOSE, DIFFERENCE = 0.1, 2.0
-"""The same of plans whose differences decide the choice, and what these count beside errors."""
+"""CLOSE: like NEAR, for plans whose differences decide the choice. DIFFERENCE: weight of the
+differences of their errors."""
 LEAST = {"sharpness": 1.0, "evenness": 1.0}
 MOST = {"mixed_loss": 1.0, "merged": 1.0, "lone_rate": 66e9}
-"""What figures cannot be less or more than: norms' degrees, shares, and what 48 to 64 workgroups
-were measured to read from memory, each; times of few that read little say nothing of that."""
+"""Bounds of fitted figures. The degrees of norms are at least 1, shares at most 1. The bound of
+`lone_rate` is what each of 48 to 64 workgroups was measured to read from memory, in bytes per
+second: times of launches that read little do not determine it."""
 MOST_ROUNDS, STEP = 80, 1e-4
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """Measured plans.
+    """Measured times of plans, one per row.
 
     Args:
-        table: problems and plans, and `seconds` of each.
-        problem: a number of each row's problem, from 0.
-        usable: rows that take part in the fit.
+        table: the problem and the plan of each row.
+        seconds: the measured seconds of each row.
+        problem: the number of each row's problem, from 0.
+        usable: whether a row takes part in the fit.
     """
 
     table: Table
@@ -77,8 +80,12 @@ class Measurements:
 
     @classmethod
     def read(cls, paths: Iterable[Path], device: Constants) -> Measurements:
-        """Raises OSError, ValueError or KeyError where a file holds something else."""
-        files = [json.loads(path.read_text("utf-8"))["rows"] for path in paths]
+        """Read files of measured times.
+
+        Raises:
+            OSError, ValueError, KeyError: a file cannot be read, or has another format.
+        """
+        files = [read_json(path)["rows"] for path in paths]
         plans = known_plans(row for rows in files for row in rows)
         found = [
             (run, problem_of(row), plans[row["plan"]], row["t"])
@@ -91,22 +98,22 @@ class Measurements:
         numbers: dict[tuple[int, Gemm], int] = {}
         of = np.array([numbers.setdefault(row[:2], len(numbers)) for row in found], np.intp)
         seconds = np.array([t for *_, t in found], np.float64)
-        # The model need not know what is no candidate.
+        # Only rows of plans that may be chosen are used for the fit.
         return cls(table, seconds, of, chooseable(table, device))
 
     def where(self, chosen: Flag) -> Measurements:
-        """Some of the rows."""
+        """The rows for which `chosen` is true."""
         _, problem = np.unique(self.problem[chosen], return_inverse=True)
         table = self.table.where(chosen)
         return Measurements(table, self.seconds[chosen], problem, self.usable[chosen])
 
     @property
     def problems(self) -> int:
-        """How many there are."""
+        """Number of problems."""
         return int(self.problem.max()) + 1
 
     def best(self, values: Column) -> Column:
-        """The smallest value of each problem."""
+        """The smallest of the rows' values for each problem."""
         found = np.full(self.problems, np.inf)
         np.minimum.at(found, self.problem, values)
         return found
@@ -114,14 +121,14 @@ class Measurements:
 
 @dataclass(frozen=True)
 class Quality:
-    """How good predictions are.
+    """How good predictions are. A problem's loss is t(chosen plan) / t(best measured plan) - 1.
 
     Args:
-        problems: how many.
-        loss: of the chosen plan's time over that of the best measured one, the geometric mean,
-            less 1; `largest` of all problems.
-        over: problems on which it is more than 5 %.
-        error: of predicted times, root mean square of the logarithm.
+        problems: number of problems.
+        loss: mean loss (the geometric mean of the ratios, minus 1).
+        largest: largest loss of a problem.
+        over: number of problems with a loss of more than 5 %.
+        error: root mean square of log(predicted seconds / measured seconds).
     """
 
     problems: int
@@ -139,7 +146,7 @@ class Quality:
 
 
 def quality(measured: Measurements, constants: Constants) -> Quality:
-    """What the predictions would choose among the measured plans."""
+    """The quality of the choice among the measured plans by their predicted times."""
     # Problems with fewer than two plans that may be chosen say nothing.
     counts = np.bincount(measured.problem[measured.usable], minlength=measured.problems)
     measured = measured.where(counts[measured.problem] > 1)
@@ -164,10 +171,10 @@ def _first(mask: Flag, predicted: Column) -> int:
 
 
 def fit(measured: Measurements, first: Constants) -> Constants:
-    """The figures with the least weighted errors, found from the guesses `first`.
+    """Fit the figures of a device to measured times, from the guesses `first`.
 
     Raises:
-        ImportError: scipy is not there.
+        ImportError: scipy is not installed.
     """
     from scipy.optimize import least_squares
 
@@ -212,17 +219,17 @@ def problem_of(row: dict[str, Any]) -> Gemm:
 
 
 def known_plans(rows: Iterable[dict[str, Any]]) -> dict[str, Plan]:
-    """The plans of rows, by their text, without those of schedules that the model does not know."""
+    """The plans of rows by their text, except those with schedules that the model does not know."""
     found: dict[str, Plan] = {}
     for text in dict.fromkeys(row["plan"] for row in rows if is_plan(row)):
         plan = Plan.parse(text)
-        if columns_of(plan) is not None:
+        if schedule_in(plan) is not None:
             found[text] = plan
     return found
 
 
 def is_plan(row: dict[str, Any]) -> bool:
-    """Whether a row is of a plan of ours, not of another contender."""
+    """Whether a row is the time of a plan of this library, not of another library."""
     return " " in row["plan"]
 
 
@@ -238,7 +245,7 @@ def _report(measured: Measurements, constants: Constants, first: Constants) -> N
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Run the command: fit the figures, report their quality, write or print them."""
     parser = argparse.ArgumentParser(description="Fit a device's figures to measured times.")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="measured times")
     parser.add_argument("--device", default="NVIDIA H200", help="its name, as the driver says it")

@@ -1,4 +1,4 @@
-"""Candidates: the plans that are judged for a problem."""
+"""Candidates: the plans of a problem whose cost the model computes."""
 
 from __future__ import annotations
 
@@ -13,83 +13,77 @@ from coordgraph import Gemm
 from coordgraph.tensors import dtype
 from passes.base import Pass
 from passes.choosing.constants import Constants
+from passes.choosing.counting import COUNTED_TILE, FIXUPS, WorkCounter
+from passes.choosing.kernel_shape import UNIT_K, Shape, along
+from passes.choosing.known_schedules import chosen_schedules, counter_of
+from passes.choosing.model import Counts
+from passes.choosing.operand_reads import OperandReads
 from passes.choosing.plan import Plan
-from passes.choosing.schedules import (
-    EACH,
-    EVERY,
-    FEWER,
-    FULL,
-    LAST,
-    NONE,
-    NOTHING,
-    SCATTER,
-    TREE,
-    TURNSTILE,
-    schedule_of,
-)
-from passes.choosing.shape import UNIT_K, Shape, along
-from passes.choosing.table import Column, Flag, Table, extents
-from passes.choosing.tilings import small_tiles, sums, tilings
-from passes.data_parallel import DataParallel
-from passes.lowering.hopper.division import MMA_M, WARPGROUP
+from passes.choosing.plan_table import Column, Flag, Table, extents
+from passes.choosing.tile_candidates import small_tiles, sums, tilings
+from passes.lowering.sm_90a.division import MMA_M, WARPGROUP
+from passes.schedules.data_parallel import DataParallel
+from passes.schedules.hybrid_stream_k import HybridStreamK
+from passes.schedules.stream_k import StreamK
+from passes.schedules.two_tile_stream_k import TwoTileStreamK
 
 __all__ = ["candidates", "chooseable", "fallback", "slow"]
 
 FEW_TILE, LEAST_ROWS = 128, 48
 MOST_SUMS_STREAMED, MOST_SUMS_TWICE = 144, 112
-"""Accumulators of a workitem of plans that send and receive partial sums, and of those that have a
-second main loop beside a reduce-scatter."""
+"""Largest number of accumulators of a thread. MOST_SUMS_STREAMED: in plans that send and receive
+partial sums. MOST_SUMS_TWICE: in plans with a reduce-scatter and a second main loop."""
 GROUPED_ROWS = 128
-"""Of a workgroup's part, at least, where groups part an axis."""
+"""Smallest number of rows of a CTA's part of a tile, in grouped products."""
 BANDS = (4, 8, 16)
 LEAST_DEPTH = 4
-"""Iterations of a tile that are worth being divided."""
+"""Smallest number of iterations of a tile that may be split along k."""
 MOST_SPLITS = 64
 SLIVER = 8
-"""Iterations of a piece, at least, where short ones are given to the neighbour."""
+"""Smallest number of iterations of a piece, in schedules with the option `least_segment`."""
 NARROWEST = 32
-"""Elements of a box."""
-OWNED: dict[str, float] = {**NOTHING, "owner": LAST}
-"""Streamed tiles whose last piece is the owner's: workgroups wait for lower numbers alone."""
-Values = Mapping[str, float | Column]
+"""Elements of B along n in a TMA box; plans with narrower boxes are not chosen."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of schedule, the tilings that are tried with it, and their grids.
+    """A schedule, the tilings that are tried with it, and their grids.
 
     Args:
-        values: the schedule's columns; one number for all tilings, or one for each.
-        tried: which tilings.
-        grid: workgroups; 0 for as many as there are tiles.
+        schedule: the schedule, for macro tiles `COUNTED_TILE`.
+        tried: whether each tiling is tried.
+        grid: workgroups for each tiling; 0 if the schedule does not let the plan choose them.
     """
 
-    values: Values
+    schedule: Pass
     tried: Flag
     grid: Column
 
 
 @dataclass(frozen=True)
 class Tiled:
-    """A problem cut by every tiling that suits its size, as columns.
+    """A problem with every tiling that suits its size, as columns with one entry per tiling.
 
     Args:
-        tiling: tile m, n, k, cluster m, n, k and turns.
-        few: rows that every tile has, where they are few: then each column of B is read by one
-            workgroup alone; else 0.
-        held: accumulators of a workitem where tiles are streamed.
-        small: pairs of columns: small tiles, 0 where there is none of that kind.
-        slots: clusters that the device holds.
-        products: of that size.
-        counted: how many tiles there are is known, and `even`, that all are equally deep; else
-            groups decide it.
-        each: a workgroup for every tile is possible.
+        tiling: columns of tile m, n, k, cluster m, n, k and turns.
+        few: the m of the problem if one row of tiles covers it, so that each column of B is read by
+            one workgroup only; else 0.
+        held: accumulators of a thread if tiles are streamed.
+        small: for a number of small tiles in a macro tile, along m and n: which tilings can have
+            such small tiles.
+        slots: number of clusters that are resident on the device.
+        products: number of products of that size.
+        counted: whether the number of tiles is known on the host; groups of m make it data.
+        even: whether all tiles have the same number of iterations; not so with groups of k.
+        each: whether the problem may have a workgroup for every tile.
+        tiles_m, tiles_n: output tiles of one product along m and n.
+        depth: iterations of an output tile.
     """
 
     tiling: tuple[Column, ...]
     few: float
     held: Column
-    small: tuple[tuple[Column, Column], ...]
+    small: Mapping[tuple[int, int], Flag]
     slots: Column
     products: float
     counted: bool
@@ -101,24 +95,38 @@ class Tiled:
 
     @cached_property
     def tiles(self) -> Column:
-        """Of the output of all products."""
+        """Output tiles of all products."""
         return np.ceil(self.products * self.tiles_m * self.tiles_n)
 
     @cached_property
     def several(self) -> Flag:
-        """Where a workgroup has more than one tile."""
+        """Whether there are more tiles than resident clusters."""
         return self.tiles > self.slots
 
     @cached_property
+    def split_grids(self) -> tuple[Column, ...]:
+        """Grids with several workgroups for each tile.
+
+        The first is the largest grid whose workgroups divide the tile's iterations evenly (a
+        workgroup for each tile if there is none), the second the largest of all; the second is 0 if
+        it equals the first.
+        """
+        most = np.minimum(np.floor(self.slots / self.tiles), np.floor(self.depth / 2))
+        even, any_split = np.ones_like(most), np.minimum(most, MOST_SPLITS)
+        for split in range(2, int(any_split.max(initial=1)) + 1):
+            even = np.where((self.depth % split == 0) & (split <= most), split, even)
+        return self.tiles * even, np.where(any_split != even, self.tiles * any_split, 0)
+
+    @cached_property
     def rest(self) -> Column:
-        """Tiles of the ragged wave."""
+        """Tiles of the last wave, if it is not full; else 0."""
         return self.tiles % self.slots
 
 
 def slow(table: Table) -> Flag:
-    """Rows whose B, as it is, comes in boxes of 16 elements, which slow the copy engine.
+    """Rows of a table whose B is copied in TMA boxes narrower than NARROWEST, which makes TMA slow.
 
-    It was measured so against B given as its transpose: a fifth to a half slower.
+    Such plans were measured to be a fifth to a half slower than with B given as its transpose.
     """
     found = table.turned_b == 0
     if found.any():
@@ -127,17 +135,18 @@ def slow(table: Table) -> Flag:
 
 
 def crowded(table: Table, device: Constants) -> Flag:
-    """Plans with a workgroup for every tile, and more tiles than the device holds workgroups."""
-    shape = Shape(table)
-    return (table.whole == EACH) & (shape.tiles > device.slots(shape.workgroups))
+    """Plans that launch more workgroups than the device holds at a time."""
+    return Counts(table, device).work.rounds > 1
 
 
 def unusual(table: Table) -> Flag:
-    """Plans that are candidates only where all kinds are asked for, for measurements to judge."""
-    shape = Shape(table)
-    evenly = (table.whole == NONE) & (table.workgroups % shape.tiles == 0)
-    uneven = (table.reduction == SCATTER) & ~evenly
-    return uneven | (table.reduction == TURNSTILE) | (table.least_segment > 1)
+    """Plans that are candidates only with `all_kinds`, so that they can be measured."""
+    streamed = table.of_schedule([counter.all_streamed for counter in table.counters])
+    evenly = streamed & (table.workgroups % Shape(table).tiles == 0)
+    uneven = (table.fixup == FIXUPS.index("scatter")) & ~evenly
+    slivers = [getattr(schedule, "least_segment", 1) for schedule in table.schedules]
+    turnstile = table.fixup == FIXUPS.index("turnstile")
+    return uneven | turnstile | (table.of_schedule(slivers) > 1)
 
 
 def chooseable(table: Table, device: Constants) -> Flag:
@@ -153,22 +162,23 @@ def candidates(
     reads_c: bool = False,
     all_kinds: bool = False,
 ) -> Table:
-    """Plans for a problem whose sizes are given, as a table without those that make no sense.
+    """The table of plans that may be chosen for a problem.
 
     Args:
-        problem: with m, n and k.
-        device: see `constants_of`.
-        batches: products of a batch, or groups.
-        reads_c: C is added.
-        all_kinds: also schedules that the model never prefers, for measurements to judge them.
+        problem: the problem with m, n and k.
+        device: the constants of the device; see `constants_of`.
+        batches: number of products in a batch, or of groups.
+        reads_c: whether C is added.
+        all_kinds: whether to add schedules that the model never prefers, to measure them.
     """
     out_bytes = dtype(problem.out_dtype or problem.dtype).bytes
-    c_bytes = out_bytes if reads_c else 0
     same = extents(problem, batches)
-    cut = _cut(problem, same, device, c_bytes)
-    kinds = [*_usual(cut), *_ragged(cut), *(_unusual(cut) if all_kinds else ())]
-    kinds = [kind for kind in kinds if _is_taken(problem, kind, cut)]
-    # In one wave the order matters to those who have no cluster: their GPC asks once for all.
+    reads = OperandReads.of(problem, same, reads_c=reads_c)
+    cut = _cut(problem, same, device, reads.element_bytes)
+    kinds = [*_usual(cut), *(_unusual(cut) if all_kinds else ())]
+    kinds = [kind for kind in kinds if _is_taken(problem, kind)]
+    # In a single wave the order of tiles matters only without clusters: then requests of
+    # neighbouring workgroups, in one GPC, are merged.
     alone = cut.tiling[3] * cut.tiling[4] * cut.tiling[5] == 1
     wide = (cut.several | alone) & (cut.tiles_n > 2)
     bands = {1: True, **{band: wide & (cut.tiles_m > band) for band in BANDS}}
@@ -180,63 +190,64 @@ def candidates(
                 parts.append((kind, band, chosen))
     counts = [len(chosen) for _, _, chosen in parts]
 
-    def spread(values: Sequence[float | Column]) -> Column:
-        """A part's number, or a column of all tilings, for each of its rows."""
-        if not any(isinstance(value, np.ndarray) for value in values):
-            return np.repeat(np.array(values, np.float64), counts)
-        pairs = zip(values, parts, strict=True)
-        return np.concatenate([_some(value, chosen) for value, (_, _, chosen) in pairs])
+    def spread(values: Sequence[float]) -> Column:
+        """Repeat the value of each part for all of its rows."""
+        return np.repeat(np.array(values, np.float64), counts)
 
     which = np.concatenate([chosen for _, _, chosen in parts])
     names = ("tile_m", "tile_n", "tile_k", "cluster_m", "cluster_n", "cluster_k", "turns")
     found = {name: column[which] for name, column in zip(names, cut.tiling, strict=True)}
-    for name in parts[0][0].values:
-        found[name] = spread([kind.values[name] for kind, _, _ in parts])
-    found["workgroups"] = spread([kind.grid for kind, _, _ in parts])
+    places = {kind.schedule: place for place, kind in enumerate(kinds)}
+    found["schedule"] = spread([places[kind.schedule] for kind, _, _ in parts])
+    found["workgroups"] = np.concatenate([kind.grid[chosen] for kind, _, chosen in parts])
     found["width"] = spread([band for _, band, _ in parts])
     same |= {"turned_a": problem.transpose_a, "turned_b": problem.transpose_b}
-    same |= {"out_bytes": out_bytes, "c_bytes": c_bytes}
-    table = Table(**{name: np.full(len(which), float(v)) for name, v in same.items()}, **found)
+    same |= {
+        "in_bytes": dtype(problem.dtype).bytes,
+        "out_bytes": out_bytes,
+        "c_bytes": reads.element_bytes,
+    }
+    same |= {"operand_bytes": reads.total_bytes}
+    schedules = tuple(kind.schedule for kind in kinds)
+    columns = {name: np.full(len(which), float(v)) for name, v in same.items()}
+    table = Table(**columns, **found, schedules=schedules)
     kept = ~slow(table)
     return table.where(kept) if kept.any() and not kept.all() else table
 
 
-def _some(value: float | Column, chosen: NDArray[np.intp]) -> Column:
-    return value[chosen] if isinstance(value, np.ndarray) else np.full(len(chosen), float(value))
-
-
-def _is_taken(problem: Gemm, kind: Kind, cut: Tiled) -> bool:
-    """Whether graphs take schedules of a kind: those of single products and batches take all."""
-    tried = kind.tried.nonzero()[0][:1]
-    if not problem.grouped or not len(tried):
+def _is_taken(problem: Gemm, kind: Kind) -> bool:
+    """Whether a schedule can be applied to the problem; only grouped products refuse some."""
+    if not problem.grouped or not kind.tried.any():
         return True
-    m, n, k = (int(column[tried[0]]) for column in cut.tiling[:3])
-    numbers = {name: float(_some(value, tried)[0]) for name, value in kind.values.items()}
-    return _takes(replace(problem, m=None, n=None, k=None), schedule_of(numbers, (m, n, k)))
+    schedule = kind.schedule.scaled(COUNTED_TILE, fallback().tile)
+    return _takes(replace(problem, m=None, n=None, k=None), schedule)
 
 
 @cache
 def _takes(gemm: Gemm, schedule: Pass) -> bool:
-    # What groups refuse does not depend on the tile.
-    return schedule.why_not(gemm.graph(fallback().tile)) is None
+    # Whether a grouped product takes a schedule does not depend on the tile.
+    return schedule.why_not(gemm.graph(fallback(row=dtype(gemm.dtype).row).tile)) is None
 
 
 def _cut(problem: Gemm, size: Mapping[str, float], device: Constants, c_bytes: int) -> Tiled:
-    """The tilings that suit a size. Where C is read, its elements have so many bytes."""
+    """The tilings that suit a size.
+
+    `c_bytes`: bytes of the widest element that the epilogue reads for every element of D, or 0.
+    """
     m, n, k = (size[axis] for axis in "mnk")
-    known, held, small = _columns(c_bytes)
+    known, held, small = _columns(c_bytes, dtype(problem.dtype).row)
     few = m if m <= FEW_TILE else 0
     most = MMA_M
     if problem.ragged("m"):
-        few, most = 0, GROUPED_ROWS  # on average: others have many
+        few, most = 0, GROUPED_ROWS  # m is the average: some groups have many rows
     keep = (known[0] >= (few or LEAST_ROWS)) & ((known[0] < 2 * m) | (known[0] <= most))
     keep &= known[1] < 2 * max(n, UNIT_K)
     if problem.grouped:
-        # What the end of a group takes is in no term. Low parts, and warpgroups that take turns,
-        # were measured to take up to 1.5 times what is predicted; the others keep to their order.
+        # The model has no term for the end of a group. Parts with few rows, and pingpong consumers,
+        # were measured to take up to 1.5 times the prediction; other plans keep their order.
         part_m, part_n = known[0] / known[3], known[1] / known[4]
         keep &= (known[6] == 1) & (part_m >= GROUPED_ROWS)
-        if problem.ragged("k"):  # so were boxes with rows of less than a cache line, 1.15 times
+        if problem.ragged("k"):  # boxes with rows shorter than a cache line: 1.15 times
             keep &= (part_m % UNIT_K == 0) & (part_n % UNIT_K == 0)
     tiling = tuple(column[keep] for column in known)
     tile_m, tile_n, tile_k, cluster_m, cluster_n, cluster_k, _ = tiling
@@ -244,7 +255,7 @@ def _cut(problem: Gemm, size: Mapping[str, float], device: Constants, c_bytes: i
         tiling,
         few,
         held[keep],
-        tuple((one[keep], other[keep]) for one, other in small),
+        {parts: fits[keep] for parts, fits in small.items()},
         device.slots(cluster_m * cluster_n * cluster_k),
         size["l"],
         not problem.ragged("m"),
@@ -257,83 +268,89 @@ def _cut(problem: Gemm, size: Mapping[str, float], device: Constants, c_bytes: i
 
 
 def _usual(cut: Tiled) -> Iterator[Kind]:
-    """Whole tiles, and streamed ones on the grids that suit them."""
-    tiles, depth, slots, several = cut.tiles, cut.depth, cut.slots, cut.several
-    alike = cut.tiling[6] == 1
-    if cut.each:
-        yield Kind({**NOTHING, "whole": EACH}, ~several & alike, np.zeros_like(tiles))
-    yield Kind({**NOTHING, "whole": EVERY}, several if cut.each else several | alike, slots)
-    # Who has one tile has nobody to take turns with.
-    divide = _divisible(cut) & (alike | several)
-    stream, ragged = {**OWNED, "whole": NONE}, cut.rest > 0
-    scatter = {**NOTHING, "whole": NONE, "reduction": SCATTER}
-    yield Kind(stream, divide & ragged, slots)
-    if not cut.counted:
-        return
-    most = np.minimum(np.floor(slots / tiles), np.floor(depth / 2))
-    even, any_split = np.ones_like(most), np.minimum(most, MOST_SPLITS)
-    for split in range(2, int(any_split.max(initial=1)) + 1):
-        even = np.where((depth % split == 0) & (split <= most), split, even)
-    evenly = divide & (even > 1)
-    yield Kind(stream, evenly & (tiles * even != slots), tiles * even)
-    uneven = divide & (any_split > 1) & (any_split != even) & (tiles * any_split != slots)
-    yield Kind(stream, uneven, tiles * any_split)
-    yield Kind(scatter, evenly, tiles * even)
+    """The schedules that passes declare in `Pass.variants`, with the grids that suit them."""
+    for schedule in chosen_schedules():
+        counter = counter_of(schedule)
+        assert counter is not None
+        tried = _possible(cut, counter)
+        if tried is None:
+            continue
+        if not counter.chosen_grid:
+            suits = schedule.suits(cut.tiles, cut.depth, cut.slots)
+            yield Kind(schedule, tried & suits, np.zeros_like(cut.tiles))
+            continue
+        suits = schedule.suits(cut.tiles, cut.depth, cut.slots)
+        if counter.fixup == "none" and not cut.each:
+            suits = np.ones_like(tried)  # the problem does not decide the grid
+        yield Kind(schedule, tried & suits, cut.slots)
+        if counter.all_streamed and cut.counted:
+            for grid in cut.split_grids:
+                several = (grid > cut.tiles) & (grid != cut.slots)
+                suits = schedule.suits(cut.tiles, cut.depth, np.maximum(grid, 1))
+                yield Kind(schedule, tried & several & suits, grid)
+
+
+def _possible(cut: Tiled, counter: WorkCounter) -> Flag | None:
+    """The tilings with which a schedule can be lowered; None if it suits none."""
+    # Pingpong warpgroups alternate between tiles, so a workgroup needs more than one tile.
+    tried = cut.several | (cut.tiling[6] == 1)
+    if not counter.chosen_grid and not cut.each:
+        return None
+    if counter.fixup == "scatter" and not cut.counted:
+        return None
+    if counter.fixup != "none":
+        tried = tried & _divisible(cut)
+    if counter.small != (1, 1):
+        if counter.small not in cut.small:
+            return None
+        pieces = counter.small[0] * counter.small[1]
+        sooner = np.ceil(cut.rest * pieces / cut.slots) < pieces
+        high = cut.tiling[0] / counter.small[0] >= cut.few
+        tried = tried & cut.small[counter.small] & sooner & high
+    return tried
 
 
 def _divisible(cut: Tiled) -> Flag:
-    """Where tiles may be streamed.
+    """Whether tiles may be streamed, for each tiling.
 
-    Shares of iterations are equal, but where groups part k those of short ones end many more tiles
-    than others, and how many is not known: it was measured to be up to three times as slow.
+    Not with groups of k: shares have equal numbers of iterations, but a share of short groups ends
+    many more tiles than others, and how many is not known. That was measured to be up to three
+    times as slow.
     """
     return cut.even & (cut.depth >= LEAST_DEPTH) & (cut.held <= MOST_SUMS_STREAMED)
 
 
-def _ragged(cut: Tiled) -> Iterator[Kind]:
-    """Whole tiles in full waves, and what becomes of the ragged one."""
-    ragged = cut.several & (cut.rest > 0)
-    divide = ragged & _divisible(cut)
-    yield Kind({**OWNED, "whole": FEWER}, divide, cut.slots)
-    # With fewer tiles in the ragged wave each would have three pieces or more.
-    yield Kind({**OWNED, "whole": FULL}, divide & (2 * cut.rest >= cut.slots), cut.slots)
-    for small_m, small_n in cut.small:
-        pieces = cut.tiling[0] * cut.tiling[1] / np.maximum(small_m * small_n, 1)
-        sooner = (
-            (small_m > 0) & (small_m >= cut.few) & (np.ceil(cut.rest * pieces / cut.slots) < pieces)
-        )
-        values = {**NOTHING, "whole": FULL, "small_m": small_m, "small_n": small_n}
-        yield Kind(values, ragged & sooner, cut.slots)
-
-
 def _unusual(cut: Tiled) -> Iterator[Kind]:
-    """What others are predicted to beat: other reductions, few tiles in many pieces, no slivers."""
+    """Schedules that the model never prefers: other reductions, options against short pieces."""
     alike, slots = cut.tiling[6] == 1, cut.slots
     divide = _divisible(cut) & (cut.rest > 0)
     deep = cut.depth >= 2 * SLIVER
-    for whole, streamed in ((NONE, cut.tiles), (FEWER, slots + cut.rest), (FULL, cut.rest)):
-        # Who has one tile has nobody to take turns with, and no wave of whole ones.
-        some = divide & (cut.several | (alike if whole == NONE else False))
-        owned = {**OWNED, "whole": whole}
-        yield Kind({**owned, "least_segment": SLIVER}, some & deep, slots)
-        if whole == FULL:
-            yield Kind(owned, some & (2 * cut.rest < slots), slots)
-        # Of two pieces one goes to the other, whatever the reduction.
+    for schedule, streamed in (
+        (StreamK(owner="last"), cut.tiles),
+        (TwoTileStreamK(owner="last"), slots + cut.rest),
+        (HybridStreamK(owner="last"), cut.rest),
+    ):
+        # Without several tiles per workgroup there is no whole wave, and nothing to alternate.
+        whole = isinstance(schedule, StreamK)
+        some = divide & (cut.several | (alike if whole else False))
+        yield Kind(replace(schedule, least_segment=SLIVER), some & deep, slots)
+        if isinstance(schedule, HybridStreamK):
+            yield Kind(schedule, some & (2 * cut.rest < slots), slots)
+        # If a tile has two pieces, all reductions do the same: one piece is added to the other.
         several_pieces = some & (2 * streamed < slots)
-        yield Kind({**owned, "reduction": TURNSTILE}, several_pieces, slots)
-        yield Kind({**owned, "reduction": TREE}, several_pieces, slots)
-        # Those that divide tiles evenly are usual.
-        room = alike & (slots % cut.tiles > 0 if whole == NONE else cut.held <= MOST_SUMS_TWICE)
-        scatter = {**NOTHING, "whole": whole, "reduction": SCATTER}
-        yield Kind(scatter, some & room, slots)
+        yield Kind(replace(schedule, reduction="turnstile"), several_pieces, slots)
+        yield Kind(replace(schedule, reduction="tree"), several_pieces, slots)
+        # Grids that divide tiles evenly are among the usual schedules.
+        room = alike & (slots % cut.tiles > 0 if whole else cut.held <= MOST_SUMS_TWICE)
+        yield Kind(replace(schedule, owner="first", reduction="scatter"), some & room, slots)
 
 
 @cache
 def _columns(
-    c_bytes: int,
-) -> tuple[tuple[Column, ...], Column, tuple[tuple[Column, Column], ...]]:
-    """The columns of `tilings`, the accumulators of each, and small tiles; see `Tiled`."""
-    known = tilings(c_bytes)
+    c_bytes: int, row: int
+) -> tuple[tuple[Column, ...], Column, Mapping[tuple[int, int], Flag]]:
+    """The tilings as columns, with `Tiled.held` and `Tiled.small` of each."""
+    known = tilings(c_bytes, row)
     found = np.array(known, np.float64)
     part = found[:, :2] / found[:, 3:5]
     held = [
@@ -342,14 +359,21 @@ def _columns(
         else sums(int(rows), int(columns), streamed=True, c_bytes=c_bytes)
         for (rows, columns), turns in zip(part, found[:, 6], strict=True)
     ]
-    # Beside C no tiles of two shapes were tried.
-    small = [() if c_bytes else small_tiles(tiling) for tiling in known]
-    most = max(map(len, small))
-    filled = np.array([[*some, *[(0, 0)] * (most - len(some))] for some in small], np.float64)
-    pairs = tuple((filled[:, i, 0], filled[:, i, 1]) for i in range(most))
-    return tuple(found.T), np.array(held, np.float64), pairs
+    # Tiles of two shapes were not tried with C.
+    small = [
+        {(tiling[0] // m, tiling[1] // n) for m, n in (() if c_bytes else small_tiles(tiling))}
+        for tiling in known
+    ]
+    parts = sorted(set[tuple[int, int]]().union(*small))
+    fits = {each: np.array([each in some for some in small]) for each in parts}
+    return tuple(found.T), np.array(held, np.float64), fits
 
 
-def fallback(persistent: bool = False) -> Plan:
-    """A plan that serves every problem, if not fast; groups ask for a persistent one."""
-    return Plan((128, 128, UNIT_K), pipeline=str(DataParallel(persistent=persistent)))
+def fallback(persistent: bool = False, row: int = UNIT_K) -> Plan:
+    """A plan that works for every problem, though not fast.
+
+    Args:
+        persistent: whether workgroups are persistent, as grouped products need.
+        row: k of the tile: the elements of A and B in 128 bytes.
+    """
+    return Plan((128, 128, row), pipeline=str(DataParallel(persistent=persistent)))

@@ -1,4 +1,4 @@
-"""`Constants`: what a device can do, as far as plans depend on it; one JSON file a device."""
+"""`Constants`: the rates, latencies and sizes of a device for the cost model, from a JSON file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from passes.choosing.table import Column
+from passes.choosing.counting import Column
 
 __all__ = ["FITTED", "Constants", "constants_of", "known_devices"]
 
@@ -24,55 +24,62 @@ class Constants:
     """Facts of a device, and figures that `passes.choosing.calibrate` fits to measured times.
 
     Args:
-        device: its name, as the driver says it.
-        processors: SMs.
-        pairs, fours: clusters of 2 and of 4 workgroups that it holds at a time.
-        estimated: scaled from another device, not measured.
-        source: where the figures are from.
-        clock: cycles a second while multiplying.
-        shared_bytes: bytes a cycle that the tensor cores of an SM read from shared memory.
-        twins: what multiplications take longer where two warpgroups have B as the left operand,
-            and `short` where the ring has fewer than four stages.
-        step_seconds: of an iteration besides its multiplications.
-        reach_seconds: from a free stage to a full one: what bounds iterations of few stages.
-        turn_seconds, copy_seconds: of the producer, for an iteration and for each box of it.
-        ingest_rate: bytes a second into an SM's shared memory, and `ask_rate` those of them that it
-            asks for itself, without what others of its cluster bring.
-        straddle: what asking for a box takes longer where its rows begin inside cache lines, and
-            `split` where inside sectors of 32 bytes; `narrow` where they are shorter than a line.
-        paired: what asking and bringing in take longer where more than half of the SMs are busy:
-            then two of them seem to share a way to the L2 cache. `beside`: the same for clusters on
-            fewer of them, whose workgroups lie side by side.
-        empty_seconds: of a row outside A or B that is filled with zeros.
-        l2_rate, dram_rate: bytes a second of all.
-        merged: of what neighbours ask the L2 cache for at the same time, the share that is asked
-            for once.
-        pull_rate: those of one workgroup that come from memory, where more than half of the SMs are
-            busy, and `lone_rate` where fewer are.
-        again: of the larger operand, what asking twice as often for it costs as if it were read.
-        dram_seconds: until the first bytes come from memory.
-        l2_bytes: of the L2 cache: what it keeps of A and B within a call.
-        mixed_loss: the share of what others have read that streamed shares do not find there.
-        launch_seconds: of a launch, where launches overlap.
-        cluster_seconds, band_seconds: of one with clusters, and of one in bands, besides;
-            `stream_seconds` where tiles are streamed, `shape_seconds` where they have two shapes.
-        fill_seconds: until the first box is in shared memory, besides the time it takes alone.
-        tile_seconds, box_seconds: the end of a tile, and of each box that a warpgroup stores.
-        slot_rate, store_rate: bytes of D a second of a workgroup: while boxes wait for each other's
-            slots in shared memory, and until the last ones have left.
-        split_store: what storing takes longer where rows of D begin inside sectors, and `odd_store`
-            where they begin inside lines and boxes are not swizzled.
-        handover_seconds: from one main loop to the next where warpgroups take turns.
-        send_seconds, send_rate: a partial sum, sent.
-        receive_seconds, receive_rate: one added: a step of it, and its bytes a second.
-        level_seconds: of a level of a tree of partial sums, besides what is received.
-        scatter_seconds, scatter_rate: of the sum of all pieces of a share, where every workgroup
-            that has a piece finishes one.
-        sum_seconds, sum_rate: the sum over a cluster that divides k.
-        power_flops, power_shared, power_l2, power_dram: operations and bytes a second that the
-            power limit allowed if there were nothing else.
-        sharpness: the degree of the norm that stands for the largest of loop and floors, and
-            `evenness` of the one for what bounds an iteration: the more even, the higher.
+        device: name of the device, as the driver reports it.
+        processors: number of SMs.
+        pairs, fours: clusters of 2 and of 4 CTAs that are resident at a time.
+        estimated: whether the figures were scaled from another device, not measured.
+        source: where the figures come from.
+        clock: clock rate while multiplying, in Hz.
+        shared_bytes: bytes per cycle that the tensor cores of an SM read from shared memory.
+        twins: time factor of multiplications by two warpgroups with B as the left operand.
+        short: time factor of multiplications if the ring has fewer than four stages.
+        step_seconds: seconds of an iteration besides its multiplications.
+        reach_seconds: seconds from the release of a stage until it is full again.
+        turn_seconds, copy_seconds: seconds of the producer warp per iteration, and per TMA box.
+        ingest_rate: bytes per second that arrive in an SM's shared memory.
+        ask_rate: bytes per second that an SM requests itself, without multicast from its cluster.
+        straddle: time factor of requests for boxes whose rows begin inside cache lines.
+        split: further time factor if the rows begin inside sectors of 32 bytes.
+        narrow: time factor of requests for boxes whose rows are shorter than a cache line.
+        paired: time factor of requests and arrivals if more than half of the SMs are busy: two SMs
+            then seem to share a path to the L2 cache.
+        beside: the same factor for clusters on fewer SMs, whose CTAs run on neighbouring SMs.
+        empty_seconds: seconds to fill a row outside A or B with zeros.
+        l2_rate, dram_rate: bytes per second of the L2 cache and of memory, over all SMs.
+        merged: share of the requests of neighbouring workgroups for the same data, at the same
+            time, that are merged to one.
+        pull_rate: bytes per second that one CTA reads from memory if more than half of the SMs are
+            busy.
+        lone_rate: bytes per second that one CTA reads from memory if fewer SMs are busy.
+        again: cost of doubling the number of requests for the larger operand, as a share of the
+            time to read it from memory.
+        dram_seconds: latency of memory in seconds.
+        l2_bytes: bytes of A and B that the L2 cache keeps within a call.
+        mixed_loss: share of the data read by other workgroups that streamed shares do not find in
+            the L2 cache.
+        launch_seconds: seconds of a launch, if launches overlap.
+        cluster_seconds, band_seconds, stream_seconds, shape_seconds: further seconds of a launch
+            with clusters, with bands of tiles, with streamed tiles, and with tiles of two shapes.
+        fill_seconds: seconds until the first box is in shared memory, besides its own transfer.
+        tile_seconds, box_seconds: seconds at the end of a tile, and for each box of D that a
+            warpgroup stores.
+        slot_rate: bytes of D per second of a CTA, while boxes wait for slots in shared memory.
+        store_rate: bytes of D per second of a CTA, until the last boxes are written.
+        split_store: time factor of stores if rows of D begin inside sectors.
+        odd_store: time factor of stores if rows of D begin inside cache lines and boxes are not
+            swizzled.
+        handover_seconds: seconds between two main loops of pingpong warpgroups.
+        send_seconds, send_rate: latency of sending a partial sum, and its bytes per second.
+        receive_seconds, receive_rate: seconds for each step of adding a partial sum, and its bytes
+            per second.
+        level_seconds: further seconds for each level of a tree of partial sums.
+        scatter_seconds, scatter_rate: latency and bytes per second of adding all pieces of a share
+            in a reduce-scatter.
+        sum_seconds, sum_rate: latency and bytes per second of sums over a cluster that divides k.
+        power_flops, power_shared, power_l2, power_dram: operations or bytes per second that the
+            power limit would allow if there were nothing else to do.
+        sharpness: degree of the norm that approximates the maximum of main loop and floors.
+        evenness: degree of the norm that approximates the maximum of what bounds an iteration.
     """
 
     device: str
@@ -136,22 +143,22 @@ class Constants:
     evenness: float = 6.0
 
     def slots(self, workgroups: Column) -> Column:
-        """Clusters of so many workgroups that the device holds at a time."""
+        """Number of clusters, of so many CTAs, that are resident at a time."""
         larger = np.floor(self.processors / workgroups)
         found = np.where(workgroups == 1, self.processors, larger)
         return np.where(workgroups == 2, self.pairs, np.where(workgroups == 4, self.fours, found))
 
     def to_json(self) -> str:
-        """Text to be kept in a file."""
+        """The constants as the text of a JSON file."""
         return json.dumps(asdict(self), indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Constants:
-        """Read what `to_json` gave. TypeError where it is something else."""
+        """Read the text that `to_json` wrote; TypeError if it has other fields."""
         return cls(**json.loads(text))
 
     def with_figures(self, figures: Mapping[str, float]) -> Constants:
-        """With other fitted figures."""
+        """A copy with other values of fitted figures."""
         return replace(self, **cast(dict[str, Any], figures))
 
 
@@ -160,21 +167,19 @@ FITTED = tuple(f.name for f in fields(Constants) if isinstance(f.default, float)
 
 @cache
 def known_devices() -> dict[str, Constants]:
-    """Every device that there is a file of, by its name."""
+    """The constants of every device with a file, by the device's name."""
     found = (Constants.from_json(p.read_text("utf-8")) for p in sorted(FOLDER.glob("*.json")))
     return {c.device: c for c in found}
 
 
 def constants_of(device: str = MEASURED, processors: int | None = None) -> Constants:
-    """The constants of a device; of one without a file, those of the measured one, scaled.
+    """The constants of a device; for a device without a file, those of the H200, scaled.
 
-    What all share grows with the number of processors; what each has for itself is taken to be the
-    same.
+    Figures of the whole device are scaled by the number of SMs; figures of one SM stay the same.
 
     Args:
-        device: its name, as the driver says it.
-        processors: its SMs, where they differ from those of the file: partitioned devices have
-            fewer.
+        device: name of the device, as the driver reports it.
+        processors: number of SMs, if it differs from the file's: partitioned devices have fewer.
     """
     known = known_devices()
     found = known.get(device, known[MEASURED])

@@ -8,9 +8,10 @@ from typing import Any
 
 from coordgraph import Gemm
 from passes.choosing.constants import Constants, constants_of
+from passes.choosing.known_schedules import chosen_schedules
 from passes.choosing.model import Cost
+from passes.choosing.plan_table import sizes
 from passes.choosing.ranking import Choice, choices, rank
-from passes.choosing.table import sizes
 
 __all__ = ["Explanation", "explain", "micros", "page"]
 
@@ -23,25 +24,25 @@ KINDS = {
     "two-tile-stream-k": "the last two waves streamed",
     "stream-k": "all tiles streamed",
 }
-"""Of schedules by their names."""
+"""Descriptions of the library's schedules by name; other schedules are shown by their names."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The best plans for a problem, best first, and what each is predicted to take.
+    """The best plans for a problem, the best first, with their predicted times.
 
-    `str` of it is a table in microseconds with the reasons under it.
+    `str` gives a table in microseconds with the reasons under it.
     """
 
     problem: Gemm
     device: Constants
     choices: tuple[Choice, ...]
     rivals: tuple[tuple[str, Choice], ...]
-    """The best of each kind of schedule."""
+    """The best plan of each kind of schedule, with a description of that kind."""
     reads_c: bool = False
     """Whether C is added."""
     batches: int = 1
-    """Products of a batch, or groups."""
+    """Number of products in a batch, or of groups."""
 
     @property
     def best(self) -> Choice:
@@ -49,7 +50,7 @@ class Explanation:
         return self.choices[0]
 
     def as_data(self) -> dict[str, Any]:
-        """Plain data; seconds."""
+        """The explanation as plain data for JSON; times are in seconds."""
         m, n, k = sizes(self.problem)
         return {
             "problem": {
@@ -66,7 +67,7 @@ class Explanation:
         }
 
     def rows(self) -> list[list[str]]:
-        """The table: the plan, the total and each term in microseconds."""
+        """The rows of the table: the plan, the total and each term in microseconds."""
         head = ["plan", "total", *TERMS]
         lines = [
             [str(c.plan), *(micros(s) for s in (c.seconds, *(c.terms[t] for t in TERMS)))]
@@ -75,7 +76,7 @@ class Explanation:
         return [head, *lines]
 
     def reasons(self) -> list[str]:
-        """Sentences: what bounds the first plan, and what others would cost."""
+        """Sentences about what bounds the best plan, and about the times of its rivals."""
         best = self.best
         m, n, k = sizes(self.problem)
         products = self.batches if self.problem.batched else 1
@@ -104,20 +105,22 @@ def explain(
     batches: int = 1,
     reads_c: bool = False,
 ) -> Explanation:
-    """Why a plan is chosen for a problem whose sizes are given.
+    """Explain why a plan is chosen for a problem.
 
     Args:
-        problem: with m, n and k.
-        device: the measured H200 where not given.
-        count: plans to list.
-        batches: products of a batch, or groups.
-        reads_c: C is added.
+        problem: the problem with m, n and k.
+        device: the constants of the device; by default those of the measured H200.
+        count: number of plans to list.
+        batches: number of products in a batch, or of groups.
+        reads_c: whether C is added.
     """
     device = device or constants_of()
     rivals: dict[str, Choice] = {}
+    kinds = len({schedule.name for schedule in chosen_schedules()})
     for choice in choices(problem, device, batches=batches, reads_c=reads_c):
-        rivals.setdefault(KINDS[choice.plan.schedule.name], choice)
-        if len(rivals) == len(KINDS):
+        name = choice.plan.schedule.name
+        rivals.setdefault(KINDS.get(name, name), choice)
+        if len(rivals) == kinds:
             break
     ranked = rank(problem, device, count, batches=batches, reads_c=reads_c)
     listed = tuple(islice((c for c in ranked if c.terms), count))
@@ -125,13 +128,13 @@ def explain(
 
 
 def micros(seconds: float) -> str:
-    """Microseconds, with a digit behind the point where that is not lost among the others."""
+    """A time as text in microseconds; below 1000 with one digit after the decimal point."""
     micro = seconds * MICRO
     return f"{micro:.1f}" if micro < 1000 else f"{micro:.0f}"
 
 
 def page(rows: list[list[str]], reasons: list[str]) -> str:
-    """A table, whose first column has plans and whose others numbers, and sentences under it."""
+    """Format a table as text: plans in the first column, numbers in the others, reasons below."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines: list[str] = []
     for plan, *numbers in rows:

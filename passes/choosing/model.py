@@ -1,8 +1,8 @@
-"""What a plan costs on a device: a sum of named terms, and floors that no plan gets under.
+"""The cost model: predicted seconds of a plan on a device, as a sum of named terms.
 
-The busiest workgroup's way through its tiles is a sum: start, main loop, ends of tiles, fix-up. The
-memory, the L2 cache and the power that the device may draw are floors under it. Whichever is the
-largest bounds the plan; where several are close, they get in each other's way.
+The time of the busiest workgroup is a sum: launch, main loop, ends of tiles, fix-up. The traffic of
+memory, the traffic of the L2 cache and the power limit are lower bounds (floors) of the main loop.
+The largest of main loop and floors counts, and somewhat more if others are close to it.
 """
 
 from __future__ import annotations
@@ -12,34 +12,41 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgraph.elements import ROW_BYTES
 from passes.choosing.constants import Constants
-from passes.choosing.schedules import FULL, SCATTER, TREE, TURNSTILE
-from passes.choosing.shape import ELEMENT, LINE, SECTOR, UNIT_K, Shape, astray, block
-from passes.choosing.shares import Work
-from passes.choosing.table import Column, Flag, Table
-from passes.lowering.hopper.division import MMA_M
+from passes.choosing.counting import FIXUPS
+from passes.choosing.kernel_shape import (
+    FITTED,
+    INSTRUCTION_BYTES,
+    LINE,
+    SECTOR,
+    Shape,
+    astray,
+    block,
+)
+from passes.choosing.plan_table import Column, Flag, Table
+from passes.choosing.work import Work
+from passes.lowering.sm_90a.division import MMA_M
 
 __all__ = ["Cost", "Counts", "cost"]
 
-MMA_K = 16
-"""Depth of an instruction."""
 UNHURRIED = 4
-"""Stages; with fewer, multiplications were measured to take longer."""
+"""Stages of the ring below which multiplications were measured to take longer."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds, one number a plan.
+    """Predicted seconds of plans: each term is a column with one entry per plan.
 
     Attributes:
-        launch: until the first workgroup multiplies, and after the last one has ended.
-        loop: the busiest workgroup's main loop.
-        tiles: the ends of its tiles: the pipeline drains, D is stored.
-        fixup: partial sums that it sends, waits for and adds.
+        launch: before the first workgroup multiplies, and after the last one has ended.
+        loop: the main loop of the busiest workgroup.
+        tiles: the ends of the busiest workgroup's tiles: the pipeline drains, D is stored.
+        fixup: sending, waiting for and adding partial sums, for the busiest workgroup.
         cluster: sums over a cluster that divides k.
-        dram, l2: what these memories need for the traffic of all.
-        power: what the power limit allows the multiplications and traffic of all.
-        total: of everything.
+        dram, l2: the traffic of all workgroups at the rates of memory and of the L2 cache.
+        power: the multiplications and traffic of all workgroups at the power limit.
+        total: the predicted time of the plan.
     """
 
     launch: Column
@@ -53,7 +60,7 @@ class Cost:
     total: Column
 
     def row(self, index: int) -> dict[str, float]:
-        """The terms of one plan."""
+        """The terms of one plan, by name."""
         return {f.name: float(getattr(self, f.name)[index]) for f in fields(self)}
 
 
@@ -62,10 +69,12 @@ class Part:
     """The tiles of one shape, on the rows of a table that have them.
 
     Attributes:
-        rows: of the table.
-        table: those rows, with tiles of this shape.
-        tiles: of all workgroups.
-        iterations: of the busiest workgroup, and `ends`, tiles that it finishes.
+        rows: the numbers of the table's rows that have tiles of this shape.
+        table: these rows, with `tile_m` and `tile_n` of this shape.
+        shape: how the lowering divides tiles of this shape.
+        tiles: number of tiles of this shape.
+        iterations: iterations of the busiest workgroup on such tiles.
+        ends: such tiles that the busiest workgroup finishes.
     """
 
     rows: NDArray[np.intp]
@@ -77,7 +86,10 @@ class Part:
 
 
 class Counts:
-    """What of plans' costs no figure of the device but its slots decides: it is counted once."""
+    """Work counts of a table of plans.
+
+    Of the device they need only how many workgroups are resident, so they are computed once.
+    """
 
     def __init__(self, table: Table, device: Constants) -> None:
         self.table = t = table
@@ -89,14 +101,14 @@ class Counts:
             few = t.where(rows)
             few = replace(few, tile_m=few.small_m, tile_n=few.small_n)
             count = w.rest[rows] * (t.tile_m * t.tile_n)[rows] / (few.tile_m * few.tile_n)
-            small = Shape(few, Shape(t.where(rows)))
+            small = Shape(few, s.where(rows))
             parts = [Part(rows, few, small, count, w.small[rows] * s.depth[rows], w.small[rows])]
         every = np.arange(len(t))
         self.parts = [Part(every, t, s, s.tiles - w.rest, w.iterations, w.ends), *parts]
 
 
 def cost(given: Table | Counts, c: Constants) -> Cost:
-    """What each plan of a table costs."""
+    """The predicted seconds of each plan of a table."""
     counts = Counts(given, c) if isinstance(given, Table) else given
     t, s, w = counts.table, counts.shape, counts.work
     loop, end, sums, asked, inside, left = (np.zeros(len(t)) for _ in range(6))
@@ -117,45 +129,48 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
         merged = np.where(w.apart[rows], 0, c.merged * shape.merged)
         asked[rows] += workgroups * shape.asked_bytes * (1 - merged)
         inside[rows] += workgroups * tensor_bytes
-    # Where warpgroups take turns, one stores while the other multiplies; the last store is left.
+    # Pingpong warpgroups: one stores while the other multiplies, so only the last store counts.
     end = np.where(t.turns > 1, np.minimum(left + handed - c.handover_seconds, end), end)
-    # D's other tiles leave while the next ones are multiplied.
+    # Only the last tile's store is waited for; earlier ones overlap with the next multiplications.
     end = end + drained
     fixup, partial = _fixup(t, s, w, c)
     launch = c.launch_seconds + np.where(s.workgroups > 1, c.cluster_seconds, 0)
-    # Bands are divided out before the first box is asked for.
+    # With bands, index divisions precede the first request.
     launch = launch + np.where(t.width > 1, c.band_seconds, 0)
-    # So is where a share begins. Tiles of another shape have a loop of their own.
-    launch = launch + np.where(w.streamed.share > 0, c.stream_seconds, 0)
+    # Streamed tiles: divisions find the start of a share. Small tiles have a second main loop.
+    launch = launch + np.where(w.streamed > 0, c.stream_seconds, 0)
     follows = t.divided & (s.tiles % w.grid > 0)
     launch = launch + np.where(follows, c.shape_seconds, 0)
-    streams = w.streamed.share * w.grid
+    streams = w.streamed * w.grid
     traffic = _traffic(t, s, w.grid, asked, c, mixed=w.apart, streams=streams)
     stored = t.l * t.m * t.n * t.out_bytes
     rate = _memory_rate(t, s, w, c)
-    # Asked for by several at the same time, while it is on its way.
+    # Repeated requests for data that is still being read from memory.
     again = np.where(w.apart, 0, c.again * s.cold * np.log2(np.maximum(s.asks, 1)))
-    dram = (traffic + again) / rate + stored / c.dram_rate + c.dram_seconds
-    l2 = (asked + stored + 2 * partial) / c.l2_rate
-    flops = 2 * s.tiles * t.tile_m * t.tile_n * s.depth * t.tile_k
+    moved = stored + t.operand_bytes
+    dram = (traffic + again) / rate + moved / c.dram_rate + c.dram_seconds
+    l2 = (asked + moved + 2 * partial) / c.l2_rate
+    # Instructions of 8-bit operands do twice the operations in the same time, at the same power.
+    flops = 2 * s.tiles * t.tile_m * t.tile_n * s.depth * t.tile_k * (t.in_bytes / FITTED.bytes)
     power = (
         flops / c.power_flops
         + inside / c.power_shared
         + asked / c.power_l2
         + traffic / c.power_dram
     )
-    # The first iteration has nobody else's under which to hide.
+    # The first iteration overlaps with no earlier one.
     loop = loop + first + c.fill_seconds
-    # While pieces are handed on and tiles end, the memory is not busy: no floor hides that.
+    # Fix-ups and the ends of tiles do not overlap with the traffic of A and B, so they are added.
     last = end + fixup + sums
     total = launch + _largest((loop, dram, l2, power), c.sharpness) + last
     return Cost(launch, loop, end, fixup, sums, dram, l2, power, total)
 
 
 def _memory_rate(t: Table, s: Shape, w: Work, c: Constants) -> Column:
-    """Bytes a second at which A and B come from memory.
+    """Bytes per second at which A and B are read from memory.
 
-    A few workgroups do not keep it busy, as those with whole tiles that have one more than others.
+    Few workgroups cannot saturate the memory. If tiles are not divided evenly, only the workgroups
+    with one more tile than others read at the end.
     """
 
     def rate(busy: Column) -> Column:
@@ -163,16 +178,16 @@ def _memory_rate(t: Table, s: Shape, w: Work, c: Constants) -> Column:
         each = np.where(_few(readers, c), c.lone_rate, c.pull_rate)
         return np.minimum(c.dram_rate, each * readers)
 
-    uneven = (t.whole < FULL) & (s.tiles > w.grid)
+    uneven = ~t.streams & ~t.divided & (s.tiles > w.grid)
     more = np.where(uneven, s.tiles % w.grid, 0)
     share = more / s.tiles
     return 1 / ((1 - share) / rate(w.busy) + share / rate(more))
 
 
 def _end(t: Table, s: Shape, c: Constants) -> tuple[Column, Column, Column]:
-    """Seconds of a tile's end, until D has left, and of its sum over a cluster that divides k."""
+    """Seconds of the end of a tile, of writing D, and of the sum over a cluster that divides k."""
     stored_bytes = s.rows * s.columns * t.out_bytes
-    # Rows of D that begin inside sectors: the cache writes parts of them.
+    # If rows of D begin inside sectors, the cache writes parts of sectors.
     partly = 1 + (c.split_store - 1) * astray(t.n, SECTOR, t.out_bytes)
     partly = partly * (1 + (c.odd_store - 1) * s.odd * astray(t.n, LINE, t.out_bytes))
     stored_bytes = stored_bytes * partly
@@ -183,60 +198,61 @@ def _end(t: Table, s: Shape, c: Constants) -> tuple[Column, Column, Column]:
 
 
 def _fixup(t: Table, s: Shape, w: Work, c: Constants) -> tuple[Column, Column]:
-    """Seconds of the fix-up on the busiest way, and bytes of partial sums that all send."""
-    peers, sends = w.streamed.peers, w.streamed.sends
+    """Seconds of the longest fix-up, and bytes of partial sums that all workgroups send."""
+    counts = w.counts
     send = c.send_seconds + s.partial_bytes / c.send_rate
     receive = s.steps * c.receive_seconds + s.partial_bytes / c.receive_rate
-    # In a tree, pieces are added level by level; each level waits for a piece to be sent.
-    levels = np.ceil(np.log2(peers + 1))
-    # Where all finish a share each, they read as much as they have sent.
+    # In a reduce-scatter each workgroup reads as many bytes as it has sent.
     finish = c.scatter_seconds + s.partial_bytes / c.scatter_rate
     way = np.select(
-        [t.reduction == TREE, t.reduction == TURNSTILE, t.reduction == SCATTER],
-        # Through a turnstile a sum is handed on: a piece is sent after another is received.
+        [t.fixup == FIXUPS.index(kind) for kind in ("tree", "turnstile", "scatter")],
         [
-            send + levels * (receive + c.level_seconds),
-            peers * (send + receive),
-            sends * (send + finish),
+            # In a tree, pieces are added level by level; each level waits for a piece to be sent.
+            send + counts.receives * (receive + c.level_seconds),
+            # Through a turnstile a sum is handed on: a piece is sent after another is received.
+            counts.chain * (send + receive),
+            counts.sends * (send + finish),
         ],
-        send + peers * receive,
+        send + counts.receives * receive,
     )
-    fixup = np.where(sends > 0, way, 0)
-    return fixup, w.streamed.partials * s.workgroups * s.partial_bytes
+    fixup = np.where(counts.sends > 0, w.rounds * way, 0)
+    return fixup, counts.all_sends * s.workgroups * s.partial_bytes
 
 
 def _few(readers: Column, c: Constants) -> Flag:
-    """Where so many workgroups are so few that each has the way of two SMs for itself."""
+    """Whether at most half of the SMs are busy, so that none shares its path to the L2 cache."""
     return 2 * readers <= c.processors
 
 
 def _step(s: Shape, c: Constants, crowded: Flag) -> tuple[Column, Column, Column]:
-    """Seconds of an iteration, what one alone takes longer, and bytes that it reads.
+    """Seconds of an iteration, further seconds of the first one, and bytes of shared memory read.
 
-    Those are bytes that its multiplications read from shared memory. Iterations follow each other
-    as fast as the slowest of those who take part; the first one's are done one after another. Times
-    vary, and who is nearly as slow as the slowest delays it now and then: hence a norm.
+    The slowest of the tensor cores, the requests, the arrivals and the producer sets the pace of
+    iterations. In the first iteration they do not overlap. Times vary, so a resource that is nearly
+    the slowest delays some iterations too: therefore a norm stands for the maximum.
 
     Args:
-        crowded: where two SMs share their way to the L2 cache.
+        s: how tiles are divided.
+        c: the constants of the device.
+        crowded: whether two SMs share their path to the L2 cache.
     """
-    count = s.blocks * s.pieces * s.units * (UNIT_K / MMA_K)
-    rows = (MMA_M + s.mma_columns) * MMA_K * ELEMENT
+    count = s.blocks * s.pieces * s.units * (ROW_BYTES / INSTRUCTION_BYTES)
+    rows = (MMA_M + s.mma_columns) * INSTRUCTION_BYTES
     clocks = np.maximum(s.mma_columns / 2, rows / c.shared_bytes)
     clocks = clocks * np.where(s.twins, c.twins, 1) * np.where(s.stages < UNHURRIED, c.short, 1)
     multiply = count * clocks / c.clock + c.step_seconds
-    # Rows that begin inside a cache line have one line more in each box.
+    # A row that begins inside a cache line touches one more line in each box.
     lines = 1 + (c.straddle - 1) * s.straddling + (c.split - 1) * s.split
-    # In narrow boxes a request is for a part of a line.
+    # In narrow boxes a request covers a part of a line.
     lines = lines * (1 + (c.narrow - 1) * s.narrow)
     paired = np.where(crowded, c.paired, np.where(s.workgroups > 1, c.beside, 1))
     asked = lines / c.ask_rate * paired
-    # What lies outside is not asked for; in boxes that begin inside it is filled, row by row.
-    inside = np.maximum(s.asked_bytes - s.outside * s.units * UNIT_K * ELEMENT, 0)
+    # Data outside A and B is not requested; boxes that begin inside are filled up row by row.
+    inside = np.maximum(s.asked_bytes - s.outside * s.units * ROW_BYTES, 0)
     last = inside * asked + s.filled * s.units * c.empty_seconds
     ask, ingest = np.maximum(s.asked_bytes * asked, last), s.operand_bytes / c.ingest_rate * paired
     issue = s.copies * c.copy_seconds + c.turn_seconds
-    # A stage is free when the one after it is begun; it must be full before those left are done.
+    # A stage is released when the next one is begun, and must be full again when the others end.
     reach = c.reach_seconds / np.maximum(s.stages - 2, 0.5)
     step = _largest((multiply, ask, ingest, issue, reach), c.evenness)
     return step, np.minimum(multiply, np.maximum(ask, ingest)), count * rows
@@ -247,31 +263,32 @@ def _traffic(
 ) -> Column:
     """Bytes of A and B that come from memory.
 
-    Workgroups that are at the same depth of neighbouring tiles find in the L2 cache what another
-    one asked for. What a wave of tiles reads is of use to the next as far as the cache holds it.
+    Workgroups at the same depth of neighbouring tiles share data through the L2 cache. A wave of
+    tiles reuses the data of the wave before, as far as the cache still holds it.
     """
-    a, b = t.l * t.m * t.k * ELEMENT, t.l * t.n * t.k * ELEMENT
+    a, b = t.l * t.m * t.k * t.in_bytes, t.l * t.n * t.k * t.in_bytes
     together = np.minimum(grid, s.tiles)
     high, wide = block(t, s.tiles_m, s.tiles_n, together)
-    wave = (np.minimum(high * t.tile_m, t.m) + np.minimum(wide * t.tile_n, t.n)) * t.k * ELEMENT
+    shared = np.minimum(high * t.tile_m, t.m) + np.minimum(wide * t.tile_n, t.n)
+    wave = shared * t.k * t.in_bytes
     waves = np.maximum(s.tiles / together, 1)
     apart = np.maximum(waves * wave, a + b)
-    # A band of rows is read once; all columns for every band, unless they stay in the cache.
+    # Each band of A is read once. B is read once for every band, unless it stays in the cache.
     bands = np.ceil(s.tiles_m / high)
     kept = np.minimum(c.l2_bytes / (a + b), 1)
-    # Products of a batch share nothing, and those of several bands are worked on one by one.
+    # Products of a batch share no data; products of several bands are computed one after another.
     stays = c.l2_bytes >= (a + b) / t.l
     banded = a + b * np.where(stays, 1, bands)
     stay = np.minimum(c.l2_bytes / wave, 1)
     found = np.minimum(stay * banded + (1 - stay) * apart, apart)
-    # Shares that begin anywhere are at different depths: they share by chance.
+    # Streamed shares are at different depths of their tiles, so they share data only by chance.
     part = np.minimum(streams / np.maximum(s.tiles * s.depth, 1), 1)
     chance = np.where(mixed, part * (1 - kept) * c.mixed_loss, 0)
     return found + chance * np.maximum(asked - found, 0)
 
 
 def _largest(floors: tuple[Column, ...], sharpness: float) -> Column:
-    """The largest, and more where others come close: a norm."""
+    """A smooth maximum: the norm of a degree, which exceeds the largest if others are close."""
     stacked = np.stack(np.broadcast_arrays(*floors))
     top = stacked.max(axis=0)
     return top * ((stacked / top) ** sharpness).sum(axis=0) ** (1 / sharpness)

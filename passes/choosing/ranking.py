@@ -1,4 +1,4 @@
-"""`rank`: plans for a problem in the order of what they are predicted to take."""
+"""`rank`: plans for a problem in the order of their predicted times."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from functools import lru_cache
 import numpy as np
 
 from coordgraph import Gemm
+from coordgraph.tensors import dtype
+from passes.base import Pass
 from passes.choosing.candidates import candidates, fallback
 from passes.choosing.constants import Constants, constants_of
+from passes.choosing.known_schedules import chosen_schedules
 from passes.choosing.model import cost
 from passes.choosing.plan import Plan
 
@@ -29,18 +32,18 @@ PARTS = {
     "cluster": "sums over the cluster",
 }
 SIMILAR, ORDERS = 3, 2
-"""Plans in a short list that differ in less than tile and cluster, and in nothing but the order in
-which tiles are visited."""
+"""SIMILAR: largest number of plans in a short list with the same tile and cluster. ORDERS: largest
+number that differ only in the order in which tiles are visited."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A plan and what it is predicted to take.
+    """A plan and its predicted time.
 
     Args:
         plan: how to multiply.
-        seconds: the prediction.
-        terms: seconds of each of `Cost`'s terms but the total.
+        seconds: predicted seconds of a launch.
+        terms: seconds of each term of `Cost` except the total, by name.
     """
 
     plan: Plan
@@ -49,7 +52,7 @@ class Choice:
 
     @property
     def bound(self) -> str:
-        """The term that decides: a floor, or the longest part of the way."""
+        """The term that bounds the plan: the largest floor, or the busiest workgroup's longest."""
         path = sum(self.terms[name] for name in PARTS if name != "launch")
         floor = max(LIMITS, key=self.terms.__getitem__)
         if self.terms[floor] >= path:
@@ -58,7 +61,7 @@ class Choice:
 
     @property
     def reason(self) -> str:
-        """What bounds the plan, in words."""
+        """A description of what bounds the plan."""
         return {**LIMITS, **PARTS}[self.bound]
 
 
@@ -70,14 +73,14 @@ def choices(
     reads_c: bool = False,
     all_kinds: bool = False,
 ) -> Iterator[Choice]:
-    """Every candidate, the best first.
+    """Yield every candidate, the best first.
 
     Args:
-        problem: with m, n and k; what groups part is that of all together.
-        device: see `constants_of`.
-        batches: products of a batch, or groups.
-        reads_c: C is added.
-        all_kinds: see `candidates`.
+        problem: the problem with m, n and k; an axis divided into groups has the sum of theirs.
+        device: the constants of the device; see `constants_of`.
+        batches: number of products in a batch, or of groups.
+        reads_c: whether C is added.
+        all_kinds: whether to add schedules that the model never prefers; see `candidates`.
 
     Raises:
         ValueError: the problem leaves a size open.
@@ -90,7 +93,6 @@ def choices(
         yield Choice(table.plan(int(row)), terms.pop("total"), terms)
 
 
-@lru_cache(maxsize=256)
 def rank(
     problem: Gemm,
     device: Constants | None = None,
@@ -99,15 +101,29 @@ def rank(
     batches: int = 1,
     reads_c: bool = False,
 ) -> tuple[Choice, ...]:
-    """The best plans of a problem, the best first, and no more than a few that are alike.
+    """The best plans of a problem, the best first, with only a few of the same tile and cluster.
 
     Args:
-        problem: with m, n and k.
-        device: see `constants_of`.
-        count: how many at most.
-        batches: products of a batch, or groups.
-        reads_c: C is added, for which large tiles have no registers.
+        problem: the problem with m, n and k.
+        device: the constants of the device; see `constants_of`.
+        count: largest number of plans.
+        batches: number of products in a batch, or of groups.
+        reads_c: whether C is added; large tiles have no registers for it.
     """
+    device = device or constants_of()
+    # Schedules are a part of the cache key, so that one registered later is considered.
+    return _rank(problem, device, count, batches, reads_c, chosen_schedules())
+
+
+@lru_cache(maxsize=256)
+def _rank(
+    problem: Gemm,
+    device: Constants,
+    count: int,
+    batches: int,
+    reads_c: bool,
+    schedules: tuple[Pass, ...],
+) -> tuple[Choice, ...]:
     found: list[Choice] = []
     alike: dict[object, int] = {}
     for choice in choices(problem, device, batches=batches, reads_c=reads_c):
@@ -122,5 +138,6 @@ def rank(
         if len(found) == count:
             break
     if all(choice.plan.cluster != (1, 1, 1) for choice in found):
-        found.append(Choice(fallback(problem.grouped), float("inf"), {}))
+        plan = fallback(problem.grouped, dtype(problem.dtype).row)
+        found.append(Choice(plan, float("inf"), {}))
     return tuple(found)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from codegen import dispatch, groups, tuning
-from codegen.nvptx import driver
+from codegen.call import matmul, measured
+from codegen.targets.nvptx import driver
 from tests.codegen.nvptx.fake_driver import CONTEXT, FakeDriver, install
 
 
@@ -16,7 +16,7 @@ def forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
 
     def forget() -> None:
-        for what in (dispatch, groups, tuning):
+        for what in (matmul, measured):
             what.forget()
 
     forget()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import codegen
-from codegen import batches, dispatch, preparing, tuning
-from codegen.arrays import library
-from codegen.situation import Situation
+from codegen.call import build, matmul, measured, tuning
+from codegen.call.arrays import library
+from codegen.call.choose import plans
+from codegen.call.request import PlanRequest
 from codegen.toolchain import assemble
 from coordgraph import CodegenError, Gemm, LaunchError
 from passes.choosing import rank
@@ -129,25 +131,24 @@ def test_only_the_call_that_says_so_measures(
     fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, tune: bool
 ):
     """Outputs with and without gaps are one kind of call, but of two kernels."""
-    measured: list[tuple[int, Any]] = []
+    calls: list[tuple[int, Any]] = []
 
-    def tuned(situation: Situation, views: Any, stream: Any, build: Any) -> Any:
-        measured.append((situation.batches, stream))
-        return next(build(situation))[0]
+    def tune_plans(request: PlanRequest, views: Any, stream: Any) -> None:
+        calls.append((request.batches, stream))
 
-    monkeypatch.setattr(tuning, "tuned", tuned)
+    monkeypatch.setattr(tuning, "tune_plans", tune_plans)
     a, b = batch(3, 64, 128, A), matrix(128, 192, B)
     outs = batch(3, 64, 192, D), batch(3, 64, 192, D, step=2 * 64 * 192)
     for first in (0, 1):
-        dispatch.forget()
-        measured.clear()
+        matmul.forget()
+        calls.clear()
         codegen.matmul(a, b, out=outs[first], stream=5, tune=tune)
         for out in (*outs, *outs):
             codegen.matmul(a, b, out=out, stream=7)
-        assert measured == [((1, 3)[first], 5)] * tune
+        assert calls == [((1, 3)[first], 5)] * tune
     codegen.matmul(a, b, out=outs[0], stream=5)
     codegen.matmul(a, b, out=outs[1], stream=9, tune=tune)
-    assert measured[1:] == [(3, 9)] * tune
+    assert calls[1:] == [(3, 9)] * tune
 
 
 @pytest.mark.parametrize("how", ["matrix", "expanded", "turned"])
@@ -155,11 +156,11 @@ def test_chosen_is_what_matmul_takes(fake: FakeDriver, how: str):
     a, b = batch(64, 16, 256, A), matrix(256, 512, B)
     given = {"expanded": batch(64, 256, 512, B, step=0), "turned": turned(512, 256, B)}.get(how, b)
     gaps = batch(64, 16, 512, D, step=2 * 16 * 512)
-    of_one = dispatch.chosen(a, given)
-    joined = dispatch.chosen(matrix(64 * 16, 256, A), given if how == "turned" else b)
-    assert of_one == dispatch.chosen(a, given, out=batch(64, 16, 512, D)) == joined
-    assert dispatch.chosen(a, given, out=gaps) != of_one
-    for out, plan in ((batch(64, 16, 512, D), of_one), (gaps, dispatch.chosen(a, given, out=gaps))):
+    of_one = matmul.chosen(a, given)
+    joined = matmul.chosen(matrix(64 * 16, 256, A), given if how == "turned" else b)
+    assert of_one == matmul.chosen(a, given, out=batch(64, 16, 512, D)) == joined
+    assert matmul.chosen(a, given, out=gaps) != of_one
+    for out, plan in ((batch(64, 16, 512, D), of_one), (gaps, matmul.chosen(a, given, out=gaps))):
         codegen.matmul(a, given, out=out)
         codegen.matmul(a, given, out=out, plan=plan)
         assert fake.launches[-1] == fake.launches[-2]
@@ -186,7 +187,7 @@ def expanded(*shape: int) -> np.ndarray:
     ],
 )
 def test_shapes_must_fit_however_they_are_given(a: np.ndarray, b: np.ndarray, words: str):
-    for call in (codegen.matmul, dispatch.chosen):
+    for call in (codegen.matmul, matmul.chosen):
         with pytest.raises(LaunchError, match=words):
             call(a, b)
     back = a.swapaxes(-1, -2), b.swapaxes(-1, -2)
@@ -241,7 +242,9 @@ def test_outputs_must_fit(shared: bool):
         codegen.matmul(a, (whole(5, 12) if shared else whole(3, 5, 12))[..., ::2])
     with pytest.raises(LaunchError, match=r"b holds f64, the kernel takes f32; convert it$"):
         codegen.matmul(a, b.astype(np.float64))
-    with pytest.raises(LaunchError, match=r"out holds i32; matrices hold .* or f64: convert it$"):
+    with pytest.raises(
+        LaunchError, match=r"out holds i32; matrices hold .* or f64 here: convert it$"
+    ):
         codegen.matmul(a, b, out=np.zeros((3, 4, 6), np.int32))
 
 
@@ -254,7 +257,12 @@ def batch(count: int, rows: int, columns: int, at: int, step: int | None = None)
 
 def turned(rows: int, columns: int, at: int) -> Any:
     """The transpose of a matrix at an address."""
-    return library(view := matrix(rows, columns, at)).turned(view)
+    return library(view := matrix(rows, columns, at)).transposed(view)
+
+
+def turned_batch(count: int, rows: int, columns: int, at: int) -> Any:
+    """The transposes of matrices at an address."""
+    return library(view := batch(count, rows, columns, at)).transposed(view)
 
 
 def test_the_plan_of_a_batch_is_that_of_all_its_products(fake: FakeDriver):
@@ -281,7 +289,7 @@ def test_calls_of_matrices_and_of_batches_are_told_apart(
     for a, b, d in calls:
         assert codegen.matmul(a, b, out=d) is d
     first = fake.launches.copy()
-    monkeypatch.setattr(dispatch, "_prepare", None)
+    monkeypatch.setattr(matmul, "first_launch", None)
     for a, b, d in calls:
         assert codegen.matmul(a, b, out=d) is d
     assert fake.launches[len(first) :] == first
@@ -290,7 +298,7 @@ def test_calls_of_matrices_and_of_batches_are_told_apart(
 
 
 def test_one_matrix_for_all_products_is_one_product(fake: FakeDriver):
-    """The copy engine takes no matrices that coincide, so the rows of A become one product's."""
+    """TMA takes no matrices that coincide, so the rows of A become one product's."""
     tall = matrix(4 * 512, 1024, A), matrix(1024, 768, B), matrix(4 * 512, 768, D)
     codegen.matmul(tall[0], tall[1], out=tall[2])
     for b in (matrix(1024, 768, B), batch(4, 1024, 768, B, step=0), batch(1, 1024, 768, B)):
@@ -305,18 +313,19 @@ def test_one_matrix_for_all_products_is_one_product(fake: FakeDriver):
 
 def test_arrays_go_straight_to_the_kernel_where_they_are_as_it_takes_them(fake: FakeDriver):
     codegen.matmul(batch(4, 64, 64, A), batch(4, 64, 64, B), out=batch(4, 64, 64, D))
-    ((kernel, *_),) = dispatch._calls._young.values()
-    assert isinstance(kernel, codegen.Kernel)
-    turned = preparing.library(batch(4, 64, 64, B)).turned(batch(4, 64, 64, B))
+    ((launch, *transposes),) = matmul._prepared._young.values()
+    assert isinstance(launch, partial)
+    assert isinstance(launch.func, codegen.Kernel)
+    assert transposes == [False, False]
+    turned = turned_batch(4, 64, 64, B)
     codegen.matmul(batch(4, 64, 64, A), turned, out=batch(4, 64, 64, D))
-    *_, (kernel, *_) = dispatch._calls._young.values()
-    assert isinstance(kernel, batches.Arranged)
+    *_, (launch, *transposes) = matmul._prepared._young.values()
+    assert transposes == [False, True]
 
 
 def test_a_plan_that_spills_gives_way_to_the_next(fake: FakeDriver):
     asked = fake.spill_once()
-    b = batch(5, 768, 1024, B)
-    turned = preparing.library(b).turned(b)
+    turned = turned_batch(5, 768, 1024, B)
     codegen.matmul(batch(5, 512, 1024, A), turned, out=batch(5, 512, 768, D))
     assert len(fake.launches) == 1
     assert len(asked) == 2
@@ -329,20 +338,20 @@ def test_so_does_that_of_one_b_for_all_where_d_has_gaps(fake: FakeDriver):
     assert len(fake.launches) == 1
     assert len(asked) == 2
     fake.spills = lambda code: True
-    dispatch.forget()
+    matmul.forget()
     with pytest.raises(CodegenError, match="spilled"):
         codegen.matmul(*operands, out=batch(3, 64, 192, D, step=2 * 64 * 192))
 
 
 def test_what_was_measured_for_a_batch_is_that_of_a_batch(fake: FakeDriver):
     gemm = Gemm("bf16", m=512, n=768, k=1024, batched=True)
-    here = Situation(gemm, "sm_90a", "NVIDIA H200", 132)
+    here = PlanRequest(gemm, "sm_90a", "NVIDIA H200", 132)
     found = {count: replace(here, batches=count) for count in (2, 3)}
     best = rank(gemm, batches=2)[3].plan
-    tuning.remember(found[2], {best: 1e-5})
-    assert tuning.remembered(found[2]) is not None
-    assert tuning.remembered(found[3]) is None
-    assert next(tuning.preferred(found[2])) == best
+    measured.remember(found[2], {best: 1e-5})
+    assert measured.remembered(found[2]) is not None
+    assert measured.remembered(found[3]) is None
+    assert next(plans(found[2])) == best
 
 
 @pytest.mark.usefixtures("ptxas")
@@ -353,7 +362,7 @@ def test_what_was_measured_for_a_batch_is_that_of_a_batch(fake: FakeDriver):
 def test_chosen_plans_are_assembled(count: int, m: int, n: int, k: int, layout: str):
     turns: dict[str, Any] = {"transpose_a": layout[0] == "t", "transpose_b": layout[1] == "t"}
     gemm = Gemm("bf16", m=m, n=n, k=k, batched=True, **turns)
-    situation = Situation(gemm, "sm_90a", "NVIDIA H200", 132, batches=count)
-    _, kernel = next(preparing.built(situation))
+    request = PlanRequest(gemm, "sm_90a", "NVIDIA H200", 132, batches=count)
+    (kernel,) = build.try_plans(request, None, lambda _, kernel: kernel)
     assert "wgmma" in kernel.ptx
     assert_clean(assemble(kernel.ptx, "sm_90a"))

@@ -22,9 +22,9 @@ from sympy import Abs, And, Eq, Expr, Ge, Gt, Integer, Le, Lt, Ne, Not, Or, Symb
 from sympy.core.basic import Basic
 from sympy.logic.boolalg import Boolean
 
-from codegen.arguments import Magic
-from codegen.expressions import Bounds, Expressions
-from codegen.llvm import host_machine, optimize
+from codegen.emit.arguments import Magic
+from codegen.emit.expressions import Bounds, Expressions
+from codegen.emit.llvm import host_machine, optimize
 from coordgraph import CodegenError
 from coordgraph.integers import (
     FloorDiv,

@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import codegen
-from codegen import groups, preparing
-from codegen.situation import SHARED, Situation
+from codegen.call import build, matmul
+from codegen.call.arrays import library
+from codegen.call.request import SHARED, PlanRequest
 from codegen.toolchain import assemble
 from coordgraph import CodegenError, Gemm, LaunchError, PassError
+from coordgraph import epilogue as ep
 from passes.choosing import Plan, rank
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 from tests.support.ptxas import assert_clean
@@ -86,7 +88,7 @@ def test_the_epilogue_of_groups():
 def test_where_groups_begin_is_data(monkeypatch: pytest.MonkeyPatch):
     a, b = whole(90, 20), whole(5, 20, 24)
     codegen.grouped_matmul(a, b, BORDERS)
-    monkeypatch.setattr(groups, "_prepare", None)
+    monkeypatch.setattr(matmul, "first_launch", None)
     for offsets in ([0, 0, 0, 90, 90, 90], [0, 18, 36, 54, 72, 90]):
         found = codegen.grouped_matmul(a, b, np.array(offsets, np.int32))
         for group, part in enumerate(slices(offsets)):
@@ -123,7 +125,7 @@ def test_a_plan_for_groups_can_be_told():
         ({"b": whole(10, 20, 24)[::2]}, "b is not contiguous .*; pass a contiguous copy$"),
         ({"b": whole(5, 20, 24).astype(np.float64)}, "b holds f64, .* takes f32; convert it$"),
         ({"out": np.zeros((90, 24), np.int32)}, "out holds i32; matrices hold bf16, f16, f32 or"),
-        ({"a": np.zeros((90, 20), np.int32)}, "a holds i32; matrices hold .* f64: convert it$"),
+        ({"a": np.zeros((90, 20), np.int32)}, "a holds i32; matrices hold .* or u8: convert it$"),
         ({"a": np.zeros((90, 20), np.int32), "b": np.zeros((5, 20, 24), np.int32)}, "a holds i32"),
         ({"a": whole(90, 20), "b": np.zeros((5, 20, 24), np.int32)}, "b holds i32; matrices"),
         (
@@ -174,7 +176,7 @@ def test_the_plan_is_that_of_groups_of_average_size(fake: FakeDriver):
     assert fake.launches[1] == fake.launches[0]
     # Along k, and A by a view of its transpose.
     x, y, g = on_gpu(A, 8192, 4096), on_gpu(B, 8192, 2048), on_gpu(D, 16, 4096, 2048)
-    view = preparing.library(x).turned(x)
+    view = library(x).transposed(x)
     codegen.grouped_matmul(view, y, borders, group_axis="k", out=g)
     depths = Gemm("bf16", None, 4096, 2048, 8192, True, grouped=True, group_axis="k")
     plan = rank(depths, batches=16)[0].plan
@@ -211,7 +213,8 @@ def test_a_plan_that_spills_gives_way_to_the_next(fake: FakeDriver):
     ids=["rows", "few rows", "k"],
 )
 def test_chosen_plans_are_assembled(problem: Gemm):
-    _, kernel = next(preparing.built(Situation(problem, "sm_90a", "NVIDIA H200", 132, batches=32)))
+    request = PlanRequest(problem, "sm_90a", "NVIDIA H200", 132, batches=32)
+    (kernel,) = build.try_plans(request, None, lambda _, kernel: kernel)
     assert "wgmma" in kernel.ptx
     assert_clean(assemble(kernel.ptx, "sm_90a"))
 
@@ -221,7 +224,52 @@ def test_chosen_plans_are_assembled(problem: Gemm):
 @pytest.mark.parametrize("size", [(64, 64, 100_000), (1, 1, 1), (9000, 9000, 64)])
 def test_groups_take_the_plan_of_a_simple_rule(target: str, axis: str, size: tuple[int, int, int]):
     gemm = Gemm("bf16", None, *size, transpose_a=axis == "k", grouped=True, group_axis=axis)
-    found = Situation(gemm, target, processors=108, batches=8)
+    found = PlanRequest(gemm, target, processors=108, batches=8)
     (plan,) = found.plans()
     assert plan.graph(found.any_size).level == "scheduled"
     assert axis == "m" or plan.pipeline == SHARED
+
+
+@ep.epilogue(bias="n", residual="mn")
+def bias_relu_residual(acc, bias, residual):
+    return ep.relu(acc + bias) + residual
+
+
+@ep.epilogue(bias="ln", scale="lm")
+def scaled_and_shifted(acc, bias, scale):
+    return acc * scale + bias
+
+
+def test_epilogues_of_groups_of_rows():
+    a, b, offsets = whole(90, 20), whole(3, 20, 24), np.array([0, 20, 20, 90], np.int32)
+    bias, residual = whole(24), whole(90, 24)
+    expected = [a[i:j] @ b[g] for g, (i, j) in enumerate(pairwise(offsets))]
+    expected = np.maximum(np.concatenate(expected) + bias, 0) + residual
+    for _ in range(2):  # the second call is a look-up
+        d = codegen.grouped_matmul(
+            a, b, offsets, epilogue=bias_relu_residual, bias=bias, residual=residual
+        )
+        assert np.array_equal(d, expected)
+    # Another layout of an operand is another call.
+    with pytest.raises(LaunchError, match=r"bias: shape \(3,\) given, \(n,\) = \(24,\) needed"):
+        codegen.grouped_matmul(
+            a, b, offsets, epilogue=bias_relu_residual, bias=bias[:3], residual=residual
+        )
+    with pytest.raises(LaunchError, match="other is no operand of the epilogue"):
+        codegen.grouped_matmul(
+            *(a, b, offsets),
+            epilogue=bias_relu_residual,
+            bias=bias,
+            residual=residual,
+            other=bias,
+        )
+
+
+def test_epilogues_of_groups_along_k_have_operands_for_each_group():
+    a, b, offsets = whole(30, 90), whole(90, 24), np.array([0, 20, 20, 90], np.int32)
+    bias, scale = whole(3, 24), whole(3, 30)
+    d = codegen.grouped_matmul(
+        a, b, offsets, group_axis="k", epilogue=scaled_and_shifted, bias=bias, scale=scale
+    )
+    for g, (i, j) in enumerate(pairwise(offsets)):
+        assert np.array_equal(d[g], (a[:, i:j] @ b[i:j]) * scale[g][:, None] + bias[g])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from codegen.interpreted import InterpretedKernel
+from codegen.targets.interpreter import InterpretedKernel
 from coordgraph import Gemm, LaunchError
 from passes import DataParallel, StreamK
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codegen.arguments import Magic
+from codegen.emit.arguments import Magic
 
 LARGEST = 2**31 - 1
 divisors = st.one_of(

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import codegen
-from codegen import dispatch, preparing, tuning
-from codegen.arrays import library
+from codegen.call import build, matmul, measured
+from codegen.call.arrays import library
+from codegen.call.request import PlanRequest
 from coordgraph import CodegenError, Gemm, LaunchError, ParseError, PassError
 from passes import DataParallel
 from passes.choosing import Plan, rank
@@ -54,7 +55,7 @@ def test_transposes_are_read_where_they_lie():
 def test_transposes_need_no_attribute(fake: FakeDriver):
     """Libraries turn arrays each in its own way; not all have `.T`."""
     a, b = matrix(512, 64, A), matrix(768, 64, B)
-    view_a, view_b = (library(x).turned(x) for x in (matrix(64, 512, A), b))
+    view_a, view_b = (library(x).transposed(x) for x in (matrix(64, 512, A), b))
     codegen.matmul(a, b, out=matrix(512, 768, D), transpose_b=True)
     codegen.matmul(a, view_b, out=matrix(512, 768, D))
     assert fake.launches[0] == fake.launches[1]
@@ -119,7 +120,7 @@ def test_a_refused_grid_refuses_no_other_call(first: str | None):
         codegen.matmul(a, b, plan=f"{plan} on 6")
 
 
-def test_clusters_need_rows_that_the_copy_engine_takes(fake: FakeDriver):
+def test_clusters_need_rows_of_multiples_of_16_bytes(fake: FakeDriver):
     a, b, d = matrix(500, 333, A), matrix(333, 700, B), matrix(500, 700, D)
     with pytest.raises(CodegenError, match="no clusters on sm_90a: rows or addresses of A and B"):
         codegen.matmul(a, b, out=d, plan="256x256x64@c2x1 stream-k")
@@ -145,7 +146,7 @@ def test_operands_must_fit():
 def test_a_call_like_one_before_chooses_nothing(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch):
     a, b, d = matrix(512, 1024, A), matrix(768, 1024, B), matrix(512, 768, D)
     codegen.matmul(a, b, out=d, transpose_b=True)
-    monkeypatch.setattr(dispatch, "_prepare", None)
+    monkeypatch.setattr(matmul, "first_launch", None)
     codegen.matmul(a, b, out=d, transpose_b=True)
     assert len(fake.launches) == 2
     assert fake.launches[0] == fake.launches[1]
@@ -189,21 +190,21 @@ def test_a_plan_that_spills_gives_way_to_the_next(fake: FakeDriver):
     codegen.matmul(a, b, out=d)
     assert len(fake.launches) == 1
     tries = len(refused)
-    dispatch._calls = type(dispatch._calls)(8)  # the kernels are still known
+    matmul._prepared.clear()  # the kernels are still known
     codegen.matmul(a, b, out=d)
     assert len(refused) == tries
-    assert any(isinstance(known, CodegenError) for known in preparing._kernels.values())
+    assert any(isinstance(known, CodegenError) for known in build._kernels.values())
 
 
-def situation() -> dispatch.Situation:
+def request_512() -> PlanRequest:
     gemm = Gemm("bf16", "bf16", 512, 768, 1024)
-    return dispatch.Situation(gemm, "sm_90a", "NVIDIA H200", 132, 0, True)
+    return PlanRequest(gemm, "sm_90a", "NVIDIA H200", 132)
 
 
 def test_what_was_measured_is_used(fake: FakeDriver, tmp_path: Path):
     best = Plan.parse("64x64x64 stream-k{owner=last} on 77")
-    tuning.remember(situation(), {best: 1e-5, Plan((64, 64, 64)): 2e-5})
-    tuning.forget()
+    measured.remember(request_512(), {best: 1e-5, Plan((64, 64, 64)): 2e-5})
+    measured.forget()
     codegen.matmul(matrix(512, 1024, A), matrix(1024, 768, B), out=matrix(512, 768, D))
     assert fake.launches[-1].grid == (77, 1, 1)
     (entry,) = json.loads((tmp_path / "tuned.json").read_text()).values()
@@ -217,29 +218,29 @@ def test_what_was_measured_is_used(fake: FakeDriver, tmp_path: Path):
 @pytest.mark.parametrize("text", ["", "[]", '{"x": 1}', '{"x": {"plan": 5}}'])
 def test_a_damaged_file_is_done_without(fake: FakeDriver, tmp_path: Path, text: str):
     (tmp_path / "tuned.json").write_text(text)
-    assert tuning.remembered(situation()) is None
-    tuning.remember(situation(), {Plan((64, 64, 64)): 1.0})
-    tuning.forget()
-    assert tuning.remembered(situation()) == tuning.Measured(((Plan((64, 64, 64)), 1.0),))
+    assert measured.remembered(request_512()) is None
+    measured.remember(request_512(), {Plan((64, 64, 64)): 1.0})
+    measured.forget()
+    assert measured.remembered(request_512()) == measured.Measured(((Plan((64, 64, 64)), 1.0),))
 
 
 @pytest.mark.parametrize("times", [None, 5, {}, {"64x64x64 data-parallel": "x"}, {"quick": 1.0}])
 def test_a_damaged_entry_is_done_without(fake: FakeDriver, tmp_path: Path, times: Any):
-    tuning.remember(situation(), {Plan((64, 64, 64)): 1.0})
+    measured.remember(request_512(), {Plan((64, 64, 64)): 1.0})
     file = tmp_path / "tuned.json"
     ((key, entry),) = json.loads(file.read_text()).items()
     file.write_text(json.dumps({key: {**entry, "times": times}}))
-    tuning.forget()
-    assert tuning.remembered(situation()) is None
+    measured.forget()
+    assert measured.remembered(request_512()) is None
 
 
 def test_without_a_cache_a_process_remembers_by_itself(
     fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("COORDGRAPH_CACHE", "off")
-    assert tuning.remembered(situation()) is None
-    tuning.remember(situation(), {Plan((64, 64, 64)): 1.0})
-    assert tuning.remembered(situation()) == tuning.Measured(((Plan((64, 64, 64)), 1.0),))
+    assert measured.remembered(request_512()) is None
+    measured.remember(request_512(), {Plan((64, 64, 64)): 1.0})
+    assert measured.remembered(request_512()) == measured.Measured(((Plan((64, 64, 64)), 1.0),))
 
 
 def test_there_is_nothing_to_tune_on_the_cpu():

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import codegen
-from codegen.checks import TensorView, check_overlap
-from codegen.nvptx import runtime
+from codegen.call.overlap import check_overlap
+from codegen.call.views import TensorView
+from codegen.targets.nvptx import cuda_kernel
 from coordgraph import LaunchError
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 
@@ -93,7 +94,7 @@ def test_a_gpu_launches_where_matrices_lie_between_each_other(
     a, b, d = part(0), part(1), part(2)
     codegen.matmul(a, b, out=d)
     # Ranges of addresses overlap each time, so each time matrices are looked at, but only that.
-    monkeypatch.setattr(runtime, "check_call", None)
+    monkeypatch.setattr(cuda_kernel, "check_call", None)
     codegen.matmul(a, b, out=d)
     assert len(fake.launches) == 2
     assert fake.launches[0] == fake.launches[1]

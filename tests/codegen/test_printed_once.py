@@ -5,7 +5,7 @@ from __future__ import annotations
 from llvmlite import ir
 from sympy import Expr
 
-from codegen.expressions import Bounds, Expressions
+from codegen.emit.expressions import Bounds, Expressions
 from coordgraph.integers import Ranges, floor_div, index_symbol
 
 I32 = ir.IntType(32)

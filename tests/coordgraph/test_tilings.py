@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sympy import Integer
 
-from coordgraph import Gemm, KernelGraph, VerifyError
+from coordgraph import CoordinateGraph, Gemm, KernelGraph, VerifyError, parse
 from coordgraph.control.operations import (
     InitAccumulator,
     LoadTile,
@@ -15,6 +16,7 @@ from coordgraph.control.operations import (
     StoreTile,
 )
 from coordgraph.interpreter import Trace, trace
+from coordgraph.tilings import macro_tile
 from passes import DataParallel, HeterogeneousTiles, Pipeline, StreamK
 
 SIZES = {"m": 40, "n": 24, "k": 16, "workgroups": 4}
@@ -120,3 +122,34 @@ def test_problems_see_what_a_large_tile_covers():
     assert len(wrong) == 8
     missing = Trace((done.workgroups[0][1:], *done.workgroups[1:]), done.tiles, done.slots)
     assert sum("from 0 of output tile" in problem for problem in missing.problems()) == 8
+
+
+@pytest.mark.parametrize(
+    ("dimension", "other"), [("A.index.1", "B.index.0"), ("A.index.0", "D.index.0")]
+)
+@pytest.mark.parametrize("level", ["problem", "scheduled"])
+def test_tiles_that_do_not_fit_are_refused(dimension: str, other: str, level: str):
+    graph = Gemm("f32").graph((8, 8, 8))
+    if level == "scheduled":
+        graph = DataParallel()(graph)
+    with graph.edit() as e:
+        e.coordinates.replace(replace(graph.coordinates[dimension], size=Integer(4)))
+    fault = f"tiles of 'acc' do not fit: '{dimension}' has the size 4, '{other}' the size 8"
+    with pytest.raises(VerifyError, match=fault):
+        e.graph.verify()
+
+
+def test_an_axis_without_tiles_is_named():
+    text = Gemm("f32").graph((8, 8, 8)).text()
+    one = "dim D.index.1: MacroTileIndex size=8 tensor=D axis=1"
+    assert one in text
+    (tiling,) = parse(text.replace(one, one.replace("axis=1", "axis=5"))).tilings
+    for ask in (tiling.index, tiling.number):
+        with pytest.raises(VerifyError, match="no MacroTileIndex with tensor=D axis=1"):
+            ask("D", 1)
+
+
+def test_the_macro_tile_of_a_graph_without_tiles():
+    assert macro_tile(Gemm("f32").graph((8, 4, 2)).coordinates) == (8, 4, 2)
+    with pytest.raises(VerifyError, match="axis 0 of A has no MacroTileIndex"):
+        macro_tile(CoordinateGraph())

@@ -16,10 +16,10 @@ from functools import cache
 from math import exp, gcd, log
 from multiprocessing import get_context
 
+from codegen.architectures import Variant
 from codegen.cache import cache_directory
-from codegen.nvptx.building import Variant
-from codegen.nvptx.driver import device
-from codegen.nvptx.program import CudaProgram, Vectors
+from codegen.targets.nvptx.driver import device
+from codegen.targets.nvptx.program import CudaProgram, Vectors
 from coordgraph import CoordGraphError, Gemm
 from coordgraph.tensors import dtype
 from passes import Pass, Pipeline
@@ -63,7 +63,7 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 SCALES = ((1.0, 0.0), (0.5, 2.0), (-1.5, 1.0), (0.0, 1.0), (2.0, -0.25))
 """Of the epilogue: alpha and beta."""
 EVERY_ODD = 16
-"""One in so many random problems has rows that the copy engine does not take."""
+"""One in so many random problems has rows that TMA does not take."""
 PROBLEMS, LONGEST, MOST_WORKGROUPS = 100, 3000, 60
 """Of a kernel, at random; their longest extent, and the largest grid."""
 
@@ -287,15 +287,15 @@ class Case:
         m, n, k = self.shape
         a, b = m if self.spec.layout[0] == "t" else k, k if self.spec.layout[1] == "t" else n
         whole = 16 // dtype(self.spec.out_dtype or self.spec.dtype).bytes
-        d = gcd(n, 2) if n % whole else 8
+        d = gcd(n, 2) if n % whole else whole
         if a % 8 or b % 8:
-            return Variant(Vectors(gcd(a, 8), gcd(b, 8), min(d, 2)), boxes=False)
+            return Variant(Vectors(gcd(a, 8), gcd(b, 8), min(d, 2)), "mma.sync")
         return boxes(d, reads_c=self.beta != 0)
 
 
 def boxes(d: int, *, reads_c: bool) -> Variant:
-    """The code for the copy engine that moves `d` elements of D at once."""
-    return Variant(Vectors(8, 8, d), boxes=True, reads_c=reads_c)
+    """The code for TMA that moves `d` elements of D at once."""
+    return Variant(Vectors(8, 8, d), "wgmma", reads_c)
 
 
 def has_open_grid(spec: Spec) -> bool:
@@ -357,7 +357,7 @@ def two_shape_cases(spec: Spec) -> tuple[Case, ...]:
 
 
 def _served(shape: Shape, layout: str) -> Shape:
-    """The next extents that the copy engine takes: 16 bytes of whatever is contiguous."""
+    """The next extents that TMA takes: 16 bytes of whatever is contiguous."""
     m, n, k = shape
     a_turned, b_turned = (side == "t" for side in layout)
 

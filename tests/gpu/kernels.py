@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 import codegen
-from codegen.nvptx import CudaKernel
-from codegen.nvptx.driver import cuda
+from codegen.targets.nvptx import CudaKernel
+from codegen.targets.nvptx.driver import cuda
 from coordgraph import Gemm, KernelGraph
 from passes import DataParallel, Pass, Pipeline, StreamK, TwoTileStreamK
 from passes.lowering import LowerToHopper
@@ -97,7 +97,7 @@ STREAM_K = Spec((StreamK(),))
 STREAM_K_LAST = Spec((StreamK(owner="last"),))
 TWO_TILE = Spec((TwoTileStreamK(),))
 WARPGROUPS = Spec((StreamK(),), (128, 128, 64))
-"""A tile that Hopper's copy engine and warpgroups take, where there are any."""
+"""A tile that TMA and warpgroups take, where there are any."""
 
 
 @cache

@@ -12,8 +12,8 @@ from itertools import pairwise
 import numpy as np
 
 import codegen
-from codegen.nvptx.driver import device
-from codegen.nvptx.memory import DeviceMemory
+from codegen.targets.nvptx.driver import device
+from codegen.targets.nvptx.memory import DeviceMemory
 from coordgraph import Gemm
 from passes import DataParallel, LongestFirst, Pass, Pipeline, SplitK, StreamK, TwoTileStreamK
 from tests.support.lists import Sizes, ends_of, views
@@ -88,7 +88,7 @@ def run_list(number: int) -> None:
 
 
 def run_groups(number: int) -> None:
-    """Groups along k, whose k tiles end inside what the copy engine brings."""
+    """Groups along k, whose k tiles end inside what TMA brings."""
     schedule, tile, (m, n), lengths, workgroups, target = GROUPS[number]
     gemm = Gemm("f16", "f32", transpose_a=True, grouped=True, group_axis="k")
     kernel = codegen.compile(schedule(gemm.graph(tile)), target)

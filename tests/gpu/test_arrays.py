@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from codegen.nvptx.program import Vectors
+from codegen.targets.nvptx.program import Vectors
 from passes import DataParallel, StreamK
 from tests.gpu.kernels import Problem, Spec, check, kernel, poisoned
 

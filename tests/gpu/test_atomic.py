@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import codegen
-from codegen.nvptx.driver import device
+from codegen.targets.nvptx.driver import device
 from passes import HybridStreamK, SplitK, StreamK, TwoTileStreamK
 from tests.gpu import hopper
 from tests.gpu.hopper import ADDED, has_open_grid
@@ -28,7 +28,7 @@ PLAIN = (
     Spec((LAST,), (128, 128, 32), "nt", "f16", "f32", target="sm_80"),
     Spec((TwoTileStreamK(first="dp", reduction="atomic"),), (96, 96, 48), "tt", target="sm_80"),
     Spec((SplitK(splits=5, reduction="atomic"),), (64, 64, 32), "tn", "f16", target="sm_80"),
-    # Tiles that Hopper's copy engine does not take: there vectors are added.
+    # Tiles that TMA does not take: there vectors are added.
     Spec((HybridStreamK(owner="last", reduction="atomic"),), (64, 64, 32), "nt", "f16", "f32"),
     Spec((SplitK(splits=3, reduction="atomic"),), (32, 48, 32), "nn"),
 )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import codegen
-from codegen import dispatch, groups, tuning
+from codegen.call import matmul, measured, tuning
 from coordgraph import LaunchError
 from tests.gpu.grouped import normal, on_device, poisoned
 
@@ -96,14 +96,14 @@ def test_extents_of_0(shape: tuple[int, int, int, int]):
 
 def test_a_batch_is_tuned(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
-    dispatch.forget()
-    tuning.forget()
+    matmul.forget()
+    measured.forget()
     a, b = normal(24, 384, 512), normal(24, 512, 640)
     want = a.double() @ b.double()
     check(codegen.matmul(a, b, tune=True), want)
-    text = (tmp_path / tuning.FILE).read_text()
+    text = (tmp_path / measured.FILE).read_text()
     assert "24 of 384x640x512" in text
-    dispatch.forget()
+    matmul.forget()
     monkeypatch.setattr(tuning, "_measured", None)
     check(codegen.matmul(a, b, tune=True), want)
     check(codegen.matmul(a, b), want)
@@ -173,7 +173,7 @@ def test_as_pytorch_has_groups():
 
 def test_other_groups_in_a_cuda_graph():
     """Where groups begin may be overwritten between replays."""
-    groups.forget()
+    matmul.forget()
     a, b, out = normal(2048, 512), normal(5, 512, 256), poisoned(2048, 256)
     borders = on_device(GROUPS[0])
     codegen.grouped_matmul(a, b, borders, out=out)

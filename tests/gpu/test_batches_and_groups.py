@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import codegen
-from codegen.nvptx.driver import device
+from codegen.targets.nvptx.driver import device
 from coordgraph import Gemm
 from passes import Pipeline
 from passes.lowering import LowerToHopper

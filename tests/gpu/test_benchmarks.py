@@ -1,4 +1,4 @@
-"""Measures that are run as a whole, on something small: everyone is right, and what is written."""
+"""Measures, run as a whole on small problems: all contenders are right, and rows are written."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import groups, ncu, schedules, traffic
-from benchmarks.record import load
+from benchmarks.counting import ncu
+from benchmarks.measures import epilogue, groups, random_sizes, schedules, traffic
+from benchmarks.reports.record import load
 
 torch = pytest.importorskip("torch")  # before tests that need it are imported
 
@@ -44,8 +45,8 @@ def rows_of(
 )
 def test_the_triton_kernel_of_groups(sizes: list[int], n: int, k: int):
     pytest.importorskip("triton")
-    from benchmarks.contenders import Unavailable
-    from benchmarks.triton_groups import Product, configurations
+    from benchmarks.peers.contender import Unavailable
+    from benchmarks.peers.triton_groups import Product, configurations
 
     offsets = [0, *accumulate(sizes)]
     a, b, given = normal(offsets[-1], k), normal(len(sizes), n, k), on_device(offsets)
@@ -99,6 +100,26 @@ def test_orders_are_measured(
         once = rows[0]["compulsory_bytes"]
         assert all(row["dram_read_bytes"] >= 0.95 * once for row in rows)
         assert all(row["l2_read_bytes"] >= 0.95 * row["asked_bytes"] for row in rows)
+
+
+def test_random_sizes_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rows = rows_of(
+        random_sizes, tmp_path, monkeypatch, "--count", "2", "--high", "1024", "--rounds", "2",
+        "--layouts", "nt,nn", "--candidates", "2",
+    )  # fmt: skip
+    assert not [row for row in rows if "problem" in row]
+    assert len(random_sizes.compare(rows)) == 2 * 2
+
+
+def test_an_epilogue_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("coordgraph.epilogue")
+    rows = rows_of(
+        epilogue, tmp_path, monkeypatch, "--shapes", "512x768x4096", "--rounds", "2",
+        "--layouts", "nt", "nn",
+    )  # fmt: skip
+    names = {row["name"] for row in rows if "problem" not in row}
+    assert names >= {"plain kernel", "fused kernel", "codegen.matmul", "torch eager"}
+    assert len(epilogue.costs(rows)) == 2
 
 
 def test_counters_are_those_of_our_kernels():

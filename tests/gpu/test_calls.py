@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import codegen
-from codegen.nvptx import CudaKernel, program
-from codegen.nvptx.driver import device
+from codegen.targets.nvptx import CudaKernel, program
+from codegen.targets.nvptx.driver import device
 from coordgraph import LaunchError
 from passes import DataParallel, StreamK, TwoTileStreamK
 from passes.lowering import LowerToHopper
@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("gpu")
 
 BOXES = Spec((DataParallel(),), (128, 128, 64))
-"""Launches of this one overlap, where the copy engine is there."""
+"""Launches of this one overlap, where TMA is there."""
 STREAMED = Spec((TwoTileStreamK(owner="last"),), (128, 128, 64))
 PER_THREAD = 2
 """CU_STREAM_PER_THREAD."""

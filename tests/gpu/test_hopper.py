@@ -1,4 +1,4 @@
-"""Kernels of Hopper's copy engine and warpgroups: results, D's ways out, the same bits under load.
+"""Kernels of TMA and warpgroups: results, D's ways out, the same bits under load.
 
 They are made as shipped, without a watchdog: run with `--timeout-method=thread`, which ends also
 what waits on the GPU for ever.
@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from codegen.nvptx import CudaKernel
-from codegen.nvptx.driver import device
-from codegen.nvptx.plan import Plan
+from codegen.targets.nvptx import CudaKernel
+from codegen.targets.nvptx.driver import device
+from codegen.targets.nvptx.launch.call import CheckedCall
 from tests.gpu import hopper
 from tests.gpu.hopper import (
     DIFFERENT_D,
@@ -150,10 +150,11 @@ def test_tiles_of_two_shapes(spec: Spec):
 
 def serves(made: CudaKernel, problem: Problem, out: Any, c: Any) -> int:
     """Elements of D that the code for such a call moves at once."""
-    plan = made._checked(problem.a, problem.b, c, out, None, 1.0, None)
-    assert isinstance(plan, Plan)
+    views = made._views(problem.a, problem.b, c, out, None, ())
+    plan = made._checked(views, (1.0, 1.0), None)
+    assert isinstance(plan, CheckedCall)
     ((_, variant),) = (k for k, it in made._functions.items() if it.function is plan.function)
-    assert variant.boxes
+    assert variant.instructions == "wgmma"
     return variant.vectors.d
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from codegen.nvptx.driver import device
+from codegen.targets.nvptx.driver import device
 from coordgraph import LaunchError
 from tests.gpu import hopper
 from tests.gpu.hopper import SCATTER, Case, has_open_grid

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import codegen
-from codegen.nvptx import CudaKernel
-from codegen.nvptx.driver import device
+from codegen.targets.nvptx import CudaKernel
+from codegen.targets.nvptx.driver import device
 from coordgraph import Gemm, LaunchError
 from passes import DataParallel, StreamK, TwoTileStreamK
 from tests.gpu.kernels import (

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import codegen
-from codegen import dispatch, tuning
+from codegen.call import matmul, measured, tuning
 from coordgraph import LaunchError
 from tests.support.gpu import Gpu
 
@@ -40,7 +40,7 @@ def check(found: Any, want: Any) -> None:
 
 
 def sizes() -> list[tuple[int, int, int, str]]:
-    """Of every order of magnitude, most of them with rows that the copy engine takes."""
+    """Of every order of magnitude, most of them with rows that TMA takes."""
     random, found = np.random.default_rng(0), []
     for place in range(24):
         size = np.exp(random.uniform(np.log(1), np.log(3000), 3)).astype(int)
@@ -105,17 +105,17 @@ def test_an_address_that_is_not_aligned_is_served():
 
 def test_tuning_is_remembered(gpu: Gpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
-    dispatch.forget()
-    tuning.forget()
+    matmul.forget()
+    measured.forget()
     a, b = stored(384, 512, 2048, "nt")
     want = a.double() @ b.T.double()
     check(codegen.matmul(a, b.T, tune=True), want)
-    (entry,) = json.loads((tmp_path / tuning.FILE).read_text()).values()
+    (entry,) = json.loads((tmp_path / measured.FILE).read_text()).values()
     assert gpu.name in entry["problem"]
     assert entry["seconds"] == min(entry["times"].values()) > 0
     assert len(entry["times"]) > 1
-    dispatch.forget()
-    tuning.forget()
+    matmul.forget()
+    measured.forget()
     monkeypatch.setattr(tuning, "_measured", None)
     check(codegen.matmul(a, b.T, tune=True), want)
     check(codegen.matmul(a, b.T), want)
@@ -155,9 +155,9 @@ def host_seconds(call: Callable[[], Any]) -> float:
 def test_a_call_like_one_before_is_a_look_up():
     a, b = stored(256, 256, 256, "nn")
     out = torch.empty(256, 256, device="cuda", dtype=torch.bfloat16)
-    dispatch.forget()
+    matmul.forget()
     codegen.matmul(a, b, out=out)
-    ((kernel, workgroups, *_),) = dispatch._calls._young.values()
-    own = host_seconds(lambda: kernel(a, b, out=out, workgroups=workgroups))
+    ((launch, *_),) = matmul._prepared._young.values()
+    own = host_seconds(lambda: launch(a, b, out=out))
     whole = host_seconds(lambda: codegen.matmul(a, b, out=out))
     assert whole - own < ON_TOP

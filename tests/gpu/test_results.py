@@ -45,7 +45,7 @@ SPECS = (
     Spec((Rasterize(width=4, order="hilbert"), DataParallel()), (32, 32, 32), target="sm_80"),
     Spec((Grouped(groups=4), StreamK(owner="last")), (64, 64, 32), "tt", target="sm_80"),
     Spec((StreamK(),), (96, 96, 48), "nn", "f16", target="sm_80"),
-    # Tiles that Hopper's copy engine and warpgroups take, where there are any.
+    # Tiles that TMA and warpgroups take, where there are any.
     Spec((DataParallel(persistent=True),), (256, 128, 64), "nn", "bf16"),
     Spec((StreamK(owner="last"),), (128, 128, 64), "tn", "f16", "f32"),
     Spec((TwoTileStreamK(),), (128, 192, 64), "nt", "bf16"),

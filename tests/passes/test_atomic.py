@@ -27,7 +27,8 @@ from coordgraph.interpreter.schedulers import InOrder, Reversed, Scheduler, Shuf
 from coordgraph.progress import wait_direction
 from coordgraph.tensors import Role
 from passes import StreamK
-from passes.fixup import SLOT, TURN
+from passes.kit import Owner
+from passes.kit.fixup import SLOT, TURN
 from tests.passes.schedules import TILE, Problem, in_tiles, numeric, parameters, symbolic
 from tests.passes.test_invariants import waits_for_lower
 from tests.passes.test_results import one_number_a_piece, run
@@ -127,7 +128,7 @@ def test_sums_are_rounded_as_they_come(name: str, schedule: Scheduler, back: boo
 
 @pytest.mark.parametrize("kind", ["batch", "groups", "groups of k"])
 @pytest.mark.parametrize("owner", ["first", "last"])
-def test_batches_and_groups(kind: str, owner: str):
+def test_batches_and_groups(kind: str, owner: Owner):
     random = np.random.default_rng(0)
     offsets = np.array([0, 5, 5, 17], np.int32)
     batch = random.integers(-4, 5, (3, 9, 21)).astype("f4")

@@ -23,7 +23,7 @@ from passes import (
     StreamK,
     TwoTileStreamK,
 )
-from passes.partly_streamed import PartlyStreamed
+from passes.schedules.partly_streamed import PartlyStreamed
 from tests.passes.schedules import ORDERS, STREAMS, TILE, schedule, symbolic
 from tests.support.sampling import covering
 

@@ -13,6 +13,7 @@ from coordgraph.coordinates.edges import Share, Tile
 from coordgraph.integers import evaluate, to_text
 from coordgraph.interpreter import SCHEDULERS, Trace, interpret, trace
 from passes import HybridStreamK, Pass, StreamK, TwoTileStreamK
+from passes.kit import Owner, Reduction
 from tests.passes.schedules import TILE, in_tiles, parameters, problems, symbolic
 from tests.passes.test_results import left_over, matrices
 
@@ -30,7 +31,7 @@ def traced(step: Pass, problem: tuple[int, int, int, int]) -> Trace:
 
 @every_kind
 @pytest.mark.parametrize("owner", ["first", "last"])
-def test_no_segment_is_shorter_unless_the_tile_is(kind: type[StreamK], owner: str):
+def test_no_segment_is_shorter_unless_the_tile_is(kind: type[StreamK], owner: Owner):
     @given(problems(most=40), leasts)
     @settings(max_examples=40)
     def on(problem: tuple[int, int, int, int], least: int):
@@ -83,10 +84,10 @@ def test_forward_finds_who_has_an_iteration(problem: tuple[int, int, int, int], 
 @settings(max_examples=6)
 def test_results_under_all_schedulers(
     kind: type[StreamK],
-    reduction: str,
+    reduction: Reduction,
     problem: tuple[int, int, int, int],
     least: int,
-    owner: str,
+    owner: Owner,
 ):
     graph = symbolic(str(kind(owner=owner, least_segment=least, reduction=reduction)))
     a, b = matrices(problem)

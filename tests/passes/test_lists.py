@@ -24,9 +24,10 @@ from coordgraph.coordinates.edges import Concatenate, Diagonal
 from coordgraph.integers import index_symbol, load
 from coordgraph.interpreter import SCHEDULERS, Trace, interpret, trace
 from coordgraph.interpreter.schedulers import Shuffled
+from coordgraph.products import tile_plane
 from coordgraph.progress import wait_direction
 from passes import Pipeline, StreamK
-from passes.partly_streamed import PartlyStreamed
+from passes.schedules.partly_streamed import PartlyStreamed
 from tests.passes.schedules import STREAMS, TILE, schedule, symbolic
 from tests.support.lists import Sizes, drawn, ends_of, views
 from tests.support.sampling import covering
@@ -372,7 +373,7 @@ def test_the_problem_itself():
     assert parse(problem.text()) == problem
     assert from_json(problem.json()) == problem
     assert [d.id for d in problem.dangling] == ["group", "A.tile.0", "B.tile.1"]
-    assert problem.plane[0].size is problem.plane[1].size is None
+    assert [d.size for d in tile_plane(problem)] == [None, None]
     blocks = {e.upstream[0]: e for e in problem.coordinates.edges if isinstance(e, Diagonal)}
     assert {name: (e.table, e.rows, e.columns, e.step) for name, e in blocks.items()} == {
         "A": ("a_starts", "k_offsets", "m_offsets", 8),

@@ -14,6 +14,7 @@ from coordgraph.control.operations import Assign, For
 from coordgraph.coordinates.edges import Permute
 from coordgraph.integers import index_symbol, load
 from coordgraph.interpreter import interpret, trace
+from coordgraph.products import product_order
 from coordgraph.tables import SORTS, Table, tabulate
 from passes import LongestFirst, Pipeline, Rasterize
 from tests.passes.schedules import TILE
@@ -83,7 +84,7 @@ def test_what_it_rewrites():
     after = LongestFirst()(before)
     assert [d.id for d in before.dangling] == ["group", "A.tile.0", "B.tile.1"]
     assert [d.id for d in after.dangling] == ["rank", "A.tile.0", "B.tile.1"]
-    assert after.order == Permute("group", "rank", "order")
+    assert product_order(after) == Permute("group", "rank", "order")
     tables = {t.name: t for t in after.parameters.tables}
     assert [*tables].index("order") < [*tables].index("m_tile_starts")
     by_rank = load(index_symbol("order"), tables["m_tile_starts"].place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from types import NoneType
 from typing import Any
 
 import pytest
@@ -13,31 +14,30 @@ import passes.lowering  # noqa: F401  (registers its passes)
 from coordgraph import ParseError
 from passes import PASSES, Pipeline
 from passes.base import Pass
+from passes.options import allowed_range, allowed_values, option_types
 
 ALPHABET = [*"{}=,", " ", "\n", "true", "false", "none", "0", "-7", "é", "\0", "x", "workgroups"]
 OURS = sorted(name for name, cls in PASSES.items() if cls.__module__.startswith("passes."))
 
 
-def values(hint: str) -> st.SearchStrategy[Any]:
-    """Values of an option, by its type."""
-    choices: list[st.SearchStrategy[Any]] = []
-    if "None" in hint:
-        choices.append(st.none())
-    if "bool" in hint:
-        choices.append(st.booleans())
-    elif "int" in hint:
-        choices.append(st.integers(-(10**17), 10**17))
-    elif "str" in hint:
-        choices.append(
-            st.from_regex(r"[A-Za-z0-9_.+-]+", fullmatch=True).filter(lambda w: w != "none")
-        )
-    return st.one_of(choices)
+def values(kind: type[Pass], option: str) -> st.SearchStrategy[Any]:
+    """Values of an option, by its type and what its field allows."""
+    types, allowed = option_types(kind)[option], allowed_values(kind)[option]
+    least, most = allowed_range(kind, option) or (-(10**17), 10**17)
+    words = st.from_regex(r"[A-Za-z0-9_.+-]+", fullmatch=True).filter(lambda w: w != "none")
+    of_type: dict[type, st.SearchStrategy[Any]] = {
+        NoneType: st.none(),
+        bool: st.booleans(),
+        int: st.integers(int(least), int(most)),
+        str: st.sampled_from(allowed) if allowed else words,
+    }
+    return st.one_of(*(of_type[each] for each in types))
 
 
 @st.composite
 def passes_of_any_kind(draw: st.DrawFn) -> Pass:
     cls = PASSES[draw(st.sampled_from(OURS))]
-    options = {f.name: values(str(f.type)) for f in fields(cls)}
+    options = {f.name: values(cls, f.name) for f in fields(cls)}
     return cls(**draw(st.fixed_dictionaries({}, optional=options)))
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,7 +101,7 @@ def along_curve(
 
 
 @cache
-def banded(width: int, snake: bool, along: str, order: str = "columns") -> KernelGraph:
+def banded(width: int, snake: bool, along: Any, order: Any = "columns") -> KernelGraph:
     step = Rasterize(width=width, snake=snake, along=along, order=order)
     return step(Gemm("f32").graph(TILE))
 

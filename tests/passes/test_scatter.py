@@ -18,7 +18,7 @@ from coordgraph.interpreter import SCHEDULERS, Deadlock, interpret, trace
 from coordgraph.interpreter.schedulers import Shuffled
 from coordgraph.interpreter.tracing import Segment, Send
 from passes import StreamK
-from passes.scatter import MOST_SHARES, SHARE
+from passes.kit.reduce_scatter import MOST_SHARES, SHARE
 from tests.passes.schedules import TILE, Problem, in_tiles, numeric, parameters, symbolic
 from tests.passes.test_results import one_number_a_piece, run
 from tests.passes.test_tree import deep

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,7 +96,7 @@ def test_sums_are_rounded_in_order(name: str, pieces: int):
     [(8, (3, 3, 2)), (7, (3, 3, 1)), (4, (2, 2, 0)), (2, (1, 1, 0)), (1, (1, 0, 0))],
 )
 @pytest.mark.parametrize("options", [{}, {"owner": "first"}, {"reduction": "peers"}])
-def test_split_k_in_three(depth: int, shares: tuple[int, ...], options: dict[str, str]):
+def test_split_k_in_three(depth: int, shares: tuple[int, ...], options: dict[str, Any]):
     """Each tile's pieces lie side by side in the grid; those without iterations leave at once."""
     graph = SplitK(splits=3, **options)(Gemm("f32").graph(TILE))
     found = trace(graph, {"m": 8, "n": 12, "k": 4 * depth})

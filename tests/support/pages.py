@@ -5,6 +5,7 @@
   comment (`<!-- python … -->`) is run but not shown. It may make what generated blocks draw, but
   nothing that a block which is shown needs: readers paste those alone.
 - `mermaid` blocks marked `<!-- generated: EXPRESSION -->` are the value of the expression there.
+- `toml` blocks are parsed.
 - `sh` blocks: lines that begin with `coordgraph` are run; `make` must name a target.
 """
 
@@ -16,6 +17,7 @@ import importlib.util
 import io
 import shlex
 import sys
+import tomllib
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -168,6 +170,8 @@ class Page:
                     self._compare(block, made)
                 case "text":
                     assert before.language in ("python", "sh"), self._at(block, "output of what?")
+                case "toml":
+                    tomllib.loads(block.text)
                 case "mermaid" | "":
                     pass
                 case _:

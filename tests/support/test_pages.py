@@ -141,8 +141,8 @@ def test_what_a_page_replaces_comes_back_and_what_it_imports_stays(
     monkeypatch.setattr(builtins, "Imported", Imported, raising=False)
     before = PASSES["reorder"]
     code = (
-        "from passes import PASSES, Reorder\nclass P(Reorder):\n    name = 'reorder'\n"
-        "assert PASSES['reorder'] is P\nPASSES['imported'] = Imported\n"
+        "from passes import PASSES, Reorder\nclass P(Reorder):\n    name = 'test-page'\n"
+        "PASSES['reorder'] = P\nPASSES['imported'] = Imported\n"
     )
     try:
         page(tmp_path, f"```python\n{code}```\n")

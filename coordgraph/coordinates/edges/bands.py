@@ -11,8 +11,8 @@ from sympy.logic.boolalg import Boolean
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.coordinates.edges.radix import product
 from coordgraph.errors import NotInvertible
-from coordgraph.given import flag, whole
 from coordgraph.integers import Ranges, equal, floor_div, floor_mod, minimum, select
+from coordgraph.validation import flag, whole
 
 __all__ = ["Bands"]
 

@@ -92,7 +92,10 @@ class Edge(ABC):
 
     @abstractmethod
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
-        """Conditions that the sizes must meet; those that read an absent size are left out."""
+        """Conditions that the sizes must meet; those that read an absent size are left out.
+
+        They follow from the sizes and the edge's own fields: names of operands do not matter.
+        """
 
     def table_needs(self, sizes: Sizes) -> tuple[TableNeed, ...]:
         """What every table that the formulas read must be: a graph without it does not verify."""

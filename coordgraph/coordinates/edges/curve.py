@@ -11,8 +11,8 @@ from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.errors import NotInvertible, VerifyError
-from coordgraph.given import whole
 from coordgraph.integers import Ranges, equal, floor_div, floor_mod, minimum, select
+from coordgraph.validation import whole
 
 __all__ = ["Curve"]
 

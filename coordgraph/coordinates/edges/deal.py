@@ -10,8 +10,8 @@ from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.errors import NotInvertible
-from coordgraph.given import whole
 from coordgraph.integers import Ranges, equal, floor_div, floor_mod, maximum, minimum, select
+from coordgraph.validation import whole
 
 __all__ = ["Deal"]
 

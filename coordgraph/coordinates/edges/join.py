@@ -11,8 +11,8 @@ from sympy.logic.boolalg import Boolean
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
 from coordgraph.coordinates.edges.radix import product, split_by_strides, strided_sum
 from coordgraph.errors import VerifyError
-from coordgraph.given import integers
 from coordgraph.integers import Ranges, equal
+from coordgraph.validation import integers
 
 __all__ = ["Join"]
 

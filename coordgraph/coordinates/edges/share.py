@@ -9,7 +9,6 @@ from sympy import Expr, Le, Lt, S
 from sympy.logic.boolalg import Boolean
 
 from coordgraph.coordinates.edges.base import Edge, Law, Sizes
-from coordgraph.given import integer
 from coordgraph.integers import (
     Ranges,
     equal,
@@ -19,6 +18,7 @@ from coordgraph.integers import (
     minimum,
     select,
 )
+from coordgraph.validation import integer
 
 __all__ = ["Share"]
 

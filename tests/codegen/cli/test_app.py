@@ -60,7 +60,8 @@ SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
         (("run", *SIZES, "--m", "0"), 2, "--m"),
         (("run", *SIZES, "--tile", "128x128"), 2, "128x128x32"),
         (("run", *SIZES, "--tile", "128x0x32"), 2, "three positive numbers"),
-        (("run", *SIZES, "--dtype", "i32"), 2, "'i32' is no type of matrices"),
+        (("compile", "-t", "cpu", "-o", "kernel.s"), 2, "--output needs --emit"),
+        (("run", *SIZES, "--dtype", "i32"), 2, "'i32' is no type of these matrices"),
         (("run", *SIZES, "--dtype", "fp4"), 2, "there are bf16"),
         (("run", *SIZES, "--target", "sm_x"), 2, "none of"),
         (("run", *SIZES, "--threads", "2"), 2, "is for the cpu"),
@@ -104,7 +105,7 @@ SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
         (
             ("explain", *SIZES[:6], "--dtype", "i32"),
             2,
-            "'i32' is no type of matrices; there are bf16",
+            "'i32' is no type of these matrices; there are bf16",
         ),
         (("run", *SIZES, "--plan", "quick"), 3, "'quick' is no plan; write it like"),
         (("run", *SIZES, "--plan", "16x16x16 strem-k"), 3, "did you mean 'stream-k'"),
@@ -143,7 +144,7 @@ def test_what_is_wrong_is_said_once_and_decides_the_exit_code(words, code, why):
 
 
 def test_a_target_that_is_not_here(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("codegen.nvptx.driver.unavailable", lambda: "the test says so.")
+    monkeypatch.setattr("codegen.targets.nvptx.driver.unavailable", lambda: "the test says so.")
     done = coordgraph("run", *SIZES, "--target", "sm_80")
     assert done.code == 4
     assert "sm_80 needs an NVIDIA GPU: the test says so; --target cpu" in done.err

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from codegen import explain, tuning
+from codegen import explain
+from codegen.call import measured
+from codegen.call.request import PlanRequest
 from codegen.cli import check as checking
 from codegen.cli.options import default_tile
 from codegen.kernel import Kernel
-from codegen.nvptx import driver
-from codegen.situation import Situation
+from codegen.targets.nvptx import driver
 from codegen.toolchain import find_ptxas
 from coordgraph import Gemm
 from passes.choosing import Plan
@@ -75,7 +76,7 @@ def test_a_run_of_the_plan_that_is_chosen():
 
 
 def test_compile_chooses_for_the_gpu_that_was_measured(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("codegen.nvptx.driver.unavailable", lambda: "the test says so")
+    monkeypatch.setattr("codegen.targets.nvptx.driver.unavailable", lambda: "the test says so")
     for transposed in ((), ("--transpose-b",)):
         words = ("--m", "512", "--n", "768", "--k", "1024", *transposed)
         best = explain(512, 768, 1024, transpose_b=bool(transposed), device="NVIDIA H200").best
@@ -87,12 +88,12 @@ def test_the_gpu_here_is_chosen_for(monkeypatch: pytest.MonkeyPatch):
     here = driver.Device(0, "NVIDIA A100-SXM4-80GB", "sm_80", 108, 0)
     monkeypatch.setattr(driver, "unavailable", lambda: None)
     monkeypatch.setattr(driver, "device", lambda ordinal=0: here)
-    monkeypatch.setattr(tuning, "remembered", lambda situation: None)
+    monkeypatch.setattr(measured, "remembered", lambda request: None)
     words = ("--m", "512", "--n", "768", "--k", "1024", "-t", "sm_80", "--json")
-    rule = Situation(Gemm("bf16", m=512, n=768, k=1024), "sm_80", here.name, 108).simple_plan
+    rule = PlanRequest(Gemm("bf16", m=512, n=768, k=1024), "sm_80", here.name, 108).simple_plan
     assert coordgraph("compile", *words, "--plan", "auto").json["plan"] == str(rule)
-    measured = tuning.Measured(((Plan.parse(BETTER), 1e-5),))
-    monkeypatch.setattr(tuning, "remembered", lambda situation: measured)
+    times = measured.Measured(((Plan.parse(BETTER), 1e-5),))
+    monkeypatch.setattr(measured, "remembered", lambda request: times)
     assert coordgraph("compile", *words, "--plan", "auto").json["plan"] == BETTER
 
 
@@ -112,7 +113,7 @@ def test_a_run_of_a_plan(fixed: tuple[str, ...]):
 
 @pytest.mark.parametrize("size", [("512", "511", "513"), ("64", "64", "64")])
 def test_what_is_explained_can_be_run(size: tuple[str, ...]):
-    """Also where the copy engine does not take the operands."""
+    """Also where TMA does not take the operands."""
     sizes = tuple(word for pair in zip(("--m", "--n", "--k"), size, strict=True) for word in pair)
     plan = coordgraph("explain", *sizes, "--json").json["plans"][0]["plan"]
     found = coordgraph(

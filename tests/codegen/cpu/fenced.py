@@ -12,7 +12,7 @@ import mmap
 
 import numpy as np
 
-from codegen.cpu import HostKernel
+from codegen.targets.cpu import HostKernel
 from coordgraph.interpreter.arguments import numpy_dtype
 from tests.codegen.cpu.kernels import kernel
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from codegen.cpu import HostKernel
+from codegen.targets.cpu import HostKernel
 from coordgraph import Gemm
 from coordgraph.interpreter.arguments import numpy_dtype
 from passes import Pipeline

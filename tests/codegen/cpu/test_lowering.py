@@ -13,8 +13,8 @@ from coordgraph import Gemm, KernelGraph, PassError, parse
 from coordgraph.control.lowered import CopyElements, MultiplyFragments
 from coordgraph.control.resolve import resolve
 from passes import DataParallel, StreamK
-from passes.lowering.blocking import choose_block
 from passes.lowering.host import LowerToHost
+from passes.lowering.host.blocking import choose_block
 
 
 def lowered(tile: tuple[int, int, int] = (64, 64, 32), **options: Any) -> KernelGraph:
@@ -86,7 +86,7 @@ def test_tiles_too_large_for_buffers_are_refused():
 
 
 def test_graphs_of_other_machines_are_refused():
-    from passes.lowering.tensor_cores import LowerToTensorCores
+    from passes.lowering.sm_80.lower import LowerToTensorCores
 
     scheduled = DataParallel()(Gemm("bf16").graph((64, 64, 32)))
     for graph in (LowerToTensorCores()(scheduled), LowerToHost()(scheduled)):

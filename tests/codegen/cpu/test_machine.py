@@ -7,9 +7,9 @@ from dataclasses import replace
 import llvmlite.binding as llvm
 import pytest
 
-from codegen.cpu import HostKernel, machine
-from codegen.cpu.emit import HostWalker
-from codegen.llvm import host_machine, optimize
+from codegen.emit.llvm import host_machine, optimize
+from codegen.targets.cpu import HostKernel, machine
+from codegen.targets.cpu.emit import HostWalker
 from coordgraph import CodegenError, Gemm
 from passes import DataParallel, StreamK
 from passes.lowering import LowerToHost

@@ -122,7 +122,7 @@ def test_the_interpreter_gives_the_same(name: str, sizes: tuple[int, int, int]):
 
 
 def test_a_kernel_of_fixed_sizes():
-    from codegen.cpu import HostKernel
+    from codegen.targets.cpu import HostKernel
     from coordgraph import Gemm
     from passes import StreamK
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from codegen.cpu import HostKernel, runtime
-from codegen.cpu.order import Circle, starting_order
+from codegen.targets.cpu import HostKernel, runtime
+from codegen.targets.cpu.order import Circle, starting_order
 from coordgraph import Gemm, LaunchError
 from coordgraph.control.operations import AwaitPartial, Body, Operation, SendPartial
 from coordgraph.progress import wait_direction

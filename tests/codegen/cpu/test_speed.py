@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.cpu_vs_numpy import measure
+from benchmarks.measures.cpu_vs_numpy import measure
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from codegen.cpu import HostKernel
+from codegen.targets.cpu import HostKernel
 from coordgraph import Gemm
 from passes import Pass, Pipeline
 from tests.codegen.cpu.kernels import TILE, Problem

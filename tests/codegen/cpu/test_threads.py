@@ -8,9 +8,9 @@ import threading
 import numpy as np
 import pytest
 
-from codegen.cpu import runtime
-from codegen.cpu.order import starting_order
-from codegen.cpu.threads import VARIABLE, run_on_threads, thread_count
+from codegen.targets.cpu import runtime
+from codegen.targets.cpu.order import starting_order
+from codegen.targets.cpu.threads import VARIABLE, run_on_threads, thread_count
 from coordgraph import LaunchError
 from coordgraph.interpreter import trace
 from coordgraph.progress import wait_direction

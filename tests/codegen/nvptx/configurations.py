@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from codegen.nvptx.program import WIDEST, CudaProgram, Vectors
+from codegen.targets.nvptx.program import WIDEST, CudaProgram, Vectors
 from coordgraph import Gemm, KernelGraph
 from passes import (
     DataParallel,
@@ -221,7 +221,7 @@ class Configuration:
             self.graph,
             self.architecture,
             self.vectors,
-            self.boxes,
+            "wgmma" if self.boxes else "mma.sync",
             self.reads_c,
             lowering=lowering if self.boxes else None,
         )
@@ -261,7 +261,7 @@ def boxed(
     vector: int = 8,
     consumers: str = "cooperative",
 ) -> Configuration:
-    """A kernel for Hopper's copy engine and warpgroups; `vector` is that of C and D."""
+    """A kernel for TMA and warpgroups; `vector` is that of C and D."""
     return Configuration(
         tile,
         (schedule,),

@@ -13,16 +13,39 @@ from typing import Any
 
 import pytest
 
-from codegen.checks import TensorView
-from codegen.nvptx import driver, launch, plan, runtime, tensormaps, workspace
-from codegen.nvptx.launch import LaunchConfig
+from codegen.call.views import TensorView
+from codegen.targets.nvptx import cuda_kernel, driver
+from codegen.targets.nvptx.launch import tensormaps
 
-__all__ = ["FakeDriver", "Launch", "install", "matrix"]
+__all__ = ["FakeDriver", "Launch", "LaunchAttribute", "LaunchConfig", "install", "matrix"]
 
 CONTEXT, OTHER_CONTEXT = 0x1000, 0x2000
 ARCHITECTURE, PROCESSORS = "sm_90a", 132
 CLUSTERS = 66
 """Clusters of any size that the device holds."""
+
+
+class LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute as cuda.h declares it; of its values only those that are numbers."""
+
+    _fields_ = (
+        ("id", ctypes.c_uint32),
+        ("padding", ctypes.c_uint32),
+        ("value", ctypes.c_uint32 * 16),
+    )
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig as cuda.h declares it: what the driver finds at the address of one."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("shared_bytes", ctypes.c_uint32),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(LaunchAttribute)),
+        ("count", ctypes.c_uint32),
+    )
 
 
 @dataclass(frozen=True)
@@ -54,7 +77,7 @@ class Encoded:
 
 @dataclass
 class FakeDriver:
-    """Functions of the driver by name, those of `direct` and those of `bindings`."""
+    """Functions of the driver by name, as cuda-python has them."""
 
     arguments: int = 0
     current: int = CONTEXT
@@ -72,36 +95,15 @@ class FakeDriver:
     status: int = 0
     """What a launch returns."""
 
-    # What `direct` has
+    def cuCtxGetCurrent(self) -> Any:
+        return _done(self.current)
 
-    def cuCtxGetCurrent(self, address: int) -> int:
-        ctypes.c_uint64.from_address(address).value = self.current
-        return 0
+    def cuStreamIsCapturing(self, stream: int) -> Any:
+        return _done(int(stream in self.capturing))
 
-    def cuStreamIsCapturing(self, stream: int, address: int) -> int:
-        ctypes.c_int.from_address(address).value = int(stream in self.capturing)
-        return 0
-
-    def cuOccupancyMaxActiveClusters(self, found: int, function: int, config: int) -> int:
-        del function
-        assert LaunchConfig.from_address(config).count
-        ctypes.c_int.from_address(found).value = CLUSTERS
-        return 0
-
-    def cuTensorMapEncodeTiled(self, made: int, kind: int, rank: int, at: int, *rest: int) -> int:
-        assert made % 64 == 0
-        extents, strides, boxes, _ = rest[:4]
-        ctypes.c_uint64.from_address(made).value = at
-        shape = tuple(reversed((ctypes.c_uint64 * rank).from_address(extents)))
-        stride, *matrices = (ctypes.c_uint64 * (rank - 1)).from_address(strides)
-        box = tuple((ctypes.c_uint32 * rank).from_address(boxes))
-        swizzle = rest[5]
-        self.encoded.append(Encoded(at, shape, stride, box, kind, swizzle, *matrices))
-        return 0
-
-    def cuLaunchKernelEx(self, config: int, function: int, arguments: int, extra: Any) -> int:
-        assert extra is None
-        asked = LaunchConfig.from_address(config)
+    def cuLaunchKernelEx(self, config: Any, function: int, arguments: int, extra: Any) -> Any:
+        assert extra == 0
+        asked = LaunchConfig.from_address(config.getPtr())
         places = (ctypes.c_void_p * self.arguments).from_address(arguments)
         values = tuple(ctypes.c_uint64.from_address(place).value for place in places)
         self.launches.append(
@@ -115,7 +117,7 @@ class FakeDriver:
                 values,
             )
         )
-        return self.status
+        return (driver.bindings().CUresult(self.status),)
 
     def spill_once(self) -> list[str]:
         """Let the first code that is asked for spill; returns what was asked for, as it comes."""
@@ -127,8 +129,6 @@ class FakeDriver:
 
         self.spills = spills
         return asked
-
-    # What `bindings` has
 
     def cuModuleLoadData(self, code: bytes) -> Any:
         self.loaded.append(code.rstrip(b"\0").decode())
@@ -148,6 +148,32 @@ class FakeDriver:
 
     def cuOccupancyMaxActiveBlocksPerMultiprocessor(self, *_: Any) -> Any:
         return _done(1)
+
+    def cuOccupancyMaxActiveClusters(self, function: int, config: Any) -> Any:
+        del function
+        assert LaunchConfig.from_address(config.getPtr()).count
+        return _done(CLUSTERS)
+
+    def encode_tensor_map(
+        self,
+        made: int,
+        kind: int,
+        rank: int,
+        at: int,
+        extents: int,
+        strides: int,
+        box: int,
+        *rest: int,
+    ) -> int:
+        """The driver's `cuTensorMapEncodeTiled`, as ctypes calls it."""
+        assert made % 64 == 0, "a CUtensorMap lies at a multiple of 64 bytes"
+        _, _, swizzle, *_ = rest
+        ctypes.c_uint64.from_address(made).value = at
+        shape = tuple(reversed((ctypes.c_uint64 * rank).from_address(extents)))
+        stride, *matrices = (ctypes.c_uint64 * (rank - 1)).from_address(strides)
+        boxes = tuple((ctypes.c_uint32 * rank).from_address(box))
+        self.encoded.append(Encoded(at, shape, stride, boxes, kind, swizzle, *matrices))
+        return 0
 
     def cuMemAlloc(self, size: int) -> Any:
         self.allocated.append(size)
@@ -188,11 +214,10 @@ def install(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
         monkeypatch.setattr(bindings, name, lambda *_: _done())
     for name in ("cuThreadExchangeStreamCaptureMode", "cuStreamCreate"):
         monkeypatch.setattr(bindings, name, lambda *_: _done(1))
-    for module in (launch, plan, tensormaps, workspace):
-        monkeypatch.setattr(module, "direct", lambda: fake)
+    monkeypatch.setattr(tensormaps, "encoder", lambda: fake.encode_tensor_map)
     monkeypatch.setattr(driver, "unavailable", lambda: None)
     device = driver.Device(0, "a GPU", ARCHITECTURE, PROCESSORS, CONTEXT)
-    monkeypatch.setattr(runtime, "device", lambda ordinal: device)
+    monkeypatch.setattr(cuda_kernel, "device", lambda ordinal: device)
     return fake
 
 

@@ -128,7 +128,7 @@ class Lowered:
     def wide(self) -> int:
         """N of an instruction."""
         op = self.operations(MultiplyShared)[0]
-        shape = re.fullmatch(r"wgmma\.m64n(\d+)k16\.\w+", op.instruction)
+        shape = re.fullmatch(r"wgmma\.m64n(\d+)k(?:16|32)\.\w+", op.instruction)
         assert shape is not None
         return int(shape[1])
 

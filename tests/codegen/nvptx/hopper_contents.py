@@ -1,6 +1,6 @@
 """What lies in the stages of operands, element by element, where groups end inside a k tile.
 
-Of every element it is known which k it is of. The copy engine brings whole boxes; what of them lies
+Of every element it is known which k it is of. TMA brings whole boxes; what of them lies
 behind the end of a group must be zeros by the time that the matrix unit reads them, and nothing
 else may be.
 """
@@ -16,7 +16,7 @@ from tests.codegen.nvptx.isa import Array, swizzled
 __all__ = ["Contents", "Filled", "of_box"]
 
 ZERO = -2
-"""An element that was filled, or that the copy engine found outside of the tensor."""
+"""An element that was filled, or that TMA found outside of the tensor."""
 Stage = tuple[str, int]
 
 
@@ -81,7 +81,7 @@ def of_box(first: int, box: tuple[int, ...], k: int, extent: int, *, along: bool
         first: where the box begins, in elements of 16 bits.
         box: elements along the contiguous axis, and rows.
         k: of its first element.
-        extent: of the tensor along k; the copy engine brings zeros from there on.
+        extent: of the tensor along k; TMA brings zeros from there on.
         along: k is the contiguous axis.
     """
     wide, high = box[:2]

@@ -21,6 +21,7 @@ from coordgraph.control.resolve import Node, resolve
 from coordgraph.coordinates.dimensions import Workitem
 from coordgraph.gemm import OFFSETS
 from coordgraph.integers import evaluate
+from coordgraph.tilings import macro_tile
 from tests.codegen.nvptx.hopper_maps import Matrices
 from tests.codegen.nvptx.hopper_memory import Device, Place, Workgroup
 from tests.codegen.nvptx.hopper_role import ORDER, WARPGROUP, Agent, Ready, Role
@@ -69,7 +70,7 @@ class Hopper(Device):
         along_k = sides[2] if sides else offsets
         self.ends = along_k[1:] if along_k and graph.gemm.ragged("k") else ()
         """Where k of each group ends, if groups part it."""
-        self.rows = 0 if sides else sizes["m"] + graph.macro_tile[0]
+        self.rows = 0 if sides else sizes["m"] + macro_tile(graph.coordinates)[0]
         """Of one matrix of D and more, where there are several: they follow one another."""
         self.matrices = Matrices(sides, values) if sides else None
         size = graph.coordinates[graph.workgroup.id].size
@@ -86,7 +87,7 @@ class Hopper(Device):
         self.team = 1 if self.turns else self.warpgroups - 1
         """Warpgroups that multiply one tile."""
         self.boxes: dict[Place, str] = {}
-        """Of D, and who stored them: the copy engine, or workitems by rows."""
+        """Of D, and who stored them: TMA, or workitems by rows."""
         self.memory: dict[int, list[Workgroup]] = {}
 
     def run(self) -> None:

@@ -14,7 +14,7 @@ WHOLE_WARPS = ("barrier.described", "barrier.used")
 
 
 class Map(NamedTuple):
-    """What the copy engine is told of a matrix: see `DescribeMatrix`."""
+    """What TMA is told of a matrix: see `DescribeMatrix`."""
 
     tensor: str
     first: int

@@ -75,7 +75,7 @@ class Warpgroup:
     reading: deque[set[Stage]] = field(default_factory=deque[Any])
     """What its groups of multiplications may still read."""
     unfenced: bool = False
-    """Plain loads have read what the copy engine may overwrite."""
+    """Plain loads have read what TMA may overwrite."""
     taken: set[int] = field(default_factory=set[int])
     """Flags that single workitems have acquired."""
     acquired: set[int] = field(default_factory=set[int])
@@ -97,9 +97,9 @@ class Warpgroup:
         return self.sum
 
     def give_back(self) -> None:
-        """A stage, to the copy engine."""
-        assert not self.unfenced, "given back before the copy engine must see that it was read"
-        assert not self.filled.stored, "given back before the copy engine must see zeros in it"
+        """A stage, to TMA."""
+        assert not self.unfenced, "given back before TMA must see that it was read"
+        assert not self.filled.stored, "given back before TMA must see zeros in it"
 
     def read_share(self, flag: int, first: int, share: int) -> None:
         assert flag in self.acquired, "a piece is read before it may be"

@@ -225,7 +225,7 @@ class Role:
         return self.value(self.machine.graph.coordinates[f"{tensor}.{'AB'.index(tensor)}"].size)
 
     def depth(self, axis: str) -> int:
-        """Where the copy engine ends boxes along k."""
+        """Where TMA ends boxes along k."""
         if self.machine.matrices:
             # One without k is told to have one, which workitems clear.
             begin = self.machine.matrices.sides["k"][self.group]
@@ -388,7 +388,7 @@ class Role:
     def do_StoreBox(self, node: Node, op: ops.StoreBox) -> None:
         self.slots.take(self.place(node, op.source), later=True)
         row, end = self._row(node), self._end()
-        assert end is None or row + op.box[1] <= end, "the copy engine writes to the next group"
+        assert end is None or row + op.box[1] <= end, "TMA writes to the next group"
         self._check_map(node, op)
         if self.machine.matrices:
             ends = (self.machine.matrices.end(axis, self.group) for axis in "mn")
@@ -401,7 +401,7 @@ class Role:
         row, end = self.place(node, "D.0"), self._end()
         rows = self.machine.graph.coordinates["store.copy.row"].fixed_size
         assert end is not None
-        assert row + rows > end, "the copy engine could have stored this"
+        assert row + rows > end, "TMA could have stored this"
         if row < end:
             self._box(node, op.source, "rows")
 

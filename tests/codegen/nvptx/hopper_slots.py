@@ -1,4 +1,4 @@
-"""D's slots in shared memory, as one warpgroup fills them and the copy engine empties them."""
+"""D's slots in shared memory, as one warpgroup fills them and TMA empties them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Slots"]
 
 @dataclass
 class Slots:
-    """Slots by their places; the copy engine is as slow as it may be.
+    """Slots by their places; TMA is as slow as it may be.
 
     It has read a slot only when a wait says so (PTX ISA, "cp.async.bulk.wait_group"): of the groups
     that one workitem has closed, all but the newest, empty ones too.
@@ -24,12 +24,12 @@ class Slots:
     def fill(self, place: int) -> None:
         """Write a box to a slot."""
         busy = self.open.union(*self.groups)
-        assert place not in busy, "a slot is filled while the copy engine reads it"
+        assert place not in busy, "a slot is filled while TMA reads it"
         assert place not in self.full, "a box is lost"
         self.full.add(place)
 
     def take(self, place: int, *, later: bool) -> None:
-        """Bring a box to memory: `later` by the copy engine, or now."""
+        """Bring a box to memory: `later` by TMA, or now."""
         assert place in self.full, "nothing is in the slot"
         self.full.remove(place)
         if later:

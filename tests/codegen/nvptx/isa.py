@@ -36,19 +36,19 @@ def accumulator(thread: Array, register: Array) -> tuple[Array, Array]:
 
 
 def operand(
-    outer: Array, k: Array, strides: tuple[int, int], span: int, *, transposed: bool
+    outer: Array, k: Array, strides: tuple[int, int], span: int, *, transposed: bool, size: int = 2
 ) -> Array:
-    """Byte offset, before the swizzle, of a 16-bit element from where a descriptor points.
+    """Byte offset, before the swizzle, of an element of so many bytes from a descriptor's address.
 
     "Strides": K-major rows of `span` bytes, eight of them a group, groups `stride` apart;
     transposed (MN-major), `span` bytes of outer elements are a row, the next are `leading`
     further, and `stride` leads from eight rows of k to the next.
     """
     leading, stride = strides
-    wide = span // 2
+    wide = span // size
     if transposed:
-        return outer // wide * leading + outer % wide * 2 + k // 8 * stride + k % 8 * span
-    return outer // 8 * stride + outer % 8 * span + 2 * k
+        return outer // wide * leading + outer % wide * size + k // 8 * stride + k % 8 * span
+    return outer // 8 * stride + outer % 8 * span + size * k
 
 
 def stmatrix(lane: Array, half: Array, *, trans: bool) -> tuple[Array, Array]:

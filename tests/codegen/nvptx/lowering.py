@@ -29,12 +29,13 @@ class Lowered:
 
     tile: Tile
     layout: str = "nn"
-    vector: int = 8
+    vector: int = 0
+    dtype: str = "bf16"
 
     @cached_property
     def graph(self) -> KernelGraph:
         a, b = (side == "t" for side in self.layout)
-        gemm = Gemm(transpose_a=a, transpose_b=b)
+        gemm = Gemm(self.dtype, transpose_a=a, transpose_b=b)
         lower = LowerToTensorCores("sm_90a", self.vector, self.vector)
         return lower(DataParallel()(gemm.graph(self.tile)))
 
@@ -86,6 +87,6 @@ class Lowered:
 
 
 @cache
-def lowered(tile: Tile, layout: str = "nn", vector: int = 8) -> Lowered:
+def lowered(tile: Tile, layout: str = "nn", vector: int = 0, dtype: str = "bf16") -> Lowered:
     """One for each kernel."""
-    return Lowered(tile, layout, vector)
+    return Lowered(tile, layout, vector, dtype)

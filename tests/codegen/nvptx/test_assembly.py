@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from codegen.nvptx.program import Vectors
+from codegen.targets.nvptx.program import Vectors
 from coordgraph.control.asynchronous import SetRegisters
 from passes import (
     DataParallel,

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from codegen.nvptx.emit import CudaWalker
-from codegen.nvptx.facts import Facts
-from codegen.nvptx.program import Vectors
+from codegen.targets.nvptx.facts import Facts
+from codegen.targets.nvptx.program import Vectors
+from codegen.targets.nvptx.sm_80.emit import CudaWalker
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control.graph import Rewrite
 from coordgraph.control.lowered import (
@@ -24,7 +24,7 @@ from coordgraph.control.lowered import (
 from coordgraph.control.operations import If, Operation
 from coordgraph.tensors import Role
 from passes import HybridStreamK, SplitK, StreamK, TwoTileStreamK
-from passes.lowering.machine import ARCHITECTURES
+from passes.lowering.architectures import ARCHITECTURES
 from tests.codegen.nvptx.configurations import Configuration, boxed
 from tests.codegen.nvptx.test_assembly import check
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import codegen
-from codegen.nvptx import CudaKernel
-from codegen.nvptx.facts import Facts
-from codegen.nvptx.program import CudaProgram, Vectors
+from codegen.targets.nvptx import CudaKernel
+from codegen.targets.nvptx.facts import Facts
+from codegen.targets.nvptx.program import CudaProgram, Vectors
 from coordgraph import CodegenError, Gemm, KernelGraph, LaunchError
 from coordgraph.control.asynchronous import CopyBox, StoreBox
 from coordgraph.control.lowered import Tabulate
@@ -53,7 +53,7 @@ def program(
         graph(schedule, tile, kind, layout),
         target,
         vectors,
-        boxes=lowering is not None,
+        instructions="wgmma" if lowering is not None else "mma.sync",
         reads_c=reads_c,
         lowering=lowering,
     )
@@ -108,7 +108,7 @@ def test_tables_are_not_read_along_k(schedule: Pass):
 
 
 def test_boxes_of_one_matrix():
-    """The copy engine moves a box of one matrix; rows of a group begin anywhere."""
+    """TMA moves a box of one matrix; rows of a group begin anywhere."""
     batch = program(PERSISTENT, (128, 256, 64), "batch", lowering=LowerToHopper(), vectors=WIDE)
     group = program(PERSISTENT, (128, 256, 64), "group", lowering=LowerToHopper(), vectors=WIDE)
     sources = {op.tensor: op.source for op in batch.lowered.control.of_kind(CopyBox)}

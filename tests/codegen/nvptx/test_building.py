@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import codegen
-from codegen.nvptx import CudaKernel, building, program
-from codegen.nvptx.facts import Facts
-from codegen.nvptx.launch import Spilled
+from codegen.targets.nvptx import CudaKernel, building, program
+from codegen.targets.nvptx.facts import Facts
+from codegen.targets.nvptx.launch.function import Spilled
 from coordgraph import CodegenError, Gemm, KernelGraph, VerifyError
 from passes import DataParallel, Pass, StreamK, TwoTileStreamK
 from passes.lowering import LowerToHopper, LowerToTensorCores
@@ -199,21 +199,60 @@ def test_clusters_and_overlap_come_from_the_code(fake_driver: FakeDriver):
         assert found.attributes == {4: (2, 1, 1), 6: (1, 0, 0)}
 
 
+def test_a_lesser_lowering_can_be_asked_for(fake_driver: FakeDriver):
+    """Its options are used, and well-aligned tensors are served by it too."""
+    made = kernel(DataParallel(), lowering=LowerToTensorCores("sm_90a", stages=3))
+    assert made.instructions == "mma.sync"
+    assert made.lowered.coordinates["stage"].fixed_size == 3
+    launch(made)
+    assert "mma.sync" in fake_driver.loaded[0]
+    assert "wgmma" not in fake_driver.loaded[0]
+    (note,) = made.lowering_notes
+    assert note.startswith("wgmma: lowering=lower-to-tensor-cores{")
+
+
+@pytest.mark.parametrize(
+    ("gemm", "tile", "reason"),
+    [
+        ({"transpose_a": True, "grouped": True, "group_axis": "k"}, (128, 128, 64), None),
+        ({"grouped": True, "group_axis": "k"}, (128, 128, 64), "groups begin anywhere along k"),
+        (
+            {},
+            (96, 96, 64),
+            "tile 96x96x64: a workgroup's part 96x96 must be a",
+        ),
+    ],
+)
+def test_a_kernel_says_why_a_better_lowering_declined(gemm: Any, tile: Any, reason: str | None):
+    scheduled = DataParallel(persistent=bool(gemm))(Gemm(**gemm).graph(tile))
+    made = codegen.compile(scheduled, "sm_90a")
+    assert isinstance(made, CudaKernel)
+    if reason is None:
+        assert (made.instructions, made.lowering_notes) == ("wgmma", ())
+        return
+    assert made.instructions == "mma.sync"
+    (note,) = made.lowering_notes
+    assert note.startswith(f"wgmma: {reason}"), note
+    # Where there is one lowering, there is nothing to decline.
+    assert codegen.compile(scheduled, "sm_90").lowering_notes == ()  # type: ignore[attr-defined]
+
+
 def test_a_lowering_is_used_or_refused(fake_driver: FakeDriver):
     lowering = LowerToHopper(stages=2)
     made = kernel(DataParallel(), lowering=lowering)
     assert made.lowered.coordinates["stage"].fixed_size == 2
     launch(made)
     assert fake_driver.loaded[0] == made.ptx
-    # What the copy engine cannot take is served by other code.
+    # What TMA cannot take is served by other code.
     made(matrix(256, 127, 1 << 24), matrix(127, 512, 2 << 24), out=matrix(256, 512, 3 << 24))
     assert "cp.async.bulk" not in fake_driver.loaded[1]
     lowering: Any
     for target, lowering, words in (
-        ("sm_80", LowerToHopper("sm_80"), "wgmma is there on sm_90a only"),
-        ("sm_80", LowerToHopper(), "refuses: it is for sm_90a"),
+        ("sm_80", LowerToHopper(), "sm_80 has no lowering LowerToHopper; there is LowerToTensorC"),
+        ("sm_90a", DataParallel(), "there is LowerToHopper, LowerToTensorCores"),
+        ("sm_90a", LowerToHopper("sm_80"), "refuses: it is for sm_80"),
+        ("sm_80", LowerToTensorCores("sm_86"), "refuses: it is for sm_86"),
         ("sm_90a", LowerToHopper(cluster_m=3), "sm_90a: .*cluster_m=3.* refuses: cluster 3x1x1"),
-        ("sm_90a", LowerToTensorCores("sm_90a"), "refuses: only a LowerToHopper lowers for"),
     ):
         with pytest.raises(CodegenError, match=words):
             kernel(DataParallel(), target, lowering=lowering)

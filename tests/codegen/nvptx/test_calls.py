@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 import codegen
-from codegen.nvptx import CudaKernel, runtime, tensormaps, workspace
-from codegen.nvptx.plan import Plan
+from codegen.targets.nvptx import CudaKernel, cuda_kernel
+from codegen.targets.nvptx.launch import tensormaps, workspace
+from codegen.targets.nvptx.launch.call import CheckedCall
 from coordgraph import Gemm, LaunchError
 from passes import DataParallel, HeterogeneousTiles, Pass, StreamK, TwoTileStreamK
+from passes.kit import Reduction
 from tests.codegen.nvptx.fake_driver import OTHER_CONTEXT, FakeDriver, matrix
 
 M, N, K = 256, 512, 128
@@ -81,13 +83,13 @@ def test_a_call_like_one_before_is_not_checked_again(
     fake_driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ):
     checked: list[Any] = []
-    real = runtime.check_call
+    real = cuda_kernel.check_call
 
     def noted(*args: Any, **options: Any) -> None:
         checked.append(args)
         real(*args, **options)
 
-    monkeypatch.setattr(runtime, "check_call", noted)
+    monkeypatch.setattr(cuda_kernel, "check_call", noted)
     made = kernel()
     count_arguments(made, fake_driver)
     a, b, c, d = operands()
@@ -135,7 +137,7 @@ def test_refusals_stay_after_a_good_call(fake_driver: FakeDriver):
         ((matrix(M, K, A_AT, device=1), b), {}, "different devices"),
         ((a, b), {"beta": 1.0}, "needs c"),
         ((a, b), {"alpha": "much"}, "alpha = 'much' is not a number"),
-        ((a, b), {"beta": None}, "beta = None is not a number"),
+        ((a, b), {"beta": None}, "beta is missing: .* needs it, a number"),
         ((a, b), {"workgroups": 3}, "fixes its workgroups"),
         ((matrix(M, K, A_AT + 1), b), {}, "no multiple of 2 bytes"),
     ]
@@ -181,12 +183,12 @@ def test_the_context_is_switched_only_where_it_must_be(fake_driver: FakeDriver):
     assert len(fake_driver.launches) == 4
 
 
-# The copy engine
+# TMA
 
 
 def test_maps_are_made_once_for_an_address(fake_driver: FakeDriver):
     made = kernel(target="sm_90a")
-    assert made.boxes
+    assert made.instructions == "wgmma"
     boxes = made.program().walker.boxes
     sets = [operands(a=A_AT + i * 4096, b=B_AT + i * 4096) for i in range(50)]
     for _ in range(3):
@@ -282,7 +284,7 @@ def test_streams_have_workspaces_of_their_own(fake_driver: FakeDriver):
 
 
 @pytest.mark.parametrize("reduction", ["peers", "atomic"])
-def test_what_must_be_zero_is_made_so_once(fake_driver: FakeDriver, reduction: str):
+def test_what_must_be_zero_is_made_so_once(fake_driver: FakeDriver, reduction: Reduction):
     """Flags, and sums that pieces are added to; every launch leaves them so."""
     made = kernel(StreamK(owner="last", reduction=reduction))
     count_arguments(made, fake_driver)
@@ -377,15 +379,15 @@ def test_threads_do_not_mix_their_arguments(fake_driver: FakeDriver):
 
 
 def test_plans_are_bounded(fake_driver: FakeDriver, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(runtime, "MOST_PLANS", 3)
-    planned: list[Plan] = []
-    real = runtime.Plan
+    monkeypatch.setattr(cuda_kernel, "MOST_PLANS", 3)
+    planned: list[CheckedCall] = []
+    real = cuda_kernel.CheckedCall
 
-    def noted(*args: Any) -> Plan:
+    def noted(*args: Any) -> CheckedCall:
         planned.append(real(*args))
         return planned[-1]
 
-    monkeypatch.setattr(runtime, "Plan", noted)
+    monkeypatch.setattr(cuda_kernel, "CheckedCall", noted)
     made = kernel()
     for _ in range(2):
         for m in range(1, 11):

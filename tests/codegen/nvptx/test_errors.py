@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import codegen
-from codegen.checks import TensorView, check_call
-from codegen.nvptx import driver
+from codegen.call.checks import check_call
+from codegen.call.views import TensorView
+from codegen.targets.nvptx import driver
 from coordgraph import CodegenError, Gemm, KernelGraph, LaunchError, PassError, VerifyError
 from passes import DataParallel, StreamK
 from passes.lowering import LowerToTensorCores

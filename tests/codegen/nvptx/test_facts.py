@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from codegen.arguments import Magic
-from codegen.nvptx.facts import Facts
-from codegen.nvptx.program import CudaProgram
+from codegen.emit.arguments import Magic
+from codegen.targets.nvptx.facts import Facts
+from codegen.targets.nvptx.program import CudaProgram
 from coordgraph import Gemm, LaunchError
 from coordgraph.integers import evaluate
 from passes import DataParallel, Pass, Reorder, StreamK, TwoTileStreamK

@@ -11,9 +11,9 @@ from sympy import Eq, Expr
 from sympy.logic.boolalg import And, Boolean
 
 import codegen
-from codegen.nvptx import CudaKernel
-from codegen.nvptx.facts import Facts
-from codegen.nvptx.program import CudaProgram, Vectors
+from codegen.targets.nvptx import CudaKernel
+from codegen.targets.nvptx.facts import Facts
+from codegen.targets.nvptx.program import CudaProgram, Vectors
 from coordgraph import CodegenError, Gemm, KernelGraph, LaunchError, PassError
 from coordgraph.control.asynchronous import (
     CommitMultiplies,
@@ -67,7 +67,7 @@ def program(
         graph(schedule, tile, layout),
         target,
         vectors,
-        boxes=lowering is not None,
+        instructions="wgmma" if lowering is not None else "mma.sync",
         reads_c=reads_c,
         lowering=lowering,
     )

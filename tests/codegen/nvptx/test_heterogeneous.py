@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from codegen.nvptx.facts import Facts
-from codegen.nvptx.program import CudaProgram
+from codegen.targets.nvptx.facts import Facts
+from codegen.targets.nvptx.program import CudaProgram
 from coordgraph import Gemm, KernelGraph, PassError, parse
 from coordgraph.control import asynchronous as ops
 from coordgraph.control.lowered import (
     AccumulateFragment,
+    ApplyFragment,
     CopyElements,
     LoadFragment,
     MultiplyFragments,
@@ -41,6 +42,7 @@ WORK = (
     ops.StoreBox,
     StoreFragment,
     AccumulateFragment,
+    ApplyFragment,
     LoadFragment,
     MultiplyFragments,
     CopyElements,
@@ -200,7 +202,7 @@ def _holds(this: Lowered, node: Node, at: dict[str, np.ndarray]) -> bool:
 @pytest.mark.parametrize("configuration", SLOTS, ids=str)
 @pytest.mark.parametrize("order", ["LLSSSLSL", "SLLS"])
 def test_no_slot_is_filled_while_it_is_read(configuration: object, order: str):
-    """Tiles of both shapes after each other: the copy engine reads a slot until it is waited for.
+    """Tiles of both shapes after each other: TMA reads a slot until it is waited for.
 
     A warpgroup waits for its own stores alone, so nobody else may write to its slots.
     """
@@ -241,10 +243,10 @@ def test_bytes_are_those_of_the_boxes_of_a_part():
 @pytest.mark.parametrize("step", [MMA, WGMMA, TURNS], ids=str)
 def test_batches_have_tiles_of_both_shapes(step: LowerToTensorCores | LowerToHopper):
     """A box is of one matrix, whatever its shape."""
-    by_boxes = isinstance(step, LowerToHopper)
+    instructions = "wgmma" if isinstance(step, LowerToHopper) else "mma.sync"
     graph = HeterogeneousTiles()(Gemm("bf16", batched=True).graph((128, 128, 64)))
     lowering = replace(step, stages=0) if isinstance(step, LowerToHopper) else None
-    program = CudaProgram(graph, "sm_90a", boxes=by_boxes, lowering=lowering)
+    program = CudaProgram(graph, "sm_90a", instructions=instructions, lowering=lowering)
     assert all(box[2:] == (1,) for boxes in program.walker.boxes.values() for box in boxes)
     assert_clean(program.assembled()[1])
 
@@ -324,7 +326,7 @@ def test_memory_is_that_of_the_largest_tile():
     for large, small in (((128, 256, 64), (64, 64)), ((128, 128, 64), (64, 128))):
         both = HeterogeneousTiles(small_m=small[0], small_n=small[1])
         one, two = (
-            CudaProgram(schedule(gemm().graph(large)), "sm_90a", boxes=True)
+            CudaProgram(schedule(gemm().graph(large)), "sm_90a", instructions="wgmma")
             for schedule in (DataParallel(persistent=True), both)
         )
         assert one.shared_bytes == two.shared_bytes

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from codegen.nvptx.building import Builder
+from codegen.targets.nvptx.building import Builder
 from tests.gpu.hopper import (
     DIFFERENT_D,
     LAYOUTS,
@@ -44,8 +44,8 @@ QUICK = tuple(dict.fromkeys((*code_of(RANDOM, random_cases), *ALIGNED)))
 
 
 def name(code: Code) -> str:
-    spec, (vectors, by_boxes, reads_c) = code
-    kind = f"{'boxes' if by_boxes else 'elements'}{' C' if reads_c else ''}"
+    spec, (vectors, instructions, reads_c) = code
+    kind = f"{instructions}{' C' if reads_c else ''}"
     return f"{spec} {'x'.join(map(str, vectors))} {kind}"
 
 
@@ -102,10 +102,11 @@ def test_thousands_of_problems_are_varied():
         assert min(extents) <= 8
         assert max(extents) > 2500
         assert sum(extent < 64 for extent in extents) > 200
-    served = Counter(case.variant.boxes for case in cases)
-    assert served[True] > 900
-    assert served[False] >= 25
-    assert {case.variant.vectors.d for case in cases if case.variant.boxes} == {1, 2, 8}
+    served = Counter(case.variant.instructions for case in cases)
+    assert served["wgmma"] > 900
+    assert served["mma.sync"] >= 25
+    variants = [case.variant for case in cases]
+    assert {v.vectors.d for v in variants if v.instructions == "wgmma"} == {1, 2, 8}
     assert sum(case.workgroups is not None for case in cases) > 100
     assert sum(case.beta != 0 for case in cases) > 500
 

@@ -17,6 +17,7 @@ from coordgraph.control.lowered import CopyElements
 from coordgraph.control.operations import Body, If, Locate, Operation
 from coordgraph.control.resolve import Node, resolve
 from coordgraph.integers import compile_function, index_symbol, load, symbols_of
+from coordgraph.tilings import macro_tile
 from passes import Pipeline
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.hopper_machine import Hopper
@@ -72,12 +73,12 @@ def cases() -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize(("schedule", "groups"), list(cases()))
 @every_lowering
 def test_every_box_of_every_group_is_stored_once(schedule: str, name: str, groups: str):
-    """By the copy engine where it lies in its group, else by rows; never before its slot is free.
+    """By TMA where it lies in its group, else by rows; never before its slot is free.
 
     The machine refuses boxes that reach into the next group, and slots that are filled too early.
     """
     graph, sizes, first = lowered(schedule, name), GROUPS[groups], 5
-    rows, columns, depth = graph.macro_tile
+    rows, columns, depth = macro_tile(graph.coordinates)
     n, k, offsets = 2 * columns - 8, 3 * depth, [first]
     for size in sizes:
         offsets.append(offsets[-1] + size)
@@ -115,7 +116,7 @@ def nodes(graph: KernelGraph) -> list[Node]:
 def test_rows_of_a_box_are_copied_once_from_where_they_lie(name: str):
     """Every chunk of every box of a tile: from its swizzled place, to its row and column of D."""
     graph = lowered(PERSISTENT, name)
-    rows, columns, _ = graph.macro_tile
+    rows, columns, _ = macro_tile(graph.coordinates)
     (node,) = (node for node in nodes(graph) if isinstance(node.op, CopyElements))
     assert isinstance(node.op, CopyElements)
     assert (node.op.source, node.op.destination, node.op.width) == ("D.shared", "D", 8)
@@ -157,7 +158,7 @@ def test_rows_of_a_box_are_copied_once_from_where_they_lie(name: str):
 
 @every_lowering
 def test_groups_alone_have_two_ways(name: str):
-    """Other matrices end where the tensor does, and there the copy engine cuts boxes itself."""
+    """Other matrices end where the tensor does, and there TMA cuts boxes itself."""
     tile, lowering = LOWERINGS[name]
     for gemm in (Gemm("bf16"), Gemm("f16", batched=True), Gemm("bf16", m=1000, n=264, k=512)):
         graph = lowering(Pipeline.parse(PERSISTENT)(replace(gemm, transpose_b=True).graph(tile)))

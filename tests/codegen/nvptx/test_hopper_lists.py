@@ -8,6 +8,7 @@ import pytest
 
 from coordgraph import Gemm, KernelGraph
 from coordgraph.control.asynchronous import StoreBox
+from coordgraph.tilings import macro_tile
 from passes import Pipeline
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.hopper_machine import Hopper
@@ -66,7 +67,7 @@ def test_every_box_of_every_product_is_stored_once(schedule: str, name: str, siz
     assert not any(machine.flags.values())
     assert not machine.added
     ((wide, high),) = {op.box for op in graph.control.of_kind(StoreBox)}
-    (rows, columns, depth), ways = graph.macro_tile, dict[tuple[int, int], str]()
+    (rows, columns, depth), ways = macro_tile(graph.coordinates), dict[tuple[int, int], str]()
     rows //= machine.cluster[0]
     steps: dict[tuple[int, int], list[int]] = {}
     for group, (m, n, k) in enumerate(products):

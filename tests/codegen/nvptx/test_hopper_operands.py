@@ -1,6 +1,6 @@
 """From A and B to wgmma: boxes, multicast, swizzled shared memory, descriptors, barriers.
 
-The copy engine and the matrix unit are played by `tests.codegen.nvptx.isa`; where they are told to
+TMA and the matrix unit are played by `tests.codegen.nvptx.isa`; where they are told to
 read and write comes from the lowered graph.
 """
 
@@ -19,6 +19,7 @@ from coordgraph.control.asynchronous import (
     MultiplyShared,
 )
 from coordgraph.control.operations import If, Inside, Locate
+from coordgraph.elements import DType, dtype
 from tests.codegen.nvptx import isa
 from tests.codegen.nvptx.configurations import Configuration, boxed
 from tests.codegen.nvptx.hopper import LAUNCH, NOTHING, ORIGIN, Lowered, lowered, mesh
@@ -54,6 +55,11 @@ CONFIGURATIONS = (
     boxed((64, 256, 64), layout="nt", consumers="pingpong"),
     boxed((256, 128, 64), (2, 1, 1), "nn", consumers="pingpong"),
     boxed((64, 320, 64), layout="tn", consumers="pingpong"),
+    boxed((128, 256, 128), types=("i8", "bf16")),
+    boxed((256, 128, 128), (2, 1, 1), types=("u8", "bf16")),
+    boxed((16, 128, 256), (1, 1, 2), types=("i8", "i32")),
+    boxed((48, 256, 256), types=("u8", "f16")),
+    boxed((64, 256, 128), types=("i8", "f16"), consumers="pingpong"),
 )
 every_configuration = pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=str)
 AXES = {"A": (0, 2), "B": (2, 1)}
@@ -69,6 +75,11 @@ def stage_elements(this: Lowered, tensor: str) -> int:
 def name(this: Lowered, tensor: str, first: Array, second: Array) -> Array:
     """A name for an element of a tensor's tile."""
     return first * this.configuration.tile[AXES[tensor][1]] + second
+
+
+def element(this: Lowered) -> DType:
+    """The type of A and B."""
+    return dtype(this.configuration.types[0])
 
 
 def stage(this: Lowered) -> int:
@@ -95,9 +106,9 @@ def bring(this: Lowered, tensor: str) -> tuple[Array, Array]:
     op = node.op
     assert isinstance(op, CopyBox)
     assert op.source == (f"{tensor}.{contiguous}", f"{tensor}.{1 - contiguous}")
-    wide, high = op.box
-    assert wide in (16, 32, 64), "a row of a box is that of a swizzle"
-    assert high <= 256, "the copy engine has no higher boxes"
+    (wide, high), size_of_one = op.box, element(this).bytes
+    assert wide * size_of_one in (32, 64, 128), "a row of a box is that of a swizzle"
+    assert high <= 256, "TMA has no higher boxes"
     row, column = np.arange(high)[:, None], np.arange(wide)[None, :]
     steps = [f"{tensor}.box", f"{tensor}.box.layer"]
     for rank, *numbers in product(range(this.ranks), *(range(this.size(s)) for s in steps)):
@@ -112,10 +123,10 @@ def bring(this: Lowered, tensor: str) -> tuple[Array, Array]:
         }
         names = name(this, tensor, found[0], found[1])
         np.add.at(read, names.ravel(), 1)
-        first = this.place(node, f"{tensor}.shared", at) * 2
-        assert first % 128 == 0, "what the copy engine writes is aligned to 128 bytes"
-        bytes_ = isa.swizzled(first + 2 * (row * wide + column), 2 * wide)
-        places = bytes_ // 2 - stage(this) * size
+        first = this.place(node, f"{tensor}.shared", at) * size_of_one
+        assert first % 128 == 0, "what TMA writes is aligned to 128 bytes"
+        bytes_ = isa.swizzled(first + size_of_one * (row * wide + column), size_of_one * wide)
+        places = bytes_ // size_of_one - stage(this) * size
         # A cluster has one extent: who shares a box is everybody in it.
         for receiver in range(this.ranks) if op.receivers else (rank,):
             assert (memory[receiver, places] == NOTHING).all()
@@ -157,7 +168,7 @@ def test_the_graph_knows_where_every_element_lies(configuration: Configuration, 
 
 def test_every_swizzle_and_height_is_tried():
     boxes = [op.box for c in CONFIGURATIONS for op in lowered(c).operations(CopyBox)]
-    assert {wide for wide, _ in boxes} == {16, 32, 64}
+    assert {wide for wide, _ in boxes} == {16, 32, 64, 128}
     layers = {lowered(c).size(f"{t}.box.layer") for c in CONFIGURATIONS for t in "AB"}
     assert {1, 2, 4} <= layers
     assert {lowered(c).beside for c in CONFIGURATIONS} == {1, 2}
@@ -182,8 +193,10 @@ def test_descriptors_point_at_the_operands(configuration: Configuration):
     (node,) = this.nodes(MultiplyShared)
     op = node.op
     assert isinstance(op, MultiplyShared)
-    assert op.instruction.endswith("k16.bf16")
-    assert this.size("fragment.k") * 16 == this.part[2]
+    kind = element(this)
+    depth_of_one = 32 // kind.bytes
+    assert op.instruction.endswith({"bf16": "k16.bf16", "i8": "k32.s8", "u8": "k32.u8"}[kind.name])
+    assert this.size("fragment.k") * depth_of_one == this.part[2]
     at = mesh(
         cluster_rank=this.ranks,
         workitem=this.consumers,
@@ -191,7 +204,7 @@ def test_descriptors_point_at_the_operands(configuration: Configuration):
         acc_p=this.beside,
         fragment_k=this.size("fragment.k"),
         outer=max(64, this.wide),
-        depth=16,
+        depth=depth_of_one,
     )
     warpgroup, outer, depth = at["workitem"], at["outer"], at["depth"]
     at["workitem"] = 128 * warpgroup
@@ -207,16 +220,16 @@ def test_descriptors_point_at_the_operands(configuration: Configuration):
         (np.minimum(outer, this.wide - 1), left, 1 - this.left),
     )
     rank = at["cluster.rank"]
-    k = this.first(rank, 2) + 16 * at["fragment.k"] + depth
+    k = this.first(rank, 2) + depth_of_one * at["fragment.k"] + depth
     for (shared, strides, span, transposed), (index, start, axis) in zip(ends, wanted, strict=True):
         tensor = shared[0]
         assert tensor == "AB"[axis]
         memory, _ = bring(this, tensor)
-        begin = this.place(node, shared, at) * 2
+        begin = this.place(node, shared, at) * kind.bytes
         assert (begin % 16 == 0).all()
-        offset = isa.operand(index, depth, strides, span, transposed=transposed)
+        offset = isa.operand(index, depth, strides, span, transposed=transposed, size=kind.bytes)
         size = memory.shape[1]
-        places = isa.swizzled(begin + offset, span) // 2 - stage(this) * size
+        places = isa.swizzled(begin + offset, span) // kind.bytes - stage(this) * size
         assert ((places >= 0) & (places < size)).all()
         across = this.first(rank, axis) + start + index
         expected = name(this, tensor, *((across, k) if tensor == "A" else (k, across)))
@@ -264,7 +277,8 @@ def test_a_stage_waits_for_all_bytes_and_all_readers(configuration: Configuratio
     (expected,) = (node for node in this.nodes(ExpectBytes))
     inside = {f"{tensor}.boxes.inside": boxes(this, tensor) for tensor in "AB"}
     bytes = this.values(expected.scope.resolve(expected.op.bytes), inside)  # type: ignore[attr-defined]
-    assert bytes == 2 * sum(stage_elements(this, tensor) for tensor in "AB")
+    size = element(this).bytes
+    assert bytes == size * sum(stage_elements(this, tensor) for tensor in "AB")
     assert arrivals["full"] == 1
     # Empty: as many arrive as are awaited, at every workgroup, for the stage of the step before.
     around = [n for n in this.nodes(If) if any(isinstance(x.op, ArriveBarrier) for x in n.walk())]

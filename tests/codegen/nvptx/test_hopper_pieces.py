@@ -20,6 +20,7 @@ from coordgraph.control.asynchronous import (
 )
 from coordgraph.control.lowered import (
     AccumulateFragment,
+    ApplyFragment,
     Barrier,
     ClearFlag,
     FillElements,
@@ -126,7 +127,7 @@ def received(
 ) -> Array:
     """Which element of the partials comes to every register: by rank, workitem and register.
 
-    The copy engine brings a run of them to a stage; there the consumers find theirs.
+    TMA brings a run of them to a stage; there the consumers find theirs.
     """
     ranks, found = owners(this), list[Array]()
     for copy, read, (steps, vectors) in zip(copies, reads, in_steps(this, copies), strict=True):
@@ -204,7 +205,7 @@ def test_sums_are_cleared_where_pieces_are_added(configuration: Configuration):
 
 @pytest.mark.parametrize("configuration", [*PIECES, *TURNS, *ADDED], ids=str)
 def test_runs_of_partials_fit_in_their_stages(configuration: Configuration):
-    """The memory of one operand, stage by stage; runs begin where the copy engine can begin."""
+    """The memory of one operand, stage by stage; runs begin where TMA can begin."""
     this = lowered(configuration)
     coordinates = this.graph.coordinates
     shared = coordinates["fixup.shared"]
@@ -358,7 +359,7 @@ def test_what_follows_a_sum_is_for_the_first_workgroup(configuration: Configurat
     this = lowered(configuration)
     after = [
         *this.nodes(StoreBox),
-        *this.nodes(AccumulateFragment, source="C"),
+        *this.nodes(ApplyFragment, sources=("C",)),
         *this.nodes(StoreFragment, destination="partials"),
         *this.nodes(AccumulateFragment, source="fixup.shared"),
         *this.nodes(CopyRun),

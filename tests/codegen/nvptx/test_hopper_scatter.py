@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from sympy import Integer
 
-from codegen.nvptx.facts import Facts
+from codegen.targets.nvptx.facts import Facts
 from coordgraph import Gemm, KernelGraph, PassError
 from coordgraph.control.graph import Rewrite
 from coordgraph.control.lowered import (
@@ -25,9 +25,9 @@ from coordgraph.control.lowered import (
 from coordgraph.control.operations import For, Operation, SetCoordinate
 from coordgraph.control.resolve import Node
 from passes import HybridStreamK, Pipeline, SplitK, StreamK, TwoTileStreamK
+from passes.kit.reduce_scatter import END, PEER, SHARE
 from passes.lowering import LowerToHopper
-from passes.lowering.scatter import BATCHES
-from passes.scatter import END, PEER, SHARE
+from passes.lowering.reduce_scatter import BATCHES
 from tests.codegen.nvptx.configurations import LAYOUTS, Configuration, boxed
 from tests.codegen.nvptx.hopper import Lowered, lowered, mesh
 from tests.codegen.nvptx.hopper_machine import Deadlock, Hopper

@@ -1,6 +1,6 @@
-"""From accumulators to D: by stmatrix and boxes of the copy engine, or straight from registers.
+"""From accumulators to D: by stmatrix and boxes of TMA, or straight from registers.
 
-`stmatrix` and the copy engine are played by `tests.codegen.nvptx.isa`.
+`stmatrix` and TMA are played by `tests.codegen.nvptx.isa`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from math import gcd
 import numpy as np
 import pytest
 
-from codegen.nvptx.program import Vectors
+from codegen.targets.nvptx.program import Vectors
 from coordgraph.control.asynchronous import FenceShared, MultiplyShared, StoreBox, WaitStores
-from coordgraph.control.lowered import AccumulateFragment, Barrier, StoreFragment
+from coordgraph.control.lowered import ApplyFragment, Barrier, StoreFragment
 from coordgraph.control.operations import Operation
 from coordgraph.control.resolve import Node
 from tests.codegen.nvptx import isa
@@ -161,7 +161,7 @@ def drains(this: Lowered) -> bool:
 
 @every_configuration
 def test_slots_go_round_without_a_break_between_tiles(configuration: Configuration):
-    """The copy engine may still read the boxes before, one less than there are slots."""
+    """TMA may still read the boxes before, one less than there are slots."""
     this = lowered(configuration)
     memory = np.full(this.size("D.shared"), NOTHING)
     used = [fill(this, memory, 0, m, box) for m, box in boxes(this)]
@@ -184,7 +184,7 @@ def test_slots_go_round_without_a_break_between_tiles(configuration: Configurati
         # No room: with wide ones there would be three stages.
         ((512, 144, 64), 16, 18, 3),
         ((256, 288, 64), 32, 9, 2),
-        # One box would have more elements than the copy engine takes.
+        # One box would have more elements than TMA takes.
         ((64, 272, 64), 16, 17, 4),
         # 64 go in evenly.
         ((256, 320, 64), 64, 5, 3),
@@ -233,7 +233,7 @@ def test_every_element_is_stored_once_where_it_belongs(configuration: Configurat
             }
             at = {key: np.asarray(value) for key, value in given.items()}
             first = this.place(node, "D.shared", at) * 2
-            begins = 2 * wide * 8 if swizzled(this) else 128  # PTX ISA: the copy engine's alignment
+            begins = 2 * wide * 8 if swizzled(this) else 128  # PTX ISA: TMA's alignment
             assert first % begins == 0, "a box begins where its swizzle does"
             places = isa.swizzled(first + 2 * (row * wide + column), 2 * wide) // 2
             top, left = positions(this, node, ("D.0", "D.1"), at)
@@ -285,10 +285,12 @@ def test_a_slot_is_filled_when_it_is_free_and_handed_over_when_it_is_full(
 def test_registers_and_memory_meet_element_by_element(configuration: Configuration, tensor: str):
     """What is read from C, and what is stored without boxes, is each element of the tile once."""
     this = lowered(configuration)
-    kind, role = (AccumulateFragment, "source") if tensor == "C" else (StoreFragment, "destination")
-    (node,) = this.nodes(kind, **{role: tensor})
+    if tensor == "C":
+        (node,) = this.nodes(ApplyFragment, sources=("C",))
+    else:
+        (node,) = this.nodes(StoreFragment, destination=tensor)
     op = node.op
-    assert isinstance(op, AccumulateFragment | StoreFragment)
+    assert isinstance(op, ApplyFragment | StoreFragment)
     vector = 1 if this.swapped else min(configuration.vectors.d, 2)
     assert op.width == vector
     pair = {"acc_pair": 2} if vector == 1 else {}

@@ -13,6 +13,7 @@ from itertools import accumulate, pairwise
 import pytest
 
 from coordgraph import Gemm, KernelGraph, parse
+from coordgraph.tilings import macro_tile
 from passes import Pipeline
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.hopper_machine import Hopper
@@ -56,7 +57,7 @@ def lowered(schedule: str, name: str) -> KernelGraph:
 
 def play(graph: KernelGraph, sizes: tuple[int, ...], first: int = 5, workgroups: int = 3) -> Hopper:
     """Two tiles by two of each group; a machine that has run."""
-    rows, columns, _ = graph.macro_tile
+    rows, columns, _ = macro_tile(graph.coordinates)
     offsets = list(accumulate((first, *sizes)))
     given = {
         "m": 2 * rows - 8,
@@ -83,7 +84,7 @@ def cases() -> list[object]:
 @pytest.mark.parametrize(("schedule", "groups", "name"), cases())
 def test_every_k_of_a_group_is_multiplied_once(schedule: str, groups: str, name: str):
     graph, sizes, first = lowered(schedule, name), GROUPS[groups], 5
-    machine, depth = play(graph, sizes, first), graph.macro_tile[2]
+    machine, depth = play(graph, sizes, first), macro_tile(graph.coordinates)[2]
     assert not any(machine.flags.values())
     assert not machine.added
     assert set(machine.boxes.values()) == {"engine"}

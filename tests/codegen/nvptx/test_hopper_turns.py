@@ -16,9 +16,10 @@ from coordgraph.control.graph import Rewrite
 from coordgraph.control.operations import If, Operation, accumulates
 from coordgraph.errors import PassError
 from coordgraph.integers import to_text
+from coordgraph.tilings import macro_tile
 from passes import DataParallel, Pipeline
 from passes.lowering import LowerToHopper
-from passes.lowering.hopper.turns import ORDER
+from passes.lowering.sm_90a.turns import ORDER
 from tests.codegen.nvptx.hopper_machine import Hopper
 from tests.support.golden import Golden
 
@@ -78,7 +79,7 @@ def lowered(
 def play(graph: KernelGraph, problem: tuple[int, int, int, int], seed: int = 0) -> Hopper:
     """The machine behind a launch; nothing that it had to do is missing or done twice."""
     *tiles, workgroups = problem
-    extents = graph.macro_tile
+    extents = macro_tile(graph.coordinates)
     # The last tiles are ragged.
     m, n, k = (count * extent - 8 for count, extent in zip(tiles, extents, strict=True))
     sizes = {"m": m, "n": n, "k": k, "workgroups": workgroups}
@@ -98,7 +99,7 @@ def play(graph: KernelGraph, problem: tuple[int, int, int, int], seed: int = 0) 
 
 def covered(machine: Hopper, tiles: tuple[int, int, int]) -> None:
     """Every part of every tile is stored once, the sum of all its k tiles, each once."""
-    rows, columns, depth = machine.graph.macro_tile
+    rows, columns, depth = macro_tile(machine.graph.coordinates)
     m, n, _ = machine.cluster
     parts = {(i, j) for i in range(tiles[0] * m) for j in range(tiles[1] * n)}
     found: set[tuple[int, int]] = set()

@@ -8,22 +8,28 @@ from typing import Any
 
 import pytest
 
-from codegen.nvptx import runtime
-from codegen.nvptx.launch import Function, LaunchAttribute, LaunchConfig
-from tests.codegen.nvptx.fake_driver import CLUSTERS, PROCESSORS, FakeDriver
+from codegen.targets.nvptx import cuda_kernel
+from codegen.targets.nvptx.launch.function import Function
+from tests.codegen.nvptx.fake_driver import (
+    CLUSTERS,
+    PROCESSORS,
+    FakeDriver,
+    LaunchAttribute,
+    LaunchConfig,
+)
 
 COOPERATIVE, CLUSTER, OVERLAP = 2, 4, 6
 """CU_LAUNCH_ATTRIBUTE_…"""
 
 
 def function(**options: Any) -> Function:
-    return Function(runtime.device(0), b"code", "gemm", 384, 1000, **options)
+    return Function(cuda_kernel.device(0), b"code", "gemm", 384, 1000, **options)
 
 
 def launch(fake: FakeDriver, made: Function, grid: int) -> Any:
     config = made.config(grid)
     gc.collect()  # the attributes belong to the description
-    made(ctypes.addressof(config), 0)
+    made(config, 0)
     return fake.launches[-1]
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import codegen
-from codegen.nvptx import CudaKernel
-from codegen.nvptx.facts import Facts
-from codegen.nvptx.program import CudaProgram, Vectors
+from codegen.targets.nvptx import CudaKernel
+from codegen.targets.nvptx.facts import Facts
+from codegen.targets.nvptx.program import CudaProgram, Vectors
 from coordgraph import CodegenError, Gemm, KernelGraph, LaunchError
 from coordgraph.control.asynchronous import (
     ArriveBarrier,
@@ -62,7 +62,7 @@ def program(
         graph(schedule, tile, layout),
         "sm_80" if lowering is None else "sm_90a",
         vectors or (PAIRS if lowering is None else WIDE),
-        boxes=lowering is not None,
+        instructions="wgmma" if lowering is not None else "mma.sync",
         reads_c=reads_c,
         lowering=lowering,
     )
@@ -213,7 +213,7 @@ def test_what_ptx_has():
     assert ptx.count("tensormap.replace") == 12
     assert ptx.count("tensormap.cp_fenceproxy") == 3
     rows = Pipeline.parse(LAST)(Gemm("bf16", transpose_b=True, grouped=True).graph((128, 128, 64)))
-    other = CudaProgram(rows, "sm_90a", WIDE, boxes=True, lowering=LowerToHopper()).ptx
+    other = CudaProgram(rows, "sm_90a", WIDE, "wgmma", lowering=LowerToHopper()).ptx
     for text in (other, program(LAST, (128, 128, 32)).ptx):
         assert "tensormap.replace" not in text
         assert "tensormap.cp_fenceproxy" not in text
@@ -322,7 +322,7 @@ def test_a_call(fake_driver: FakeDriver):
 
 
 def test_vectors_that_begin_anywhere(fake_driver: FakeDriver):
-    """What the copy engine does not take is copied element by element."""
+    """What TMA does not take is copied element by element."""
     made = kernel(PERSISTENT)
     a, b, d = vector(A_AT + 2, 8000), vector(B_AT, 16000), vector(D_AT, 32000)
     made(a, b, out=d, offsets=offsets(7))

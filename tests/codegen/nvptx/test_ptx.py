@@ -8,7 +8,7 @@ from functools import cache
 import networkx as nx
 import pytest
 
-from codegen.nvptx.program import Vectors
+from codegen.targets.nvptx.program import Vectors
 from passes import DataParallel, StreamK
 from tests.codegen.nvptx.configurations import Configuration
 

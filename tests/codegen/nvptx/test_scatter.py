@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from sympy import Symbol
 
-from codegen.nvptx.facts import Facts
+from codegen.targets.nvptx.facts import Facts
 from coordgraph import Gemm
 from coordgraph.control.lowered import AccumulateFragment, SignalFlag, StoreFragment, TakeFlag
 from coordgraph.control.resolve import Node, resolve
 from coordgraph.integers import compile_function
 from passes import HybridStreamK, SplitK, StreamK, TwoTileStreamK
 from passes.choosing import Plan
-from passes.lowering.fragments import REGISTERS
-from passes.lowering.scatter import BATCHES
-from passes.scatter import END, PEER, SHARE
+from passes.kit.reduce_scatter import END, PEER, SHARE
+from passes.lowering.reduce_scatter import BATCHES
+from passes.lowering.sm_80.fragments import REGISTERS
 from tests.codegen.nvptx.configurations import Configuration
 from tests.codegen.nvptx.hopper import mesh
 from tests.codegen.nvptx.isa import Array

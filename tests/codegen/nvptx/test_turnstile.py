@@ -61,7 +61,7 @@ def test_flags_count_turns(configuration: Configuration):
 def test_the_grid_needs_no_residency_where_the_last_piece_owns(configuration: Configuration):
     (schedule,) = configuration.schedule
     assert isinstance(schedule, StreamK | SplitK | HybridStreamK | TwoTileStreamK)
-    from codegen.nvptx.facts import Facts
+    from codegen.targets.nvptx.facts import Facts
 
     expected = "lower" if schedule.owner == "last" else "higher"
     assert Facts.of(configuration.program).waits == expected

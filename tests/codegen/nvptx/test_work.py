@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 import codegen
-from codegen.expressions import Expressions
-from codegen.nvptx.program import CudaProgram
+from codegen.emit.expressions import Expressions
+from codegen.targets.nvptx.program import CudaProgram
 from coordgraph import Gemm
 from coordgraph.control.resolve import resolve
 from coordgraph.integers import index_symbol, size_symbol
 from coordgraph.integers.bounds import NumericBounds
 from passes import Pass, StreamK, TwoTileStreamK
+from passes.kit import Owner
 
 TILE = (128, 256, 64)
 STREAMED = (
@@ -76,7 +77,7 @@ def test_no_guard_asks_whether_there_are_tiles_left(schedule: Pass):
 
 
 @pytest.mark.parametrize("owner", ["first", "last"])
-def test_iterations_fit_32_bits(owner: str):
+def test_iterations_fit_32_bits(owner: Owner):
     program = CudaProgram(StreamK(owner=owner)(Gemm().graph(TILE)), "sm_90a")
     graph = program.lowered
     place = size_symbol("share") * index_symbol("workgroup") + index_symbol("for_tile")

@@ -83,7 +83,7 @@ def test_the_seed_is_recognised():
         "acc += A tile * B tile;",
         "// store partial tile to workspace slot workgroup",
         "while (flags[partial_slot] == 0);",
-        "// acc += beta * C tile (tile_m, tile_n)",
+        "// if (read_c) acc = acc + C[m, n] * beta;",
     ):
         assert line in text
 

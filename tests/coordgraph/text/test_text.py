@@ -10,7 +10,7 @@ from sympy import And, Expr, Ge, Integer, Lt, Symbol
 from sympy.logic.boolalg import Boolean
 
 import coordgraph
-from benchmarks.graph_scaling import chain
+from benchmarks.measures.graph_scaling import chain
 from coordgraph import Gemm, KernelGraph, VerifyError, parse
 from coordgraph.control.graph import ControlGraph
 from coordgraph.control.operations import (

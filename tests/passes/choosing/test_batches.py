@@ -22,7 +22,7 @@ from passes.choosing import Plan, choices, constants_of, rank
 from passes.choosing.calibrate import is_plan
 from passes.choosing.candidates import candidates
 from passes.choosing.model import Counts, cost
-from passes.choosing.table import Table
+from passes.choosing.plan_table import Table
 
 H200 = constants_of()
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
@@ -95,7 +95,7 @@ def test_work_is_that_of_the_graph(pipeline: str, count: int, m: int, n: int, k:
     counts = Counts(table, replace(H200, processors=grid))
     assert counts.shape.tiles[0] == count * m * n
     assert counts.work.iterations[0] == max(found.iterations)
-    assert counts.work.streamed.partials[0] == len(found.sends)
+    assert counts.work.counts.all_sends[0] == len(found.sends)
 
 
 @pytest.mark.parametrize("tile", [48, 64, 128, 256])

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +17,12 @@ from coordgraph import Gemm, KernelGraph
 from passes import HeterogeneousTiles, StreamK
 from passes.choosing import Plan, constants_of
 from passes.choosing.candidates import candidates, crowded, slow
+from passes.choosing.counting import FIXUPS
+from passes.choosing.kernel_shape import Shape
 from passes.choosing.model import Counts, cost
 from passes.choosing.plan import NO_CLUSTER
-from passes.choosing.schedules import TREE, TURNSTILE
-from passes.choosing.shape import Shape
-from passes.choosing.table import Table
-from passes.choosing.tilings import small_tiles, sums, tilings
-from passes.fixup import REDUCTIONS
+from passes.choosing.plan_table import Table
+from passes.choosing.tile_candidates import small_tiles, sums, tilings
 from passes.lowering import CONSUMERS, LowerToHopper
 
 H200 = constants_of()
@@ -85,7 +85,7 @@ def test_small_tiles_can_be_lowered_in_every_layout(turned_a: bool, turned_b: bo
 
 
 @cache
-def streamed(tile: tuple[int, int, int], reduction: str) -> KernelGraph:
+def streamed(tile: tuple[int, int, int], reduction: Any) -> KernelGraph:
     """What lowering sees of every streamed schedule: the partial sums, and shares of tiles."""
     return StreamK(reduction=reduction).apply(Gemm("bf16", transpose_b=True).graph(tile))
 
@@ -126,15 +126,20 @@ def test_nothing_that_has_other_bits_in_every_run_is_a_candidate():
     for m, all_kinds in product((256, 2048), (False, True)):
         problem = Gemm("bf16", m=m, n=2304, k=8192)
         table = candidates(problem, H200, all_kinds=all_kinds)
-        assert not (table.reduction == REDUCTIONS.index("atomic")).any()
+        assert not any(
+            schedule.options.get("reduction") == "atomic" for schedule in table.schedules
+        )
 
 
 def test_reductions_are_tried_where_they_differ():
     """Of two pieces one goes to the other, whatever the reduction."""
     table = candidates(Gemm("bf16", m=2048, n=2304, k=8192), H200, all_kinds=True)
-    other = (table.reduction == TREE) | (table.reduction == TURNSTILE)
-    assert other.any()
-    assert (Counts(table, H200).work.streamed.peers[other] >= 2).all()
+    tree, turnstile = (table.fixup == FIXUPS.index(kind) for kind in ("tree", "turnstile"))
+    counts = Counts(table, H200).work.counts
+    assert tree.any()
+    assert turnstile.any()
+    assert (counts.receives[tree] >= 2).all()
+    assert (counts.chain[turnstile] >= 2).all()
 
 
 @pytest.mark.parametrize("all_kinds", [False, True])

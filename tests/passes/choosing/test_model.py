@@ -11,18 +11,24 @@ import pytest
 from coordgraph import Gemm
 from passes import HeterogeneousTiles
 from passes.choosing import Plan, constants_of
+from passes.choosing.kernel_shape import Shape
 from passes.choosing.model import Counts, cost
-from passes.choosing.shape import Shape
-from passes.choosing.table import Table
-from passes.choosing.tilings import small_tiles, sums, tilings
-from passes.lowering import CONSUMERS
-from passes.lowering.hopper.division import Division
+from passes.choosing.plan_table import Table
+from passes.choosing.tile_candidates import small_tiles, sums, tilings
+from passes.lowering import CONSUMERS, LowerToHopper
+from passes.lowering.sm_90a.division import Division
 
 H200 = constants_of()
 
 
 def row(problem: Gemm, plan: Plan) -> Table:
     return Table.of([(problem, plan)])
+
+
+def lowering_of(plan: Plan) -> LowerToHopper:
+    """The plan's lowering, whose division of tiles the model counts a second time."""
+    assert isinstance(plan.lowering, LowerToHopper)
+    return plan.lowering
 
 
 @pytest.mark.parametrize("out", ["bf16", "f32"])
@@ -35,9 +41,9 @@ def test_parts_of_tiles_are_counted_as_the_lowering_divides_them(out: str):
         if size not in graphs:
             graphs[size] = problem.graph(size)
         plan = Plan(size, cluster, consumers=consumers)
-        divisions = plan.lowering._divisions(graphs[size])
+        divisions = lowering_of(plan)._divisions(graphs[size])
         division: Division = divisions[0]
-        stores = plan.lowering._stores(graphs[size], divisions)
+        stores = lowering_of(plan)._stores(graphs[size], divisions)
         shape = Shape(row(problem, plan))
         rows, columns = size[0] // m, size[1] // n
         assert shape.consumers[0] == division.team
@@ -46,7 +52,7 @@ def test_parts_of_tiles_are_counted_as_the_lowering_divides_them(out: str):
         assert shape.blocks[0] == division.blocks * division.team
         assert turns > 1 or sums(rows, columns) == division.accumulators
         assert [shape.stores[0]] == [store.number for store in stores] or out == "f32"
-        assert shape.stages[0] == plan.lowering._stages(graphs[size], divisions)
+        assert shape.stages[0] == lowering_of(plan)._stages(graphs[size], divisions)
         assert shape.workgroups[0] == prod(cluster)
 
 
@@ -60,14 +66,14 @@ def test_small_tiles_are_counted_as_the_lowering_divides_them():
             plan = Plan(tiling[:3], tiling[3:6], str(schedule), 60, consumers)
             counts = Counts(row(problem, plan), H200)
             graph = schedule.apply(replace(problem, m=None, n=None, k=None).graph(plan.tile))
-            divisions = plan.lowering._divisions(graph)
+            divisions = lowering_of(plan)._divisions(graph)
             assert len(counts.parts) == len(divisions) == 2
             for part, division in zip(counts.parts, divisions, strict=True):
                 assert part.shape.consumers[0] == division.team
                 assert part.shape.mma_columns[0] == division.columns
                 assert part.shape.pieces[0] == division.pieces
                 assert part.shape.blocks[0] == division.blocks * division.team
-                assert part.shape.stages[0] == plan.lowering._stages(graph, divisions)
+                assert part.shape.stages[0] == lowering_of(plan)._stages(graph, divisions)
             alone = Shape(counts.parts[1].table).consumers[0]
             teams.add((int(alone), divisions[1].team))
     assert (1, 2) in teams  # one that would multiply alone, if it were not for the large tile
@@ -98,7 +104,7 @@ def test_one_warpgroup_multiplies_alone_what_its_registers_hold(
     cluster = (1, 1, tile[2] // 64)
     plan = Plan(tile, cluster, schedule, None if schedule == "data-parallel" else 132)
     graph = plan.graph(replace(problem, m=None, n=None, k=None))
-    assert {division.team for division in plan.lowering._divisions(graph)} == {team}
+    assert {division.team for division in lowering_of(plan)._divisions(graph)} == {team}
     assert Shape(row(problem, plan)).consumers[0] == team
 
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from coordgraph import Gemm, ParseError, PassError
+from coordgraph.tilings import macro_tile
 from passes import HeterogeneousTiles, Pipeline
 from passes.choosing import Plan
-from passes.choosing.schedules import numbers_of, schedule_of
-from passes.choosing.table import Table
+from passes.choosing.counting import COUNTED_TILE
+from passes.choosing.plan_table import Table
 from passes.lowering import LowerToHopper
 from tests.passes.schedules import SCHEDULES
 
@@ -94,7 +95,8 @@ def test_an_unknown_pass_is_refused():
 def test_the_graph_is_scheduled_and_the_lowering_has_the_cluster():
     plan = Plan.parse(TEXTS[1])
     graph = plan.graph(Gemm("bf16", transpose_b=True))
-    assert (graph.level, graph.macro_tile) == ("scheduled", (256, 256, 64))
+    assert (graph.level, macro_tile(graph.coordinates)) == ("scheduled", (256, 256, 64))
+    assert isinstance(plan.lowering, LowerToHopper)
     assert (plan.lowering.cluster_m, plan.lowering.cluster_n) == (2, 1)
     assert plan.why_not(Gemm("bf16", m=64, n=64, k=64)) is None
     assert Plan((250, 256, 64)).why_not(Gemm("bf16"))
@@ -128,7 +130,7 @@ def test_a_width_that_is_the_default_is_not_written():
         "rasterize{snake=true},data-parallel",
         "two-tile-stream-k{waves=contiguous}",
         "stream-k{workgroups=132}",
-        "split-k",
+        "split-k{reduction=atomic}",
         "stream-k{reduction=atomic}",
         "hybrid-stream-k{owner=last,reduction=atomic}",
     ],
@@ -138,18 +140,18 @@ def test_what_no_model_knows_is_refused(pipeline: str):
         Table.of([(Gemm("bf16", m=1, n=1, k=1), Plan((64, 64, 64), pipeline=pipeline))])
 
 
-UNKNOWN = ("split", "contig", "atomic")
-
-
-@pytest.mark.parametrize("name", [n for n in SCHEDULES if not any(u in n for u in UNKNOWN)])
-def test_schedules_are_their_numbers(name: str):
-    tile = (4, 4, 4)
-    numbers = numbers_of(SCHEDULES[name], tile)
-    assert numbers is not None
-    found = schedule_of(numbers, tile)
-    # What is named and what is a default does not matter.
-    assert numbers_of(found, tile) == numbers
+@pytest.mark.parametrize("name", sorted(SCHEDULES))
+def test_schedules_are_those_of_another_tile_and_back(name: str):
+    tile = (12, 20, 4)
+    found = SCHEDULES[name].scaled(tile, COUNTED_TILE).scaled(COUNTED_TILE, tile)
     assert found == SCHEDULES[name] or isinstance(found, HeterogeneousTiles)
+    if isinstance(found, HeterogeneousTiles):
+        assert found.small(tile) == HeterogeneousTiles.small(SCHEDULES[name], tile)  # type: ignore[arg-type]
+
+
+def test_small_tiles_of_whole_elements_are_needed():
+    with pytest.raises(PassError, match="no small tiles of whole elements for 64x64"):
+        HeterogeneousTiles(small_m=4).scaled((12, 12, 4), (64, 64, 4))
 
 
 def test_families():

@@ -12,7 +12,7 @@ from coordgraph import Gemm
 from passes.choosing import Plan, choices, constants_of, explain, rank
 from passes.choosing.constants import FOLDER, Constants, known_devices
 from passes.choosing.explaining import KINDS
-from passes.choosing.simple import host_plan, instructions_plan
+from passes.choosing.fixed_rules import host_plan, instructions_plan
 
 SIZES = [(4096, 4096, 4096), (16, 8192, 8192), (1, 1, 1), (512, 512, 65536), (100352, 64, 576)]
 

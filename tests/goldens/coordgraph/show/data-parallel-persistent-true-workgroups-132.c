@@ -20,8 +20,8 @@ for (uint workgroup = 0; workgroup < 132; workgroup++)
         }
         uint tile_m = (132*wave + workgroup) / tiles_n;
         uint tile_n = (132*wave + workgroup) % tiles_n;
-        // multiply acc by alpha
-        // acc += beta * C tile (tile_m, tile_n)
+        // acc = acc * alpha;
+        // if (read_c) acc = acc + C[m, n] * beta;
         // store acc into D tile (tile_m, tile_n)
     }
 }

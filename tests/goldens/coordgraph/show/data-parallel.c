@@ -17,7 +17,7 @@ for (uint workgroup = 0; workgroup < tiles_m*tiles_n; workgroup++)
     }
     uint tile_m = workgroup / tiles_n;
     uint tile_n = workgroup % tiles_n;
-    // multiply acc by alpha
-    // acc += beta * C tile (tile_m, tile_n)
+    // acc = acc * alpha;
+    // if (read_c) acc = acc + C[m, n] * beta;
     // store acc into D tile (tile_m, tile_n)
 }

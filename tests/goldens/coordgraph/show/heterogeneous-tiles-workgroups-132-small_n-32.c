@@ -26,8 +26,8 @@ for (uint workgroup = 0; workgroup < 132; workgroup++)
         }
         uint tile_m = (132*full_wave + workgroup) / tiles_n;
         uint tile_n = (132*full_wave + workgroup) % tiles_n;
-        // multiply acc by alpha
-        // acc += beta * C tile (tile_m, tile_n)
+        // acc = acc * alpha;
+        // if (read_c) acc = acc + C[m, n] * beta;
         // store acc into D tile (tile_m, tile_n)
     }
     // selector = 1
@@ -50,8 +50,8 @@ for (uint workgroup = 0; workgroup < 132; workgroup++)
         uint tile_n = 4*(((small_wave + workgroup / 4) / 2 + 132*full_waves + 16*small_wave) % tiles_n) + workgroup % 4;
         // padding unless 4*(((small_wave + workgroup / 4) / 2 + 132*full_waves + 16*small_wave) % tiles_n) + workgroup % 4 < small_tiles_n
         // padding unless 2*(((small_wave + workgroup / 4) / 2 + 132*full_waves + 16*small_wave) / tiles_n) + (small_wave + workgroup / 4) % 2 < small_tiles_m
-        // multiply small by alpha
-        // small += beta * C tile (tile_m, tile_n)
+        // small = small * alpha;
+        // if (read_c) small = small + C[m, n] * beta;
         // store small into D tile (tile_m, tile_n)
     }
 }

@@ -16,6 +16,6 @@ for (uint k_tile = 0; k_tile < tiles_k; k_tile++)
 }
 uint tile_m = A_tile_0;
 uint tile_n = B_tile_1;
-// multiply acc by alpha
-// acc += beta * C tile (tile_m, tile_n)
+// acc = acc * alpha;
+// if (read_c) acc = acc + C[m, n] * beta;
 // store acc into D tile (tile_m, tile_n)

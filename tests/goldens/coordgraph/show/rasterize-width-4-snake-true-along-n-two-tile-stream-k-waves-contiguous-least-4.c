@@ -46,8 +46,8 @@ for (uint workgroup = 0; workgroup < workgroups; workgroup++)
                 }
                 uint tile_m = ((share*workgroup + for_tile) / (4*tiles_k*tiles_m)) % 2 == 1 ? tiles_m - (4*((share*workgroup + for_tile) / (4*tiles_k*tiles_m)) + 4 < tiles_n ? ((share*workgroup + for_tile) / (4*tiles_k)) % tiles_m : min((((share*workgroup + for_tile) / tiles_k) % (4*tiles_m)) / ((tiles_n - 1) % 4 + 1), tiles_m - 1)) - 1 : (4*((share*workgroup + for_tile) / (4*tiles_k*tiles_m)) + 4 < tiles_n ? ((share*workgroup + for_tile) / (4*tiles_k)) % tiles_m : min((((share*workgroup + for_tile) / tiles_k) % (4*tiles_m)) / ((tiles_n - 1) % 4 + 1), tiles_m - 1));
                 uint tile_n = 4*((share*workgroup + for_tile) / (4*tiles_k*tiles_m)) + 4 < tiles_n ? ((share*workgroup + for_tile) / tiles_k) % 4 + 4*((share*workgroup + for_tile) / (4*tiles_k*tiles_m)) : (((share*workgroup + for_tile) / tiles_k) % (4*tiles_m)) % ((tiles_n - 1) % 4 + 1) - (tiles_n - 1) % 4 + tiles_n - 1;
-                // multiply acc by alpha
-                // acc += beta * C tile (tile_m, tile_n)
+                // acc = acc * alpha;
+                // if (read_c) acc = acc + C[m, n] * beta;
                 // store acc into D tile (tile_m, tile_n)
             }
         }
@@ -70,8 +70,8 @@ for (uint workgroup = 0; workgroup < workgroups; workgroup++)
         // for_k = 0
         uint tile_m = ((dp_waves*workgroup + for_tile_ordinal + sk_tiles) / (4*tiles_m)) % 2 == 1 ? tiles_m - (4*((dp_waves*workgroup + for_tile_ordinal + sk_tiles) / (4*tiles_m)) + 4 < tiles_n ? ((dp_waves*workgroup + for_tile_ordinal + sk_tiles) / 4) % tiles_m : min(((dp_waves*workgroup + for_tile_ordinal + sk_tiles) % (4*tiles_m)) / ((tiles_n - 1) % 4 + 1), tiles_m - 1)) - 1 : (4*((dp_waves*workgroup + for_tile_ordinal + sk_tiles) / (4*tiles_m)) + 4 < tiles_n ? ((dp_waves*workgroup + for_tile_ordinal + sk_tiles) / 4) % tiles_m : min(((dp_waves*workgroup + for_tile_ordinal + sk_tiles) % (4*tiles_m)) / ((tiles_n - 1) % 4 + 1), tiles_m - 1));
         uint tile_n = 4*((dp_waves*workgroup + for_tile_ordinal + sk_tiles) / (4*tiles_m)) + 4 < tiles_n ? (dp_waves*workgroup + for_tile_ordinal + sk_tiles) % 4 + 4*((dp_waves*workgroup + for_tile_ordinal + sk_tiles) / (4*tiles_m)) : ((dp_waves*workgroup + for_tile_ordinal + sk_tiles) % (4*tiles_m)) % ((tiles_n - 1) % 4 + 1) - (tiles_n - 1) % 4 + tiles_n - 1;
-        // multiply acc by alpha
-        // acc += beta * C tile (tile_m, tile_n)
+        // acc = acc * alpha;
+        // if (read_c) acc = acc + C[m, n] * beta;
         // store acc into D tile (tile_m, tile_n)
     }
 }

@@ -44,8 +44,8 @@ for (uint workgroup = 0; workgroup < workgroups; workgroup++)
                 uint tile_m = (3*(((share*workgroup + for_tile) / tiles_k) % ((tiles_m*tiles_n + 2) / 3)) + (share*workgroup + for_tile) / (tiles_k*((tiles_m*tiles_n + 2) / 3))) % tiles_m;
                 uint tile_n = (3*(((share*workgroup + for_tile) / tiles_k) % ((tiles_m*tiles_n + 2) / 3)) + (share*workgroup + for_tile) / (tiles_k*((tiles_m*tiles_n + 2) / 3))) / tiles_m;
                 // padding unless 3*(((share*workgroup + for_tile) / tiles_k) % ((tiles_m*tiles_n + 2) / 3)) + (share*workgroup + for_tile) / (tiles_k*((tiles_m*tiles_n + 2) / 3)) < tiles_m*tiles_n
-                // multiply acc by alpha
-                // acc += beta * C tile (tile_m, tile_n)
+                // acc = acc * alpha;
+                // if (read_c) acc = acc + C[m, n] * beta;
                 // store acc into D tile (tile_m, tile_n)
             }
         }

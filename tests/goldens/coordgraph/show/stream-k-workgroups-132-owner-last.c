@@ -44,8 +44,8 @@ for (uint workgroup = 0; workgroup < 132; workgroup++)
                     }
                     uint tile_m = (share*workgroup + for_tile) / (tiles_k*tiles_n);
                     uint tile_n = ((share*workgroup + for_tile) / tiles_k) % tiles_n;
-                    // multiply acc by alpha
-                    // acc += beta * C tile (tile_m, tile_n)
+                    // acc = acc * alpha;
+                    // if (read_c) acc = acc + C[m, n] * beta;
                     // store acc into D tile (tile_m, tile_n)
                 }
             }

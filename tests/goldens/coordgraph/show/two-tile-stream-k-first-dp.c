@@ -25,8 +25,8 @@ for (uint workgroup = 0; workgroup < workgroups; workgroup++)
         // for_k = 0
         uint tile_m = (dp_wave*workgroups + workgroup) / tiles_n;
         uint tile_n = (dp_wave*workgroups + workgroup) % tiles_n;
-        // multiply acc by alpha
-        // acc += beta * C tile (tile_m, tile_n)
+        // acc = acc * alpha;
+        // if (read_c) acc = acc + C[m, n] * beta;
         // store acc into D tile (tile_m, tile_n)
     }
     // selector = 1
@@ -67,8 +67,8 @@ for (uint workgroup = 0; workgroup < workgroups; workgroup++)
                 }
                 uint tile_m = (dp_waves*workgroups + (share*workgroup + for_tile) / tiles_k) / tiles_n;
                 uint tile_n = (dp_waves*workgroups + (share*workgroup + for_tile) / tiles_k) % tiles_n;
-                // multiply acc by alpha
-                // acc += beta * C tile (tile_m, tile_n)
+                // acc = acc * alpha;
+                // if (read_c) acc = acc + C[m, n] * beta;
                 // store acc into D tile (tile_m, tile_n)
             }
         }

@@ -1,0 +1,1 @@
+"""Speed measures: `python -m benchmarks NAME`. See `benchmarks.measures` for the list."""

@@ -1,0 +1,132 @@
+"""Count the work of a schedule without running it: iterations of each SM, fix-ups, workspace.
+
+The interpreter traces the graph, so every count is exact, for any schedule. Where a schedule has
+tiles of several shapes, an iteration of a small tile counts as the fraction of a macro tile that it
+is.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from math import prod
+
+from coordgraph import Gemm, KernelGraph
+from coordgraph.integers import evaluate
+from coordgraph.interpreter import trace
+from coordgraph.tensors import dtype as dtype_named
+from coordgraph.tilings import macro_tile
+from passes import Pipeline
+
+__all__ = ["Counts", "Tile", "busiest", "count", "has_grid", "plane", "scheduled", "starts"]
+
+Tile = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Counts of a schedule on one problem and device.
+
+    Args:
+        tiles: output tiles.
+        grid: workgroups that are launched.
+        busiest: iterations (k tiles of a macro tile) of the busiest SM, rounded up.
+        utilisation: all iterations over the number of SMs times the iterations of the busiest.
+        fix_ups: partial tiles that workgroups receive from others and add.
+        workspace_bytes: bytes for partial tiles and flags.
+    """
+
+    tiles: int
+    grid: int
+    busiest: int
+    utilisation: float
+    fix_ups: int
+    workspace_bytes: int
+
+    def json(self) -> dict[str, float]:
+        """The fields, for a record."""
+        return asdict(self)
+
+
+@cache
+def scheduled(schedule: str, tile: Tile, dtype: str) -> KernelGraph:
+    """The graph of a schedule with sizes as launch arguments.
+
+    Raises:
+        ParseError: the schedule is malformed.
+        PassError: a pass refuses the problem.
+    """
+    return Pipeline.parse(schedule)(Gemm(dtype).graph(tile))
+
+
+def has_grid(schedule: str, tile: Tile, dtype: str = "bf16") -> bool:
+    """Whether the number of workgroups is a launch argument."""
+    return "workgroups" in scheduled(schedule, tile, dtype).parameters
+
+
+def starts(iterations: Iterable[int], processors: int) -> list[int]:
+    """When each workgroup begins, in iterations, if every SM takes the next one as it gets free.
+
+    Epilogues and waiting for partial tiles are assumed to take no time.
+
+    >>> starts([4] * 4, 3), starts([5, 1, 1, 1], 2)
+    ([0, 0, 0, 4], [0, 0, 1, 2])
+    """
+    free = [0] * processors
+    return [heapq.heapreplace(free, free[0] + length) for length in iterations]
+
+
+def busiest(iterations: Sequence[int], processors: int) -> int:
+    """Iterations of the busiest SM; see `starts`.
+
+    >>> busiest([4] * 7, 3), busiest([5, 1, 1, 1], 2)
+    (12, 5)
+    """
+    begins = starts(iterations, processors)
+    return max((b + length for b, length in zip(begins, iterations, strict=True)), default=0)
+
+
+def count(
+    schedule: str, tile: Tile, size: tuple[int, int, int], processors: int, dtype: str = "bf16"
+) -> Counts:
+    """Count a schedule on the problem m, n, k.
+
+    Where the grid is a launch argument it has a workgroup on every SM.
+
+    Raises:
+        ParseError: the schedule is malformed.
+        PassError: a pass refuses the problem.
+    """
+    graph = scheduled(schedule, tile, dtype)
+    values: dict[str, int] = dict(zip(("m", "n", "k"), size, strict=True))
+    if "workgroups" in graph.parameters:
+        values["workgroups"] = processors
+    found = trace(graph, values)
+    known = graph.parameters.evaluate({"read_c": 0, **values})
+    most = busiest(found.iterations, processors)
+    # The trace counts in units: tiles that divide the tiles of every shape.
+    units = prod(macro_tile(graph.coordinates)[:2]) // prod(graph.tilings.unit[:2])
+    return Counts(
+        tiles=prod(found.tiles[:-1]) // units,
+        grid=len(found.workgroups),
+        busiest=-(-most // units),
+        utilisation=found.useful / (most * processors),
+        fix_ups=len(found.fix_ups),
+        workspace_bytes=sum(
+            int(evaluate(tensor.elements, known)) * dtype_named(tensor.dtype).bytes
+            for tensor in graph.tensors
+            if tensor.role.workspace
+        ),
+    )
+
+
+def plane(tiles: int) -> tuple[int, int]:
+    """Rows and columns of so many tiles, as nearly square as the factors allow.
+
+    >>> plane(132), plane(133), plane(131)
+    ((11, 12), (7, 19), (1, 131))
+    """
+    rows = max(d for d in range(1, tiles + 1) if tiles % d == 0 and d * d <= tiles)
+    return rows, tiles // rows

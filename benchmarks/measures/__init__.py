@@ -1,0 +1,50 @@
+"""One file for each command `python -m benchmarks NAME`; each has a `main` that reads `sys.argv`.
+
+To add a measure, write a module here with `parser` and `main`, and add a line to `MEASURES`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["MEASURES", "Measure"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A command of `python -m benchmarks`.
+
+    Args:
+        module: the module below `benchmarks.measures` whose `main` is called.
+        summary: one line for `python -m benchmarks --help`.
+        gpu: whether it needs a GPU to say anything.
+    """
+
+    module: str
+    summary: str
+    gpu: bool = False
+
+
+MEASURES = {
+    "gemm": Measure(
+        "gemm", "six groups of layer shapes against cuBLAS, cuBLASLt, Triton", gpu=True
+    ),
+    "random": Measure("random_sizes", "random sizes against cuBLAS and cuBLASLt", gpu=True),
+    "epilogue": Measure(
+        "epilogue", "a fused epilogue against PyTorch's separate kernels", gpu=True
+    ),
+    "groups": Measure("groups", "grouped products against one cuBLAS call a group", gpu=True),
+    "waves": Measure("waves", "utilisation where the last wave is not full", gpu=True),
+    "sweep": Measure("sweep", "many plans on many problems, to fit the cost model", gpu=True),
+    "counters": Measure("counters", "hardware counters of our kernels and cuBLAS's", gpu=True),
+    "calls": Measure("calls", "host time of a call, and of compiling a kernel", gpu=True),
+    "driver": Measure("driver_calls", "driver functions through cuda-python and ctypes", gpu=True),
+    "schedules": Measure("schedules", "all schedules: counted, and timed where there is a GPU"),
+    "traffic": Measure("traffic", "tile orders: memory traffic, simulated and measured"),
+    "chosen": Measure("chosen", "the cost model's choice among the plans of a sweep"),
+    "residuals": Measure("residuals", "where the cost model errs on the times of a sweep"),
+    "graph": Measure("graph_scaling", "seconds to handle graphs of many edges"),
+    "cpu": Measure("cpu_vs_numpy", "the CPU target against NumPy's BLAS"),
+    "plot": Measure("plot", "plots of the records that the other measures wrote"),
+}
+"""Every measure by its name on the command line."""

@@ -1,0 +1,219 @@
+"""Host time of one call, and of compiling and loading a kernel.
+
+    python -m benchmarks calls
+    python -m benchmarks calls --size 512x512x512 --plan "128x128x64 data-parallel"
+
+First the microseconds that one call takes on the host: calls are asynchronous, and the launch queue
+is kept short so that none waits for the GPU. `torch.matmul`, a compiled kernel `kernel(a, b,
+out=out)` and `codegen.matmul` are timed in turn. Then the seconds from a graph to a loaded kernel,
+each in a fresh process: with empty caches, and from our cache on disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.progress import Progress
+from rich.table import Table
+
+import codegen
+from benchmarks.options import add_results, add_target, command_line
+from benchmarks.peers.plans import Plan, build, gemm_of_layout, loaded, parse_plan
+from benchmarks.problems.shapes import Shape, parse_shape
+from benchmarks.reports.console import make_console
+from benchmarks.reports.record import environment, result_path, write
+from codegen.targets.nvptx.driver import unavailable
+
+PLAN = "128x128x64 data-parallel"
+QUEUE = 32
+"""Calls before the host waits for the GPU; with a full launch queue a call would block."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Host microseconds of one call.
+
+    Args:
+        name: the function that is called.
+        median, low, high: median and quartiles.
+        calls: how many were timed.
+    """
+
+    name: str
+    median: float
+    low: float
+    high: float
+    calls: int
+
+
+def host_microseconds(
+    calls: dict[str, Callable[[], object]],
+    synchronize: Callable[[], object],
+    rounds: int,
+    *,
+    queue: int = QUEUE,
+    clock: Callable[[], int] = time.perf_counter_ns,
+    step: Callable[[], None] = lambda: None,
+) -> list[Cost]:
+    """Time every single call; `queue` calls of one function in a row, the functions in turn."""
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    for _ in range(rounds):
+        for name, call in calls.items():
+            synchronize()
+            times = found[name]
+            for _ in range(queue):
+                start = clock()
+                call()
+                times.append((clock() - start) / 1000)
+        step()
+    synchronize()
+    costs: list[Cost] = []
+    for name, times in found.items():
+        low, median, high = statistics.quantiles(times, n=4, method="inclusive")
+        costs.append(Cost(name, median, low, high, len(times)))
+    return costs
+
+
+def operands(size: Shape) -> tuple[Any, Any, Any]:
+    """A, B and D in bf16 on the GPU."""
+    import torch
+
+    a, b, d = (
+        torch.randn(*extents, device="cuda", dtype=torch.bfloat16)
+        for extents in ((size.m, size.k), (size.k, size.n), (size.m, size.n))
+    )
+    return a, b, d
+
+
+def per_call(
+    plan: Plan, size: Shape, target: str, rounds: int, step: Callable[[], None]
+) -> list[Cost]:
+    """Time calls of `torch.matmul`, of a plan's kernel and of `codegen.matmul`."""
+    import torch
+
+    a, b, out = operands(size)
+    kernel = build(plan, gemm_of_layout("bf16", "nn"), target)
+    calls: dict[str, Callable[[], object]] = {
+        "torch.matmul": lambda: torch.matmul(a, b, out=out),
+        f"kernel ({plan})": lambda: kernel(a, b, out=out),
+    }
+    matmul = getattr(codegen, "matmul", None)
+    if matmul is not None:
+        calls["codegen.matmul"] = lambda: matmul(a, b, out=out)
+    return host_microseconds(calls, torch.cuda.synchronize, rounds, step=step)
+
+
+def load_in_this_process(plan: Plan, target: str) -> dict[str, Any]:
+    """Seconds to schedule a graph, and to compile and load its kernel."""
+    import torch
+
+    import codegen.targets.nvptx
+
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    graph = plan.graph(gemm_of_layout("bf16", "nn"))
+    scheduled = time.perf_counter()
+    loaded(plan, graph, target)
+    finished = time.perf_counter()
+    where = getattr(codegen, "cache_directory", None)
+    return {
+        "schedule_seconds": scheduled - start,
+        "load_seconds": finished - scheduled,
+        "cache": str(where()) if where else None,
+    }
+
+
+def load_in_fresh_processes(plan: Plan, target: str) -> dict[str, dict[str, Any]]:
+    """The same in fresh processes: with empty caches, then with what the first left in them.
+
+    Our cache and the driver's are in a new temporary folder.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        caches = {"XDG_CACHE_HOME": folder, "CUDA_CACHE_PATH": f"{folder}/driver"}
+        for name in ("cold", "from the disk cache"):
+            command = [sys.executable, "-m", "benchmarks", "calls", "--load", str(plan)]
+            done = subprocess.run(
+                [*command, "--target", target],
+                env=os.environ | caches,
+                cwd=Path(__file__).resolve().parents[2],
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+            )
+            found[name] = json.loads(done.stdout.splitlines()[-1])
+            cache = found[name]["cache"]
+            if cache is None:
+                break
+            if not cache.startswith(folder):
+                found[name]["note"] = f"the cache is {cache}, which may have been filled before"
+    return found
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = command_line("calls", __doc__)
+    made.add_argument(
+        "--size", type=parse_shape, default=parse_shape("256x256x256"), metavar="MxNxK",
+        help="a small problem, so that the GPU keeps up with the host; default 256x256x256",
+    )  # fmt: skip
+    made.add_argument("--plan", type=parse_plan, default=parse_plan(PLAN), help=f"default {PLAN}")
+    add_target(made)
+    made.add_argument("--rounds", type=int, default=50, help=f"of {QUEUE} calls of each function")
+    add_results(made)
+    made.add_argument("--load", type=parse_plan, help=argparse.SUPPRESS)
+    return made
+
+
+def main() -> None:
+    """The command."""
+    options = parser().parse_args()
+    if reason := unavailable():
+        sys.exit(f"no GPU: {reason}")
+    if options.load:
+        print(json.dumps(load_in_this_process(options.load, options.target)))
+        return
+    console = make_console()
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("calls", total=options.rounds)
+        costs = per_call(
+            options.plan,
+            options.size,
+            options.target,
+            options.rounds,
+            lambda: progress.advance(task),
+        )
+    table = Table("call", "µs", "quartiles", "of torch.matmul", title="host time of one call")
+    for cost in costs:
+        spread = f"{cost.low:.1f}–{cost.high:.1f}"
+        ratio = f"{cost.median / costs[0].median:.2f}"
+        table.add_row(cost.name, f"{cost.median:.1f}", spread, ratio)
+    console.print(table)
+    with console.status("compiling in a fresh process"):
+        loads = load_in_fresh_processes(options.plan, options.target)
+    table = Table("kernel", "schedule, s", "to loaded, s", title=f"from a graph: {options.plan}")
+    for name, load in loads.items():
+        table.add_row(name, f"{load['schedule_seconds']:.3f}", f"{load['load_seconds']:.3f}")
+    console.print(table)
+    record: dict[str, Any] = {**environment("calls"), "size": options.size.size, "loads": loads}
+    record["rows"] = [asdict(cost) for cost in costs]
+    path = result_path(options.results, record)
+    write(path, record)
+    console.print(f"written to {path}")
+
+
+if __name__ == "__main__":
+    main()

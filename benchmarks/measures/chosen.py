@@ -1,0 +1,260 @@
+"""The cost model's choice among the plans of a sweep, and the fastest of them. No GPU is needed.
+
+    python -m benchmarks chosen benchmarks/results/fit/sweep-*.json.gz
+    python -m benchmarks chosen sweep-corpus.json --json chosen-corpus.json
+
+A file is a record of `benchmarks sweep`: rows of a problem, a plan and seconds, also of the plan
+`cublas`. To make one of the Stream-K paper's corpus (arXiv:2301.03598), 300 shapes with extents
+log-uniform from 128 to 8192 and the dozen most promising plans of each, on a GPU:
+
+    python -m benchmarks sweep --random 300 --likely 12 --layouts nt --time-limit 8
+
+The table has geometric means and minima over the problems of three ratios: cuBLAS's time over that
+of the fastest measured plan; cuBLAS's time over that of the plan that the model chooses; and the
+fastest plan's time over that of the chosen one, which is 1 where the model chooses the fastest.
+Plans that are no candidates of the model may be the fastest, but are never chosen; plans of
+schedules that the model does not know are left out. Below the table are the problems where the
+choice is worst. --json writes the plans and seconds of every problem.
+
+--streaming compares the fastest plan that streams tiles with the fastest of whole tiles, as
+measured and as predicted; see `benchmarks.measures.streaming`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from benchmarks.measures.streaming import Compared, compared
+from benchmarks.measures.streaming import record_of as record_of_streaming
+from benchmarks.measures.streaming import table_of as table_of_streaming
+from benchmarks.options import command_line
+from benchmarks.peers.contender import CUBLAS
+from benchmarks.problems.shapes import group_title
+from benchmarks.reports.console import make_console
+from benchmarks.reports.record import key_of, load, write
+from benchmarks.reports.summary import geometric_mean
+from passes.choosing import constants_of
+from passes.choosing.calibrate import is_plan, known_plans, problem_of
+from passes.choosing.candidates import chooseable
+from passes.choosing.model import cost
+from passes.choosing.plan_table import Table
+
+__all__ = ["Choice", "judge", "main", "record_of", "summary"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The model's choice on one problem.
+
+    Args:
+        group: the group of shapes.
+        problem: m, n, k and the layout, as text.
+        cublas_seconds: the time of cuBLAS.
+        best_seconds, best_plan: the fastest measured plan.
+        chosen_seconds, chosen_plan: the plan that the model chooses.
+    """
+
+    group: str
+    problem: str
+    cublas_seconds: float
+    best_seconds: float
+    best_plan: str
+    chosen_seconds: float
+    chosen_plan: str
+
+    @property
+    def best(self) -> float:
+        """cuBLAS's time over that of the fastest plan."""
+        return self.cublas_seconds / self.best_seconds
+
+    @property
+    def chosen(self) -> float:
+        """cuBLAS's time over that of the chosen plan."""
+        return self.cublas_seconds / self.chosen_seconds
+
+    @property
+    def of_best(self) -> float:
+        """The fastest plan's time over that of the chosen plan: 1 where they are the same."""
+        return self.best_seconds / self.chosen_seconds
+
+
+RATIOS = ("best", "chosen", "of_best")
+MeanAndLeast = tuple[float, float]
+
+
+def summary(found: Sequence[Choice]) -> dict[str, dict[str, MeanAndLeast]]:
+    """Geometric mean and minimum of each of `RATIOS`, by group, and of `all` problems."""
+    parts = {name: [one for one in found if one.group == name] for name in groups_of(found)}
+    return {
+        name: {
+            ratio: (geometric_mean(values), min(values))
+            for ratio in RATIOS
+            for values in [[getattr(choice, ratio) for choice in part]]
+        }
+        for name, part in {**parts, "all": found}.items()
+        if part
+    }
+
+
+def groups_of(found: Iterable[Choice]) -> list[str]:
+    """The groups of shapes, sorted."""
+    return sorted({one.group for one in found})
+
+
+def record_of(found: Sequence[Choice], source: str, device: str) -> dict[str, Any]:
+    """A record with the means, and every problem as a row."""
+    means = {
+        name: {ratio: {"mean": mean, "least": least} for ratio, (mean, least) in ratios.items()}
+        for name, ratios in summary(found).items()
+    }
+    rows = [{**asdict(one), **{ratio: getattr(one, ratio) for ratio in RATIOS}} for one in found]
+    return {"kind": "chosen", "of": source, "device": device, "means": means, "rows": rows}
+
+
+def judge(rows: list[dict[str, Any]], device: str) -> list[Choice]:
+    """The model's choice on every problem with times of cuBLAS and of a candidate, in order."""
+    problems: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        problems.setdefault(key_of(row), []).append(row)
+    constants, found = constants_of(device), list[Choice]()
+    for (m, n, k, layout), measured in problems.items():
+        cublas = [row["t"] for row in measured if row["plan"] == CUBLAS.lower()]
+        ours = [row for row in measured if is_plan(row)]
+        plans = known_plans(ours)
+        ours = [row for row in ours if row["plan"] in plans]
+        if not cublas or not ours:
+            continue
+        table = Table.of((problem_of(row), plans[row["plan"]]) for row in ours)
+        candidates = chooseable(table, constants)
+        if not candidates.any():
+            continue
+        predicted = np.where(candidates, cost(table, constants).total, np.inf)
+        chosen = ours[int(np.argmin(predicted))]
+        best = min(ours, key=lambda row: row["t"])
+        found.append(
+            Choice(
+                measured[0].get("group", ""),
+                f"{m}x{n}x{k} {layout}",
+                cublas[0],
+                best["t"],
+                best["plan"],
+                chosen["t"],
+                chosen["plan"],
+            )
+        )
+    return found
+
+
+def table_of(found: Sequence[Choice], title: str) -> RichTable:
+    """A line for each group, and one for all problems."""
+    heads = ("group", "problems", "best plan", "least", "chosen plan", "least", "of best", "least")
+    lines = RichTable(*heads, title=title, box=SIMPLE)
+    counts = Counter(one.group for one in found)
+    for group, ratios in summary(found).items():
+        numbers = [f"{value:.3f}" for ratio in RATIOS for value in ratios[ratio]]
+        whole = group == "all"
+        count = len(found) if whole else counts[group]
+        lines.add_row(group if whole else group_title(group), str(count), *numbers)
+    return lines
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = command_line("chosen", __doc__)
+    made.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    made.add_argument(
+        "--device",
+        default="NVIDIA H200",
+        help="the GPU whose cost model chooses; default NVIDIA H200",
+    )
+    made.add_argument(
+        "--worst",
+        type=int,
+        default=10,
+        metavar="N",
+        help="list the N problems where the choice is worst; default 10",
+    )
+    made.add_argument(
+        "--streaming", action="store_true", help="compare streamed tiles with whole ones instead"
+    )
+    made.add_argument("--json", type=Path, metavar="FILE", help="write a record of one input file")
+    return made
+
+
+def main() -> None:
+    """The command."""
+    made = parser()
+    options = made.parse_args()
+    if options.json and len(options.files) > 1:
+        made.error("--json writes the record of one file; give one")
+    console = make_console()
+    for path in options.files:
+        try:
+            rows = load(path)["rows"]
+        except (OSError, ValueError) as error:
+            sys.exit(f"{path}: {error}")
+        print_choices = print_streaming if options.streaming else print_chosen
+        if (
+            record := print_choices(rows, path.name, options.device, options.worst, console)
+        ) is None:
+            sys.exit(f"{path} has no problem that {NEEDED[options.streaming]} were measured on")
+        if options.json:
+            write(options.json, record)
+            console.print(f"written to {options.json}")
+
+
+NEEDED = {False: "cuBLAS and a plan", True: "a plan of whole tiles and one that streams"}
+"""What must have been measured on a problem, by --streaming."""
+
+
+def print_chosen(
+    rows: list[dict[str, Any]], name: str, device: str, worst: int, console: Console
+) -> dict[str, Any] | None:
+    """Print the model's choices; returns their record, or None where no problem can be judged."""
+    found = judge(rows, device)
+    if not found:
+        return None
+    console.print(table_of(found, name))
+    for one in sorted(found, key=lambda one: one.of_best)[:worst]:
+        _line(
+            console,
+            f"{one.problem}: {one.of_best:.3f} of the best; chosen {one.chosen:.3f} "
+            f"{one.chosen_plan}, best {one.best:.3f} {one.best_plan}",
+        )
+    return record_of(found, name, device)
+
+
+def print_streaming(
+    rows: list[dict[str, Any]], name: str, device: str, worst: int, console: Console
+) -> dict[str, Any] | None:
+    """Print streamed tiles against whole ones; returns the record, or None; see `print_chosen`."""
+    found = compared(rows, device)
+    if not found:
+        return None
+    console.print(table_of_streaming(found, name))
+    for one in sorted(found, key=Compared.error, reverse=True)[:worst]:
+        _line(
+            console,
+            f"{one.problem}: measured {one.measured:.3f}, predicted {one.predicted:.3f}; "
+            f"{one.streaming_plan} against {one.whole_plan}",
+        )
+    return record_of_streaming(found, name, device)
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

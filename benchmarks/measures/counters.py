@@ -1,0 +1,205 @@
+"""Hardware counters of the kernels of `codegen.matmul` and of cuBLAS, by Nsight Compute (`ncu`).
+
+    python -m benchmarks counters --layouts nt
+    python -m benchmarks counters --groups D --shapes 512x512x65536
+
+Each contender multiplies once, with an empty L2 cache and no other load, so the clock is higher
+than in `gemm`: compare cycles rather than seconds. Columns:
+
+  cycles     elapsed cycles of the GPCs
+  of cuBLAS  cuBLAS's cycles over these
+  tensor     utilisation of the tensor cores while SMs are active
+  memory     share of the memory's peak throughput
+  L2         share of the L2 cache's peak throughput
+  delivered  sectors that SMs receive for each sector that the L2 cache is asked for; more than 1
+             by multicast, and where SMs of a GPC ask for the same sector at the same time
+
+Throughputs are averages over the whole GPU, idle SMs included. Where cuBLAS needs several kernels,
+cycles are their sum, and the other columns are those of the longest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from benchmarks.counting import ncu
+from benchmarks.counting.ncu import Profiled
+from benchmarks.options import (
+    add_dtype,
+    add_layouts,
+    add_results,
+    add_shapes,
+    add_time_limit,
+    command_line,
+    require_positive,
+)
+from benchmarks.peers.contender import COORDGRAPH, CUBLAS
+from benchmarks.problems.problem import as_multiplied, operands
+from benchmarks.problems.shapes import Shape, select_shapes
+from benchmarks.reports.console import make_console
+from benchmarks.reports.record import environment, key_of, result_path, write
+from benchmarks.reports.summary import Row
+from codegen.targets.nvptx.driver import unavailable
+
+__all__ = ["METRICS", "rows_of"]
+
+CYCLES, SECONDS = "gpc__cycles_elapsed.max", "gpu__time_duration.sum"
+TENSOR = "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active"
+MEMORY = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
+CACHE = "lts__throughput.avg.pct_of_peak_sustained_elapsed"
+DELIVERED, ASKED = "l1tex__m_xbar2l1tex_read_sectors.sum", "lts__t_sectors_srcunit_tex.sum"
+METRICS = (CYCLES, SECONDS, TENSOR, MEMORY, CACHE, DELIVERED, ASKED)
+MARKED = ("--profile-from-start", "off")
+"""Options of ncu: count only between `cudaProfilerStart` and `Stop`, so not the first launches."""
+OURS = "gemm"
+"""The name of our kernels."""
+
+
+def rows_of(problems: Iterable[Row], launches: Sequence[Profiled]) -> list[Row]:
+    """A row for each problem and contender, from the launches that ncu counted.
+
+    Args:
+        problems: the problems in the order of their launches, with our plan for each.
+        launches: on each problem one kernel of ours, then one or more of cuBLAS.
+
+    Raises:
+        NoCounters: there are other launches than those.
+    """
+    begins = [i for i, launch in enumerate(launches) if launch.kernel.partition("(")[0] == OURS]
+    ends = [*begins[1:], len(launches)]
+    found: list[Row] = []
+    problems = list(problems)
+    if len(begins) != len(problems) or begins[:1] != [0]:
+        raise ncu.NoCounters(
+            f"ncu counted {len(begins)} kernels of ours on {len(problems)} problems"
+        )
+    for problem, begin, end in zip(problems, begins, ends, strict=True):
+        ours, theirs = launches[begin : begin + 1], launches[begin + 1 : end]
+        if not theirs:
+            raise ncu.NoCounters(f"ncu counted no kernel of {CUBLAS} on {problem}")
+        plan = problem["plan"]
+        size = {name: value for name, value in problem.items() if name != "plan"}
+        found.append({**size, "name": COORDGRAPH, "plan": plan, **_figures(ours)})
+        found.append({**size, "name": CUBLAS, **_figures(theirs)})
+    return found
+
+
+def _figures(launches: Sequence[Profiled]) -> Row:
+    """Cycles and seconds summed over kernels; the other figures are those of the longest."""
+
+    def total(name: str) -> float:
+        return sum(launch.values[name] for launch in launches)
+
+    longest = max(launches, key=lambda launch: launch.values[CYCLES]).values
+    return {
+        "kernels": [launch.kernel for launch in launches],
+        "cycles": round(total(CYCLES)),
+        "seconds": float(f"{total(SECONDS):.5g}"),
+        "tensor_active": round(longest[TENSOR] / 100, 4),
+        "memory": round(longest[MEMORY] / 100, 4),
+        "l2": round(longest[CACHE] / 100, 4),
+        "delivered": round(total(DELIVERED) / max(total(ASKED), 1), 3),
+    }
+
+
+def launch_all(jobs: dict[str, Any], done: Path) -> None:
+    """Multiply every problem by both contenders: once to warm up, and once for the profiler.
+
+    Args:
+        jobs: what `main` wrote: the element type, the problems, and when to stop.
+        done: gets a line of JSON for every problem.
+    """
+    import torch
+
+    import codegen
+    from codegen.call.matmul import chosen as chosen_plan
+
+    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    with done.open("w", encoding="utf-8") as lines:
+        for row in jobs["problems"]:
+            if time.time() >= jobs["until"]:
+                return
+            size = Shape("", row["m"], row["n"], row["k"])
+            a, b, out = operands(size, row["layout"], jobs["dtype"])
+            a, b = as_multiplied(a, b, row["layout"])
+            for warm in (True, False):
+                if not warm:
+                    runtime.cudaProfilerStart()
+                codegen.matmul(a, b, out=out)
+                torch.cuda.synchronize()
+                torch.matmul(a, b, out=out)
+                torch.cuda.synchronize()
+            runtime.cudaProfilerStop()
+            lines.write(json.dumps({**row, "plan": str(chosen_plan(a, b))}) + "\n")
+            lines.flush()
+            del a, b, out
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """A table with a line for each row."""
+    made = Table("problem", "", "cycles", "of cuBLAS", "tensor", "memory", "L2", "delivered")
+    theirs = {key_of(row): row["cycles"] for row in rows if row["name"] == CUBLAS}
+    for row in rows:
+        shares = (f"{row[name]:.1%}" for name in ("tensor_active", "memory", "l2"))
+        speed = theirs[key_of(row)] / row["cycles"]
+        made.add_row(
+            f"{row['m']}x{row['n']}x{row['k']} {row['layout']}", row["name"], f"{row['cycles']:,}",
+            f"{speed:.3f}", *shares, f"{row['delivered']:.2f}",
+        )  # fmt: skip
+    return made
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = command_line("counters", __doc__)
+    add_shapes(made)
+    add_layouts(made, "nt")
+    add_dtype(made)
+    add_time_limit(made, 2.0)
+    add_results(made)
+    return made
+
+
+def main() -> None:
+    """The command."""
+    made = parser()
+    options = made.parse_args()
+    require_positive(made, options)
+    if reason := unavailable():
+        sys.exit(f"no GPU: {reason}")
+    record = environment("counters")
+    problems = [
+        {"m": one.m, "n": one.n, "k": one.k, "layout": layout, "group": group}
+        for group, one in select_shapes(options.groups, options.shapes)
+        for layout in options.layouts
+    ]
+    console = make_console()
+    console.print(f"{len(problems)} problems, each profiled once by ncu", highlight=False)
+    jobs = {"dtype": options.dtype, "problems": problems}
+    try:
+        text, done = ncu.profile(
+            "benchmarks.measures.counters", jobs, 60 * options.time_limit, METRICS, MARKED
+        )
+        rows = rows_of(done, ncu.read(text, METRICS))
+    except ncu.NoCounters as error:
+        sys.exit(f"no counters: {error}")
+    console.print(table(rows))
+    if len(done) < len(problems):
+        console.print(f"the time limit left out {len(problems) - len(done)} problems")
+    path = result_path(options.results, record)
+    write(path, {**record, "dtype": options.dtype, "rows": rows})
+    console.print(f"written to {path}", highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    # ncu runs this module as `python -m benchmarks.measures.counters JOBS DONE`.
+    jobs_file, done_file = map(Path, sys.argv[1:])
+    launch_all(json.loads(jobs_file.read_text(encoding="utf-8")), done_file)

@@ -1,0 +1,167 @@
+"""Functions of the CUDA driver through cuda-python and through ctypes, with the same arguments.
+
+    python -m benchmarks driver
+
+The figure is host microseconds of one call of each function, on a GPU. Calls through both ways are
+timed in turn; they are asynchronous, and the launch queue is kept short so that none waits for the
+GPU. Every launch calls these functions: which context is current, whether the stream is being
+captured, and the launch itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+from benchmarks.options import command_line
+from benchmarks.reports.console import make_console
+from codegen.targets.nvptx.driver import Device, bindings, cuda, device, unavailable
+from codegen.targets.nvptx.launch.function import Function
+from codegen.targets.nvptx.launch.tensormaps import MAP_BYTES
+
+QUEUE = 32
+"""Calls before the host waits for the GPU; with a full launch queue a call would block."""
+
+
+PARAMETERS = (
+    *(".u64",) * 4,  # A, B, C, D
+    *(".align 64 .b8",) * 3,  # tensor maps
+    *(".f32",) * 2,
+    *(".u32",) * 8,
+)
+KERNEL = (
+    ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry empty("
+    + ", ".join(
+        f".param {kind} p{i}{f'[{MAP_BYTES}]' if 'b8' in kind else ''}"
+        for i, kind in enumerate(PARAMETERS)
+    )
+    + ") { ret; }\n"
+)
+"""A kernel that does nothing."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Host microseconds of a function, through cuda-python and through ctypes."""
+
+    name: str
+    bindings: float
+    ctypes: float
+
+    @property
+    def saved(self) -> float:
+        """Microseconds that ctypes saves."""
+        return self.bindings - self.ctypes
+
+
+Ways = tuple[Callable[[], object], Callable[[], object]]
+"""The same through cuda-python and through ctypes."""
+
+
+def median_microseconds(
+    ways: Ways,
+    synchronize: Callable[[], object],
+    rounds: int,
+    *,
+    clock: Callable[[], int] = time.perf_counter_ns,
+) -> tuple[float, float]:
+    """Median microseconds of a call through each way, over rounds of `QUEUE` calls, in turn."""
+    found: tuple[list[float], list[float]] = ([], [])
+    for call in ways:
+        call()
+    for _ in range(rounds):
+        for call, times in zip(ways, found, strict=True):
+            synchronize()
+            start = clock()
+            for _ in range(QUEUE):
+                call()
+            times.append((clock() - start) / 1000 / QUEUE)
+    synchronize()
+    first, second = map(statistics.median, found)
+    return first, second
+
+
+def library() -> Any:
+    """The driver's library through ctypes: functions take numbers and addresses."""
+    found = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    address = ctypes.c_void_p
+    for name, types in {
+        "cuCtxGetCurrent": (address,),
+        "cuStreamIsCapturing": (address, address),
+        "cuLaunchKernelEx": (address,) * 4,
+    }.items():
+        getattr(found, name).argtypes = types
+    return found
+
+
+def launches(where: Device) -> dict[str, Ways]:
+    """Calls of every launch, with as many arguments as a kernel that uses TMA."""
+    driver, direct = bindings(), library()
+    function = Function(where, KERNEL.encode(), "empty", threads=128, shared_bytes=0)
+    address = int(function.handle)
+    config, room = function.config(1), ctypes.create_string_buffer(MAP_BYTES)
+    config.hStream = 0
+    values = (ctypes.c_void_p * len(PARAMETERS))(*[ctypes.addressof(room)] * len(PARAMETERS))
+    table, at_config = ctypes.addressof(values), config.getPtr()
+    context, capturing = ctypes.c_void_p(), ctypes.c_int()
+    at_context, at_capturing = ctypes.addressof(context), ctypes.addressof(capturing)
+    keep = (config, values, room, context, capturing)
+    return {
+        "cuCtxGetCurrent": (
+            driver.cuCtxGetCurrent,
+            lambda _=keep: direct.cuCtxGetCurrent(at_context),
+        ),
+        "cuStreamIsCapturing": (
+            lambda: driver.cuStreamIsCapturing(0),
+            lambda _=keep: direct.cuStreamIsCapturing(0, at_capturing),
+        ),
+        "cuLaunchKernelEx": (
+            lambda _=keep: driver.cuLaunchKernelEx(config, function.handle, table, 0),
+            lambda _=keep: direct.cuLaunchKernelEx(at_config, address, table, None),
+        ),
+    }
+
+
+def measure(rounds: int) -> list[Cost]:
+    """Time every function both ways."""
+    where = device(0)
+    where.activate()
+    return [
+        Cost(name, *median_microseconds(ways, lambda: cuda("cuCtxSynchronize"), rounds))
+        for name, ways in launches(where).items()
+    ]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = command_line("driver", __doc__)
+    made.add_argument("--rounds", type=int, default=500, help=f"of {QUEUE} calls of each way")
+    return made
+
+
+def main() -> None:
+    """The command."""
+    options = parser().parse_args()
+    if reason := unavailable():
+        sys.exit(f"no GPU: {reason}")
+    costs = measure(options.rounds)
+    title = "host time of one call"
+    table = Table("function", "cuda-python, µs", "ctypes, µs", "saved, µs", title=title)
+    for cost in costs:
+        table.add_row(cost.name, f"{cost.bindings:.2f}", f"{cost.ctypes:.2f}", f"{cost.saved:.2f}")
+    saved = sum(cost.saved for cost in costs)
+    console = make_console()
+    console.print(table)
+    console.print(f"a launch through ctypes saves {saved:.2f} µs of host time")
+
+
+if __name__ == "__main__":
+    main()

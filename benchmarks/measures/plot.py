@@ -1,0 +1,46 @@
+"""Plots of records: no GPU is needed, but matplotlib.
+
+    python -m benchmarks plot benchmarks/results/gemm-h200-nt-2026-11-23.json --format png
+
+Plots are written beside the record. Of `gemm` there is one for each group of shapes: every
+contender's speed relative to cuBLAS in every problem. Of `waves` and `schedules`: utilisation and
+speed over the number of waves. Of `traffic`: bytes from memory and times by order of tiles, one
+plot for each schedule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from benchmarks.options import command_line
+from benchmarks.reports.plots import FORMATS, draw
+from benchmarks.reports.record import load
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = command_line("plot", __doc__)
+    made.add_argument(
+        "records", type=Path, nargs="+", metavar="FILE",
+        help="records (JSON) of gemm, waves, schedules or traffic",
+    )  # fmt: skip
+    made.add_argument("--format", dest="extension", default="svg", choices=FORMATS)
+    return made
+
+
+def main() -> None:
+    """The command."""
+    options = parser().parse_args()
+    for path in options.records:
+        try:
+            record = load(path)
+        except (OSError, ValueError) as error:
+            sys.exit(f"{path}: {error}")
+        for drawn in draw(record, path, options.extension):
+            print(drawn)
+
+
+if __name__ == "__main__":
+    main()

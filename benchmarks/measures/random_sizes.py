@@ -1,0 +1,354 @@
+"""`codegen.matmul` on random sizes, against cuBLAS and the best of cuBLASLt's algorithms.
+
+    python -m benchmarks random                                   # 80 sizes, about 8 minutes
+    python -m benchmarks random --count 300 --seed 1 --layouts nt,nn --tune
+    python -m benchmarks random --m-high 64 --k-low 4096 --json few-rows.json
+
+m, n and k are log-uniform between --low and --high, rounded to multiples of --step; one seed gives
+the same sizes on every machine. Contenders are timed in turn as `benchmarks gemm` does it: cuBLAS
+(`torch.matmul`), cuBLASLt (the fastest of the --candidates algorithms that its heuristics propose),
+and `codegen.matmul`, which chooses by the cost model, or with --tune by measuring.
+
+Two ratios are reported. `of cuBLAS` is cuBLAS's time over ours. `of best` is the time of the faster
+of cuBLAS and cuBLASLt over ours. Both are given as geometric mean and minimum: of all problems, by
+layout, by cuBLAS's time, and by k. The slowest problems follow, each with our plan.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.options import (
+    add_dtype,
+    add_layouts,
+    add_results,
+    add_sampling,
+    add_time_limit,
+    command_line,
+    require_positive,
+)
+from benchmarks.peers.compete import compete, exit_if_wrong
+from benchmarks.peers.contender import COORDGRAPH, CUBLAS, Contender, Unavailable
+from benchmarks.peers.libraries import CANDIDATES, CuBlas, CuBlasLt
+from benchmarks.peers.ours import Library, compile_choice
+from benchmarks.peers.plans import side_by_side
+from benchmarks.problems.log_uniform import HIGH, LOW, STEP, log_uniform_shapes
+from benchmarks.problems.problem import Problem
+from benchmarks.problems.shapes import Shape
+from benchmarks.reports.console import make_console, progress_bars
+from benchmarks.reports.record import environment, result_path, write
+from benchmarks.reports.summary import Row, by_problem, geometric_mean
+from benchmarks.timing.budget import TimeBudget
+from benchmarks.timing.monitor import Monitor
+from codegen.targets.nvptx.driver import unavailable
+
+__all__ = ["Comparison", "compare", "faults", "main", "summaries"]
+
+COUNT = 80
+MICROSECONDS = (8, 20, 60)
+"""Bounds of the classes by cuBLAS's time."""
+DEPTHS = (512, 1024, 2048, 4096)
+"""Bounds of the classes by k."""
+SLOW = 0.9
+"""Problems with less than this share of the best library's speed are counted as slow."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One problem that cuBLAS and `codegen.matmul` were timed on.
+
+    Args:
+        m, n, k: the extents.
+        layout: how A and B are stored.
+        plan: the plan that `codegen.matmul` chose.
+        seconds: our time.
+        cublas_seconds: the time of `torch.matmul`.
+        best_seconds: the time of the fastest library.
+    """
+
+    m: int
+    n: int
+    k: int
+    layout: str
+    plan: str
+    seconds: float
+    cublas_seconds: float
+    best_seconds: float
+
+    @property
+    def of_cublas(self) -> float:
+        """cuBLAS's time over ours."""
+        return self.cublas_seconds / self.seconds
+
+    @property
+    def of_best(self) -> float:
+        """The fastest library's time over ours."""
+        return self.best_seconds / self.seconds
+
+    def __str__(self) -> str:
+        return f"{self.m}x{self.n}x{self.k} {self.layout}"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Ratios of a class of problems.
+
+    Args:
+        problems: how many.
+        of_cublas, of_best: geometric means.
+        least_of_cublas, least_of_best: minima.
+        slow: problems with `of_best` below `SLOW`.
+    """
+
+    problems: int
+    of_cublas: float
+    least_of_cublas: float
+    of_best: float
+    least_of_best: float
+    slow: int
+
+    @classmethod
+    def of(cls, found: Sequence[Comparison]) -> Summary:
+        """Summarise at least one comparison."""
+        cublas, best = [one.of_cublas for one in found], [one.of_best for one in found]
+        return cls(
+            len(found),
+            geometric_mean(cublas),
+            min(cublas),
+            geometric_mean(best),
+            min(best),
+            sum(ratio < SLOW for ratio in best),
+        )
+
+
+def compare(rows: Iterable[Row]) -> list[Comparison]:
+    """Our time against the libraries', for every problem that ours and cuBLAS were timed on."""
+    found: list[Comparison] = []
+    for of_problem in by_problem(rows):
+        timed = {row["name"]: row for row in of_problem if "seconds" in row}
+        if COORDGRAPH not in timed or CUBLAS not in timed:
+            continue
+        ours = timed[COORDGRAPH]
+        medians = {name: row["seconds"]["median"] for name, row in timed.items()}
+        libraries = [seconds for name, seconds in medians.items() if name != COORDGRAPH]
+        size = (ours["m"], ours["n"], ours["k"], ours["layout"])
+        times = (medians[COORDGRAPH], medians[CUBLAS], min(libraries))
+        found.append(Comparison(*size, ours.get("plan", ""), *times))
+    return found
+
+
+def faults(rows: Iterable[Row]) -> list[str]:
+    """Problems that a contender could not compute, with the reason, one line each."""
+    return [
+        f"{row['m']}x{row['n']}x{row['k']} {row['layout']} {row['name']}: {row['problem']}"
+        for row in rows
+        if "problem" in row
+    ]
+
+
+def _class(value: float, bounds: Sequence[int], name: str, unit: str = "") -> str:
+    """The class of a value between sorted bounds, as text.
+
+    >>> _class(7.9, (8, 20), "t", " µs"), _class(8, (8, 20), "t"), _class(20, (8, 20), "t", " µs")
+    ('t < 8 µs', '8 <= t < 20', 't >= 20 µs')
+    """
+    if value < bounds[0]:
+        return f"{name} < {bounds[0]}{unit}"
+    for low, high in pairwise(bounds):
+        if value < high:
+            return f"{low} <= {name} < {high}{unit}"
+    return f"{name} >= {bounds[-1]}{unit}"
+
+
+def _classes(bounds: Sequence[int], name: str, unit: str = "") -> list[str]:
+    """All classes between sorted bounds, in order."""
+    values = [bounds[0] - 1, *bounds]
+    return [_class(value, bounds, name, unit) for value in values]
+
+
+def summaries(found: Sequence[Comparison]) -> dict[str, Summary]:
+    """Summaries of all problems, and of each class that has problems, by the class's name."""
+    names = [
+        "all",
+        *(f"layout {layout}" for layout in dict.fromkeys(one.layout for one in found)),
+        *_classes(MICROSECONDS, "cuBLAS", " µs"),
+        *_classes(DEPTHS, "k"),
+    ]
+    parts: dict[str, list[Comparison]] = {name: [] for name in names}
+    for one in found:
+        microseconds = 1e6 * one.cublas_seconds
+        for name in (
+            "all",
+            f"layout {one.layout}",
+            _class(microseconds, MICROSECONDS, "cuBLAS", " µs"),
+            _class(one.k, DEPTHS, "k"),
+        ):
+            parts[name].append(one)
+    return {name: Summary.of(part) for name, part in parts.items() if part}
+
+
+def table_of(found: dict[str, Summary]) -> Table:
+    """A line for each class."""
+    table = Table("problems with", title="cuBLAS's time over ours; best: of the faster library",
+                  box=SIMPLE)  # fmt: skip
+    for heading in ("problems", "of cuBLAS", "least", "of best", "least", f"under {SLOW}"):
+        table.add_column(heading, justify="right")
+    for name, one in found.items():
+        ratios = (one.of_cublas, one.least_of_cublas, one.of_best, one.least_of_best)
+        cells = [f"{ratio:.3f}" for ratio in ratios]
+        table.add_row(name, str(one.problems), *cells, str(one.slow))
+    return table
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = command_line("random", __doc__)
+    sizes = made.add_argument_group("sizes")
+    sizes.add_argument("--count", type=int, default=COUNT, metavar="N", help=f"default {COUNT}")
+    sizes.add_argument("--seed", type=int, default=0, help="of the sizes; default 0")
+    sizes.add_argument("--low", type=int, default=LOW, help=f"smallest extent; default {LOW}")
+    sizes.add_argument("--high", type=int, default=HIGH, help=f"largest extent; default {HIGH}")
+    for axis in "mnk":
+        for bound in ("low", "high"):
+            sizes.add_argument(
+                f"--{axis}-{bound}", type=int, metavar="N", help=f"of {axis}; default --{bound}"
+            )
+    sizes.add_argument(
+        "--step", type=int, default=STEP,
+        help=f"extents are multiples of it; default {STEP}, as TMA needs",
+    )  # fmt: skip
+    add_layouts(sizes, "nt", "nn")
+    add_dtype(sizes)
+    contenders = made.add_argument_group("contenders")
+    contenders.add_argument(
+        "--tune", action="store_true", help="codegen.matmul measures plans instead of the model"
+    )
+    contenders.add_argument(
+        "--candidates", type=int, default=CANDIDATES, metavar="N",
+        help=f"algorithms of cuBLASLt to time; default {CANDIDATES}",
+    )  # fmt: skip
+    timing = made.add_argument_group("timing")
+    add_sampling(timing, rounds=7, seconds=0.002, regime="sustained")
+    add_time_limit(timing, 8.0)
+    output = made.add_argument_group("output")
+    output.add_argument("--worst", type=int, default=10, metavar="N", help="problems to list")
+    output.add_argument(
+        "--json", type=Path, metavar="FILE", help="the record, instead of --results"
+    )
+    add_results(output)
+    return made
+
+
+def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse and check the command line; `ranges` and `shapes` follow from its options."""
+    made = parser()
+    options = made.parse_args(words)
+    require_positive(made, options)
+    if min(options.count, options.step, options.candidates) < 1:
+        made.error("--count, --step and --candidates must be positive")
+    options.ranges = {axis: _range(options, axis) for axis in "mnk"}
+    for axis, (low, high) in options.ranges.items():
+        if not 1 <= low <= high:
+            made.error(f"{axis} cannot be between {low} and {high}")
+    options.shapes = log_uniform_shapes(options.count, options.seed, options.step, **options.ranges)
+    return options
+
+
+def _range(options: argparse.Namespace, axis: str) -> tuple[int, int]:
+    """The smallest and the largest extent along an axis."""
+    low, high = getattr(options, f"{axis}_low"), getattr(options, f"{axis}_high")
+    return options.low if low is None else low, options.high if high is None else high
+
+
+def find_contenders(options: argparse.Namespace, console: Console) -> list[Contender]:
+    """cuBLAS, cuBLASLt where it can be loaded, and `codegen.matmul`."""
+    found: list[Contender] = [CuBlas()]
+    try:
+        found.append(CuBlasLt(options.candidates))
+    except Unavailable as error:
+        console.print(f"without cuBLASLt: {error}")
+    return [*found, Library(tune=options.tune)]
+
+
+def measure(
+    options: argparse.Namespace, record: dict[str, Any], path: Path, console: Console
+) -> None:
+    """Time all sizes in all layouts until the time limit; the record is written after each."""
+    rows: list[Row] = record["rows"]
+    jobs: list[tuple[Shape, str]] = [*product(dict.fromkeys(options.shapes), options.layouts)]
+    with Monitor() as monitor, progress_bars(console) as progress:
+        task = progress.add_task("compiling", total=len(jobs))
+        budget = TimeBudget(options.time_limit, len(jobs))
+        contenders = find_contenders(options, console)
+        if not options.tune:
+            sizes = [((shape.m, shape.n, shape.k), layout, options.dtype) for shape, layout in jobs]
+            side_by_side(compile_choice, sizes)
+        for shape, layout in jobs:
+            if budget.over:
+                break
+            progress.update(task, description=f"{shape.size} {layout}")
+            deadline = budget.next_deadline()
+            problem = Problem(shape, layout, options.dtype)
+            rows += compete(
+                contenders,
+                problem,
+                options,
+                regimes=[options.regime],
+                deadline=deadline,
+                device_state=monitor.since,
+            )
+            del problem
+            record["means"] = {name: vars(one) for name, one in summaries(compare(rows)).items()}
+            write(path, record)
+            progress.advance(task)
+    if budget.left:
+        console.print(f"the time limit left out {budget.left} of {len(jobs)} problems")
+
+
+def show(rows: Sequence[Row], worst: int, console: Console) -> None:
+    """Print the ratios, the slowest problems, and the faults."""
+    found = compare(rows)
+    if found:
+        console.print(table_of(summaries(found)))
+    for one in sorted(found, key=lambda one: one.of_best)[:worst]:
+        line = f"{one.of_best:.3f} of best, {one.of_cublas:.3f} of cuBLAS  {one}  {one.plan}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    for line in faults(rows):
+        console.print(line, style="red", highlight=False, markup=False, soft_wrap=True)
+
+
+def main() -> None:
+    """The command."""
+    options = read_options()
+    if reason := unavailable():
+        sys.exit(f"no GPU: {reason}")
+    console = make_console()
+    record: dict[str, Any] = {
+        **environment("random"),
+        "dtype": options.dtype,
+        "seed": options.seed,
+        "step": options.step,
+        "ranges": options.ranges,
+        "tune": options.tune,
+        "means": {},
+        "rows": [],
+    }
+    path = options.json or result_path(options.results, record)
+    measure(options, record, path, console)
+    show(record["rows"], options.worst, console)
+    console.print(f"written to {path}", highlight=False, soft_wrap=True)
+    exit_if_wrong(record["rows"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,298 @@
+"""Times of many of our plans on many problems, to which the cost model is fitted.
+
+    python -m benchmarks sweep                                # the six groups
+    python -m benchmarks sweep --random 300 --likely 12 --layouts nt   # the Stream-K paper's corpus
+    python -m benchmarks sweep --likely 8 --families 1.3      # and the best plan of every schedule
+    python -m benchmarks sweep --random 300 --again FILE      # and the fastest plans of FILE
+    python -m benchmarks sweep --resume results/sweep-20261121T212858.json …   # what is left of it
+    python -m passes.choosing.calibrate benchmarks/results/fit/*.json.gz --write
+    python -m benchmarks chosen benchmarks/results/fit/sweep-*.json.gz
+
+For every problem the plans with the best predictions are measured, beside cuBLAS and the plans of
+--plans, as `benchmarks gemm` does it, sustained. A row of the record holds a problem, a plan and
+its median time in seconds. Two options find predictions that are too slow: --families adds the best
+plan of every schedule and reduction, also of those that the model never chooses, and --explore adds
+plans drawn at random from those that are predicted to be slower. After a new fit, --again measures
+the fastest plan of each problem in older files beside the plans that the model prefers now.
+
+The time limit includes compiling; no problem begins after it. --resume continues a file, given the
+same other options.
+
+--random draws m, n and k of every shape in turn, each exp(uniform(log 128, log 8192)) rounded to a
+multiple of --step, by --seed; see `benchmarks.problems.log_uniform`. The default step is 8: rows
+are then multiples of 16 bytes, as TMA needs. With --step 1 some rows are not; their problems are
+measured with the plan of `codegen.matmul`, which uses no TMA for them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import replace
+from itertools import islice
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from benchmarks.options import (
+    add_dtype,
+    add_layouts,
+    add_results,
+    add_sampling,
+    add_shapes,
+    add_time_limit,
+    command_line,
+    require_positive,
+)
+from benchmarks.peers.compete import compete, is_wrong
+from benchmarks.peers.contender import CUBLAS
+from benchmarks.peers.libraries import CuBlas
+from benchmarks.peers.ours import PlanKernel
+from benchmarks.peers.plans import Plan, compile_plans, gemm_of_layout, parse_plan
+from benchmarks.problems.log_uniform import STEP, log_uniform_shapes
+from benchmarks.problems.problem import Problem
+from benchmarks.problems.shapes import Shape, select_shapes
+from benchmarks.reports.console import make_console, progress_bars
+from benchmarks.reports.record import environment, key_of, load, result_path, write
+from benchmarks.timing.budget import TimeBudget
+from codegen.targets.nvptx.driver import unavailable
+from coordgraph import CoordGraphError, Gemm
+from passes.choosing import choices, constants_of, rank, sizes
+from passes.choosing.calibrate import is_plan
+from passes.choosing.fixed_rules import instructions_plan
+
+__all__ = ["fastest", "jobs", "main", "plans_for"]
+
+LIKELY = 24
+"""Plans with the best predictions that are measured on a problem."""
+EXPLORE_FACTOR, EXPLORE_PLANS = 2.0, 1000
+"""--explore draws from the best 1000 plans, if predicted to take at most twice the best's time."""
+
+
+def plans_for(
+    shape: Shape,
+    layout: str,
+    dtype: str,
+    count: int,
+    explored: int = 0,
+    seed: int = 0,
+    families: float = 0.0,
+) -> list[Plan]:
+    """The plans to measure on a problem.
+
+    Args:
+        shape: the problem.
+        layout: how A and B are stored, one of `LAYOUTS`.
+        dtype: element type of A, B and D.
+        count: how many plans with the best predictions.
+        explored: how many of the other plans, drawn at random, each with another tile.
+        seed: of the random generator.
+        families: also take the best plan of every family of schedules that is not among the first,
+            if it is predicted to take at most so many times the best; 0 for none. See
+            `passes.choosing.known_schedules.family`.
+    """
+    gemm = replace(gemm_of_layout(dtype, layout), m=shape.m, n=shape.n, k=shape.k)
+    if not allows_tma(gemm):
+        return [instructions_plan(shape.m, shape.n, shape.k, constants_of().processors)]
+    likely = [choice.plan for choice in rank(gemm, None, count)]
+    if families:
+        likely += _families(gemm, families, {plan.family for plan in likely})
+    if not explored:
+        return likely
+    others: dict[object, Plan] = {}
+    best = inf
+    for choice in islice(choices(gemm), EXPLORE_PLANS):
+        best = min(best, choice.seconds)
+        if choice.seconds > EXPLORE_FACTOR * best:
+            break
+        plan = choice.plan
+        others.setdefault((plan.tile, plan.cluster, plan.consumers), plan)
+    slower = [plan for plan in others.values() if plan not in likely]
+    generator = random.Random(f"{shape.size} {layout} {seed}")
+    return [*likely, *generator.sample(slower, min(explored, len(slower)))]
+
+
+def _families(gemm: Gemm, factor: float, known: Set[str]) -> list[Plan]:
+    """The best plan of each family but those that are known, within a factor of the best plan."""
+    found: dict[str, Plan] = {}
+    best = inf
+    for choice in choices(gemm, all_kinds=True):
+        best = min(best, choice.seconds)
+        if choice.seconds > factor * best:
+            break
+        found.setdefault(choice.plan.family, choice.plan)
+    return [plan for name, plan in found.items() if name not in known]
+
+
+def allows_tma(gemm: Gemm) -> bool:
+    """Whether the rows of A and B, of 16-bit elements, are multiples of 16 bytes, as TMA needs."""
+    m, n, k = sizes(gemm)
+    rows = (m if gemm.transpose_a else k, k if gemm.transpose_b else n)
+    return all(row % STEP == 0 for row in rows)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = command_line("sweep", __doc__)
+    add_shapes(made)
+    made.add_argument("--random", type=int, default=0, metavar="N", help="add N random shapes")
+    made.add_argument("--seed", type=int, default=0, help="of --random and --explore; default 0")
+    made.add_argument(
+        "--step", type=int, default=STEP, help=f"random extents are multiples of it; default {STEP}"
+    )
+    add_layouts(made, "nn", "nt")
+    add_dtype(made)
+    made.add_argument(
+        "--likely", type=int, default=LIKELY, metavar="N",
+        help=f"measure the N plans with the best predictions; default {LIKELY}",
+    )  # fmt: skip
+    made.add_argument(
+        "--explore", type=int, default=0, metavar="N", help="and N slower ones, drawn at random"
+    )
+    made.add_argument(
+        "--families",
+        type=float,
+        default=0.0,
+        metavar="FACTOR",
+        help="and the best plan of every schedule, if within this factor of the best, as 1.3",
+    )
+    made.add_argument(
+        "--again",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="and the fastest plan of each problem in these sweeps",
+    )
+    made.add_argument(
+        "--plans", type=parse_plan, nargs="+", default=[], help="and these plans, on every problem"
+    )
+    add_sampling(made, rounds=5, seconds=0.002)
+    add_time_limit(made, 8.0)
+    made.add_argument(
+        "--resume", type=Path, metavar="FILE", help="add the problems that FILE lacks to it"
+    )
+    add_results(made)
+    return made
+
+
+def compact(row: dict[str, Any], group: str) -> dict[str, Any]:
+    """A row of the record: problem, group, plan, and the median of its times in seconds."""
+    kept = {name: row[name] for name in ("m", "n", "k", "layout")}
+    plan = CUBLAS.lower() if row["name"] == CUBLAS else row["name"]
+    return {**kept, "group": group, "plan": plan, "t": float(f"{row['seconds']['median']:.5g}")}
+
+
+def fastest(paths: Iterable[Path]) -> dict[tuple[int, int, int, str], list[Plan]]:
+    """Of every problem and layout, the fastest plan in each of the sweeps that measured it.
+
+    Raises:
+        OSError, ValueError: a file cannot be read, or is not the record of a sweep.
+    """
+    found: dict[tuple[int, int, int, str], list[Plan]] = {}
+    for path in paths:
+        best: dict[tuple[int, int, int, str], tuple[float, str]] = {}
+        rows = load(path)["rows"]
+        try:
+            for row in filter(is_plan, rows):
+                problem = key_of(row)
+                best[problem] = min(best.get(problem, (inf, "")), (row["t"], row["plan"]))
+            for problem, (_, plan) in best.items():
+                found.setdefault(problem, []).append(Plan.parse(plan))
+        except (CoordGraphError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} is not of a sweep: {error}") from error
+    return found
+
+
+Job = tuple[str, Shape, str]
+"""A group, a shape of it, and the layout."""
+
+
+def jobs(options: argparse.Namespace, measured: Sequence[dict[str, Any]] = ()) -> list[Job]:
+    """Every problem in every layout, except those that have rows already."""
+    known = {key_of(row) for row in measured}
+    drawn = log_uniform_shapes(options.random, options.seed, options.step)
+    problems = select_shapes(options.groups, [*(options.shapes or ()), *drawn])
+    return [
+        (group, shape, layout)
+        for layout in options.layouts
+        for group, shape in problems
+        if (shape.m, shape.n, shape.k, layout) not in known
+    ]
+
+
+def open_record(options: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
+    """The path of the record and what it holds so far: the file of --resume, or a new one.
+
+    Raises:
+        OSError, ValueError: the file of --resume cannot be read, or is no record.
+    """
+    if options.resume:
+        return options.resume, load(options.resume)
+    record = {**environment("sweep"), "dtype": options.dtype, "rows": []}
+    return result_path(options.results, record), record
+
+
+def main() -> None:
+    """The command."""
+    made = parser()
+    options = made.parse_args()
+    require_positive(made, options)
+    if reason := unavailable():
+        sys.exit(f"no GPU: {reason}")
+    try:
+        path, record = open_record(options)
+        again = fastest(options.again)
+    except (OSError, ValueError) as error:
+        sys.exit(str(error))
+    console = make_console()
+    rows, wrong = record["rows"], list[str]()
+    todo = jobs(options, rows)
+    with progress_bars(console) as progress:
+        budget = TimeBudget(options.time_limit, len(todo))
+        task = progress.add_task("problems", total=budget.left)
+        for layout in options.layouts:
+            here = [(group, shape) for group, shape, of in todo if of == layout]
+            how = (options.likely, options.explore, options.seed, options.families)
+            plans = {
+                shape: [
+                    *plans_for(shape, layout, options.dtype, *how),
+                    *again.get((shape.m, shape.n, shape.k, layout), ()),
+                    *options.plans,
+                ]
+                for _, shape in here
+            }
+            every = list(dict.fromkeys(plan for some in plans.values() for plan in some))
+            compiling = progress.add_task(f"compiling ({layout})", total=len(every))
+
+            def step(task: Any = compiling) -> None:
+                progress.advance(task)
+
+            kernels = dict(compile_plans(every, options.dtype, layout, "native", step))
+            progress.remove_task(compiling)
+            for group, shape in here:
+                if budget.over:
+                    break
+                progress.update(task, description=f"{group} {shape.name} {layout}")
+                ours = [PlanKernel(plan, kernels[plan]) for plan in dict.fromkeys(plans[shape])]
+                problem = Problem(shape, layout, options.dtype)
+                deadline = budget.next_deadline()
+                for row in compete([CuBlas(), *ours], problem, options, deadline=deadline):
+                    if "seconds" in row:
+                        rows.append(compact(row, group))
+                    elif is_wrong(row):
+                        wrong.append(f"{shape.size} {layout} {row['name']}: {row['problem']}")
+                del problem
+                write(path, record)
+                progress.advance(task)
+    console.print(f"written to {path}")
+    if budget.left:
+        console.print(f"{budget.left} problems are left; to continue, add --resume {path}")
+    if wrong:
+        sys.exit("\n".join(wrong))
+
+
+if __name__ == "__main__":
+    main()

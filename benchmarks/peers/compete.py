@@ -1,0 +1,162 @@
+"""Time contenders on one problem in turn; each becomes a row of the record."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.peers.contender import CUBLAS, Contender, Unavailable
+from benchmarks.problems.problem import Problem
+from benchmarks.timing.roofline import Roofline
+from benchmarks.timing.sampler import REGIMES, Sampler, Spread, sample_in_rounds
+from coordgraph import CoordGraphError
+
+__all__ = ["FAILED", "WRONG", "compete", "exit_if_wrong", "is_wrong"]
+
+WRONG, FAILED = "WRONG", "FAILED"
+"""How the `problem` of a row begins where a result is wrong, or an unexpected exception was raised.
+
+Any other text is a refusal: the contender cannot compute this problem.
+"""
+
+
+def is_wrong(row: dict[str, Any]) -> bool:
+    """Whether a row reports a wrong result or an unexpected exception."""
+    return str(row.get("problem", "")).startswith((WRONG, FAILED))
+
+
+def exit_if_wrong(rows: Sequence[dict[str, Any]]) -> None:
+    """End the command with an error if any row is wrong; see `is_wrong`."""
+    if any(map(is_wrong, rows)):
+        sys.exit("some results are wrong, or contenders failed")
+
+
+@dataclass
+class Entry:
+    """A contender on one problem.
+
+    Args:
+        contender: the contender.
+        details: its details right after it was prepared.
+        sampler: takes its times; None where it has a fault.
+        fault: why it is not timed; empty where it is.
+        samples: seconds of one launch, of each round, by regime.
+    """
+
+    contender: Contender
+    details: dict[str, Any] = field(default_factory=dict)
+    sampler: Sampler | None = None
+    fault: str = ""
+    samples: dict[str, list[float]] = field(default_factory=dict)
+
+
+Check = Callable[[Contender, Callable[[], Any]], str | None]
+"""Says what is wrong with the D that a contender's function writes; None where it is right."""
+
+
+def _prepared(contender: Contender, problem: Problem, options: Any, check: Check) -> Entry:
+    """Prepare a contender, check its result, and make it ready to be timed."""
+    entry = Entry(contender)
+    try:
+        run = contender.prepare(problem)
+        fault = check(contender, lambda: problem.launch(run, 0))
+        if fault is None:
+            sampler = Sampler(
+                lambda number: problem.launch(run, number),
+                len(problem.sets),
+                options.seconds,
+                graphs=options.graphs,
+            )
+            # Launches that follow each other closely must not disturb each other either.
+            fault = check(contender, sampler.sample)
+            entry.sampler = sampler if fault is None else None
+        entry.fault = fault or ""
+    except (CoordGraphError, Unavailable) as error:
+        entry.fault = str(error)
+    except Exception as error:  # the other contenders are still timed; the command fails at its end
+        entry.fault = f"{FAILED}: {type(error).__name__}: {error}"
+    entry.details = dict(contender.details)
+    return entry
+
+
+def compete(
+    contenders: Sequence[Contender],
+    problem: Problem,
+    options: Any,
+    *,
+    regimes: Sequence[str] = ("sustained",),
+    deadline: float = math.inf,
+    device_state: Callable[[float], dict[str, float]] = lambda start: {},
+    roofline: Roofline | None = None,
+    check: Check | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Check every contender's result, time those that are right in turn, and yield their rows.
+
+    Args:
+        contenders: what to time.
+        problem: the operands and the reference result.
+        options: the command line's `seconds` of one sample, `graphs` and `rounds`.
+        regimes: names in `REGIMES`; a contender has one row for each.
+        deadline: when sampling should end, by `time.monotonic()`; see `sample_in_rounds`.
+        device_state: clocks and power since a time of `time.monotonic()`.
+        roofline: adds the least possible time to the rows.
+        check: says what is wrong with a result; by default `problem.fault`.
+    """
+
+    def product_fault(contender: Contender, compute: Callable[[], Any]) -> str | None:
+        return problem.fault(compute, rounded_partials=not contender.ours)
+
+    entries = [
+        _prepared(contender, problem, options, check or product_fault) for contender in contenders
+    ]
+    timed = [(entry, entry.sampler) for entry in entries if entry.sampler is not None]
+    for number, regime in enumerate(regimes):
+        start = time.monotonic()
+        until = start + (deadline - start) / (len(regimes) - number)
+        samples = sample_in_rounds(
+            [sampler for _, sampler in timed], options.rounds, REGIMES[regime], deadline=until
+        )
+        for (entry, _), seconds in zip(timed, samples, strict=True):
+            entry.samples[regime] = seconds
+        yield from _rows(entries, problem, regime, device_state(start), roofline)
+
+
+def _rows(
+    entries: Sequence[Entry],
+    problem: Problem,
+    regime: str,
+    device: dict[str, float],
+    roofline: Roofline | None,
+) -> Iterator[dict[str, Any]]:
+    shape = problem.shape
+    m, n, k = shape.m, shape.n, shape.k
+    medians = {
+        entry.contender.name: Spread.of(entry.samples[regime]).median
+        for entry in entries
+        if regime in entry.samples
+    }
+    for entry in entries:
+        name = entry.contender.name
+        row: dict[str, Any] = {
+            "shape": shape.name, "m": m, "n": n, "k": k, "layout": problem.layout,
+            "regime": regime, "name": name, "ours": entry.contender.ours,
+            "buffers": len(problem.sets), "device": device, **entry.details,
+        }  # fmt: skip
+        if entry.fault:
+            yield {**row, "problem": entry.fault}
+            continue
+        seconds = medians[name]
+        row |= {
+            "seconds": Spread.of(entry.samples[regime]).json(),
+            "tflops": 2e-12 * m * n * k / seconds,
+        }
+        if CUBLAS in medians:
+            row["of_cublas"] = medians[CUBLAS] / seconds
+        if roofline:
+            floor = roofline.least_seconds(m, n, k)
+            row |= {"floor": floor, "of_floor": floor / seconds}
+        yield row

@@ -1,0 +1,1 @@
+"""What a run leaves behind: JSON records, tables, geometric means and plots."""

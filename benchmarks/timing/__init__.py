@@ -1,0 +1,1 @@
+"""How kernels are timed: CUDA-graph replays in rounds, time limits, clocks, power, roofline."""

@@ -1,0 +1,95 @@
+"""Architectures of NVIDIA GPUs for code generation; `register` adds one from outside the library.
+
+An `Architecture` has the limits of the hardware and its lowerings, the best first. Each lowering
+has an emitter, which writes its instructions, and a chooser of plans. This module loads neither
+LLVM nor CUDA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from coordgraph import CodegenError
+from passes.lowering import MMA_SYNC, WGMMA
+from passes.lowering.architectures import (
+    Alignment,
+    Architecture,
+    Lowering,
+    Variant,
+    Vectors,
+    architecture_of,
+    names,
+    unregister,
+)
+from passes.lowering.architectures import register as register_entries
+
+if TYPE_CHECKING:
+    from codegen.targets.nvptx.sm_80.emit import CudaWalker
+    from passes.choosing.choosers import Chooser
+
+__all__ = [
+    "Alignment",
+    "Architecture",
+    "Lowering",
+    "Variant",
+    "Vectors",
+    "architecture_of",
+    "emitter_of",
+    "names",
+    "register",
+    "unregister",
+]
+
+_EMITTERS: dict[str, str | type[CudaWalker]] = {
+    MMA_SYNC.instructions: "codegen.targets.nvptx.sm_80.emit:CudaWalker",
+    WGMMA.instructions: "codegen.targets.nvptx.sm_90a.asynchronous:HopperWalker",
+}
+"""The class that emits the instructions of a lowering, or its `module:name`, by instructions."""
+
+
+def register(
+    architecture: Architecture,
+    *,
+    emitters: Mapping[str, str | type[CudaWalker]] | None = None,
+    choosers: Mapping[str, Chooser] | None = None,
+) -> None:
+    """Add an architecture to `compile(target=…)`, `TARGETS` and the command line.
+
+    Args:
+        architecture: the limits of the hardware and the lowerings.
+        emitters: the class that emits the instructions of each lowering that the library does not
+            have, by `Lowering.instructions`: a subclass of
+            `codegen.targets.nvptx.sm_80.emit.CudaWalker`, or its `module:name` as a string.
+        choosers: how plans are chosen for such lowerings; by default, by a fixed rule.
+
+    Raises:
+        CodegenError: the name is taken, the instructions of a lowering have no emitter, or have
+            another emitter already.
+    """
+    for name, emitter in (emitters or {}).items():
+        if _EMITTERS.get(name, emitter) != emitter:
+            raise CodegenError(f"there is an emitter of {name} already")
+    known = {**_EMITTERS, **(emitters or {})}
+    for lowering in architecture.lowerings:
+        if lowering.instructions not in known:
+            raise CodegenError(
+                f"{architecture.name}: nothing emits {lowering.instructions}; pass "
+                f"emitters={{'{lowering.instructions}': …}}"
+            )
+    register_entries(architecture)
+    _EMITTERS.update(emitters or {})
+    if choosers:
+        from passes.choosing.choosers import register_choosers
+
+        register_choosers(choosers)
+
+
+def emitter_of(instructions: str) -> type[CudaWalker]:
+    """The class that emits a lowering's instructions; LLVM is loaded with it."""
+    found = _EMITTERS[instructions]
+    if isinstance(found, str):
+        module, _, name = found.partition(":")
+        found = _EMITTERS[instructions] = getattr(import_module(module), name)
+    return found

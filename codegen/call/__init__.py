@@ -1,0 +1,18 @@
+"""From arrays to a launch: `matmul`, `grouped_matmul`, and `explain`.
+
+A call takes one way, whether it computes one product, a batch or groups. One file for each step:
+
+1. `matmul.py` looks the call up by its cache key: shapes, strides, types, device and alignment.
+   A call like an earlier one finds its launch there, and the next four steps are left out.
+2. `describe.py` makes a `Call`: the problem as a `Gemm` on a device (`request.py`), views of the
+   operands by name, and an `Arrangement` (`arrangement.py`): which arrays the kernel takes
+   transposed, expanded or joined.
+3. `choose.py` yields plans to try: the caller's, or else the fastest measured one (`measured.py`;
+   `tuning.py` measures) and those of the cost model.
+4. `build.py` compiles the kernel of a plan, once in a process. `try_plans` there is the one place
+   that goes on to the next plan, whether a kernel cannot be built or the device refuses it.
+5. `launch.py` calls the kernel with the arranged arrays, and keeps how under the cache key.
+
+`explain.py` describes a problem by its sizes and takes step 3 alone. Kernels of every target share
+`arrays.py` (array libraries), `checks.py` (arguments) and `zero_extents.py` (extents of 0).
+"""

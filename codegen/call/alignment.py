@@ -1,0 +1,26 @@
+"""The alignment of an array, which decides which program of a kernel can use it."""
+
+from __future__ import annotations
+
+from codegen.call.views import TensorView
+from coordgraph.tensors import dtype
+from passes.lowering.architectures import ALIGNED_BYTES
+
+__all__ = ["alignment_of"]
+
+
+def alignment_of(view: TensorView) -> int:
+    """The largest power of two, up to 16, that divides an array's address and strides in bytes.
+
+    It is 1 if a stride is not positive, as where all matrices of a batch are one.
+    """
+    size = dtype(view.dtype).bytes
+    steps = [view.shape[-1]]
+    if len(view.shape) == 3:
+        steps.append(view.matrix_stride)
+    if min(steps) <= 0:
+        return 1
+    found = ALIGNED_BYTES
+    while any(number % found for number in (view.pointer, *(size * step for step in steps))):
+        found //= 2
+    return found

@@ -1,0 +1,164 @@
+"""`Arrangement`: how the arrays of a call become the arrays that its kernel takes.
+
+Kernels take row-major matrices, A (m x k) and B (k x n) or their transposes, or batches of l such
+matrices. A call may give views of transposes, and single matrices that serve a whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from codegen.call.arrays import library
+from codegen.call.checks import product_sizes
+from codegen.call.views import TensorView, shape_text
+from coordgraph import LaunchError
+from coordgraph.parameters import LARGEST_SIZE
+
+__all__ = ["Arrangement", "Launch", "Prepared"]
+
+MATRIX, MATRICES = 2, 3
+"""Axes of a matrix, and of a batch of matrices."""
+NEITHER = (False, False)
+"""Neither A nor B."""
+
+
+Launch = Callable[..., Any]
+"""Launches a kernel: called with a, b, c, out, alpha, beta, stream and further operands."""
+Prepared = tuple[Launch, bool, bool]
+"""How to launch calls with one cache key: a function, and whether A and B must be transposed first.
+
+The caller transposes, and this is a plain tuple: both save host time in every call.
+"""
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """How the arrays of a call become the arrays that its kernel takes.
+
+    Args:
+        transpose: for A and B, whether the kernel gets the transpose of the array, because that
+            transpose is row-major.
+        batch: for a batch, the shape of D: number of products, rows and columns; else None.
+        expand: for A and B of a batch, whether the operand is a single matrix, which is expanded
+            with a stride of 0 to one matrix for each product.
+        as_one_product: compute a batch as one product of more rows. B must be a single matrix, and
+            in A, C and D the matrices must lie one after another.
+    """
+
+    transpose: tuple[bool, bool] = NEITHER
+    batch: tuple[int, int, int] | None = None
+    expand: tuple[bool, bool] = NEITHER
+    as_one_product: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        views: Mapping[str, TensorView],
+        *,
+        transpose_a: bool,
+        transpose_b: bool,
+        batched: bool = True,
+        may_join: bool = True,
+    ) -> Arrangement:
+        """The arrangement that the shapes and layouts of a call's arrays need.
+
+        Args:
+            views: the arrays as the caller gave them, by the names of tensors.
+            transpose_a, transpose_b: the array holds the transpose.
+            batched: three axes mean a batch, as in all but grouped products.
+            may_join: whether a batch may become one product; reshaping A and B must not copy them.
+
+        Raises:
+            LaunchError: A and B do not fit each other, or have too many axes.
+        """
+        a, b = shapes = views["A"].shape, views["B"].shape
+        for name, shape in zip("ab", shapes, strict=True):
+            if batched and len(shape) > MATRICES:
+                raise LaunchError(
+                    f"{name} has {len(shape)} axes; a matrix, or a batch of three axes is needed: "
+                    "flatten those before the last two into one"
+                )
+        if min(len(a), len(b)) < MATRIX:
+            return cls()  # `describe` refuses it later
+        # Checked before anything is rearranged, so that the message has the caller's shapes.
+        sizes = product_sizes(a, b, transpose_a, transpose_b)
+        transpose = views["A"].is_transposed, views["B"].is_transposed
+        if not batched or len(a) == len(b) == MATRIX:
+            return cls(transpose)
+        of_a, of_b = (shape[0] if len(shape) == MATRICES else 1 for shape in shapes)
+        count = of_b if of_a == 1 else of_a
+        if of_b not in (1, count):
+            needed = (count, *b[1:])
+            raise LaunchError(f"b is {shape_text(b)}, {shape_text(needed)} is needed")
+        batch = (count, sizes["m"], sizes["n"])
+        if may_join and not transpose_a and _is_one_product(views, count):
+            return cls((False, transpose[1]), batch, as_one_product=True)
+        expand_a = len(a) == MATRIX or of_a != count
+        expand_b = len(b) == MATRIX or of_b != count
+        return cls(transpose, batch, (expand_a, expand_b))
+
+    @property
+    def rearranges(self) -> bool:
+        """Whether the kernel gets arrays that are neither the caller's nor their transposes."""
+        return self.as_one_product or any(self.expand)
+
+    @property
+    def changes(self) -> bool:
+        """Whether the kernel gets other arrays than the caller's."""
+        return self.rearranges or any(self.transpose)
+
+    def operands(self, a: Any, b: Any, c: Any, out: Any) -> tuple[Any, Any, Any, Any]:
+        """A, B, C and D as the kernel takes them, from the caller's.
+
+        Raises:
+            LaunchError: C or D does not have the shape of the batch, or no way is known to expand
+                an array of its library.
+        """
+        if self.as_one_product:
+            for name, array in (("c", c), ("out", out)):
+                if array is not None and tuple(array.shape) != self.batch:
+                    given, needed = (shape_text(tuple(s)) for s in (array.shape, self.batch or ()))
+                    raise LaunchError(f"{name} is {given}, {needed} is needed")
+            b = library(b).first_matrix(b) if len(b.shape) == MATRICES else b
+            a, c, out = (x if x is None else library(x).as_one_matrix(x) for x in (a, c, out))
+        count = self.batch[0] if self.batch is not None else 1
+        if self.expand[0]:
+            a = library(a).expanded(a, count)
+        if self.expand[1]:
+            b = library(b).expanded(b, count)
+        if self.transpose[0]:
+            a = library(a).transposed(a)
+        if self.transpose[1]:
+            b = library(b).transposed(b)
+        return a, b, c, out
+
+    def launch(
+        self, start: Launch, a: Any, b: Any, c: Any, out: Any, *scalars: Any, **operands: Any
+    ) -> Any:
+        """Launch a kernel with rearranged arrays; returns the caller's D.
+
+        Args:
+            start: launches the kernel, with the rearranged arrays and the rest as given.
+            a, b, c, out: the caller's arrays.
+            scalars: alpha, beta and the stream.
+            operands: further operands by name.
+        """
+        d = start(*self.operands(a, b, c, out), *scalars, **operands)
+        if out is not None:
+            return out
+        return d.reshape(self.batch) if self.as_one_product else d
+
+
+def _is_one_product(views: Mapping[str, TensorView], count: int) -> bool:
+    """Whether B of a batch is one matrix, and the rows of A, C and D lie one after another."""
+    a, b = views["A"], views["B"]
+    # A stride of 0 makes all matrices of B one. An empty batch has no first matrix to take.
+    expanded = len(b.shape) == MATRICES and b.shape[0] == count > 0 and not b.strides[0]
+    if not (len(b.shape) == MATRIX or b.shape[0] == 1 or expanded):
+        return False
+    rows = len(a.shape) == MATRICES and a.shape[0] == count
+    if not rows or a.shape[0] * a.shape[1] > LARGEST_SIZE:
+        return False
+    return all(views[name].contiguous for name in "ACD" if name in views)

@@ -1,0 +1,268 @@
+"""Arrays of other libraries: PyTorch, CuPy, JAX, numpy, and whatever speaks DLPack.
+
+No library is imported here: the type of an array names its library, which the caller has imported.
+There is one class for each library; `library` finds the class for an array.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from importlib import import_module
+from operator import methodcaller
+from typing import Any
+
+from codegen.call.views import TensorView, type_name
+from coordgraph import LaunchError
+from coordgraph.elements import DTYPES
+from coordgraph.interpreter.arguments import numpy_dtype
+
+__all__ = ["Library", "library", "row_major", "stream_handle"]
+
+
+PROTOCOLS = ("__dlpack__", "__cuda_array_interface__")
+
+
+class Library:
+    """An array library, known by DLPack and the CUDA array interface alone."""
+
+    waits = False
+    """The library cannot be given a CUDA stream to wait for: `finish` must follow each launch."""
+    on_host = False
+    """The arrays of the library lie in host memory."""
+    makes_views = False
+    """Reshaping or expanding an array makes a view of the same memory, never a copy."""
+
+    def view(self, array: Any, what: str) -> TensorView:
+        """Address, shape, strides and type of a GPU array.
+
+        Raises:
+            LaunchError: the array is not on a GPU, or kernels do not support its element type.
+        """
+        if not any(hasattr(array, protocol) for protocol in PROTOCOLS):
+            raise LaunchError(
+                f"{what}: a {type(array).__name__} is no array; pass one of PyTorch, CuPy or JAX "
+                "that lies on a GPU, or for the CPU one of numpy, as numpy.asarray makes"
+            )
+        memory_view = import_module("cuda.core.utils").StridedMemoryView
+        try:
+            # stream_ptr=-1: DLPack must not synchronize; the launch's stream orders the accesses.
+            buffer = memory_view.from_any_interface(array, stream_ptr=-1)
+        except (BufferError, RuntimeError, TypeError, AttributeError) as error:
+            raise LaunchError(
+                f"{what}: a {type(array).__name__} is no GPU array ({error})"
+            ) from error
+        if not buffer.is_device_accessible:
+            raise LaunchError(f"{what} lies in host memory; move it to the GPU")
+        shape, strides = tuple(buffer.shape), buffer.strides
+        if strides is None:
+            strides = row_major(shape)
+        kind = type_name(str(buffer.dtype), what)
+        return TensorView(int(buffer.ptr), shape, tuple(strides), kind, buffer.device_id)
+
+    def layout_key(self, array: Any, what: str) -> tuple[Hashable, int]:
+        """Shape, strides, type and device of an array as a hashable value, and its address."""
+        found = self.view(array, what)
+        return (found.shape, found.strides, found.dtype, found.device), found.pointer
+
+    def address(self, array: Any) -> int:
+        """The address of an array's first element."""
+        return self.view(array, "an array").pointer
+
+    def empty(self, like: Any, shape: tuple[int, ...], kind: str) -> Any:
+        """A new array on the device of `like`, with uninitialized elements."""
+        raise LaunchError(f"pass out=: no way is known to make a new {type(like).__name__}")
+
+    transposed: Callable[[Any], Any] = staticmethod(methodcaller("swapaxes", -1, -2))
+    """A view of the array with its last two axes swapped: the transpose of each matrix."""
+
+    def expanded(self, array: Any, count: int) -> Any:
+        """A batch of `count` matrices, each of which is the given one.
+
+        Raises:
+            LaunchError: no function of the library is known that expands an array.
+        """
+        raise LaunchError(
+            f"no way is known to expand a {type(array).__name__}: pass a matrix for each product"
+        )
+
+    def first_matrix(self, array: Any) -> Any:
+        """The first matrix of a batch."""
+        return array[0]
+
+    def as_one_matrix(self, array: Any) -> Any:
+        """Reshape a batch without gaps to one matrix that has the rows of all its matrices."""
+        count, rows, columns = array.shape
+        return array.reshape(count * rows, columns)
+
+    def current_stream(self, array: Any) -> int:
+        """The handle of the library's current stream."""
+        return 0
+
+    def finish(self, stream: int) -> None:
+        """Make the result of a launch visible to the library, which may need to wait for it."""
+
+
+class _Raw(Library):
+    """`TensorView`s used as arrays: device memory without an array library."""
+
+    makes_views = True
+
+    def view(self, array: Any, what: str) -> TensorView:
+        return array
+
+    @staticmethod
+    def transposed(array: Any) -> Any:
+        (*more, rows, columns), (*steps, step, least) = array.shape, array.strides
+        return replace(array, shape=(*more, columns, rows), strides=(*steps, least, step))
+
+    def expanded(self, array: Any, count: int) -> Any:
+        return replace(array, shape=(count, *array.shape[-2:]), strides=(0, *array.strides[-2:]))
+
+    def first_matrix(self, array: Any) -> Any:
+        return array.first
+
+    def as_one_matrix(self, array: Any) -> Any:
+        count, rows, columns = array.shape
+        return replace(array, shape=(count * rows, columns), strides=(columns, 1))
+
+
+class _Torch(Library):
+    makes_views = True
+
+    def __init__(self) -> None:
+        self.torch = sys.modules["torch"]
+        self._types = {d.name: getattr(self.torch, d.library) for d in DTYPES.values()}
+        self._raw_stream = getattr(self.torch._C, "_cuda_getCurrentRawStream", None)
+
+    def view(self, array: Any, what: str) -> TensorView:
+        if not array.is_cuda:
+            raise LaunchError(f"{what} lies on '{array.device}'; move it to the GPU with .cuda()")
+        kind = type_name(str(array.dtype).removeprefix("torch."), what)
+        _, pointer = self.layout_key(array, what)
+        return TensorView(pointer, tuple(array.shape), array.stride(), kind, array.device.index)
+
+    def layout_key(self, array: Any, what: str) -> tuple[Hashable, int]:
+        try:
+            layout = array.is_contiguous() or array.stride()
+            key = (array.shape, array.dtype, array.device, layout)
+            return key, array.data_ptr()
+        except RuntimeError as error:  # a tensor without memory: sparse, fake or functional
+            raise LaunchError(f"{what} has no memory of its own: {error}") from error
+
+    def address(self, array: Any) -> int:
+        return array.data_ptr()
+
+    def empty(self, like: Any, shape: tuple[int, ...], kind: str) -> Any:
+        # torch.empty parses separate extents faster than a tuple.
+        return self.torch.empty(*shape, dtype=self._types[kind], device=like.device)
+
+    def expanded(self, array: Any, count: int) -> Any:
+        return array.expand(count, *array.shape[-2:])
+
+    def current_stream(self, array: Any) -> int:
+        if self._raw_stream is not None:
+            return self._raw_stream(array.device.index)
+        return int(self.torch.cuda.current_stream(array.device).cuda_stream)
+
+
+class _CuPy(Library):
+    makes_views = True
+
+    def expanded(self, array: Any, count: int) -> Any:
+        return sys.modules["cupy"].broadcast_to(array, (count, *array.shape[-2:]))
+
+    def empty(self, like: Any, shape: tuple[int, ...], kind: str) -> Any:
+        return sys.modules["cupy"].empty(shape, dtype=numpy_dtype(kind))
+
+    def current_stream(self, array: Any) -> int:
+        return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
+
+
+class _Jax(Library):
+    """JAX arrays. JAX does not expose its streams, so the host waits before and after a launch.
+
+    JAX's DLPack export needs such a stream, so addresses and shapes are read from its buffers.
+    """
+
+    waits = True
+
+    def expanded(self, array: Any, count: int) -> Any:
+        return sys.modules["jax"].numpy.broadcast_to(array, (count, *array.shape[-2:]))
+
+    def view(self, array: Any, what: str) -> TensorView:
+        array.block_until_ready()
+        (place,) = array.devices()
+        if place.platform != "gpu":
+            raise LaunchError(f"{what} lies on '{place.platform}'; move it to the GPU")
+        shape = tuple(array.shape)
+        pointer = int(array.unsafe_buffer_pointer())
+        kind = type_name(str(array.dtype), what)
+        return TensorView(pointer, shape, row_major(shape), kind, place.local_hardware_id)
+
+    def empty(self, like: Any, shape: tuple[int, ...], kind: str) -> Any:
+        jax = sys.modules["jax"]
+        made = jax.numpy.empty(shape, dtype=numpy_dtype(kind), device=like.device)
+        return made.block_until_ready()
+
+    def finish(self, stream: int) -> None:
+        from codegen.targets.nvptx.driver import cuda
+
+        cuda("cuStreamSynchronize", stream)
+
+
+class _Numpy(Library):
+    on_host = True
+    makes_views = True
+
+    def expanded(self, array: Any, count: int) -> Any:
+        return sys.modules["numpy"].broadcast_to(array, (count, *array.shape[-2:]))
+
+    def view(self, array: Any, what: str) -> TensorView:
+        raise LaunchError(
+            f"{what} is a numpy array in host memory; this kernel is for a GPU. Pass torch, CuPy "
+            "or JAX arrays, or compile with target='cpu'"
+        )
+
+
+_CLASSES: dict[str, type[Library]] = {
+    "torch": _Torch,
+    "cupy": _CuPy,
+    "jax": _Jax,
+    "jaxlib": _Jax,
+    "numpy": _Numpy,
+}
+_found: dict[type, Library] = {TensorView: _Raw()}
+
+
+def library(array: Any) -> Library:
+    """The library of an array, by the top-level package of its type or of one it derives from."""
+    kind = type(array)
+    known = _found.get(kind)
+    if known is None:
+        packages = (base.__module__.partition(".")[0] for base in kind.__mro__)
+        home = next((_CLASSES[p] for p in packages if p in _CLASSES and p in sys.modules), Library)
+        known = _found[kind] = home()
+    return known
+
+
+def stream_handle(stream: Any) -> int:
+    """The driver's handle of a stream: an int, or a stream object of PyTorch, CuPy or cuda.core."""
+    for name in ("cuda_stream", "ptr", "handle"):
+        if hasattr(stream, name):
+            return int(getattr(stream, name))
+    try:
+        return int(stream)
+    except (TypeError, ValueError):
+        raise LaunchError(
+            f"stream = {stream!r} is no stream of PyTorch, CuPy or cuda.core, nor the handle of one"
+        ) from None
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of an array without gaps, in elements."""
+    strides = [1]
+    for extent in reversed(shape[1:]):
+        strides.append(strides[-1] * extent)
+    return tuple(reversed(strides))

@@ -1,0 +1,175 @@
+"""Build the kernels of plans, each once in a process; if a plan fails, the next one is tried."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from codegen.api import compile
+from codegen.call.choose import plans
+from codegen.call.request import PlanRequest
+from codegen.kernel import Kernel
+from coordgraph import CodegenError, CoordGraphError, Gemm, KernelGraph
+from passes import Pass
+from passes.choosing import Plan
+from passes.lowering import architecture_of
+from passes.lowering.architectures import ALIGNED_BYTES, Alignment
+
+__all__ = ["check_grid", "compile_plan", "forget", "kernel_of", "try_plans"]
+
+MOST_ATTEMPTS = 24
+"""Number of failing plans after which `try_plans` gives up."""
+T = TypeVar("T")
+
+_kernels: dict[tuple[str, Gemm, str, str, bool], Kernel | CoordGraphError] = {}
+_lock = threading.RLock()
+
+
+def try_plans(
+    request: PlanRequest,
+    wanted: Plan | str | None,
+    use: Callable[[Plan, Kernel], T],
+    count: int = 1,
+) -> list[T]:
+    """Call `use` with one plan after another and its kernel, until it succeeded `count` times.
+
+    A plan is skipped if its kernel cannot be built, or if `use` raises CodegenError because the
+    device refuses the code, for example when registers spill. Such a kernel is not tried again.
+
+    Args:
+        request: the problem and the device.
+        wanted: the caller's plan; no other plan is tried. None tries the chosen plans in order.
+        use: the function to call with a plan and its kernel; it may launch the kernel.
+        count: number of results after which to stop.
+
+    Returns:
+        The results of `use`; at least one.
+
+    Raises:
+        CodegenError: no plan worked; this is the error of the last.
+        PassError, VerifyError, ParseError: the caller's plan cannot be applied.
+    """
+    results: list[T] = []
+    refusal = CodegenError(f"no plan can be built for {request.target}")
+    for attempt, plan in enumerate(plans(request, wanted)):
+        kernel = None
+        try:
+            kernel = kernel_of(plan, request)
+            results.append(use(plan, kernel))
+        except CodegenError as error:
+            if wanted is not None:
+                raise
+            if kernel is not None:
+                _refuse(kernel, error)
+            refusal = error
+            if attempt >= MOST_ATTEMPTS:
+                break
+        if len(results) == count:
+            break
+    if not results:
+        raise refusal
+    return results
+
+
+def kernel_of(plan: Plan, request: PlanRequest) -> Kernel:
+    """The kernel of a plan, from the cache of this process or compiled.
+
+    Raises:
+        CoordGraphError: the kernel cannot be built. The error is cached too, and raised again at
+            once. Plans that differ only in the grid share a kernel, so the grid is always checked.
+    """
+    gemm, target, reads_c = request.any_size, request.target, request.reads_c
+    key = plan.kernel, gemm, target, request.instructions, reads_c
+    with _lock:
+        if key not in _kernels:
+            alignment = request.alignment
+            try:
+                made = compile_plan(plan, gemm, target, alignment=alignment, reads_c=reads_c)
+                _kernels[key] = made
+            except CoordGraphError as error:
+                _kernels[key] = error
+        found = _kernels[key]
+    if isinstance(found, CoordGraphError):
+        raise found
+    if plan.workgroups is not None:
+        check_grid(plan, found.graph)
+    return found
+
+
+def _refuse(kernel: Kernel, error: CodegenError) -> None:
+    """Replace a cached kernel by an error, which later requests raise."""
+    with _lock:
+        _kernels.update({key: error for key, known in _kernels.items() if known is kernel})
+
+
+def forget() -> None:
+    """Drop every cached kernel of this process."""
+    with _lock:
+        _kernels.clear()
+
+
+def compile_plan(
+    plan: Plan, gemm: Gemm, target: str, *, alignment: int = ALIGNED_BYTES, reads_c: bool = False
+) -> Kernel:
+    """Compile the kernel of a plan; sizes that `gemm` fixes are fixed in the kernel.
+
+    The grid of the plan is ignored here; `check_grid` checks it.
+
+    Args:
+        plan: how to multiply.
+        gemm: the problem.
+        target: a target of `codegen.compile`, except `native`.
+        alignment: the power of two, up to 16, of which addresses and strides of A and B are
+            multiples, in bytes.
+        reads_c: whether C is added.
+
+    Raises:
+        CodegenError: no lowering of the target has the plan's options and takes these tensors.
+        PassError, VerifyError, ParseError: the plan cannot be applied.
+    """
+    graph = plan.graph(gemm)
+    lowering = _lowering_of(plan, graph, target, alignment, reads_c=reads_c)
+    return compile(graph, target, lowering=lowering)
+
+
+def _lowering_of(
+    plan: Plan, graph: KernelGraph, target: str, alignment: int, *, reads_c: bool
+) -> Pass | None:
+    """The best lowering of the target with the plan's options; None if the plan has no options.
+
+    Raises:
+        CodegenError: no lowering of the target has the plan's options and takes these tensors.
+    """
+    refusals: list[str] = []
+    for lowering in architecture_of(target).lowerings if target.startswith("sm_") else ():
+        if not lowering.has(*plan.options):
+            continue
+        made = lowering.options(target, **plan.options)
+        without, final = (
+            lowering.configured(made, lowering.variant(Alignment(bytes=alignment), reads_c=c))
+            for c in (False, reads_c)
+        )
+        refusal = without.why_not(graph) or lowering.why_not_aligned(alignment)
+        if refusal is not None:
+            refusals.append(refusal)
+        elif reason := final.why_not(graph):
+            raise CodegenError(f"'{plan.kernel}' where C is added: {reason}")
+        else:
+            return final if plan.options else None
+    if plan.asks_for:
+        why = f": {'; '.join(refusals)}" if refusals else ""
+        raise CodegenError(f"'{plan.kernel}': no {plan.asks_for} on {target}{why}")
+    return None
+
+
+def check_grid(plan: Plan, graph: KernelGraph) -> None:
+    """Check that a plan with a grid has a schedule whose grid can be chosen.
+
+    Raises:
+        CodegenError: the plan has a grid, but its schedule fixes the number of workgroups.
+    """
+    if plan.workgroups is not None and "workgroups" not in graph.parameters:
+        raise CodegenError(
+            f"'{plan}': '{plan.pipeline}' has no grid to choose; leave out 'on {plan.workgroups}'"
+        )

@@ -1,0 +1,299 @@
+"""Checks of a call's arguments, the same for every target; nothing is launched before they pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from sympy import Integer
+
+from codegen.call.overlap import check_overlap
+from codegen.call.views import LABELS, TensorView, label, numpy_view, shape_text, single
+from coordgraph import KernelGraph, LaunchError
+from coordgraph.gemm import (
+    ARRAYS,
+    AXES,
+    OFFSETS,
+    OFFSETS_OF,
+    GemmProblem,
+    elements_of,
+    stride_of,
+)
+from coordgraph.integers import evaluate, to_text
+from coordgraph.interpreter.arguments import check_scaled, reads
+from coordgraph.tensors import Role, Tensor, dtype
+
+__all__ = [
+    "ArgumentMismatch",
+    "by_table",
+    "check_call",
+    "number",
+    "numpy_views",
+    "problem_parameters",
+    "product_sizes",
+    "rows_of_offsets",
+]
+
+NO_OFFSETS = "offsets are missing: where each group begins, and where the last ends"
+
+
+class ArgumentMismatch(LaunchError):
+    """An array of a type or layout that this kernel does not take, but another kernel would.
+
+    Args:
+        problem: the first part of the message: what is wrong, and how to change the array.
+        other_kernel: the rest of the message: how to make the other kernel; '' if there is none.
+    """
+
+    def __init__(self, problem: str, other_kernel: str = "") -> None:
+        super().__init__(problem + other_kernel)
+        self.problem = problem
+
+
+def number(value: Any, what: str) -> float:
+    """A scalar of the epilogue as a float; LaunchError if `value` is not a number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise LaunchError(f"{what} = {value!r} is not a number") from None
+
+
+def numpy_views(
+    a: Any,
+    b: Any,
+    c: Any,
+    out: Any,
+    offsets: Any = None,
+    operands: Mapping[str, Any] | None = None,
+) -> dict[str, TensorView]:
+    """Views of the numpy arrays of a call, by the names of tensors.
+
+    Args:
+        a, b, c, out: A, B, C and D; C and D may be None.
+        offsets: the offsets of groups, or None.
+        operands: the operands of the epilogue by tensor, with C among them; then `c` is None.
+
+    Raises:
+        LaunchError: as for `numpy_view`; or A or B is missing, or `out` is read-only.
+    """
+    arrays = {"A": a, "B": b, "C": c, "D": out, OFFSETS: offsets, **(operands or {})}
+    views = {n: single(n, numpy_view(x, label(n))) for n, x in arrays.items() if x is not None}
+    for name in "AB":
+        if name not in views:
+            raise LaunchError(f"{label(name)} is missing")
+    if out is not None and not out.flags.writeable:
+        raise LaunchError("out is read-only; pass an array that may be written")
+    return views
+
+
+def product_sizes(
+    a: tuple[int, ...], b: tuple[int, ...], transpose_a: bool, transpose_b: bool
+) -> dict[str, int]:
+    """m, n and k of a product of matrices, or batches, with these shapes.
+
+    Raises:
+        LaunchError: the shapes of A and B disagree on k.
+    """
+    m, k = reversed(a[-2:]) if transpose_a else a[-2:]
+    k_of_b, n = reversed(b[-2:]) if transpose_b else b[-2:]
+    if k != k_of_b:
+        stored = {True: " (given as its transpose)", False: ""}
+        raise LaunchError(
+            f"a is {shape_text(a)}{stored[transpose_a]} and b is "
+            f"{shape_text(b)}{stored[transpose_b]}: k would be {k} and {k_of_b}"
+        )
+    return {"m": m, "n": n, "k": k}
+
+
+def problem_parameters(
+    graph: KernelGraph,
+    views: Mapping[str, TensorView],
+    *,
+    beta: float = 0.0,
+    scalars: Mapping[str, float] | None = None,
+) -> dict[str, int]:
+    """Values of the graph's size parameters (m, n, k, batches, …) and of its `read_…` parameters.
+
+    Sizes may be 0, which kernels do not support: see `codegen.call.zero_extents`.
+
+    Args:
+        graph: the graph of the kernel.
+        views: the arrays of the call, by the names of tensors.
+        beta: the factor of C.
+        scalars: scalars of the epilogue by name; for `alpha·acc + beta·C`, `beta` is enough.
+
+    Raises:
+        LaunchError: the shapes of A and B do not fit each other or the graph.
+    """
+    gemm = graph.gemm
+    if gemm.grouped != (OFFSETS in views):
+        raise LaunchError(
+            NO_OFFSETS if gemm.grouped else "offsets are for kernels of Gemm(grouped=True)"
+        )
+    for name in ("A", "B"):
+        if len((tensor := graph.tensor(name)).shape) != len(views[name].shape):
+            raise _wrong_axes(tensor, views[name])
+    read = reads(gemm, dict.fromkeys(views, True), {"beta": beta, **(scalars or {})})
+    if gemm.diagonal:
+        return _diagonal_parameters(views) | read
+    found = product_sizes(views["A"].shape, views["B"].shape, gemm.transpose_a, gemm.transpose_b)
+    m, n, k = found.values()
+    for axis, value in found.items():
+        fixed = getattr(gemm, axis)
+        if fixed is not None and fixed != value:
+            raise LaunchError(
+                f"this kernel is for {axis} = {fixed}, the tensors have {value}; "
+                f"leave {axis} out of Gemm(…) for a kernel of every size"
+            )
+    given = {axis: value for axis, value in found.items() if getattr(gemm, axis) is None}
+    if gemm.grouped:
+        by_groups = "B" if gemm.ragged("m") else OFFSETS
+        if len((tensor := graph.tensor(by_groups)).shape) != len(views[by_groups].shape):
+            raise _wrong_axes(tensor, views[by_groups])
+        given["groups"] = views[by_groups].shape[0] - (by_groups == OFFSETS)
+        if given["groups"] < 0:
+            raise LaunchError(
+                "offsets is empty; it has an entry for each group, and one for the end"
+            )
+    if gemm.batched:
+        given["batches"] = views["A"].shape[0]
+        matrix = {"A": m * k, "B": k * n, "C": m * n, "D": m * n}
+        for name in gemm.batched_tensors:
+            view = views.get(name)
+            given[stride_of(name)] = matrix[name] if view is None else view.matrix_stride
+    return given | read
+
+
+def _diagonal_parameters(views: Mapping[str, TensorView]) -> dict[str, int]:
+    """Size parameters of groups that share no extent: the lengths of the vectors of matrices."""
+    given_offsets = views[OFFSETS]
+    offsets = given_offsets.shape
+    if len(offsets) != 2 or offsets[0] != len(AXES) or not offsets[1]:
+        raise LaunchError(
+            f"offsets has shape {shape_text(offsets)}; 3 x (groups + 1) is needed: for m, n and k, "
+            "where each group begins, and where the last ends"
+        )
+    if not given_offsets.contiguous:  # a launch computes the addresses of its rows
+        raise LaunchError(
+            f"offsets is not contiguous row-major (strides {given_offsets.strides}); pass a "
+            "contiguous copy"
+        )
+    given = {elements_of(name): views[name].shape[0] for name in "ABCD" if name in views}
+    if "D" not in views:
+        raise LaunchError("out is missing: how long it is follows from offsets on the device")
+    return given | {"groups": offsets[1] - 1}
+
+
+def rows_of_offsets(gemm: GemmProblem, offsets: Any) -> dict[str, Any]:
+    """The entries of each table of offsets by its name, from the argument `offsets` of a call."""
+    if offsets is None:
+        return {}
+    if not gemm.diagonal:
+        return {OFFSETS: offsets}
+    return dict(zip(OFFSETS_OF.values(), offsets, strict=True))
+
+
+def by_table(graph: KernelGraph, views: Mapping[str, TensorView]) -> dict[str, TensorView]:
+    """The views by the names of the graph's tensors; each row of 2D offsets becomes a table."""
+    found = dict(views)
+    if graph.gemm.diagonal and OFFSETS in found:
+        every = found.pop(OFFSETS)
+        size = dtype(every.dtype).bytes
+        for row, name in enumerate(OFFSETS_OF.values()):
+            at = every.pointer + row * every.strides[0] * size
+            rows = replace(every, pointer=at, shape=every.shape[1:], strides=every.strides[1:])
+            found[name] = rows
+    return found
+
+
+def check_call(
+    graph: KernelGraph,
+    views: Mapping[str, TensorView],
+    *,
+    beta: float = 0.0,
+    scalars: Mapping[str, float] | None = None,
+) -> None:
+    """Check shapes, types, layouts, devices, overlap of arrays; LaunchError if one does not fit."""
+    numbers = {"beta": beta, **(scalars or {})}
+    check_scaled(graph.gemm, dict.fromkeys(views, True), numbers)
+    sizes = problem_parameters(graph, views, scalars=numbers)
+    for name, view in by_table(graph, views).items():
+        if len((tensor := graph.tensor(name)).shape) != len(view.shape):
+            raise _wrong_axes(tensor, view)
+        _check_tensor(graph.tensor(name), view, sizes)
+    if len({view.device for view in views.values()}) > 1:
+        where = ", ".join(f"{label(n)} on {v.device}" for n, v in views.items())
+        raise LaunchError(f"the tensors lie on different devices: {where}")
+    check_overlap(views)
+
+
+def _wrong_axes(tensor: Tensor, view: TensorView) -> LaunchError:
+    """What is wrong with an array that has more or fewer axes than its tensor."""
+    name, axes = label(tensor.name), len(tensor.shape)
+    what = {1: "a vector", 2: "a matrix"}.get(axes, "as many matrices as products")
+    if tensor.name in LABELS:
+        return LaunchError(f"{name} has shape {shape_text(view.shape)}; {what} is needed")
+    return LaunchError(f"{name}: shape {view.shape} given, {_extents(tensor)} needed")
+
+
+def _check_tensor(tensor: Tensor, view: TensorView, sizes: Mapping[str, int]) -> None:
+    name = label(tensor.name)
+    assert not tensor.role.workspace
+    expected = tuple(
+        int(extent) if isinstance(extent, Integer) else int(evaluate(extent, sizes))
+        for extent in tensor.shape
+    )
+    if view.dtype != tensor.dtype:
+        raise ArgumentMismatch(
+            f"{name} holds {view.dtype}, the kernel takes {tensor.dtype}; convert it",
+            _other_kernel(tensor, view),
+        )
+    if view.shape != expected and tensor.name not in LABELS:
+        raise LaunchError(
+            f"{name}: shape {view.shape} given, {_extents(tensor)} = {expected} needed"
+        )
+    if view.shape != expected:
+        entries = ": groups + 1, where each begins, and where the last ends"
+        raise LaunchError(
+            f"{name} is {shape_text(view.shape)}, {shape_text(expected)} is needed"
+            + entries * (tensor.role is Role.TABLE)
+        )
+    _check_layout(tensor, view)
+    size = dtype(tensor.dtype).bytes
+    if view.pointer % size:
+        raise LaunchError(f"{name} starts at an address that is no multiple of {size} bytes")
+
+
+def _extents(tensor: Tensor) -> str:
+    """The shape of a tensor in the graph's symbols, as text: `(n,)`, `(m, n)`."""
+    extents = ", ".join(map(to_text, tensor.shape))
+    return f"({extents},)" if len(tensor.shape) == 1 else f"({extents})"
+
+
+def _other_kernel(tensor: Tensor, view: TensorView) -> str:
+    """The end of a message about a wrong element type: how to make a kernel for it, or ''."""
+    if tensor.name not in ARRAYS and tensor.role.finishes:
+        return f', or declare the operand with dtype="{view.dtype}"'
+    kind, operand = dtype(view.dtype), tensor.role is Role.INPUT
+    if tensor.role is Role.TABLE or not (kind.operand if operand else kind.is_float):
+        return ""
+    option = "dtype" if operand else "out_dtype"
+    return f", or make the kernel with Gemm({option}='{view.dtype}')"
+
+
+def _check_layout(tensor: Tensor, view: TensorView) -> None:
+    if 0 in view.shape:
+        return  # without elements, strides do not matter
+    name = label(tensor.name)
+    turned = {"A": "transpose_a=…", "B": "transpose_b=…"}.get(tensor.name)
+    matrices = tensor.strides is not None
+    if matrices and tensor.role is Role.OUTPUT and view.matrix_stride < prod(view.shape[1:]):
+        raise LaunchError(f"the matrices of {name} overlap (strides {view.strides})")
+    if not (view.first.contiguous and view.matrix_stride >= 0 if matrices else view.contiguous):
+        raise ArgumentMismatch(
+            f"{name} is not contiguous{' row-major' * (len(view.shape) > 1)} (strides "
+            f"{view.strides}); pass a contiguous copy",
+            f", or its transpose to a kernel of Gemm({turned})" if turned else "",
+        )

@@ -1,0 +1,38 @@
+"""Choose the plans to try for a call, in the order in which to try them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from codegen.call import measured
+from codegen.call.request import PlanRequest
+from coordgraph import LaunchError
+from passes.choosing import Plan
+
+__all__ = ["plans"]
+
+
+def plans(request: PlanRequest, wanted: Plan | str | None = None) -> Iterator[Plan]:
+    """Yield the caller's plan only; or without one, the fastest measured plan, then other plans.
+
+    The other plans are those of the cost model, the cheapest first, and the plan of a fixed rule,
+    which is the only one if there is no model.
+
+    Raises:
+        LaunchError: `wanted` is neither a plan nor text.
+        PassError, ParseError: the text in `wanted` is malformed.
+    """
+    if isinstance(wanted, str):
+        yield Plan.parse(wanted)
+    elif isinstance(wanted, Plan):
+        yield wanted
+    elif wanted is not None:
+        raise LaunchError(
+            f"plan = {wanted!r} is neither a Plan nor the text of one, such as "
+            "'128x256x64 data-parallel'; coordgraph explain prints those that suit a problem"
+        )
+    else:
+        times = None if request.target == "cpu" else measured.remembered(request)
+        if times is not None:
+            yield times.plan
+        yield from request.plans()

@@ -1,0 +1,211 @@
+"""Describe a call: the problem, device and alignment that its arrays and options imply."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from codegen.call.alignment import alignment_of
+from codegen.call.arrangement import Arrangement
+from codegen.call.arrays import library
+from codegen.call.checks import NO_OFFSETS, problem_parameters
+from codegen.call.request import PlanRequest
+from codegen.call.views import LABELS, TensorView, numpy_view, single
+from coordgraph import Gemm, LaunchError, VerifyError
+from coordgraph.elements import DTYPES, DType, dtype
+from coordgraph.gemm import GROUP_AXES
+from coordgraph.validation import flag
+
+__all__ = ["ALIGNED", "Call", "array_key", "check_offsets", "describe"]
+
+ALIGNED = 15
+"""TMA needs addresses that are multiples of 16 bytes: these low bits must be zero."""
+_ONE_AXIS = tuple(axis for axis in GROUP_AXES if len(axis) == 1)
+
+
+@dataclass(frozen=True)
+class Call:
+    """The description of a call.
+
+    Args:
+        request: the problem, its device, and the alignment of A and B.
+        views: the arrays that the kernel gets, by the names of the graph's tensors.
+        arrangement: how the caller's arrays become the arrays in `views`.
+    """
+
+    request: PlanRequest
+    views: Mapping[str, TensorView]
+    arrangement: Arrangement
+
+
+def array_key(inputs: Mapping[str, Any], c: Any = None, out: Any = None) -> tuple[Hashable, ...]:
+    """The part of a call's cache key that depends on arrays, for libraries other than PyTorch.
+
+    Args:
+        inputs: arrays by the names of arguments, `a` first. Their shapes, strides, types, devices
+            and alignment are in the key.
+        c, out: C and D, or None. In the key are the type of D, and whether they are contiguous.
+
+    Raises:
+        LaunchError: an argument is not an array of a supported library.
+    """
+    keys: list[Hashable] = []
+    for name, array in inputs.items():
+        home = library(array)
+        try:
+            if home.on_host:
+                keys.append((array.shape, array.strides, array.dtype))
+                continue
+        except AttributeError:
+            numpy_view(array, name)  # refuses numpy objects that are not arrays
+        view = home.view(array, name)
+        keys.append((view.shape, view.strides, view.dtype, view.device, view.pointer & ALIGNED))
+    on_host = library(inputs["a"]).on_host
+    for name, array in (("c", c), ("out", out)):
+        try:
+            keys.append(array is None or array.flags.c_contiguous)
+        except AttributeError:
+            home = library(array)
+            view = numpy_view(array, name) if on_host else home.view(array, name)
+            keys.append(view.contiguous)
+    keys.append(None if out is None else out.dtype)
+    return tuple(keys)
+
+
+def check_offsets(offsets: Any) -> None:
+    """Refuse offsets that are not an array.
+
+    A list is refused, because `numpy.asarray` would turn it into 64-bit integers on the host.
+
+    Raises:
+        LaunchError: they are missing, or a Python sequence.
+    """
+    if offsets is None:
+        raise LaunchError(NO_OFFSETS)
+    if isinstance(offsets, list | tuple | range):
+        raise LaunchError(
+            f"offsets: a {type(offsets).__name__} is no array; make one of i32 where a and b are: "
+            "torch.tensor(offsets, dtype=torch.int32, device=a.device), or for the CPU "
+            "numpy.array(offsets, numpy.int32)"
+        )
+
+
+def describe(
+    arrays: Mapping[str, Any],
+    *,
+    beta: float,
+    transpose_a: bool,
+    transpose_b: bool,
+    **problem: Any,
+) -> Call:
+    """Describe a call.
+
+    Args:
+        arrays: the operands by the names of the graph's tensors: A, B, C, D, the offsets of groups
+            and other operands of the problem; None for an operand that the call leaves out.
+        beta: the factor of C.
+        transpose_a, transpose_b: whether the array holds the transpose.
+        problem: further fields of `Gemm`, such as `grouped=True` and `group_axis`.
+
+    Raises:
+        LaunchError: an option has a wrong type or value; an argument is not an array, or has an
+            element type that kernels do not support; or the shapes of A and B do not fit.
+    """
+    flag(transpose_a, "transpose_a", LaunchError)
+    flag(transpose_b, "transpose_b", LaunchError)
+    grouped, axis = problem.get("grouped", False), problem.get("group_axis", "m")
+    if grouped and axis not in _ONE_AXIS:
+        lists = " Lists of products are compiled with a plan of one's choice: see docs/groups.md"
+        raise LaunchError(
+            f"group_axis = {axis!r} should be {' or '.join(map(repr, _ONE_AXIS))}."
+            + lists * (axis in GROUP_AXES)
+        )
+    views = _views(arrays)
+    arrangement = Arrangement.of(
+        views,
+        transpose_a=transpose_a,
+        transpose_b=transpose_b,
+        batched=not grouped,
+        # Further operands may have the batch as a coordinate, so it must stay a batch.
+        may_join=len(arrays) == len("ABCD") and all(library(arrays[x]).makes_views for x in "AB"),
+    )
+    swap_a, swap_b = arrangement.transpose
+    if grouped and axis == "m" and transpose_a != swap_a:
+        raise LaunchError(
+            "groups are rows of a, so a must be row-major: pass a contiguous copy, no transpose"
+        )
+    if arrangement.changes:
+        changed = arrangement.operands(*(arrays.get(name) for name in "ABCD"))
+        views = _views({**arrays, **dict(zip("ABCD", changed, strict=True))})
+    gemm = Gemm(
+        views["A"].dtype,
+        views["D"].dtype if "D" in views else None,
+        transpose_a=transpose_a != swap_a,
+        transpose_b=transpose_b != swap_b,
+        batched=arrangement.batch is not None and not arrangement.as_one_product,
+        **problem,
+    )
+    return Call(_request(gemm, views, beta), views, arrangement)
+
+
+def _views(arrays: Mapping[str, Any]) -> dict[str, TensorView]:
+    """Views of the arrays that a call gives, by the names of tensors.
+
+    Raises:
+        LaunchError: A or B is missing; an array is not where A is (host or GPU); or an element type
+            is not supported.
+    """
+    on_host, views = library(arrays["A"]).on_host, dict[str, TensorView]()
+    for name, array in arrays.items():
+        if array is None and name not in "AB":
+            continue
+        label = LABELS.get(name, name)
+        view = numpy_view(array, label) if on_host else library(array).view(array, label)
+        views[name] = single(name, view)
+        kind = dtype(view.dtype)
+        if name in "AB" and not kind.operand:
+            raise _wrong_type(label, kind, [d for d in DTYPES.values() if d.operand])
+        if name in "CD" and not (sums := dtype(dtype(views["A"].dtype).accumulator)).becomes(kind):
+            raise _wrong_type(label, kind, [d for d in DTYPES.values() if sums.becomes(d)], " here")
+    return views
+
+
+def _wrong_type(label: str, kind: DType, fit: Sequence[DType], where: str = "") -> LaunchError:
+    """Why a matrix of this type is not multiplied, or cannot hold the sums of products."""
+    *known, last = (d.name for d in fit)
+    return LaunchError(
+        f"{label} holds {kind}; matrices hold {', '.join(known)} or {last}{where}: convert it"
+    )
+
+
+def _request(gemm: Gemm, views: Mapping[str, TensorView], beta: float) -> PlanRequest:
+    """The `PlanRequest` of a call; an extent of 0 is replaced by 1, since any plan will do.
+
+    Raises:
+        LaunchError: the shapes of A and B do not fit, or an extent is too large.
+    """
+    sizes = problem_parameters(gemm.graph(), views, beta=beta)
+    try:
+        problem = replace(gemm, **{axis: max(sizes[axis], 1) for axis in "mnk"})
+    except VerifyError as error:  # an extent is larger than kernels support
+        raise LaunchError(str(error).removeprefix("Gemm: ")) from error
+    wide = (x for x in gemm.operands if x != "C" and gemm.axes[x] == "mn")
+    reads_c = beta != 0 or any(x in views for x in wide)  # as many elements as C has
+    batches = max(sizes.get("batches", sizes.get("groups", 1)), 1)
+    device = views["A"].device
+    if device is None:
+        return PlanRequest(problem, "cpu", reads_c=reads_c, batches=batches)
+    from codegen.targets.nvptx import driver
+
+    here = driver.device(int(device))
+    return PlanRequest(
+        problem,
+        here.architecture,
+        here.name,
+        here.processors,
+        here.ordinal,
+        min(alignment_of(views[name]) for name in "AB"),
+        reads_c=reads_c,
+        batches=batches,
+    )

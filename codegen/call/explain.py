@@ -1,0 +1,278 @@
+"""`explain`: which plan `matmul` chooses for a problem, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import ceil, sqrt
+from typing import TYPE_CHECKING, Any
+
+from codegen.call.measured import Measured, remembered
+from codegen.call.request import PlanRequest, unaligned
+from codegen.call.views import LABELS
+from coordgraph import CodegenError, Gemm
+from coordgraph.validation import flag, whole
+from passes.choosing import Explanation, Plan, choices, constants_of, sizes
+from passes.choosing import explain as explain_plans
+from passes.choosing.choosers import modelled
+from passes.choosing.constants import known_devices
+from passes.choosing.explaining import micros, page
+from passes.choosing.plan_table import extents
+from passes.lowering import LowerToTensorCores
+from passes.lowering.architectures import ALIGNED_BYTES
+
+if TYPE_CHECKING:
+    from codegen.targets.nvptx.driver import Device
+
+__all__ = ["ByRule", "Tuned", "explain", "explain_problem"]
+
+CPU = "cpu"
+
+
+@dataclass(frozen=True)
+class ByRule:
+    """The explanation of a plan by a fixed rule, without a cost model and without predictions.
+
+    Args:
+        problem: the problem with its sizes.
+        target: `cpu` or the name of an architecture.
+        device: the GPU's name; '' for the CPU.
+        plan: the chosen plan.
+        why: sentences with the reasons.
+    """
+
+    problem: Gemm
+    target: str
+    device: str
+    plan: Plan
+    why: tuple[str, ...]
+
+    @property
+    def best(self) -> ByRule:
+        """This object, which has the attribute `plan`, like `Explanation.best`."""
+        return self
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain data for JSON, with the keys of `Explanation.as_data`."""
+        m, n, k = sizes(self.problem)
+        return {
+            "problem": {"m": m, "n": n, "k": k, "dtype": self.problem.dtype},
+            "device": self.device or self.target,
+            "estimated": None,
+            "source": None,
+            "plans": [{"plan": str(self.plan), "seconds": None, "bound": None, "terms": {}}],
+            "why": list(self.why),
+        }
+
+    def rows(self) -> list[list[str]]:
+        """The rows of the table: one plan, without times."""
+        return [["plan"], [str(self.plan)]]
+
+    def reasons(self) -> list[str]:
+        """Sentences with the reasons for the plan."""
+        return list(self.why)
+
+    def __str__(self) -> str:
+        return "\n".join([str(self.plan), "", *self.why])
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The explanation of a plan that was measured to be the fastest; see `codegen.call.measured`.
+
+    Args:
+        prediction: the explanation of the plan that the model alone would choose.
+        measured: the measured times of plans.
+        predicted: predicted seconds of the same plans; None for a plan without a prediction.
+    """
+
+    prediction: Explanation
+    measured: Measured
+    predicted: tuple[float | None, ...]
+
+    @classmethod
+    def of(cls, prediction: Explanation, measured: Measured) -> Tuned:
+        """Combine measured times with the model's predictions for the same plans."""
+        found = choices(
+            prediction.problem,
+            prediction.device,
+            batches=prediction.batches,
+            reads_c=prediction.reads_c,
+        )
+        plans = {c.plan: c.seconds for c in found}
+        return cls(prediction, measured, tuple(plans.get(plan) for plan, _ in measured.times))
+
+    @property
+    def plan(self) -> Plan:
+        """The chosen plan: the fastest measured one."""
+        return self.measured.plan
+
+    @property
+    def best(self) -> Tuned:
+        """This object, which has the attribute `plan`, like `Explanation.best`."""
+        return self
+
+    def as_data(self) -> dict[str, Any]:
+        """Plain data for JSON: that of the prediction, and measured seconds under `tuned`."""
+        times = [
+            {"plan": str(plan), "seconds": seconds, "predicted": predicted}
+            for (plan, seconds), predicted in zip(self.measured.times, self.predicted, strict=True)
+        ]
+        return {**self.prediction.as_data(), "tuned": times}
+
+    def rows(self) -> list[list[str]]:
+        """The rows of the table: the measured plans, the fastest first, in microseconds."""
+        lines = [["plan", "measured", "predicted", "measured / predicted"]]
+        for (plan, seconds), predicted in zip(self.measured.times, self.predicted, strict=True):
+            known = (
+                ["", ""] if predicted is None else [micros(predicted), f"{seconds / predicted:.2f}"]
+            )
+            lines.append([str(plan), micros(seconds), *known])
+        return lines
+
+    def reasons(self) -> list[str]:
+        """Sentences about the measured plan and the errors of the model's predictions."""
+        m, n, k = sizes(self.prediction.problem)
+        products = self.prediction.batches if self.prediction.problem.batched else 1
+        rate = 2 * products * m * n * k / self.measured.seconds / 1e12
+        found = [
+            f"{self.plan} is remembered: tune=True measured {micros(self.measured.seconds)} µs "
+            f"({rate:.0f} TFLOP/s), the least of {len(self.measured.times)}."
+        ]
+        preferred, times = self.prediction.best.plan, dict(self.measured.times)
+        if preferred == self.plan:
+            found.append("The model prefers it too.")
+        elif preferred in times:
+            more = times[preferred] / self.measured.seconds - 1
+            found.append(f"The model prefers {preferred}, which took {more:.1%} longer.")
+        else:
+            found.append(f"The model prefers {preferred}, which was not measured.")
+        pairs = zip(times.values(), self.predicted, strict=True)
+        if errors := [(seconds / x - 1) ** 2 for seconds, x in pairs if x is not None]:
+            off = sqrt(sum(errors) / len(errors))
+            found.append(f"Its predictions of these plans are off by {off:.0%} (root mean square).")
+        return found
+
+    def __str__(self) -> str:
+        return f"{page(self.rows(), self.reasons())}\n\n{self.prediction}"
+
+
+def explain(
+    m: int,
+    n: int,
+    k: int,
+    dtype: str = "bf16",
+    out_dtype: str | None = None,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    device: str | None = None,
+    count: int = 8,
+    batches: int | None = None,
+    reads_c: bool = False,
+) -> Explanation | Tuned | ByRule:
+    """Explain which plan `matmul` chooses for a problem: the best plans, their times, the reasons.
+
+    A and B are taken to be contiguous arrays whose addresses are multiples of 16 bytes.
+
+    Args:
+        m, n, k: extents of the problem, D (m x n) = A (m x k) · B (k x n).
+        dtype, out_dtype: element types of A and B, and of D.
+        transpose_a, transpose_b: whether the array holds the transpose.
+        device: `cpu`, or the name of a GPU of this machine or of one with measured constants. The
+            default is a GPU of this machine, else the measured one; `cpu` for types that GPUs
+            cannot multiply.
+        count: number of plans to list.
+        batches: number of products of that size in a batch; None for a single product.
+        reads_c: whether C is added (beta is not 0); large tiles have no registers for it.
+
+    Returns:
+        The predictions of the cost model, with measured times if `tune=True` has measured the
+        problem; without a model, the plan by a fixed rule.
+
+    Raises:
+        VerifyError: a size, a type or a count is not valid.
+        CodegenError: the device is unknown, or cannot multiply the type.
+    """
+    problem = Gemm(dtype, out_dtype, m, n, k, transpose_a, transpose_b, batched=batches is not None)
+    return explain_problem(
+        problem, device, count, batches=1 if batches is None else batches, reads_c=reads_c
+    )
+
+
+def explain_problem(
+    problem: Gemm,
+    device: str | None = None,
+    count: int = 8,
+    *,
+    batches: int = 1,
+    reads_c: bool = False,
+) -> Explanation | Tuned | ByRule:
+    """As `explain`, for a `Gemm` with its sizes; `batches` is the number of products or groups."""
+    count, reads_c = whole(count, "count", least=1), flag(reads_c, "reads_c")
+    batches = whole(batches, "batches", least=1)
+    refusal = LowerToTensorCores().why_not(problem.graph())
+    here = _situation(problem, device, gpu=refusal is None)
+    found = replace(here, reads_c=reads_c, batches=batches)
+    if found.target != CPU and refusal is not None:
+        raise CodegenError(f"matmul has no code for it on {found.device}: {refusal}")
+    if (constants := found.constants) is not None:
+        prediction = explain_plans(problem, constants, count, batches=batches, reads_c=reads_c)
+        is_here = any(gpu.name == found.device for gpu in _here())
+        times = remembered(found) if is_here else None
+        return prediction if times is None else Tuned.of(prediction, times)
+    why = (*_why_no_model(found), "Nothing is predicted: the model is for wgmma alone.")
+    return ByRule(problem, found.target, found.device, found.simple_plan, why)
+
+
+def _situation(problem: Gemm, device: str | None, *, gpu: bool) -> PlanRequest:
+    """The request for a problem on a device; by default on a GPU if `gpu`, else on the CPU."""
+    here = {gpu.name: gpu for gpu in _here()}
+    if device is None:
+        device = next(iter(here), constants_of().device) if gpu else CPU
+    alignment = 1 if unaligned(problem) else ALIGNED_BYTES
+    if not isinstance(device, str):
+        raise CodegenError(f"device = {device!r} is not the name of a GPU, nor 'cpu'")
+    if device == CPU:
+        return PlanRequest(problem, CPU)
+    if device in here:
+        g = here[device]
+        return PlanRequest(problem, g.architecture, g.name, g.processors, g.ordinal, alignment)
+    measured = known_devices()
+    if device in measured:
+        (target, *_), processors = modelled(), measured[device].processors
+        return PlanRequest(problem, target, device, processors, alignment=alignment)
+    known = ", ".join(f"'{name}'" for name in dict.fromkeys((CPU, *here, *measured)))
+    raise CodegenError(
+        f"device = {device!r} is not known; there are {known}, and on a machine with another GPU "
+        "that one"
+    )
+
+
+def _here() -> Iterator[Device]:
+    """The GPUs of this machine that are new enough to run kernels."""
+    from codegen.targets.nvptx.driver import device, device_count
+
+    for number in range(device_count()):
+        with suppress(CodegenError):  # too old
+            yield device(number)
+
+
+def _why_no_model(found: PlanRequest) -> list[str]:
+    size = extents(found.gemm, found.batches)
+    rows, columns, _ = found.simple_plan.tile
+    tiles = int(size["l"] * ceil(size["m"] / rows) * ceil(size["n"] / columns))
+    count = f"{tiles} tile{'' if tiles == 1 else 's'}"
+    if found.target == CPU:
+        return [f"numpy arrays are multiplied on the CPU: {count} that the caches hold."]
+    rule = f"cp.async and mma.sync instead: {count} for {found.processors} SMs."
+    if found.target not in modelled():
+        return [f"{found.device} ({found.target}) has no wgmma. By {rule}"]
+    return [
+        *(
+            f"Rows of {LABELS[name]} have {size} bytes, no multiple of the 16 that TMA wants."
+            for name, size in unaligned(found.gemm)
+        ),
+        f"So it is {rule}",
+    ]

@@ -1,0 +1,317 @@
+"""`matmul` and `grouped_matmul`: multiply arrays with an automatically chosen plan.
+
+A cost model chooses the plan; nothing is measured unless `tune` is set. The kernel and grid of a
+call follow from its cache key: shapes, strides, types and device. A call with the key of an earlier
+one needs only a look-up and a launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from codegen.call import build
+from codegen.call.arrangement import Prepared
+from codegen.call.arrays import library
+from codegen.call.checks import ArgumentMismatch, number
+from codegen.call.describe import ALIGNED, array_key, check_offsets, describe
+from codegen.call.launch import first_launch
+from codegen.lru import LRUCache
+from coordgraph import CodegenError, LaunchError
+from coordgraph.epilogue import ALPHA_BETA, EpilogueFunction
+from coordgraph.gemm import OFFSETS, tensor_of
+from coordgraph.interpreter.arguments import with_defaults
+from passes.choosing import Plan
+
+__all__ = ["chosen", "forget", "grouped_matmul", "matmul"]
+
+MOST_CALLS = 4096
+
+_prepared = LRUCache[Hashable, Prepared](MOST_CALLS)
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    out: Any = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    stream: Any = None,
+    tune: bool = False,
+    plan: Plan | str | None = None,
+    epilogue: EpilogueFunction | None = None,
+    **operands: Any,
+) -> Any:
+    """Compute `alpha·A·B + beta·C`, or another epilogue of A·B, with a plan chosen by a cost model.
+
+    The first call with new shapes, types or strides chooses a plan, and compiles its kernel unless
+    that is cached. Kernels take every size, and are cached on disk. Later calls only launch.
+
+    Args:
+        a, b: A (m x k) and B (k x n): GPU arrays, or numpy arrays for the CPU. Views that are the
+            transpose of a row-major array are read in place, without a copy. Extents may be 0. For
+            a batch of products A is l x m x k, B is l x k x n, D and C are l x m x n. Either A or
+            B may be a single matrix, also expanded, which is used in all products. A view may hold
+            the transpose of each matrix (`b.mT`).
+        c: C (m x n, or a batch), needed if beta is not zero.
+        out: the array to write D to (m x n, or a batch); None makes a new array like `a`.
+        alpha, beta: scalars of the epilogue.
+        transpose_a, transpose_b: whether the array holds the transpose: A as k x m, B as n x k; in
+            a batch, the transpose of each matrix.
+        stream: the CUDA stream; by default the current stream of the library of `a`.
+        tune: measure the most promising plans, and keep the times for later calls, also of other
+            processes; see `codegen.call.tuning`.
+        plan: the plan to use, such as `'128x256x64 data-parallel'`; None chooses one.
+        epilogue: the function that computes D from `A·B`, traced by `coordgraph.epilogue.epilogue`;
+            None is `alpha·A·B + beta·C`. Other epilogues take c, alpha and beta only if they have
+            parameters of these names.
+        operands: operands of the epilogue by name: arrays, and numbers for its scalars.
+
+    Raises:
+        LaunchError: an argument has a wrong type or value, or shapes, element types or memory do
+            not fit; nothing was launched.
+        CodegenError: there is no GPU, or it cannot multiply this type, or cannot use `plan`.
+        PassError, ParseError, VerifyError: `plan` cannot be used.
+    """
+    beta = beta if type(beta) is float else number(beta, "beta")
+    if epilogue is not None or operands:
+        return _with_epilogue(
+            {"A": a, "B": b, "C": c, "D": out},
+            (alpha, beta, stream),
+            epilogue or ALPHA_BETA,
+            operands,
+            plan=plan,
+            tune=tune,
+            transpose_a=transpose_a,
+            transpose_b=transpose_b,
+        )
+    try:
+        # These are attributes of PyTorch's tensors. Of an address only the alignment matters, for
+        # TMA. A batch can be computed as one product only if C and D have no gaps.
+        shape = a.shape
+        key: Hashable = (
+            shape,
+            b.shape,
+            a.stride(),
+            b.stride(),
+            a.dtype,
+            a.device,
+            None if out is None else out.dtype,
+            len(shape) == 2
+            or ((c is None or c.is_contiguous()) and (out is None or out.is_contiguous())),
+            (a.data_ptr() | b.data_ptr()) & ALIGNED,
+            beta == 0,
+            transpose_a,
+            transpose_b,
+            plan,
+        )
+    except (AttributeError, RuntimeError):
+        arrays = array_key({"a": a, "b": b}, c, out)
+        key = (arrays, beta == 0, transpose_a, transpose_b, plan)
+    try:
+        prepared = None if tune else _prepared.get(key)
+    except (TypeError, ValueError):  # an option that `first_launch` refuses has no hash or truth
+        prepared = None
+    try:
+        if prepared is not None:
+            launch, swap_a, swap_b = prepared
+            left = library(a).transposed(a) if swap_a else a
+            right = library(b).transposed(b) if swap_b else b
+            return launch(left, right, c, out, alpha, beta, stream)
+    except (ArgumentMismatch, CodegenError):
+        pass  # `first_launch` says what is wrong, or tries the next plan
+    return first_launch(
+        _prepared,
+        key,
+        {"A": a, "B": b, "C": c, "D": out},
+        (alpha, beta, stream),
+        plan=plan,
+        tune=tune,
+        transpose_a=transpose_a,
+        transpose_b=transpose_b,
+    )
+
+
+def _with_epilogue(
+    matrices: Mapping[str, Any],
+    scalars: tuple[Any, float, Any],
+    epilogue: EpilogueFunction,
+    operands: Mapping[str, Any],
+    *,
+    offsets: Any = None,
+    **options: Any,
+) -> Any:
+    """Launch a product with an epilogue; the cache key has the layouts of all its operands."""
+    alpha, beta, _ = scalars
+    if not isinstance(epilogue, EpilogueFunction):
+        raise LaunchError(
+            f"epilogue = {epilogue!r} is none; make one of a function with "
+            "@coordgraph.epilogue.epilogue(…)"
+        )
+    a, b, c, out = (matrices[name] for name in "ABCD")
+    given = {"c": c, "alpha": alpha, "beta": beta, **operands}
+    with_defaults(epilogue, given)
+    arrays = {
+        tensor_of(o.name): operands[o.name]
+        for o in epilogue.tensors
+        if operands.get(o.name) is not None
+    }
+    numbers = {name: x for name, x in operands.items() if tensor_of(name) not in arrays}
+    groups: dict[str, Any] = {} if offsets is None else {OFFSETS: offsets}
+    inputs = {"a": a, "b": b, **groups, **arrays}
+    key = (array_key(inputs, c, out), beta == 0, epilogue, *sorted(options.items()))
+    prepared = None if options.get("tune") else _prepared.get(key)
+    try:
+        if prepared is not None:
+            launch, swap_a, swap_b = prepared
+            left = library(a).transposed(a) if swap_a else a
+            right = library(b).transposed(b) if swap_b else b
+            return launch(left, right, c, out, *scalars, **groups, **operands)
+    except (ArgumentMismatch, CodegenError):
+        pass  # `first_launch` says what is wrong, or tries the next plan
+    every = {**matrices, **groups, **arrays}
+    return first_launch(
+        _prepared, key, every, scalars, numbers=numbers, epilogue=epilogue, **options
+    )
+
+
+def grouped_matmul(
+    a: Any,
+    b: Any,
+    offsets: Any,
+    *,
+    group_axis: str = "m",
+    c: Any = None,
+    out: Any = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    stream: Any = None,
+    plan: Plan | str | None = None,
+    epilogue: EpilogueFunction | None = None,
+    **operands: Any,
+) -> Any:
+    """`alpha·A·B + beta·C` of every group by one kernel, whose plan suits groups of average size.
+
+    `offsets` is data on the device that the host never reads. So a call with other offsets of as
+    many groups neither compiles nor chooses a plan, and a CUDA graph may be replayed with them.
+    Groups may be empty, and of any size.
+
+    Args:
+        a, b: with `group_axis="m"` A (m x k, the rows of all groups) and B (groups x k x n); with
+            `"k"` A (m x k, the columns of all groups) and B (k x n, their rows). GPU arrays, or
+            numpy arrays for the CPU. Views of transposes of row-major matrices are read in place,
+            without a copy. Unlike in a batch of `matmul`, the matrices of B must be contiguous one
+            after another: neither one expanded matrix, nor with gaps between them.
+        offsets: i32 (groups + 1), on the device of A and B: the start of each group along the axis,
+            and the end of the last one. They must not decrease, and end at or before m (or k).
+        group_axis: the axis that is divided into groups: `"m"` or `"k"`.
+        c: C, of the shape of D; needed if beta is not zero.
+        out: the array to write D to, without gaps: m x n, or groups x m x n with `"k"`; None makes
+            a new array. Rows that belong to no group are not written, so in a new array they are
+            uninitialized, as after `torch.empty`. A group with k = 0 gives zeros, or `beta·C`.
+        alpha, beta: scalars of the epilogue.
+        transpose_a, transpose_b: whether the array holds the transpose: A as k x m, B as n x k, for
+            each group. With `"m"` only B can be transposed. With `"k"` A should be transposed and B
+            should not: GPUs read other layouts slowly.
+        stream: the CUDA stream; by default the current stream of the library of `a`.
+        plan: the plan to use, such as `'128x256x64 data-parallel{persistent=true}'`.
+        epilogue, operands: as for `matmul`; the coordinate `l` of an operand is the group.
+
+    Raises:
+        LaunchError: an argument has a wrong type or value, or shapes, element types or memory do
+            not fit; nothing was launched. No plans are known for lists of products (`"mnk"`).
+        CodegenError: there is no GPU, or it cannot multiply this type, or cannot use `plan`.
+        PassError, ParseError, VerifyError: `plan` cannot be used.
+    """
+    beta = beta if type(beta) is float else number(beta, "beta")
+    if epilogue is not None or operands:
+        check_offsets(offsets)
+        return _with_epilogue(
+            {"A": a, "B": b, "C": c, "D": out},
+            (alpha, beta, stream),
+            epilogue or ALPHA_BETA,
+            operands,
+            offsets=offsets,
+            plan=plan,
+            transpose_a=transpose_a,
+            transpose_b=transpose_b,
+            grouped=True,
+            group_axis=group_axis,
+        )
+    transposes = transpose_a, transpose_b
+    try:
+        key: Hashable = (
+            "groups",
+            *(a.shape, b.shape, a.stride(), b.stride(), a.dtype, a.device),
+            None if out is None else out.dtype,
+            (a.data_ptr() | b.data_ptr()) & ALIGNED,
+            *(offsets.shape, group_axis, beta == 0, *transposes, plan),
+        )
+    except (AttributeError, RuntimeError):
+        check_offsets(offsets)
+        arrays = array_key({"a": a, "b": b, OFFSETS: offsets}, c, out)
+        key = ("groups", arrays, group_axis, beta == 0, *transposes, plan)
+    try:
+        prepared = _prepared.get(key)
+    except (TypeError, ValueError):  # an option that `first_launch` refuses has no hash or truth
+        prepared = None
+    try:
+        if prepared is not None:
+            launch, swap_a, swap_b = prepared
+            left = library(a).transposed(a) if swap_a else a
+            right = library(b).transposed(b) if swap_b else b
+            return launch(left, right, c, out, alpha, beta, stream, offsets=offsets)
+    except (ArgumentMismatch, CodegenError):
+        pass  # `first_launch` says what is wrong, or tries the next plan
+    return first_launch(
+        _prepared,
+        key,
+        {"A": a, "B": b, "C": c, "D": out, OFFSETS: offsets},
+        (alpha, beta, stream),
+        plan=plan,
+        transpose_a=transpose_a,
+        transpose_b=transpose_b,
+        grouped=True,
+        group_axis=group_axis,
+    )
+
+
+def chosen(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    out: Any = None,
+    beta: float = 0.0,
+    *,
+    offsets: Any = None,
+    group_axis: str = "m",
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+) -> Plan:
+    """The plan that `matmul` chooses for a call; with `offsets`, that of `grouped_matmul`.
+
+    The plan's kernel is built but not launched, so errors that only a launch finds, such as a
+    missing `c`, are not reported.
+
+    Raises:
+        LaunchError, CodegenError: as for `matmul`, for the arguments that decide the plan.
+    """
+    arrays: dict[str, Any] = {"A": a, "B": b, "C": c, "D": out}
+    groups: dict[str, Any] = {}
+    if offsets is not None:
+        arrays[OFFSETS], groups = offsets, {"grouped": True, "group_axis": group_axis}
+    call = describe(arrays, beta=beta, transpose_a=transpose_a, transpose_b=transpose_b, **groups)
+    (plan,) = build.try_plans(call.request, None, lambda plan, _: plan)
+    return plan
+
+
+def forget() -> None:
+    """Drop every cached call and every cached kernel of this process."""
+    _prepared.clear()
+    build.forget()

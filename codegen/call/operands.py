@@ -1,0 +1,48 @@
+"""`Operands`: the arrays and scalars that a call passes to its epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from coordgraph.elements import dtype
+from coordgraph.epilogue import ALPHA_BETA
+from coordgraph.gemm import GemmProblem, tensor_of
+from coordgraph.interpreter.arguments import scalar, scalars, with_defaults
+
+__all__ = ["Operands"]
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The operands that a call passes to its epilogue.
+
+    Args:
+        arrays: the operands in memory, by the names of the graph's tensors.
+        scalars: the operands passed by value, by name, in the order of the function's parameters.
+    """
+
+    arrays: Mapping[str, Any]
+    scalars: Mapping[str, float]
+
+    @classmethod
+    def of(
+        cls, gemm: GemmProblem, c: Any, alpha: Any, beta: Any, others: Mapping[str, Any]
+    ) -> Operands:
+        """The operands of a call, from its arguments `c`, `alpha`, `beta` and keyword arguments.
+
+        Raises:
+            LaunchError: an operand is missing, an argument is no operand of the epilogue, or a
+                scalar is not a number.
+        """
+        given = with_defaults(gemm.epilogue, {"c": c, "alpha": alpha, "beta": beta, **others})
+        function = gemm.epilogue
+        arrays = {tensor_of(o.name): given.get(o.name) for o in function.tensors}
+        kinds = function.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype).operands
+        numbers = {
+            o.name: scalar(given[o.name], o.name, dtype(kinds[o.name])) for o in function.scalars
+        }
+        if function == ALPHA_BETA:
+            scalars(gemm, alpha, beta)  # refuses beta != 0 where C cannot be added
+        return cls({name: x for name, x in arrays.items() if x is not None}, numbers)

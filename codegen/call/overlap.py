@@ -1,0 +1,41 @@
+"""Memory that D shares with another array of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from codegen.call.views import TensorView, label
+from coordgraph import LaunchError
+from coordgraph.gemm import OFFSETS
+
+__all__ = ["check_overlap"]
+
+
+def check_overlap(views: Mapping[str, TensorView]) -> None:
+    """Raise LaunchError if D shares memory with another tensor; layouts must be checked before."""
+    out = views.get("D")
+    for name, other in views.items():
+        if out is None or name == "D" or not (how := _overlap(out, other)):
+            continue
+        # The epilogue reads an element of an operand before it writes that element of D, so both
+        # may be the same memory. If tensors of one shape begin at one address, comparing their
+        # bytes shows whether their strides are equal too.
+        same = (out.pointer, out.dtype, out.bytes) == (other.pointer, other.dtype, other.bytes)
+        if name not in ("A", "B", OFFSETS) and same and out.shape == other.shape:
+            continue
+        raise LaunchError(f"out {how.format(label(name))}; give out memory of its own")
+
+
+def _overlap(one: TensorView, other: TensorView) -> str:
+    """How the memory of two arrays overlaps, as text with a place for a name; '' if it does not."""
+    if not (one.bytes and other.bytes):
+        return ""
+    apart = other.pointer - one.pointer
+    if not -other.bytes < apart < one.bytes:
+        return ""
+    (step, size), (pace, length) = one.blocks, other.blocks
+    if step and pace and step != pace:
+        return "may overlap {}: their matrices lie among each other, at unlike distances"
+    # The ranges overlap. So if blocks at these distances share bytes at all, two of them do here.
+    step = step or pace
+    return "overlaps {}" * (not step or apart % step < size or -apart % step < length)

@@ -1,0 +1,128 @@
+"""Arrays as a kernel sees them: address, shape, strides, type and device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from coordgraph import LaunchError, VerifyError
+from coordgraph.gemm import ARRAYS, OFFSETS, OFFSETS_OF
+from coordgraph.interpreter.arguments import host_array
+from coordgraph.tensors import dtype
+
+__all__ = ["LABELS", "TensorView", "label", "numpy_view", "shape_text", "single", "type_name"]
+
+LABELS = {**ARRAYS, **dict.fromkeys((OFFSETS, *OFFSETS_OF.values()), "offsets")}
+
+
+def label(tensor: str) -> str:
+    """The name of a call's argument for a tensor: `a` for A, `bias` for bias."""
+    return LABELS.get(tensor, tensor)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorView:
+    """Address, shape, strides (in elements), type and device of an array (None for host memory)."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    device: Any = None
+
+    @property
+    def bytes(self) -> int:
+        """Bytes from the start of the first element to the end of the last."""
+        if 0 in self.shape:
+            return 0
+        last = sum(
+            (extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True)
+        )
+        return dtype(self.dtype).bytes * (last + 1)
+
+    @property
+    def matrix_stride(self) -> int:
+        """Elements from one matrix of a batch to the next; for a single matrix, its elements."""
+        return self.strides[0] if self.shape[0] != 1 else prod(self.shape[1:])
+
+    @property
+    def first(self) -> TensorView:
+        """The first matrix of a batch."""
+        return replace(self, shape=self.shape[1:], strides=self.strides[1:])
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """The contiguous blocks of memory: bytes from one to the next (0 if single), and of each.
+
+        In a batch with gaps each matrix is a block, and must be contiguous; other arrays are one
+        block.
+        """
+        if len(self.shape) < 3 or self.contiguous:
+            return 0, self.bytes
+        return dtype(self.dtype).bytes * self.matrix_stride, self.first.bytes
+
+    @property
+    def contiguous(self) -> bool:
+        """Row-major without gaps; the stride of an axis of one element means nothing."""
+        if 0 in self.shape:
+            return True
+        expected = 1
+        for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if extent != 1 and stride != expected:
+                return False
+            expected *= extent
+        return True
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether a matrix, or each of a batch, is not row-major, but its transpose is."""
+        (rows, columns), (row_step, column_step) = self.shape[-2:], self.strides[-2:]
+        # The stride of an axis of one element means nothing.
+        row_major = (rows == 1 or row_step == columns) and (columns == 1 or column_step == 1)
+        column_major = (columns == 1 or column_step == rows) and (rows == 1 or row_step == 1)
+        return column_major and not row_major and rows * columns > 0
+
+
+def type_name(name: str, what: str) -> str:
+    """The name of an array's element type, from the name in its library.
+
+    Raises:
+        LaunchError: kernels do not support the type.
+    """
+    try:
+        return dtype(name).name
+    except VerifyError as error:
+        if what == label(OFFSETS):
+            raise LaunchError(
+                f"offsets holds {name}, and must be i32: pass offsets.to(torch.int32), or "
+                "offsets.astype('int32') of numpy, CuPy and JAX"
+            ) from error
+        raise LaunchError(f"{what}: {error}") from error
+
+
+def numpy_view(array: Any, what: str) -> TensorView:
+    """Address, shape, strides and type of a numpy array.
+
+    Raises:
+        LaunchError: the argument is not a numpy array, or a masked one; or kernels do not support
+            its element type or layout.
+    """
+    array = host_array(array, what)
+    kind = type_name(array.dtype.name, what)
+    if not array.dtype.isnative:
+        raise LaunchError(f"{what} has its bytes swapped; convert it with .astype")
+    if any(stride % array.itemsize for stride in array.strides):
+        raise LaunchError(f"{what} is not contiguous row-major (strides {array.strides} in bytes)")
+    strides = tuple(stride // array.itemsize for stride in array.strides)
+    return TensorView(array.ctypes.data, array.shape, strides, kind)
+
+
+def single(tensor: str, view: TensorView) -> TensorView:
+    """The view of an array; an epilogue's operand without axes becomes a vector of one element."""
+    return view if view.shape or tensor in LABELS else replace(view, shape=(1,), strides=(1,))
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    """A shape as text for messages: `3x4`, or `a scalar`."""
+    return "x".join(map(str, shape)) or "a scalar"

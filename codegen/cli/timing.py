@@ -1,0 +1,114 @@
+"""Running a kernel from host arrays: once for the result, then again for the time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from codegen.cli.check import Inputs
+from codegen.kernel import Kernel
+
+__all__ = ["Launched", "launch"]
+
+Array = npt.NDArray[Any]
+
+MOST_REPEATS, BUDGET_SECONDS = 20, 2.0
+"""Where no number of repeats is asked for: as many as fit."""
+FLUSH_BYTES, FLUSHES = 256 << 20, 4
+"""Written between launches on a GPU: more than its caches hold, for longer than a launch takes."""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """D of the first launch, and the seconds of those after it."""
+
+    d: Array
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The time to report."""
+        return statistics.median(self.seconds)
+
+
+def launch(
+    kernel: Kernel, inputs: Inputs, out: Array, repeat: int | None, **given: Any
+) -> Launched:
+    """Run the kernel into `out`.
+
+    Args:
+        repeat: how many launches to time; None for as many as a second or two allow.
+        given: further arguments of the kernel's call.
+    """
+    if kernel.target.startswith("sm_"):
+        return _on_gpu(kernel, inputs, out, repeat, given)
+    scratch = out.copy()
+
+    def run(into: Array) -> None:
+        kernel(inputs.a, inputs.b, inputs.c, into, inputs.alpha, inputs.beta, **given)
+
+    def timed() -> float:
+        start = time.perf_counter()
+        run(scratch)
+        return time.perf_counter() - start
+
+    first = time.perf_counter()
+    run(out)
+    once = time.perf_counter() - first
+    if repeat is None and once > BUDGET_SECONDS:
+        return Launched(out, (once,))
+    return Launched(out, _repeated(timed, repeat))
+
+
+def _repeated(timed: Callable[[], float], repeat: int | None) -> tuple[float, ...]:
+    if repeat is not None:
+        return tuple(timed() for _ in range(repeat))
+    seconds: list[float] = []
+    start = time.perf_counter()
+    while len(seconds) < MOST_REPEATS and time.perf_counter() - start < BUDGET_SECONDS:
+        seconds.append(timed())
+    return tuple(seconds)
+
+
+def _on_gpu(
+    kernel: Kernel, inputs: Inputs, out: Array, repeat: int | None, given: dict[str, Any]
+) -> Launched:
+    """Run and time a kernel on the first GPU, in raw device memory, by events, with cold caches."""
+    from codegen.targets.nvptx.driver import cuda, device
+    from codegen.targets.nvptx.memory import DeviceMemory
+
+    with DeviceMemory(device(0)) as memory:
+        a, b = memory.upload(inputs.a), memory.upload(inputs.b)
+        c = None if inputs.c is None else memory.upload(inputs.c)
+        d, scratch = memory.upload(out), memory.upload(out)
+
+        def run(into: Any) -> None:
+            kernel(a, b, c, into, inputs.alpha, inputs.beta, stream=0, **given)
+
+        run(d)
+        found = np.empty_like(out)
+        memory.download(d, found)
+        flush = memory.allocate(FLUSH_BYTES)
+        before, after = cuda("cuEventCreate", 0), cuda("cuEventCreate", 0)
+
+        def timed() -> float:
+            # While the flush is under way the launch is prepared, so its cost is not measured.
+            for _ in range(FLUSHES):
+                cuda("cuMemsetD32Async", flush, 0, FLUSH_BYTES // 4, 0)
+            cuda("cuEventRecord", before, 0)
+            run(scratch)
+            cuda("cuEventRecord", after, 0)
+            cuda("cuEventSynchronize", after)
+            return float(cuda("cuEventElapsedTime", before, after)) / 1e3
+
+        timed()
+        seconds = _repeated(timed, repeat)
+        for event in (before, after):
+            cuda("cuEventDestroy", event)
+    return Launched(found, seconds)

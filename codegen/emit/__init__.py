@@ -1,0 +1,1 @@
+"""What all code generators share: index expressions, the control-graph walker, arguments, LLVM."""

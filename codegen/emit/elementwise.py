@@ -1,0 +1,139 @@
+"""The code of epilogues' functions: `coordgraph.epilogue.Emitter` on LLVM values."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+
+from coordgraph import CodegenError
+
+__all__ = ["KINDS", "ElementwiseEmitter"]
+
+KINDS: dict[str, Any] = {
+    "f32": ir.FloatType(),
+    "f64": ir.DoubleType(),
+    "i32": ir.IntType(32),
+    "bool": ir.IntType(1),
+}
+"""LLVM's types of the kinds of values that epilogues compute with."""
+_SUFFIX = {"f32": "f", "f64": ""}
+
+
+class ElementwiseEmitter:
+    """Emits elementwise operations at a builder's place; see `coordgraph.epilogue.Emitter`.
+
+    Args:
+        builder: where instructions go.
+        gpu: the code is PTX.
+        fast: results are stored in 16 bits.
+    """
+
+    def __init__(self, builder: ir.IRBuilder, *, gpu: bool, fast: bool) -> None:
+        self.builder: Any = builder  # llvmlite's types say too little
+        self.gpu, self.fast = gpu, fast
+
+    def constant(self, value: bool | int | float, kind: str) -> Any:
+        """A number; f32 is rounded to nearest."""
+        if kind in ("i32", "bool"):
+            return ir.Constant(KINDS[kind], int(value))
+        return ir.Constant(KINDS[kind], float(value))
+
+    def add(self, kind: str, a: Any, b: Any) -> Any:
+        """`a + b`."""
+        return (self.builder.add if kind == "i32" else self.builder.fadd)(a, b)
+
+    def sub(self, kind: str, a: Any, b: Any) -> Any:
+        """`a - b`."""
+        return (self.builder.sub if kind == "i32" else self.builder.fsub)(a, b)
+
+    def mul(self, kind: str, a: Any, b: Any) -> Any:
+        """`a * b`."""
+        return (self.builder.mul if kind == "i32" else self.builder.fmul)(a, b)
+
+    def div(self, kind: str, a: Any, b: Any) -> Any:
+        """`a / b`."""
+        return self.builder.fdiv(a, b)
+
+    def neg(self, kind: str, a: Any) -> Any:
+        """`-a`."""
+        return self.builder.neg(a) if kind == "i32" else self.builder.fneg(a)
+
+    def compare(self, kind: str, relation: str, a: Any, b: Any) -> Any:
+        """A bool."""
+        if kind in ("i32", "bool"):
+            return self.builder.icmp_signed(relation, a, b)
+        if relation == "!=":
+            return self.builder.fcmp_unordered(relation, a, b)
+        return self.builder.fcmp_ordered(relation, a, b)
+
+    def select(self, condition: Any, yes: Any, no: Any) -> Any:
+        """One of two values."""
+        return self.builder.select(condition, yes, no)
+
+    def convert(self, value: Any, source: str, target: str) -> Any:
+        """A value of another kind."""
+        b, kind = self.builder, KINDS[target]
+        if source == target:
+            return value
+        if source == "bool":
+            return b.zext(value, kind) if target == "i32" else b.uitofp(value, kind)
+        if source == "i32":
+            return b.sitofp(value, kind)
+        if target == "i32":
+            return b.fptosi(value, kind)
+        return b.fpext(value, kind) if target == "f64" else b.fptrunc(value, kind)
+
+    def intrinsic(self, name: str, kind: str, *arguments: Any) -> Any:
+        """An LLVM intrinsic on values of one kind."""
+        return self._call(f"{name}.{kind}", kind, arguments)
+
+    def library(self, name: str, kind: str, *arguments: Any) -> Any:
+        """A function of the C library, which LLVM's engine finds in the process."""
+        if self.gpu:
+            raise CodegenError(f"the C library's {name} is not there on a GPU")
+        if kind not in _SUFFIX:
+            raise CodegenError(f"emit.library('{name}'): functions of f32 and f64, not {kind}")
+        symbol = f"{name}{_SUFFIX[kind]}"
+        if not _in_process(symbol):
+            raise CodegenError(
+                f"emit.library('{name}'): this process has no C function '{symbol}'; give the f64 "
+                "name of a function of the C library, such as tanh"
+            )
+        return self._call(symbol, kind, arguments)
+
+    def asm(self, instruction: str, *arguments: Any) -> Any:
+        """One PTX instruction on f32 values."""
+        if not self.gpu:
+            raise CodegenError(
+                f"emit.asm('{instruction}'): a CPU has no PTX; call it only if emit.gpu, else "
+                "emit.library or emit.intrinsic"
+            )
+        f32 = KINDS["f32"]
+        names = ", ".join(f"${i}" for i in range(len(arguments) + 1))
+        constraints = ",".join(("=f", *("f" for _ in arguments)))
+        kind = ir.FunctionType(f32, [f32] * len(arguments))
+        text = f"{instruction} {names};"
+        return self.builder.asm(kind, text, constraints, list(arguments), side_effect=False)
+
+    def _call(self, name: str, kind: str, arguments: tuple[Any, ...]) -> Any:
+        module = self.builder.module
+        function = module.globals.get(name)
+        if function is None:
+            result = ir.FunctionType(KINDS[kind], [a.type for a in arguments])
+            function = ir.Function(module, result, name)
+        return self.builder.call(function, list(arguments))
+
+
+def _in_process(symbol: str) -> bool:
+    """Whether LLVM's engine can find a function: one that is missing would end the process.
+
+    LLVM itself sees the functions of the process only from its first engine on; until then, it
+    knows what was given to `llvmlite.binding.add_symbol` or `load_library_permanently`.
+    """
+    if os.name != "posix" or llvm.address_of_symbol(symbol):
+        return True
+    return hasattr(ctypes.CDLL(None), symbol)

@@ -1,0 +1,348 @@
+"""Printing index expressions as LLVM values.
+
+Widths follow from ranges: a value is 32 bits wide where its bounds are proved to fit, else 64.
+Division is unsigned only behind a proof that nothing is negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from llvmlite import ir
+from sympy import Add, Eq, Expr, Ge, Gt, Integer, Le, Lt, Mul, Ne, Pow, Symbol
+from sympy.core.basic import Basic
+from sympy.core.relational import Relational
+from sympy.logic.boolalg import And, Boolean, Not, Or, false, true
+
+from codegen.emit.arguments import Magic
+from coordgraph import CodegenError
+from coordgraph.integers import (
+    BitXor,
+    FloorDiv,
+    FloorMod,
+    Load,
+    Maximum,
+    Minimum,
+    Ranges,
+    Search,
+    Select,
+    evaluate,
+    operands,
+    symbols_of,
+)
+
+__all__ = ["Bounds", "Expressions", "Number"]
+
+Number = Any
+"""A Python int (known when code is generated) or an LLVM integer value."""
+_SIGNED: dict[type[Basic], str] = {Eq: "==", Ne: "!=", Lt: "<", Le: "<=", Gt: ">", Ge: ">="}
+
+
+class Bounds:
+    """What is proved of expressions, remembered: code generation asks for the same often."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], bool] = {}
+
+    def natural(self, expr: Expr, ranges: Ranges) -> bool:
+        """True where the value is proved not to be negative."""
+        return self._ask(Ranges.prove_nonnegative, ranges, expr)
+
+    def fits(self, expr: Expr, ranges: Ranges) -> bool:
+        """True where the value is proved to fit 32 bits."""
+        return self._ask(Ranges.fits, ranges, expr, 32)
+
+    def _ask(self, question: Callable[..., bool], ranges: Ranges, expr: Expr, *more: int) -> bool:
+        ranges = ranges.about(expr)
+        key = question, ranges, expr, *more
+        if key not in self._known:
+            self._known[key] = question(ranges, expr, *more)
+        return self._known[key]
+
+
+class Expressions:
+    """Prints expressions at the builder's place, with the values of symbols in `values`.
+
+    Args:
+        builder: where instructions go.
+        values: symbol to number; loops and assignments put theirs here.
+        magic: gives the multiplier for a divisor that is known at launch, or None to divide.
+        widest: use 64 bits throughout (hosts, where narrow arithmetic gains nothing).
+        tables: by name, what loads an entry of 32 bits, given its place in 64.
+    """
+
+    def __init__(
+        self,
+        builder: ir.IRBuilder,
+        values: dict[Symbol, Number],
+        magic: Callable[[Expr], Magic | None],
+        arguments: dict[str, ir.Value],
+        bounds: Bounds,
+        *,
+        widest: bool = False,
+        tables: Mapping[str, Callable[[ir.Value], ir.Value]] | None = None,
+    ) -> None:
+        self.builder = builder
+        self.values = values
+        self.magic = magic
+        self.arguments = arguments
+        self.bounds = bounds
+        self.widest = widest
+        self.tables = tables or {}
+        self.printed: dict[tuple[Any, ...], Any] = {}
+        """What was made where it dominates the builder's place: by expression and numbers."""
+
+    def number(self, expr: Expr, ranges: Ranges) -> Number:
+        """The value of an expression."""
+        if isinstance(expr, Integer):
+            return int(expr)
+        if isinstance(expr, Symbol):
+            return self._symbol(expr)
+        return self._once(expr, lambda: self._print(expr, ranges))
+
+    def condition(self, condition: Boolean, ranges: Ranges) -> Any:
+        """A bool where it is known when code is generated, else an i1 value."""
+        return self._once(condition, lambda: self._decide(condition, ranges))
+
+    def _once(self, expr: Basic, make: Callable[[], Any]) -> Any:
+        """What was made of an expression before, if its symbols had the numbers they have now."""
+        numbers = tuple(self.values.get(symbol) for symbol in symbols_of(expr))
+        if any(isinstance(number, ir.AllocaInstr) for number in numbers):
+            return make()  # a counter may have moved on
+        key = expr, numbers
+        if key not in self.printed:
+            self.printed[key] = make()
+        return self.printed[key]
+
+    def _print(self, expr: Expr, ranges: Ranges) -> Number:
+        if (known := self._known(expr)) is not None:
+            return known
+        match expr:
+            case Add() | Mul():
+                return self._ring(expr, operands(expr), ranges)
+            case Pow(args=(base, Integer() as exponent)) if exponent > 0:
+                return self._ring(expr, (base,) * int(exponent), ranges)
+            case FloorDiv() | FloorMod():
+                return self._divide(expr, ranges)
+            case Minimum() | Maximum():
+                return self._extreme(expr, ranges)
+            case BitXor():
+                return self._xor(expr, ranges)
+            case Select():
+                return self._select(expr, ranges)
+            case Load():
+                table, index = operands(expr)
+                place = self.widen(self.number(index, ranges), 64, index, ranges)
+                return self._entry(table)(place)
+            case Search():
+                return self._search(expr, ranges)
+            case _:
+                raise CodegenError(f"cannot print {type(expr).__name__} in {expr}")
+
+    def _decide(self, condition: Boolean, ranges: Ranges) -> Any:
+        if condition in (true, false):
+            return condition == true
+        if isinstance(condition, Not):
+            inner = self.condition(operands(condition)[0], ranges)
+            return not inner if isinstance(inner, bool) else self.builder.not_(inner)
+        if isinstance(condition, And | Or):
+            return self._junction(condition, ranges)
+        if not isinstance(condition, Relational):
+            raise CodegenError(f"cannot print the condition {condition}")
+        left, right = (self.number(side, ranges) for side in operands(condition))
+        if isinstance(left, int) and isinstance(right, int):
+            return bool(condition.func(left, right))
+        bits = max(self._bits(left), self._bits(right))
+        first, second = (
+            self.widen(value, bits, side, ranges)
+            for value, side in zip((left, right), operands(condition), strict=True)
+        )
+        return self.builder.icmp_signed(_SIGNED[condition.func], first, second)
+
+    def widen(self, value: Number, bits: int, expr: Expr, ranges: Ranges) -> ir.Value:
+        """The same number as a value of `bits`; narrower only where the caller's range allows."""
+        kind = ir.IntType(bits)
+        if isinstance(value, int):
+            return ir.Constant(kind, value)
+        if value.type.width == bits:
+            return value
+        if value.type.width > bits:
+            return self.builder.trunc(value, kind)
+        natural = self.bounds.natural(expr, ranges)
+        return (self.builder.zext if natural else self.builder.sext)(value, kind)
+
+    def _symbol(self, symbol: Symbol) -> Number:
+        try:
+            value = self.values[symbol]
+        except KeyError:
+            raise CodegenError(f"'{symbol}' has no value here") from None
+        if isinstance(value, ir.AllocaInstr):  # a counter: read it as it is now
+            return self.builder.load(value, typ=value.allocated_type)
+        return value
+
+    def _known(self, expr: Expr) -> int | None:
+        """The value, where every symbol has a number."""
+        numbers = {s: self.values.get(s) for s in symbols_of(expr)}
+        if all(isinstance(v, int) for v in numbers.values()):
+            return int(evaluate(expr, numbers))  # type: ignore[arg-type]
+        return None
+
+    def _width(self, expr: Expr, ranges: Ranges) -> int:
+        return 32 if not self.widest and self.bounds.fits(expr, ranges) else 64
+
+    @staticmethod
+    def _bits(value: Number) -> int:
+        return (
+            32
+            if isinstance(value, int) and -(2**31) <= value < 2**31
+            else (64 if isinstance(value, int) else value.type.width)
+        )
+
+    def _ring(self, expr: Expr, parts: tuple[Expr, ...], ranges: Ranges) -> Number:
+        """Sums and products, which wrap alike at every width; operands may be truncated."""
+        is_sum = isinstance(expr, Add)
+        # Where no operand is negative no partial result overflows: LLVM may widen loop indices.
+        safe = all(self.bounds.natural(a, ranges) for a in parts)
+        # Such a sum is as wide as its widest operand, at least.
+        wide = is_sum and safe and any(self._width(a, ranges) == 64 for a in parts)
+        bits = 64 if wide else self._width(expr, ranges)
+        flags = ("nuw", "nsw") if safe else ()
+        operation = self.builder.add if is_sum else self.builder.mul
+        constant = 0 if is_sum else 1
+        result: ir.Value | None = None
+        for arg in parts:
+            value = self.number(arg, ranges)
+            if isinstance(value, int):
+                constant = constant + value if is_sum else constant * value
+                continue
+            value = self.widen(value, bits, arg, ranges)
+            result = value if result is None else operation(result, value, flags=flags)
+        assert result is not None
+        if constant != (0 if is_sum else 1):
+            flags = flags if constant >= 0 else ()
+            result = operation(result, ir.Constant(ir.IntType(bits), constant), flags=flags)
+        return result
+
+    def _exact(self, exprs: tuple[Expr, ...], ranges: Ranges) -> tuple[list[Number], int]:
+        """Values of operands at a width that holds them all."""
+        numbers = [self.number(e, ranges) for e in exprs]
+        bits = 64 if self.widest else max(map(self._bits, numbers))
+        return [self.widen(v, bits, e, ranges) for v, e in zip(numbers, exprs, strict=True)], bits
+
+    def _divide(self, expr: Expr, ranges: Ranges) -> Number:
+        a, d = operands(expr)
+        modulo = isinstance(expr, FloorMod)
+        divisor = self._known(d)
+        natural = self.bounds.natural(a, ranges)
+        if divisor is not None and divisor > 0 and divisor & (divisor - 1) == 0:
+            return self._divide_power(a, divisor, modulo, natural, ranges)
+        if not natural or not self.bounds.natural(d - 1, ranges):
+            return self._divide_floor(a, d, modulo, ranges)
+        narrow = self._width(a, ranges) == self._width(d, ranges) == 32
+        if narrow and divisor is None and (magic := self.magic(d)) is not None:
+            return self._divide_magic(a, d, magic, modulo, ranges)
+        (x, y), _ = self._exact((a, d), ranges)
+        return self.builder.urem(x, y) if modulo else self.builder.udiv(x, y)
+
+    def _divide_power(
+        self, a: Expr, divisor: int, modulo: bool, natural: bool, ranges: Ranges
+    ) -> ir.Value:
+        """Shifts and masks have floor semantics for negative numbers too."""
+        (x,), bits = self._exact((a,), ranges)
+        kind = ir.IntType(bits)
+        if modulo:
+            return self.builder.and_(x, ir.Constant(kind, divisor - 1))
+        shift = self.builder.lshr if natural else self.builder.ashr
+        return shift(x, ir.Constant(kind, divisor.bit_length() - 1))
+
+    def _divide_magic(
+        self, a: Expr, d: Expr, magic: Magic, modulo: bool, ranges: Ranges
+    ) -> ir.Value:
+        x = self.widen(self.number(a, ranges), 32, a, ranges)
+        i32, i64 = ir.IntType(32), ir.IntType(64)
+        wide = self.builder.mul(self.builder.zext(x, i64), self.arguments[magic.multiplier])
+        quotient = self.builder.trunc(self.builder.lshr(wide, self.arguments[magic.shift]), i32)
+        if not modulo:
+            return quotient
+        divisor = self.widen(self.number(d, ranges), 32, d, ranges)
+        return self.builder.sub(x, self.builder.mul(quotient, divisor))
+
+    def _divide_floor(self, a: Expr, d: Expr, modulo: bool, ranges: Ranges) -> ir.Value:
+        """Division toward minus infinity by a positive number."""
+        (x, y), bits = self._exact((a, d), ranges)
+        b, zero = self.builder, ir.Constant(ir.IntType(bits), 0)
+        remainder = b.srem(x, y)
+        negative = b.icmp_signed("<", remainder, zero)
+        if modulo:
+            return b.select(negative, b.add(remainder, y), remainder)
+        return b.sub(b.sdiv(x, y), b.zext(negative, ir.IntType(bits)))
+
+    def _extreme(self, expr: Expr, ranges: Ranges) -> Number:
+        (x, y), _ = self._exact(operands(expr), ranges)
+        less = self.builder.icmp_signed("<", x, y)
+        first, second = (x, y) if isinstance(expr, Minimum) else (y, x)
+        return self.builder.select(less, first, second)
+
+    def _xor(self, expr: Expr, ranges: Ranges) -> Number:
+        (x, y), _ = self._exact(operands(expr), ranges)
+        return self.builder.xor(x, y)
+
+    def _select(self, expr: Expr, ranges: Ranges) -> Number:
+        condition, a, b = operands(expr)
+        chosen = self.condition(condition, ranges)
+        if isinstance(chosen, bool):
+            return self.number(a if chosen else b, ranges)
+        (x, y), _ = self._exact((a, b), ranges)
+        return self.builder.select(chosen, x, y)
+
+    def _entry(self, table: Symbol) -> Callable[[ir.Value], ir.Value]:
+        if table.name not in self.tables:
+            raise CodegenError(f"the table '{table}' cannot be read here")
+        return self.tables[table.name]
+
+    def _search(self, expr: Expr, ranges: Ranges) -> ir.Value:
+        """The last place whose entry is at most x, bit by bit from the highest that count has."""
+        table, n, x = operands(expr)
+        entry, b, kind = self._entry(table), self.builder, ir.IntType(32)
+        count = self.widen(self.number(n, ranges), 32, n, ranges)
+        (wanted,), bits = self._exact((x,), ranges)
+        leading = ir.FunctionType(kind, [kind, ir.IntType(1)])
+        name = "llvm.ctlz.i32"
+        known = b.module.globals.get(name) or ir.Function(b.module, leading, name)
+        zeros = b.call(known, [count, ir.Constant(ir.IntType(1), 0)])
+        highest = b.lshr(ir.Constant(kind, 1 << 31), b.and_(zeros, ir.Constant(kind, 31)))
+        before = b.block
+        head, done = b.append_basic_block("search"), b.append_basic_block("search.done")
+        b.branch(head)
+        b.position_at_end(head)
+        found, bit = b.phi(kind, "found"), b.phi(kind, "bit")
+        found.add_incoming(ir.Constant(kind, 0), before)
+        bit.add_incoming(highest, before)
+        place = b.or_(found, bit)
+        last = b.sub(count, ir.Constant(kind, 1))
+        inside = b.icmp_unsigned("<=", place, last)
+        read = b.select(inside, place, last)
+        value = entry(b.zext(read, ir.IntType(64)))
+        value = value if bits == 32 else b.zext(value, ir.IntType(bits))
+        taken = b.and_(inside, b.icmp_signed("<=", value, wanted))
+        following = b.select(taken, place, found)
+        lower = b.lshr(bit, ir.Constant(kind, 1))
+        found.add_incoming(following, head)
+        bit.add_incoming(lower, head)
+        b.cbranch(b.icmp_unsigned("==", lower, ir.Constant(kind, 0)), done, head)
+        b.position_at_end(done)
+        return following
+
+    def _junction(self, condition: Boolean, ranges: Ranges) -> Any:
+        decisive = isinstance(condition, Or)
+        combine = self.builder.or_ if decisive else self.builder.and_
+        result: Any = not decisive
+        for part in operands(condition):
+            value = self.condition(part, ranges)
+            if isinstance(value, bool):
+                if value == decisive:
+                    return decisive
+                continue
+            result = value if isinstance(result, bool) else combine(result, value)
+        return result

@@ -1,0 +1,1 @@
+"""Targets: what turns a scheduled graph into a kernel that runs."""

@@ -1,0 +1,448 @@
+"""Lowered operations as code for the host: one method for each, indices from the coordinates.
+
+The module has two functions. `gemm` does the work of one workgroup; its last argument is the
+workgroup's number. `run` takes the next place in an order from a counter that all threads share,
+and calls `gemm` for the workgroup there, until none is left.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any
+
+from llvmlite import ir
+
+from codegen.emit.elements import Arithmetic
+from codegen.emit.elementwise import KINDS, ElementwiseEmitter
+from codegen.emit.expressions import Expressions
+from codegen.emit.shared_memory import places
+from codegen.emit.walker import Fragments, Walker
+from codegen.targets.cpu.elements import Elements
+from coordgraph import CodegenError, KernelGraph
+from coordgraph.control import lowered as ops
+from coordgraph.control.resolve import Node
+from coordgraph.coordinates.dimensions import Shared, Workitem
+from coordgraph.elements import DType, dtype
+from coordgraph.epilogue.operand import ACCUMULATOR
+from coordgraph.gemm import read_of, tensor_of
+from coordgraph.integers import index_symbol
+from coordgraph.tensors import Role
+
+__all__ = ["KERNEL_NAME", "LINE", "RUN_NAME", "HostWalker"]
+
+KERNEL_NAME, RUN_NAME = "gemm", "run"
+I1, I8, I32, I64 = (ir.IntType(n) for n in (1, 8, 32, 64))
+POINTER, VOID = ir.PointerType(), ir.VoidType()
+LINE = 64
+"""Bytes of a cache line, and the alignment of buffers; the widest vector is as wide."""
+# What a waiting thread does to leave the core's other thread alone.
+_PAUSE = {
+    "x86_64": ("llvm.x86.sse2.pause", ()),
+    "aarch64": ("llvm.aarch64.hint", (ir.Constant(I32, 1),)),
+}
+
+
+_YIELDS = re.compile("linux|darwin|macos|bsd")
+"""Systems whose C library can give the processor to another thread (POSIX, `sched_yield`)."""
+
+
+class HostWalker(Walker):
+    """Builds the LLVM module of a kernel lowered to the host.
+
+    Args:
+        graph: a lowered graph.
+        triple: LLVM's name of the host.
+    """
+
+    widest = True
+    derives = False
+
+    def __init__(self, graph: KernelGraph, triple: str = "") -> None:
+        if graph.coordinates.of_kind(Workitem):
+            raise CodegenError("the graph was lowered for a machine with workitems, not for a host")
+        super().__init__(graph)
+        self.triple = triple
+        self.accumulator = dtype(graph.gemm.accumulator)
+        self.buffers: dict[str, int] = {}
+        self.buffer_bytes = 0
+        element = self.accumulator.bytes
+        memory = graph.coordinates.of_kind(Shared)
+        for _, names, size in places(memory, lambda shared: shared.fixed_size * element):
+            self.buffers |= dict.fromkeys(names, self.buffer_bytes)
+            self.buffer_bytes += -(-size // LINE) * LINE
+
+    @property
+    def parameters(self) -> list[str]:
+        """The integer arguments, in order."""
+        return [scalar.name for scalar in self.arguments.scalars.values()]
+
+    @property
+    def tables(self) -> list[str]:
+        """The derived tables, which the caller works out."""
+        return [t.name for t in self.graph.parameters.tables if t.derived]
+
+    def _entry(self, table: str, place: ir.Value) -> ir.Value:
+        address = self.builder.gep(self.given[table], [place], source_etype=I32)
+        return self.builder.load(address, typ=I32, align=4)
+
+    def build(self) -> ir.Module:
+        """The module."""
+        module = ir.Module(KERNEL_NAME)
+        module.triple = self.triple
+        tensors, floats = [t.name for t in self.graph.tensors], self.arguments.floats
+        tensors += self.tables
+        types: list[Any] = [POINTER] * (len(tensors) + 1)
+        types += [KINDS[kind] for kind in self.arguments.float_kinds.values()]
+        types += [I64] * (len(self.parameters) + 1)
+        function = ir.Function(module, ir.FunctionType(VOID, types), KERNEL_NAME)
+        function.attributes.add("nounwind")
+        function.attributes.add("noinline")
+        names = [*tensors, "buffers", *floats, *self.parameters, "workgroup"]
+        self.given: dict[str, Any] = {}
+        for name, argument in zip(names, function.args, strict=True):
+            argument.name = name
+            self.given[name] = argument
+        # C may be D, and other threads write the workspace.
+        alone = [t.name for t in self.graph.tensors if t.role in (Role.INPUT, Role.TABLE)]
+        for name in (*alone, *self.tables, "buffers"):
+            self.given[name].add_attribute("noalias")
+        self._body(function)
+        self._run(module, function)
+        return module
+
+    def _body(self, function: ir.Function) -> None:
+        entry = ir.IRBuilder(function.append_basic_block("entry"))
+        self.builder = ir.IRBuilder(function.append_basic_block("start"))
+        self.fragments = Fragments(entry)
+        self.elements = Elements(self.builder, self.accumulator)
+        self.sums = Arithmetic(self.builder, self.accumulator)
+        self.values.clear()
+        self.expressions = Expressions(
+            self.builder,
+            self.values,
+            lambda _: None,
+            self.given,
+            self.bounds,
+            widest=True,
+            tables={t.name: partial(self._entry, t.name) for t in self.graph.parameters.tables},
+        )
+        for p in self.graph.parameters.items:
+            self.values[p.symbol] = self.given[p.name]
+        self.values[self.graph.workgroup.symbol] = self.given["workgroup"]
+        start = self.builder.block
+        self.run(self.nodes)
+        self.builder.ret_void()
+        entry.branch(start)
+
+    @staticmethod
+    def _run(module: ir.Module, kernel: ir.Function) -> None:
+        """`run(order, counter, count, …)`: workgroup `order[i]`, or i where there is no order."""
+        given = [a.type for a in kernel.args[:-1]]
+        kind = ir.FunctionType(VOID, [POINTER, POINTER, I64, *given])
+        function = ir.Function(module, kind, RUN_NAME)
+        order, counter, count, *rest = function.args
+        b = ir.IRBuilder(function.append_basic_block("entry"))
+        following, known = (function.append_basic_block(n) for n in ("next", "known"))
+        ordered, work, done = (function.append_basic_block(n) for n in ("ordered", "work", "done"))
+        b.branch(following)
+        b.position_at_end(following)
+        place = b.atomic_rmw("add", counter, ir.Constant(I64, 1), "monotonic")
+        b.cbranch(b.icmp_signed("<", place, count), known, done)
+        b.position_at_end(known)
+        b.cbranch(b.icmp_unsigned("==", order, ir.Constant(POINTER, None)), work, ordered)
+        b.position_at_end(ordered)
+        listed = b.load(b.gep(order, [place], source_etype=I64), typ=I64)
+        b.branch(work)
+        b.position_at_end(work)
+        workgroup = b.phi(I64)
+        workgroup.add_incoming(place, known)
+        workgroup.add_incoming(listed, ordered)
+        b.call(kernel, [*rest, workgroup])
+        b.branch(following)
+        b.position_at_end(done)
+        b.ret_void()
+
+    def intrinsic(self, name: str, result: Any, args: list[Any]) -> Any:
+        """Call an LLVM intrinsic, declared where it is not yet."""
+        module = self.builder.module
+        function = module.globals.get(name)
+        if function is None:
+            function = ir.Function(module, ir.FunctionType(result, [a.type for a in args]), name)
+        return self.builder.call(function, args)
+
+    # Memory
+
+    def _kind(self, dim: str) -> DType:
+        """The type of the elements of a buffer or a tensor."""
+        if dim in self.buffers:
+            return self.accumulator
+        return dtype(self.graph.tensor(self._tensor(dim)).dtype)
+
+    def _address(self, node: Node, dim: str) -> tuple[ir.Value, Any]:
+        """Pointer to an element, and the condition that it is not padding."""
+        index, guard = self.place(node, dim)
+        b = self.builder
+        if dim in self.buffers:
+            offset = ir.Constant(I64, self.buffers[dim])
+            base = b.gep(self.given["buffers"], [offset], source_etype=I8, inbounds=True)
+        else:
+            base = self.given[self._tensor(dim)]
+        size = ir.IntType(self._kind(dim).bits)
+        return b.gep(base, [index], source_etype=size, inbounds=guard is True), guard
+
+    def _tensor(self, dim: str) -> str:
+        """The tensor whose elements a dimension counts."""
+        return getattr(self.graph.coordinates[dim], "tensor", "")
+
+    def _when(self, guard: Any) -> Any:
+        """A context for what happens only where the guard holds."""
+        if isinstance(guard, bool):
+            guard = ir.Constant(I1, int(guard))
+        return self.builder.if_then(guard)
+
+    def _read(self, address: ir.Value, dim: str, guard: Any) -> ir.Value:
+        """An element, or zero where it is padding."""
+        if guard is True:
+            return self.elements.load(address, self._kind(dim))
+        slot = self.fragments.slot("read", 0, self.sums.type)
+        self.builder.store(self.sums.zero, slot)
+        with self._when(guard):
+            self.builder.store(self.elements.load(address, self._kind(dim)), slot)
+        return self.builder.load(slot, typ=self.sums.type)
+
+    def _write(self, value: ir.Value, address: ir.Value, dim: str, guard: Any) -> None:
+        """Store an element, unless it is padding."""
+        if guard is True:
+            self.elements.store(value, address, self._kind(dim))
+            return
+        with self._when(guard):
+            self.elements.store(value, address, self._kind(dim))
+
+    def emit_CopyElements(self, node: Node, op: ops.CopyElements) -> None:
+        """One element; zero where the source is padding."""
+        self._one(op.width)
+        source, readable = self._address(node, op.source)
+        target, writable = self._address(node, op.destination)
+        if self._finished(op):
+            value = Elements(self.builder, self.result).load(source, self.result)
+            with self._when(writable):
+                kind = self._kind(op.destination)
+                Elements(self.builder, self.result).store(value, target, kind)
+            return
+        self._write(self._read(source, op.source, readable), target, op.destination, writable)
+
+    def _finished(self, op: ops.CopyElements) -> bool:
+        """Whether a buffer of sums holds results of the epilogue, of another type."""
+        if op.source not in self.buffers or op.destination in self.buffers:
+            return False
+        output = self.graph.tensor(self._tensor(op.destination)).role is Role.OUTPUT
+        return output and self.result.is_float != self.accumulator.is_float
+
+    @property
+    def result(self) -> DType:
+        """The type of what the epilogue makes."""
+        gemm = self.graph.gemm
+        return dtype(gemm.epilogue.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype).result)
+
+    def emit_FillElements(self, node: Node, op: ops.FillElements) -> None:
+        """One zero."""
+        self._one(op.width)
+        target, writable = self._address(node, op.destination)
+        self._write(self.sums.zero, target, op.destination, writable)
+
+    @staticmethod
+    def _one(width: int) -> None:
+        if width != 1:
+            raise CodegenError("the host moves one element at a time; LLVM makes vectors of them")
+
+    # Flags
+
+    def emit_SignalFlag(self, node: Node, op: ops.SignalFlag) -> None:
+        """Raise a flag: what was stored before is seen by whoever sees it up."""
+        self._set_flag(node, op.flag, self.raised(node, op.turn, op.readers))
+
+    def emit_RaiseFlag(self, node: Node, op: ops.RaiseFlag) -> None:
+        """Count one more: who sees the last sees what all stored (C11, "release sequence")."""
+        address, _ = self._address(node, op.flag)
+        self.builder.atomic_rmw("add", address, ir.Constant(I32, 1), "release")
+
+    def emit_WaitFlag(self, node: Node, op: ops.WaitFlag) -> None:
+        """Look at a flag until it is up."""
+        self._spin(self._address(node, op.flag)[0], "==", self.raised(node, op.turn, op.senders))
+
+    def emit_TakeFlag(self, node: Node, op: ops.TakeFlag) -> None:
+        """Look at a flag until it is up, then lower it by one."""
+        address, _ = self._address(node, op.flag)
+        self._spin(address, "!=", ir.Constant(I32, 0), crowded=True)
+        # What another reader left is still the sender's word: C11, "release sequence".
+        self.builder.atomic_rmw("sub", address, ir.Constant(I32, 1), "monotonic")
+
+    def _spin(
+        self, address: ir.Value, until: str, value: ir.Value, *, crowded: bool = False
+    ) -> None:
+        """Until a flag compares so with a value.
+
+        `crowded`: more threads may wait than there are processors, so let others run.
+        """
+        b = self.builder
+        again, up = b.append_basic_block("flag.wait"), b.append_basic_block("flag.up")
+        pause = b.append_basic_block("flag.pause")
+        b.branch(again)
+        b.position_at_end(again)
+        flag = b.load_atomic(address, "acquire", 4, typ=I32)
+        b.cbranch(b.icmp_unsigned(until, flag, value), up, pause)
+        b.position_at_end(pause)
+        machine = self.triple.partition("-")[0]
+        if machine in _PAUSE:
+            name, args = _PAUSE[machine]
+            self.intrinsic(name, VOID, list(args))
+        if crowded and _YIELDS.search(self.triple):
+            self.intrinsic("sched_yield", I32, [])
+        b.branch(again)
+        b.position_at_end(up)
+
+    def emit_ClearFlag(self, node: Node, op: ops.ClearFlag) -> None:
+        """Lower a flag."""
+        self._set_flag(node, op.flag, ir.Constant(I32, 0))
+
+    def _set_flag(self, node: Node, dim: str, value: ir.Value) -> None:
+        # An exchange, because llvmlite's atomic store takes no untyped pointer.
+        address, _ = self._address(node, dim)
+        self.builder.atomic_rmw("xchg", address, value, "release")
+
+    # Registers
+
+    def _type(self, width: int) -> Any:
+        scalar = self.sums.type
+        return scalar if width == 1 else ir.VectorType(scalar, width)
+
+    def _slot(self, node: Node, name: str, dims: tuple[str, ...], width: int) -> ir.Value:
+        number = self.register(node, dims, 1)
+        return self.fragments.slot(f"{name}.{width}", number, self._type(width))
+
+    def _splat(self, value: ir.Value, width: int) -> ir.Value:
+        if width == 1:
+            return value
+        b, empty = self.builder, ir.Constant(self._type(width), ir.Undefined)
+        first = b.insert_element(empty, value, ir.Constant(I32, 0))
+        mask = ir.Constant(ir.VectorType(I32, width), [0] * width)
+        return b.shuffle_vector(first, empty, mask)
+
+    def emit_LoadFragment(self, node: Node, op: ops.LoadFragment) -> None:
+        """A vector from a buffer, or one element in every lane."""
+        address, guard = self._address(node, op.source)
+        if op.width == 1 or op.form == "broadcast":
+            value = self._splat(self._read(address, op.source, guard), op.width)
+        else:
+            value = self.builder.load(
+                address, typ=self._vector(op.source, op.width, guard), align=self._align(op.width)
+            )
+        self.builder.store(value, self._slot(node, op.fragment, op.registers, op.width))
+
+    def emit_StoreFragment(self, node: Node, op: ops.StoreFragment) -> None:
+        """A vector to a buffer, or one element to memory."""
+        address, guard = self._address(node, op.destination)
+        slot = self._slot(node, op.fragment, op.registers, op.width)
+        value = self.builder.load(slot, typ=self._type(op.width))
+        if op.width == 1:
+            self._write(value, address, op.destination, guard)
+            return
+        self._vector(op.destination, op.width, guard)
+        self.builder.store(value, address, align=self._align(op.width))
+
+    def _vector(self, dim: str, width: int, guard: Any) -> Any:
+        """The type of a vector in a buffer."""
+        if dim not in self.buffers or guard is not True:
+            raise CodegenError(f"the host moves vectors to and from buffers only, not '{dim}'")
+        return self._type(width)
+
+    def _align(self, width: int) -> int:
+        return min(LINE, width * self.accumulator.bytes)
+
+    def emit_ReduceFragment(self, node: Node, op: ops.ReduceFragment) -> None:
+        """Add one element to memory while others do, too."""
+        self._one(op.width)
+        address, guard = self._address(node, op.destination)
+        value = self.builder.load(
+            self._slot(node, op.fragment, op.registers, op.width), typ=self._type(1)
+        )
+        with self._when(guard):
+            self.sums.atomic_add(address, value)
+
+    def emit_AccumulateFragment(self, node: Node, op: ops.AccumulateFragment) -> None:
+        """Add one element of memory."""
+        self._one(op.width)
+        address, guard = self._address(node, op.source)
+        slot = self._slot(node, op.fragment, op.registers, op.width)
+        value = self._read(address, op.source, guard)
+        total = self.sums.add(self.builder.load(slot, typ=self._type(1)), value)
+        self.builder.store(total, slot)
+
+    def emit_ApplyFragment(self, node: Node, op: ops.ApplyFragment) -> None:
+        """What the epilogue makes of one element."""
+        self._one(op.width)
+        gemm, b = self.graph.gemm, self.builder
+        out = gemm.out_dtype or gemm.dtype
+        emit = ElementwiseEmitter(b, gpu=False, fast=False)
+        kinds = op.function.kinds(gemm.accumulator, out).operands
+        slot = self._slot(node, op.fragment, op.registers, op.width)
+        values: dict[str, Any] = {ACCUMULATOR: b.load(slot, typ=self._type(1))}
+        for operand in op.function.operands:
+            tensor, kind = tensor_of(operand.name), kinds[operand.name]
+            if operand.is_scalar:
+                values[operand.name] = self.given[operand.name]
+            elif tensor in (*op.sources, *op.elements):
+                values[operand.name] = self._operand(node, tensor, kind, op)
+            else:
+                values[operand.name] = emit.constant(0, kind)
+        result = op.function.emit(emit, values, gemm.accumulator, out)
+        made = dtype(op.function.kinds(gemm.accumulator, out).result)
+        if made.is_float != self.accumulator.is_float:
+            result = b.bitcast(result, self._type(1))
+        else:
+            result = Arithmetic(b, self.accumulator).convert(result, made)
+        b.store(result, slot)
+
+    def _operand(self, node: Node, tensor: str, kind: str, op: ops.ApplyFragment) -> Any:
+        """An element of an operand as a value of a kind; 0 where it is padding or not given."""
+        b = self.builder
+        if tensor in op.elements:
+            address, guard = self.given[tensor], True
+        else:
+            address, guard = self._address(node, tensor)
+        if tensor in op.optional:
+            given = self.values[index_symbol(read_of(tensor))]
+            there = b.icmp_unsigned("!=", given, ir.Constant(given.type, 0))
+            guard = (
+                there if guard is True else b.and_(there, guard) if guard is not False else guard
+            )
+        elements = Elements(b, dtype(kind))
+        if guard is True:
+            return elements.load(address, self._kind(tensor))
+        slot = self.fragments.slot(f"read.{kind}", 0, KINDS[kind])
+        b.store(ir.Constant(KINDS[kind], 0), slot)
+        with self._when(guard):
+            b.store(elements.load(address, self._kind(tensor)), slot)
+        return b.load(slot, typ=KINDS[kind])
+
+    def emit_MultiplyFragments(self, node: Node, op: ops.MultiplyFragments) -> None:
+        """Multiply and add vectors: `fma.f32x16` rounds once, `multiply-add.f32x16` twice.
+
+        Integers are exact, modulo 2^32: `multiply-add.i32x16`.
+        """
+        instruction, _, shape = op.instruction.partition(".")
+        lanes = int(shape.partition("x")[2])
+        names = ((op.a, op.a_registers), (op.b, op.b_registers), (op.accumulator, op.registers))
+        slots = [self._slot(node, name, registers, lanes) for name, registers in names]
+        a, b, total = (self.builder.load(slot, typ=self._type(lanes)) for slot in slots)
+        match instruction:
+            case "fma":
+                suffix = f"f{self.accumulator.bits}"
+                name = f"llvm.fma.{suffix}" if lanes == 1 else f"llvm.fma.v{lanes}{suffix}"
+                result = self.intrinsic(name, self._type(lanes), [a, b, total])
+            case "multiply-add":
+                result = self.sums.add(total, self.sums.multiply(a, b))
+            case _:
+                raise CodegenError(f"the host has no instruction '{op.instruction}'")
+        self.builder.store(result, slots[2])

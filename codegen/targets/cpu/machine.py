@@ -1,0 +1,54 @@
+"""What the host's processor can do, as far as lowering and code generation ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import llvmlite.binding as llvm
+
+from codegen.emit.llvm import host_machine
+from coordgraph import CodegenError, KernelGraph
+from passes.lowering.host import LowerToHost
+
+__all__ = ["Host", "host", "lower"]
+
+
+@dataclass(frozen=True)
+class Host:
+    """Vector registers, and which instructions there are."""
+
+    triple: str
+    vector_bits: int
+    registers: int
+    fused: bool
+    half: bool
+
+
+@cache
+def host() -> Host:
+    """The machine that this process runs on."""
+    triple = host_machine().triple
+    machine = triple.partition("-")[0]
+    features = llvm.get_host_cpu_features()
+    if machine in ("x86_64", "i386", "i686"):
+        wide, medium = bool(features.get("avx512f")), bool(features.get("avx"))
+        bits, registers = (512, 32) if wide else (256 if medium else 128, 16)
+        return Host(triple, bits, registers, bool(features.get("fma")), bool(features.get("f16c")))
+    if machine in ("aarch64", "arm64"):
+        return Host(triple, 128, 32, fused=True, half=True)
+    return Host(triple, 128, 16, fused=False, half=False)
+
+
+def lower(graph: KernelGraph) -> KernelGraph:
+    """A scheduled graph, lowered for this machine.
+
+    Raises:
+        CodegenError: the machine has no instructions for the graph's types.
+    """
+    gemm, here = graph.gemm, host()
+    if "f16" in (gemm.dtype, gemm.out_dtype) and not here.half:
+        raise CodegenError(
+            f"this processor ({here.triple}) cannot convert f16; use dtype='bf16' or 'f32'"
+        )
+    return LowerToHost(here.vector_bits, here.registers, here.fused)(graph)

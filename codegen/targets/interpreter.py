@@ -1,0 +1,76 @@
+"""`InterpretedKernel`: the reference meaning of a graph, called like any kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from codegen.call.checks import check_call, numpy_views, problem_parameters, rows_of_offsets
+from codegen.call.operands import Operands
+from codegen.call.zero_extents import (
+    lacks_depth,
+    new_output,
+    of_depth,
+    writes_nothing,
+    zeros_of_depth,
+)
+from codegen.kernel import Kernel
+from coordgraph import KernelGraph, LaunchError
+from coordgraph.gemm import tensor_of
+from coordgraph.interpreter import interpret
+
+__all__ = ["InterpretedKernel"]
+
+WORKGROUPS = 4
+
+
+class InterpretedKernel(Kernel):
+    """Runs a scheduled graph in Python over numpy tiles; slow, and the measure of all targets."""
+
+    def __init__(self, graph: KernelGraph) -> None:
+        super().__init__(graph, "interpreter")
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        c: Any = None,
+        out: Any = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Any = None,
+        *,
+        workgroups: int | None = None,
+        offsets: Any = None,
+        **operands: Any,
+    ) -> Any:
+        """Compute D with numpy; `workgroups` (4 by default) where the graph leaves it open."""
+        if stream is not None:
+            raise LaunchError("the interpreter has no streams")
+        given = Operands.of(self.graph.gemm, c, alpha, beta, operands)
+        views = numpy_views(a, b, None, out, offsets, given.arrays)
+        sizes = problem_parameters(self.graph, views, scalars=given.scalars)
+        check_call(self.graph, views, scalars=given.scalars)
+        if writes_nothing(sizes):
+            return new_output(self.graph, sizes) if out is None else out
+        if lacks_depth(sizes):
+            a, b = zeros_of_depth(self.graph, sizes)
+            given = of_depth(self.graph.gemm, given)
+        parameters: dict[str, int] = {}
+        if any(p.name == "workgroups" for p in self.graph.parameters.given):
+            parameters["workgroups"] = WORKGROUPS if workgroups is None else workgroups
+        elif workgroups is not None:
+            raise LaunchError("this graph fixes its workgroups; schedule it with workgroups=None")
+        for name in ("elements_d",) if self.graph.gemm.diagonal else ():
+            parameters[name] = sizes[name]
+        tables = rows_of_offsets(self.graph.gemm, offsets)
+        values = {
+            o.name: given.arrays.get(tensor_of(o.name)) for o in self.graph.gemm.epilogue.tensors
+        }
+        values |= given.scalars
+        result = interpret(self.graph, a, b, operands=values, parameters=parameters, tables=tables)
+        if out is None:
+            return result.d
+        np.copyto(out, result.d, where=result.written)
+        return out

@@ -1,0 +1,204 @@
+"""What launching a kernel takes to know of its code, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sympy import Expr
+
+from codegen.emit.arguments import Magic
+from codegen.targets.nvptx.program import CudaProgram
+from coordgraph import CoordGraphError
+from coordgraph.integers import evaluate, index_symbol, parse_expression, to_text
+from coordgraph.parameters import Assumption, Parameter, Parameters
+from coordgraph.progress import wait_direction
+from coordgraph.tables import Table, place_of
+from coordgraph.tensors import Role, Tensor, dtype
+
+__all__ = ["Facts"]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The facts about a compiled program that its launches need.
+
+    Args:
+        threads, shared_bytes: threads, and bytes of shared memory, of a CTA.
+        cluster: CTAs in one workgroup of the schedule, which is a cluster.
+        overlaps: whether the code itself waits for earlier launches.
+        waits: which workgroups wait for which, as `wait_direction` says.
+        bytes_in_flight: what the program was made with.
+        boxes: for each tensor that TMA copies, the shapes of its TMA boxes; each has a tensor map.
+        parameters: what launches are given and what follows from it.
+        tensors: all tensors, in the order of the kernel's arguments.
+        grid: workgroups of the schedule.
+        floats: the numbers that the epilogue is given: name and kind (f32 or i32).
+        scalars, divisors: the integer arguments and those that are passed as `Magic` numbers.
+    """
+
+    threads: int
+    shared_bytes: int
+    cluster: int
+    overlaps: bool
+    waits: str
+    bytes_in_flight: int
+    boxes: dict[str, tuple[tuple[int, ...], ...]]
+    parameters: Parameters
+    tensors: tuple[Tensor, ...]
+    grid: Expr
+    floats: tuple[tuple[str, str], ...]
+    scalars: tuple[Expr, ...]
+    divisors: tuple[Expr, ...]
+
+    @classmethod
+    def of(cls, program: CudaProgram) -> Facts:
+        """Found by generating the code: only then the argument list is known."""
+        graph, arguments = program.lowered, program.walker.arguments
+        _ = program.module
+        grid = graph.workgroup.size
+        assert grid is not None
+        return cls(
+            program.threads,
+            program.shared_bytes,
+            program.cluster,
+            program.overlaps,
+            wait_direction(program.graph),
+            program.bytes_in_flight,
+            dict(program.walker.boxes),
+            graph.parameters,
+            graph.tensors,
+            grid,
+            tuple(arguments.float_kinds.items()),
+            tuple(scalar.value for scalar in arguments.scalars.values()),
+            tuple(magic.divisor for magic in arguments.magics.values()),
+        )
+
+    @property
+    def together(self) -> bool:
+        """Workgroups that wait for higher-numbered ones need all of them resident."""
+        return self.waits in ("higher", "mixed")
+
+    def workgroups(self, values: Mapping[str, int]) -> int:
+        """The schedule's workgroups of a launch."""
+        return int(evaluate(self.grid, values))
+
+    def integers(self, values: Mapping[str, int]) -> list[int]:
+        """The integer arguments for values of the parameters, in order."""
+        numbers = [int(evaluate(scalar, values)) for scalar in self.scalars]
+        for divisor in self.divisors:
+            numbers += Magic.numbers(int(evaluate(divisor, values)))
+        return numbers
+
+    def shape(self, tensor: Tensor, values: Mapping[str, int]) -> tuple[int, ...]:
+        """A tensor's extents."""
+        return tuple(int(evaluate(extent, values)) for extent in tensor.shape)
+
+    # As plain data
+
+    def strides(self, tensor: Tensor, values: Mapping[str, int]) -> tuple[int, ...] | None:
+        """A tensor's strides, where it is not contiguous."""
+        if tensor.strides is None:
+            return None
+        return tuple(int(evaluate(stride, values)) for stride in tensor.strides)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data for `json.dumps`; expressions are text."""
+        return {
+            "threads": self.threads,
+            "shared_bytes": self.shared_bytes,
+            "cluster": self.cluster,
+            "overlaps": self.overlaps,
+            "waits": self.waits,
+            "bytes_in_flight": self.bytes_in_flight,
+            "boxes": {name: [list(box) for box in boxes] for name, boxes in self.boxes.items()},
+            "parameters": [
+                [p.name, int(p.minimum), int(p.maximum), _text(p.value), p.note]
+                for p in self.parameters.items
+            ],
+            "assumptions": [[to_text(a.expr), int(a.maximum)] for a in self.parameters.assumptions],
+            "tables": [
+                [t.name, to_text(t.length), to_text(t.maximum), _text(t.step), t.note, t.rule]
+                for t in self.parameters.tables
+            ],
+            "tensors": [
+                [t.name, t.dtype, _texts(t.shape), t.role.value, _texts(t.strides or ())]
+                for t in self.tensors
+            ],
+            "grid": to_text(self.grid),
+            "floats": [[name, kind] for name, kind in self.floats],
+            "scalars": _texts(self.scalars),
+            "divisors": _texts(self.divisors),
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Facts:
+        """Read what `to_json` gave.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        try:
+            return cls._read(data)
+        except (CoordGraphError, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"these are no facts of a kernel: {error}") from error
+
+    @classmethod
+    def _read(cls, data: Mapping[str, Any]) -> Facts:
+        symbols: dict[str, Expr] = {}
+
+        def read(text: str) -> Expr:
+            return parse_expression(text, symbols.__getitem__)
+
+        for name, *_ in data["tables"]:
+            symbols |= {s.name: s for s in (index_symbol(name), place_of(name))}
+        items: list[Parameter] = []
+        for name, low, high, value, note in data["parameters"]:
+            defined = None if value is None else read(value)
+            items.append(Parameter(name, int(low), int(high), defined, note))
+            symbols[name] = items[-1].symbol
+        tables = tuple(
+            Table(name, read(length), read(most), None if step is None else read(step), note, rule)
+            for name, length, most, step, note, rule in data["tables"]
+        )
+        assumed = tuple(Assumption(read(text), int(most)) for text, most in data["assumptions"])
+        return cls(
+            int(data["threads"]),
+            int(data["shared_bytes"]),
+            int(data["cluster"]),
+            bool(data["overlaps"]),
+            str(data["waits"]),
+            int(data["bytes_in_flight"]),
+            {
+                name: tuple(tuple(map(int, box)) for box in boxes)
+                for name, boxes in data["boxes"].items()
+            },
+            Parameters(tuple(items), assumed, tables),
+            tuple(
+                Tensor(
+                    name,
+                    dtype(kind).name,
+                    _each(read, shape),
+                    Role(role),
+                    _each(read, strides) or None,
+                )
+                for name, kind, shape, role, strides in data["tensors"]
+            ),
+            read(data["grid"]),
+            tuple((str(name), str(kind)) for name, kind in data["floats"]),
+            _each(read, data["scalars"]),
+            _each(read, data["divisors"]),
+        )
+
+
+def _text(expression: Expr | None) -> str | None:
+    return None if expression is None else to_text(expression)
+
+
+def _texts(expressions: Iterable[Expr]) -> list[str]:
+    return [to_text(e) for e in expressions]
+
+
+def _each(read: Callable[[str], Expr], texts: Iterable[str]) -> tuple[Expr, ...]:
+    return tuple(read(text) for text in texts)

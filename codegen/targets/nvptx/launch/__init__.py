@@ -1,0 +1,1 @@
+"""Launching kernels: loaded functions, arguments, tensor maps, workspaces, checked calls."""

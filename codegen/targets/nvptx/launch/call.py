@@ -1,0 +1,247 @@
+"""`CheckedCall`: a call whose arguments were checked, which can be launched on other addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+from codegen.lru import LRUCache
+from codegen.targets.nvptx.driver import Device, bindings, check
+from codegen.targets.nvptx.facts import Facts
+from codegen.targets.nvptx.launch.function import Function
+from codegen.targets.nvptx.launch.packing import ArgumentTable
+from codegen.targets.nvptx.launch.tensormaps import TensorMaps
+from codegen.targets.nvptx.launch.workspace import Workspaces
+from codegen.targets.nvptx.sm_80.emit import KERNEL_NAME
+from coordgraph import LaunchError
+from coordgraph.gemm import OFFSETS, OFFSETS_OF, row_step
+from coordgraph.integers import evaluate
+from coordgraph.tensors import Role, Tensor, dtype
+
+__all__ = ["CheckedCall", "Depthless", "Idle", "Launches", "Loaded", "Pointers", "other_operands"]
+
+ARGUMENTS = ("A", "B", "C", "D", OFFSETS)
+"""The first tensors in the list of a call's pointers, in this order; other operands follow."""
+Pointers = tuple[int, ...]
+MOST_OWNERS = 64
+
+
+def other_operands(tensors: Iterable[Tensor]) -> tuple[str, ...]:
+    """Names of the epilogue's operands in memory, without C, in the order of a call's pointers."""
+    return tuple(t.name for t in tensors if t.role.finishes and t.name not in ARGUMENTS)
+
+
+class Loaded:
+    """A program loaded on a device: its function and its facts. The device must be current."""
+
+    def __init__(self, facts: Facts, code: bytes, where: Device) -> None:
+        self.facts = facts
+        self.function = Function(
+            where,
+            code,
+            KERNEL_NAME,
+            facts.threads,
+            facts.shared_bytes,
+            cluster=facts.cluster,
+            together=facts.together,
+            overlaps=facts.overlaps,
+        )
+
+    def parameters(self, given: dict[str, int], workgroups: int | None) -> dict[str, int]:
+        """The values of all parameters.
+
+        Raises:
+            LaunchError: a value is out of bounds, or the launch could not make progress.
+        """
+        parameters, function = self.facts.parameters, self.function
+        if any(p.name == "workgroups" for p in parameters.given):
+            count = function.resident if workgroups is None else workgroups
+            given = {**given, "workgroups": count}
+        elif workgroups is not None:
+            raise LaunchError("this graph fixes its workgroups; schedule it with workgroups=None")
+        values = parameters.evaluate(given)
+        grid = self.facts.workgroups(values)
+        if function.together and grid > function.resident:
+            raise LaunchError(
+                f"{grid} workgroups wait for each other, but {function.device.name} holds "
+                f"only {function.resident} at a time; use at most that many workgroups, "
+                "or owner='last' and a reduction other than scatter"
+            )
+        return values
+
+
+class CheckedCall:
+    """Launches a kernel on tensors of given shapes, types and alignment.
+
+    Threads may launch one plan at the same time: each launch takes an argument table out of those
+    that are free, and puts it back.
+
+    Args:
+        loaded: the kernel, loaded on the device.
+        values: the value of every parameter of the kernel.
+        workspaces: the buffers of the device for partial tiles and flags.
+    """
+
+    def __init__(self, loaded: Loaded, values: Mapping[str, int], workspaces: Workspaces) -> None:
+        facts = loaded.facts
+        self.function = loaded.function
+        self.workspaces = workspaces
+        self._context = loaded.function.device.context
+        self._find_context = bindings().cuCtxGetCurrent
+        self._tables: list[ArgumentTable] = []
+        self._integers = facts.integers(values)
+        self._grid = facts.workgroups(values)
+        self._kinds = [kind for _, kind in facts.floats]
+        others = other_operands(facts.tensors)
+        order = [*ARGUMENTS, *others]
+        self._places: list[tuple[int, int, int]] = []
+        """For each tensor argument: its index among the kernel's arguments, the index of the call's
+        pointer, and an offset in bytes to that pointer."""
+        self._work: list[tuple[int, str, int, bool]] = []
+        """For each workspace buffer: its index among the kernel's arguments, its name, its size in
+        bytes, and whether it must be zeroed."""
+        self._buffers = LRUCache[Hashable, list[tuple[int, int]]](MOST_OWNERS)
+        self._maps: list[tuple[int, int, TensorMaps]] = []
+        self.bytes = [0] * len(order)
+        """Size in bytes of each tensor of a call, in the order of its pointers."""
+        self.shape: tuple[int, ...] = ()
+        """Shape of D."""
+        for place, tensor in enumerate(facts.tensors):
+            size = dtype(tensor.dtype).bytes * int(evaluate(tensor.elements, values))
+            if tensor.role.workspace:
+                self._work.append((place, tensor.name, size, tensor.role.zeroed))
+                continue
+            source, shift = order.index(OFFSETS), 0
+            if tensor.name in order:
+                source = order.index(tensor.name)
+            else:  # rows of one array of offsets
+                shift = [*OFFSETS_OF.values()].index(tensor.name)
+            self._places.append((place, source, shift * size))
+            self.bytes[source] += size
+            if tensor.role is Role.OUTPUT:
+                self.shape = facts.shape(tensor, values)
+        every = ((name, box) for name, boxes in facts.boxes.items() for box in boxes)
+        for number, (name, box) in enumerate(every):
+            (tensor,) = (t for t in facts.tensors if t.name == name)
+            shape, strides = facts.shape(tensor, values), facts.strides(tensor, values)
+            if len(shape) < len(box):
+                # The kernel replaces the address and extents of this map for each matrix of a list.
+                shape, strides = (1, row_step(tensor.dtype)), None
+            maps = TensorMaps(shape, tensor.dtype, box, strides)
+            self._maps.append((number, ARGUMENTS.index(name), maps))
+        self._tensors = len(facts.tensors)
+
+    def overlaps(self, pointers: Pointers) -> bool:
+        """Whether D may share memory with another tensor; C may be exactly D."""
+        a, b, c, d, offsets, *others = pointers
+        of_a, of_b, of_c, of_d, of_offsets, *of_others = self.bytes
+        end = d + of_d
+        for place, size in zip(others, of_others, strict=True):
+            if place and place < end and d < place + size:
+                return True
+        return (
+            (offsets < end and d < offsets + of_offsets)
+            or (a < end and d < a + of_a)
+            or (b < end and d < b + of_b)
+            or (c != 0 and (c, of_c) != (d, of_d) and c < end and d < c + of_c)
+        )
+
+    def launch(self, pointers: Pointers, scalars: Sequence[float], stream: int) -> None:
+        """Launch on tensors at these addresses: A, B, C (or 0), D, offsets (or 0), operands.
+
+        Args:
+            pointers: device addresses of `ARGUMENTS`, then of `other_operands`; 0 for an operand
+                that the call leaves out.
+            scalars: the scalar operands of the epilogue, in the order of its parameters.
+            stream: the driver's handle of the stream.
+        """
+        try:
+            table = self._tables.pop()
+        except IndexError:
+            table = self._table()
+        status, context = self._find_context()
+        if status:
+            check("cuCtxGetCurrent", status)
+        if context == self._context:
+            self._launch(table, pointers, scalars, stream)
+        else:
+            with self.function.device.current():
+                self._launch(table, pointers, scalars, stream)
+        self._tables.append(table)
+
+    def _table(self) -> ArgumentTable:
+        return ArgumentTable(
+            self._tensors,
+            len(self._maps),
+            self._kinds,
+            self._integers,
+            self.function.config(self._grid),
+        )
+
+    def _launch(
+        self,
+        table: ArgumentTable,
+        pointers: Pointers,
+        scalars: Sequence[float],
+        stream: int,
+    ) -> None:
+        places = table.pointers
+        for place, source, shift in self._places:
+            places[place] = pointers[source] + shift
+        if self._work:
+            owner = self.workspaces.owner(stream)
+            for place, pointer in self._buffers.get(owner) or self._workspace(owner):
+                places[place] = pointer
+        for number, source, maps in self._maps:
+            table.set_map(number, maps.get(pointers[source]))
+        for slot, value in zip(table.scalars, scalars, strict=True):
+            slot.value = value
+        table.set_stream(stream)
+        self.function(table.config, table.address)
+
+    def _workspace(self, owner: Hashable) -> list[tuple[int, int]]:
+        """Argument index and address of each workspace buffer; the buffers stay with the owner."""
+        found = [
+            (place, self.workspaces.get(owner, name, size, zeroed=zeroed))
+            for place, name, size, zeroed in self._work
+        ]
+        return self._buffers.put(owner, found)
+
+
+class Idle:
+    """A call that launches nothing, because no element of D is written. `shape` is D's shape."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+
+    def overlaps(self, pointers: Pointers) -> bool:
+        """False: nothing is written."""
+        return False
+
+    def launch(self, pointers: Pointers, scalars: Sequence[float], stream: int) -> None:
+        """Leave D as it is."""
+
+
+class Depthless:
+    """A call with k = 0: it launches `plan`, which has k > 0, with A and B that are all zeros.
+
+    `zeros` is the address of these zeros. If `alpha_first`, the first scalar is alpha, and 0 is
+    passed for it, so that an infinite alpha does not make NaN of the empty sum.
+    """
+
+    def __init__(self, plan: CheckedCall, zeros: int, alpha_first: bool) -> None:
+        self.plan, self.zeros, self.shape = plan, zeros, plan.shape
+        self.alpha_first = alpha_first
+
+    def overlaps(self, pointers: Pointers) -> bool:
+        """Whether D may share memory with another tensor; A and B are empty, so they cannot."""
+        return self.plan.overlaps((self.zeros, self.zeros, *pointers[2:]))
+
+    def launch(self, pointers: Pointers, scalars: Sequence[float], stream: int) -> None:
+        """Compute D as the epilogue of sums that are 0."""
+        if self.alpha_first:
+            scalars = (0, *scalars[1:])
+        self.plan.launch((self.zeros, self.zeros, *pointers[2:]), scalars, stream)
+
+
+Launches = CheckedCall | Idle | Depthless
+"""The kinds of checked calls that are kept, to launch calls with the same key again."""

@@ -1,0 +1,110 @@
+"""Tensor maps (`CUtensorMap`): TMA's description of a tensor, encoded once for each address.
+
+A `CUtensorMap` must lie at a multiple of 64 bytes (CUDA Driver API, "Tensor Map Object
+Management"). cuda-python encodes it inside a Python object, which Python aligns to 16 bytes; that
+has crashed processes (NVIDIA/cuda-python, pull request 1692). So the driver's function is called
+through ctypes here, with memory that is aligned. Maps are kept, so no launch pays for the call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from math import prod
+
+from codegen.lru import LRUCache
+from codegen.targets.nvptx.driver import bindings, check
+from coordgraph.tensors import dtype
+
+__all__ = ["MAP_ALIGNMENT", "MAP_BYTES", "TensorMap", "TensorMaps", "encoder"]
+
+MOST_MAPS = 1024
+MAP_BYTES, MAP_ALIGNMENT = 128, 64
+SWIZZLED = (32, 64, 128)
+"""Bytes of a row of a TMA box for which a swizzle mode exists."""
+UNSIGNED_ONLY = (8, 16)
+"""Sizes in bits of integers that tensor maps know only as unsigned; a copy ignores the sign."""
+
+
+def _name(kind: str) -> str:
+    """The suffix of CU_TENSOR_MAP_DATA_TYPE_… for an element type: `BFLOAT16`."""
+    found = dtype(kind)
+    if not found.is_float and found.bits in UNSIGNED_ONLY:
+        return f"UINT{found.bits}"
+    return found.library.upper()
+
+
+@cache
+def encoder() -> Callable[..., int]:
+    """The driver's `cuTensorMapEncodeTiled`: takes numbers and addresses, returns a status."""
+    library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    address, number = ctypes.c_void_p, ctypes.c_int
+    function = library.cuTensorMapEncodeTiled
+    function.restype = number
+    function.argtypes = (
+        *(address, number, ctypes.c_uint32, address),  # map, element type, rank, tensor
+        *(address,) * 4,  # extents, strides, box, steps
+        *(number,) * 4,  # interleaving, swizzle, L2 promotion, fill
+    )
+    return function
+
+
+class TensorMap:
+    """A `CUtensorMap`: 128 bytes at `address`, a multiple of 64; freed with this object."""
+
+    def __init__(self) -> None:
+        self._memory = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
+        self.address = -(-ctypes.addressof(self._memory) // MAP_ALIGNMENT) * MAP_ALIGNMENT
+
+
+class TensorMaps:
+    """Tensor maps of row-major matrices of one shape, by address; elements outside read as 0.
+
+    Args:
+        shape: rows and columns; for a batch, before them the number of matrices.
+        kind: the element type.
+        box: extents of the TMA box in elements, contiguous axis first. In shared memory its rows
+            are swizzled if they have 32, 64 or 128 bytes.
+        strides: strides of the axes in elements; None for contiguous matrices without gaps.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        kind: str,
+        box: Sequence[int],
+        strides: Sequence[int] | None = None,
+    ) -> None:
+        driver, rank, size = bindings(), len(shape), dtype(kind).bytes
+        wide, narrow = ctypes.c_uint64, ctypes.c_uint32
+        steps_of = strides or [prod(shape[axis + 1 :]) for axis in range(rank)]
+        row_bytes = box[0] * size
+        mode = f"{row_bytes}B" if row_bytes in SWIZZLED else "NONE"
+        self._arrays = (
+            (wide * rank)(*reversed(shape)),
+            (wide * (rank - 1))(*(size * step for step in reversed(steps_of[:-1]))),
+            (narrow * rank)(*box),
+            (narrow * rank)(*[1] * rank),
+        )
+        kinds = driver.CUtensorMapDataType
+        self._before = int(getattr(kinds, f"CU_TENSOR_MAP_DATA_TYPE_{_name(kind)}")), rank
+        self._after = (
+            *map(ctypes.addressof, self._arrays),
+            int(driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
+            int(getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{mode}")),
+            int(driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B),
+            int(driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+        )
+        self._known = LRUCache[int, TensorMap](MOST_MAPS)
+
+    def get(self, pointer: int) -> TensorMap:
+        """The tensor map of the matrix at an address."""
+        return self._known.get(pointer) or self._encode(pointer)
+
+    def _encode(self, pointer: int) -> TensorMap:
+        made = TensorMap()
+        status = encoder()(made.address, *self._before, pointer, *self._after)
+        check("cuTensorMapEncodeTiled", status)
+        return self._known.put(pointer, made)

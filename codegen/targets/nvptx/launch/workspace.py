@@ -1,0 +1,100 @@
+"""Workspaces: partial tiles and flags, one set for each stream.
+
+Flags, and partial sums for atomic additions, are zeroed once; every kernel leaves them zero. Two
+streams never share a workspace. Nor do a stream and a CUDA graph captured on it, since the graph
+may be replayed on any stream: each capture gets a workspace of its own, which lives as long as the
+kernel. The per-thread default stream is one handle for a stream of each thread, so workspaces of
+that stream are kept by thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from codegen.targets.nvptx.driver import (
+    Device,
+    allow_while_capturing,
+    bindings,
+    check,
+    cuda,
+)
+
+__all__ = ["Workspaces"]
+
+PER_THREAD_STREAM = 2
+"""The driver's CU_STREAM_PER_THREAD."""
+
+
+class _Thread(threading.local):
+    """A key for each thread; unlike a thread's identifier, it is never reused."""
+
+    def __init__(self) -> None:
+        self.token = object()
+
+
+_thread = _Thread()
+
+
+@dataclass
+class _Buffer:
+    pointer: int
+    size: int
+
+
+class Workspaces:
+    """Device buffers by owner and tensor; the device must be current."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._buffers: dict[tuple[Hashable, str], _Buffer] = {}
+        self._retired: list[_Buffer] = []
+        self._lock = threading.Lock()
+        self._is_capturing = bindings().cuStreamIsCapturing
+
+    def owner(self, stream: int) -> Hashable:
+        """The key of a launch's workspace: its stream, with the capture that the stream is in."""
+        status, capturing = self._is_capturing(stream)
+        if status:
+            check("cuStreamIsCapturing", status)
+        if capturing:
+            _, identifier, *_ = cuda("cuStreamGetCaptureInfo", stream)
+            return (stream, int(identifier))
+        return (stream, _thread.token) if stream == PER_THREAD_STREAM else stream
+
+    def get(self, owner: Hashable, name: str, size: int, *, zeroed: bool) -> int:
+        """Address of at least `size` bytes that belong to this owner alone."""
+        found = self._buffers.get((owner, name))
+        if found is not None and found.size >= size:
+            return found.pointer
+        with self._lock:
+            return self._grow((owner, name), size, zeroed)
+
+    def _grow(self, key: tuple[Hashable, str], size: int, zeroed: bool) -> int:
+        before = self._buffers.get(key)
+        if before is not None:
+            if before.size >= size:  # another thread was faster
+                return before.pointer
+            # Running launches may still use the smaller buffer: free it with the kernel.
+            self._retired.append(before)
+        self._buffers[key] = made = self._allocate(size, zeroed)
+        return made.pointer
+
+    def _allocate(self, size: int, zeroed: bool) -> _Buffer:
+        """Allocate a buffer, in the relaxed capture mode: a stream may be capturing a graph."""
+        with allow_while_capturing():
+            pointer = int(cuda("cuMemAlloc", max(size, 16)))
+            if zeroed:
+                private = cuda("cuStreamCreate", bindings().CUstream_flags.CU_STREAM_NON_BLOCKING)
+                cuda("cuMemsetD32Async", pointer, 0, -(-size // 4), private)
+                cuda("cuStreamSynchronize", private)
+                cuda("cuStreamDestroy", private)
+        return _Buffer(pointer, size)
+
+    def close(self) -> None:
+        """Free everything; cuMemFree waits for kernels that use it."""
+        for buffer in (*self._buffers.values(), *self._retired):
+            cuda("cuMemFree", buffer.pointer)
+        self._buffers.clear()
+        self._retired.clear()

@@ -1,0 +1,1 @@
+"""What emits sm_80's instructions: cp.async, ldmatrix and mma.sync."""

@@ -1,0 +1,292 @@
+"""Lowered operations as PTX: one method for each, indices from the coordinate graph."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+from typing import Any
+
+from llvmlite import ir
+from sympy import Dummy
+
+from codegen.emit.elements import Arithmetic
+from codegen.emit.elementwise import KINDS
+from codegen.emit.expressions import Expressions
+from codegen.emit.shared_memory import places
+from codegen.emit.walker import Fragments
+from codegen.targets.nvptx.map_arguments import boxes_of, map_argument
+from codegen.targets.nvptx.sm_80.fragments import BARRIER_BYTES
+from codegen.targets.nvptx.sm_80.instructions import I1, I32, I64, Instructions, pointer
+from codegen.targets.nvptx.sm_80.tabulate import TableWalker
+from coordgraph import CodegenError, KernelGraph
+from coordgraph.control import lowered as ops
+from coordgraph.control.resolve import Node
+from coordgraph.coordinates.dimensions import Cluster, Shared, WarpNumber, Workitem
+from coordgraph.elements import dtype
+from coordgraph.integers import Load
+from coordgraph.tensors import Role
+
+__all__ = ["KERNEL_NAME", "CudaWalker"]
+
+KERNEL_NAME = "gemm"
+GLOBAL, SHARED = 1, 3
+WARP = 32
+WIDEST_COPY = 16
+"""Bytes of the widest cp.async."""
+SHARED_ALIGN = 1024
+"""The period of the 128-byte swizzle: tiles begin at multiples of it."""
+MAP_ALIGN = 128
+"""Where maps begin in memory that is no tensor's (PTX ISA, "tensormap.cp_fenceproxy")."""
+TENSOR_MAP = ir.ArrayType(ir.IntType(8), 128)
+
+
+def _alignment(memory: Shared, size: int) -> int:
+    """Bytes of which a memory of so many bytes begins at a multiple."""
+    if memory.barriers:
+        return BARRIER_BYTES
+    return SHARED_ALIGN if memory.tensor else max(min(size & -size, MAP_ALIGN), WIDEST_COPY)
+
+
+class CudaWalker(TableWalker):
+    """Builds the LLVM module of a kernel lowered to tensor cores.
+
+    Args:
+        graph: a lowered graph.
+        watchdog: let waiting kernels trap after a while instead of hanging.
+        bytes_in_flight: what a thread loads of C or of a partial before the sums are due; more
+            has no registers to go to.
+    """
+
+    def __init__(
+        self, graph: KernelGraph, *, watchdog: bool = False, bytes_in_flight: int = 32
+    ) -> None:
+        super().__init__(graph, bytes_in_flight)
+        self.watchdog = watchdog
+        (workitem,) = graph.coordinates.of_kind(Workitem)
+        self.threads = workitem.fixed_size
+        self.cluster = prod(d.fixed_size for d in graph.coordinates.of_kind(Cluster))
+        """CUDA's workgroups for each of the schedule's."""
+        self.shared_bytes = 0
+        memory = graph.coordinates.of_kind(Shared)
+        found = places(memory, lambda shared: shared.fixed_size * self._bytes(shared.id))
+        aligned = ((_alignment(home, size), names, size) for home, names, size in found)
+        for align, names, size in sorted(aligned, key=lambda place: place[0]):
+            first = -(-self.shared_bytes // align) * align
+            self.offsets |= dict.fromkeys(names, first)
+            self.shared_bytes = first + size
+        copies = graph.control.of_kind(ops.CopyElements)
+        self.narrow = any(c.width * self._bytes(c.source) < WIDEST_COPY for c in copies)
+        self.boxes = boxes_of(graph)
+
+    def build(self) -> ir.Module:
+        """The module."""
+        module = ir.Module(KERNEL_NAME)
+        module.triple = "nvptx64-nvidia-cuda"
+        self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), []), KERNEL_NAME)
+        self.function.calling_convention = "ptx_kernel"
+        self.function.type = pointer(0)  # untyped, as every pointer here
+        self._annotate(module, self.function)
+        self.given = {}
+        for tensor in self.graph.tensors:
+            argument = self._add_argument(tensor.name, pointer(GLOBAL))
+            if tensor.role is Role.INPUT:
+                argument.add_attribute("noalias")
+        for tensor, boxes in self.boxes.items():
+            for number in range(len(boxes)):
+                # A parameter that stays where the driver put it: TMA reads it there.
+                name = map_argument(tensor, number)
+                argument = self._add_argument(name, TENSOR_MAP.as_pointer())
+                argument.attributes.align = 64
+                set.update(argument.attributes, ("byval", '"nvvm.grid_constant"'))
+        for name, kind in self.arguments.float_kinds.items():
+            self._add_argument(name, KINDS[kind])
+        for name, kind in self.arguments.integer_types():
+            self._add_argument(name, kind)
+        self.shared = ir.GlobalVariable(
+            module, ir.ArrayType(ir.IntType(8), 0), "shared", addrspace=SHARED
+        )
+        self.shared.align = SHARED_ALIGN
+        self.shared.type = pointer(SHARED)
+        self._body(self.function)
+        return module
+
+    def _add_argument(self, name: str, kind: ir.Type) -> ir.Argument:
+        """The kernel's next argument; the walk adds those that it finds a use for."""
+        argument = ir.Argument(self.function, kind, name)
+        self.function.args = (*self.function.args, argument)
+        self.given[name] = argument
+        return argument
+
+    def _annotate(self, module: ir.Module, function: ir.Function) -> None:
+        notes = {"reqntidx": self.threads, "minctasm": 1}
+        if self.cluster > 1:
+            notes |= {"cluster_dim_x": self.cluster, "cluster_dim_y": 1, "cluster_dim_z": 1}
+        for key, value in notes.items():
+            node = module.add_metadata([function, key, ir.Constant(I32, value)])
+            module.add_named_metadata("nvvm.annotations", node)
+
+    def _body(self, function: ir.Function) -> None:
+        entry = ir.IRBuilder(function.append_basic_block("entry"))
+        self.builder = ir.IRBuilder(function.append_basic_block("start"))
+        self.fragments = Fragments(entry)
+        self.ptx = self.make_instructions()
+        self.sums = Arithmetic(self.builder, dtype(self.graph.gemm.accumulator))
+        self.values.clear()
+        self.expressions = Expressions(
+            self.builder,
+            self.values,
+            self._magic,
+            self.given,
+            self.bounds,
+            tables={t.name: partial(self._entry, t.name) for t in self.graph.parameters.tables},
+        )
+        coordinates = self.graph.coordinates
+        for p in self.graph.parameters.items:
+            if p.name in self.given:
+                self.values[p.symbol] = self.given[p.name]
+        workgroup = coordinates.symbol(self.graph.workgroup)
+        self.values[workgroup] = self.ptx.block() if self.cluster == 1 else self.ptx.cluster()
+        for rank in coordinates.of_kind(Cluster):
+            self.values[rank.symbol] = self.ptx.rank()
+        (workitem,) = coordinates.of_kind(Workitem)
+        self.values[workitem.symbol] = self.ptx.thread()
+        for warp in coordinates.of_kind(WarpNumber):
+            lanes = ir.Constant(I32, self.threads // warp.fixed_size)
+            number = self.builder.udiv(self.values[workitem.symbol], lanes)
+            self.values[warp.symbol] = self.ptx.same(number)
+        self.begin()
+        start = self.builder.block
+        self.run(self.nodes)
+        self.builder.ret_void()
+        entry.branch(start)
+
+    def begin(self) -> None:
+        """Hook: called where the kernel begins."""
+
+    def make_instructions(self) -> Instructions:
+        """The instructions of the machine."""
+        return Instructions(self.builder)
+
+    def _magic(self, divisor: Any) -> Any:
+        """A multiplier for launch-time divisors; the first use of one adds it to the arguments."""
+        if not self.arguments.uniform(divisor):
+            return None
+        magic = self.arguments.magic(divisor)
+        if magic.multiplier not in self.given:
+            self._add_argument(magic.multiplier, I64)
+            self._add_argument(magic.shift, I64)
+        return magic
+
+    def enter_unrolled(self, node: Node) -> None:
+        """Copy what a nest of stores or loads reads, so that its addresses stay where they are.
+
+        LLVM would take the parts of them that no loop changes out of the loop over tiles, and keep
+        dozens of registers alive through the accumulation.
+        """
+        read: set[Any] = set()
+        for move in node.walk():
+            match move.op:
+                case ops.StoreFragment(destination=memory) | ops.AccumulateFragment(source=memory):
+                    read |= self._place_symbols(move, memory)
+                case ops.ApplyFragment(sources=memories):
+                    for memory in memories:
+                        read |= self._place_symbols(move, memory)
+                case _:
+                    pass
+        self._hide(read)
+
+    @staticmethod
+    def _place_symbols(node: Node, dim: str) -> set[Any]:
+        """The symbols in the place along `dim`, but for where tables are read."""
+        found = node.place(dim)
+        parts = (found.values[0], found.guard)
+        # Each by a name that nothing has: numbers could make a divisor of their difference 0.
+        loads = {x for part in parts for x in part.atoms(Load)}
+        reads = {x: Dummy(integer=True, nonnegative=True) for x in loads}
+        return {symbol for part in parts for symbol in part.xreplace(reads).free_symbols}
+
+    def _hide(self, symbols: set[Any]) -> None:
+        """Let LLVM know nothing more of the values of symbols, up to the end of this body."""
+        for symbol in sorted(symbols & self.values.keys(), key=str):
+            value = self.values[symbol]
+            if not isinstance(value, int | ir.AllocaInstr):
+                self.values[symbol] = self.ptx.opaque(value)
+
+    # Memory
+
+    def _when(self, guard: Any) -> Any:
+        """A context for what happens only where the guard holds."""
+        if isinstance(guard, bool):
+            guard = ir.Constant(I1, int(guard))
+        return self.builder.if_then(guard)
+
+    def emit_CopyElements(self, node: Node, op: ops.CopyElements) -> None:
+        with self._scoped():
+            if self.narrow:
+                # Narrow copies are many; large tiles have no registers left for their addresses.
+                self._hide(self._place_symbols(node, op.source))
+            self._copy_elements(node, op)
+
+    def _copy_elements(self, node: Node, op: ops.CopyElements) -> None:
+        source, inside = self._address(node, op.source)
+        target, exists = self._address(node, op.destination)
+        size = op.width * self._element(op.source).bytes
+        if exists is True:
+            self._copy(source, target, inside, size, op)
+            return
+        with self._when(exists):
+            self._copy(source, target, inside, size, op)
+
+    def _copy(
+        self, source: ir.Value, target: ir.Value, inside: Any, size: int, op: ops.CopyElements
+    ) -> None:
+        if size == WIDEST_COPY and inside is True and not op.asynchronous:
+            whole = self.builder.load(source, typ=ir.VectorType(I32, WIDEST_COPY // 4), align=size)
+            self.builder.store(whole, target, align=size)
+            return
+        inside = ir.Constant(I1, int(inside)) if isinstance(inside, bool) else inside
+        if op.asynchronous and size >= 4:
+            read = self.builder.select(inside, ir.Constant(I32, size), ir.Constant(I32, 0))
+            self.ptx.copy_async(target, source, size, read)
+            return
+        if size not in (1, 2, 4):
+            raise CodegenError(f"no synchronous copy of {size} bytes")
+        value = self.ptx.load_or_zero(source, 8 * size, inside)
+        self.builder.store(value, target, align=size)
+
+    def emit_FillElements(self, node: Node, op: ops.FillElements) -> None:
+        size = op.width * self._element(op.destination).bytes
+        kind = ir.IntType(8 * size) if size < 4 else ir.VectorType(I32, size // 4)
+        target, exists = self._address(node, op.destination)
+        with self._when(exists):
+            self.builder.store(ir.Constant(kind, None), target, align=size)
+
+    def emit_CommitCopies(self, node: Node, op: ops.CommitCopies) -> None:
+        self.ptx.commit_copies()
+
+    def emit_WaitCopies(self, node: Node, op: ops.WaitCopies) -> None:
+        self.ptx.wait_copies(op.pending)
+
+    def emit_Barrier(self, node: Node, op: ops.Barrier) -> None:
+        if op.workitems:
+            which, ranges = node.scope.resolve(op.identifier), node.scope.ranges
+            number = self.expressions.widen(self.number(which, node), 32, which, ranges)
+            self.ptx.barrier_of(number, op.workitems)
+        else:
+            self.ptx.barrier()
+
+    def emit_SignalFlag(self, node: Node, op: ops.SignalFlag) -> None:
+        self.ptx.signal(self._address(node, op.flag)[0], self.raised(node, op.turn, op.readers))
+
+    def emit_WaitFlag(self, node: Node, op: ops.WaitFlag) -> None:
+        flag, value = self._address(node, op.flag)[0], self.raised(node, op.turn, op.senders)
+        self.ptx.wait(flag, value, watchdog=self.watchdog)
+
+    def emit_RaiseFlag(self, node: Node, op: ops.RaiseFlag) -> None:
+        self.ptx.count(self._address(node, op.flag)[0])
+
+    def emit_TakeFlag(self, node: Node, op: ops.TakeFlag) -> None:
+        self.ptx.take(self._address(node, op.flag)[0], watchdog=self.watchdog)
+
+    def emit_ClearFlag(self, node: Node, op: ops.ClearFlag) -> None:
+        self.ptx.clear(self._address(node, op.flag)[0])

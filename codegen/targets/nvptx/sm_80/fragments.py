@@ -1,0 +1,310 @@
+"""Addresses, and fragments: what moves between memory and a thread's registers, as PTX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from codegen.emit.elements import Arithmetic
+from codegen.emit.elementwise import ElementwiseEmitter
+from codegen.emit.walker import Walker
+from codegen.targets.nvptx.sm_80.instructions import F32, I32, I64, Instructions
+from coordgraph import CodegenError, KernelGraph
+from coordgraph.control import lowered as ops
+from coordgraph.control.asynchronous import MultiplyShared
+from coordgraph.control.resolve import Node
+from coordgraph.coordinates.dimensions import Shared
+from coordgraph.elements import DTYPES, DType, dtype
+from coordgraph.epilogue.operand import ACCUMULATOR
+from coordgraph.gemm import read_of, tensor_of
+from coordgraph.integers import equal, index_symbol
+from coordgraph.tensors import Role
+
+__all__ = ["BARRIER_BYTES", "FragmentWalker"]
+
+SINGLE = DTYPES["f32"]
+"""The type by way of which floats of 16 bits are calculated with."""
+MMA_REGISTERS = {"a": 4, "b": 2, "acc": 4}
+BARRIER_BYTES = 8
+NARROWEST_LOAD = 4
+"""What a load counts at least, in bytes: narrow ones need an address and a guard too."""
+WIDEST_LOAD, WIDE_DISCOUNT = 16, 8
+FAST_BYTES = 2
+"""Results of an epilogue that are stored in so many bytes may be approximate."""
+
+
+class FragmentWalker(Walker):
+    """Emits what is done to registers; where they come from and go to, a subclass lays out.
+
+    Args:
+        graph: a lowered graph.
+        bytes_in_flight: what a thread loads of C or of a partial before the sums are due.
+    """
+
+    def __init__(self, graph: KernelGraph, bytes_in_flight: int) -> None:
+        super().__init__(graph)
+        self.bytes_in_flight = bytes_in_flight
+        self.loaded = self.issued = 0
+        products = (graph.control.of_kind(k) for k in (ops.MultiplyFragments, MultiplyShared))
+        self.accumulators = {op.accumulator for each in products for op in each}
+        self.offsets: dict[str, int] = {}
+        """Where tiles and barriers begin in shared memory, in bytes."""
+        self.given: dict[str, ir.Value] = {}
+        """The kernel's arguments."""
+        self.shared: ir.GlobalVariable
+        self.ptx: Instructions
+        self.sums: Arithmetic
+        """In the accumulator's type."""
+
+    # Memory
+
+    def _element(self, dim: str) -> DType:
+        found = self.graph.coordinates[dim]
+        if element := getattr(found, "element", ""):
+            return dtype(element)
+        return dtype(self.graph.tensor(getattr(found, "tensor", "")).dtype)
+
+    def _bytes(self, dim: str) -> int:
+        """Bytes of an element."""
+        found = self.graph.coordinates[dim]
+        if isinstance(found, Shared) and found.barriers:
+            return BARRIER_BYTES
+        return self._element(dim).bytes
+
+    def _address(self, node: Node, dim: str) -> tuple[ir.Value, Any]:
+        """Pointer to an element of a tensor or of shared memory, and its guard."""
+        index, guard = self.place(node, dim)
+        size = self._bytes(dim)
+        b = self.builder
+        if dim in self.offsets:
+            narrow = b.trunc(index, I32)
+            offset = b.add(
+                b.mul(narrow, ir.Constant(I32, size)), ir.Constant(I32, self.offsets[dim])
+            )
+            return b.gep(self.shared, [offset], source_etype=ir.IntType(8)), guard
+        offset = b.mul(index, ir.Constant(I64, size))
+        return b.gep(self.given[dim], [offset], source_etype=ir.IntType(8)), guard
+
+    # Registers
+
+    def _slots(
+        self, node: Node, name: str, dims: tuple[str, ...], width: int
+    ) -> list[ir.AllocaInstr]:
+        first = self.register(node, dims, width)
+        kind = self.sums.type if name in self.accumulators else I32
+        return [self.fragments.slot(name, first + i, kind) for i in range(width)]
+
+    def _load_slots(self, slots: list[ir.AllocaInstr]) -> list[ir.Value]:
+        return [self.builder.load(slot, typ=slot.allocated_type) for slot in slots]
+
+    def emit_ZeroFragment(self, node: Node, op: ops.ZeroFragment) -> None:
+        for slot in self._slots(node, op.fragment, op.registers, op.width):
+            self.builder.store(self.sums.zero, slot)
+
+    def emit_LoadFragment(self, node: Node, op: ops.LoadFragment) -> None:
+        if not op.form.startswith("ldmatrix.x4"):
+            raise CodegenError(f"no form '{op.form}' of LoadFragment on this target")
+        address, _ = self._address(node, op.source)
+        values = self.ptx.ldmatrix(address, trans=op.form.endswith(".trans"))
+        slots = self._slots(node, op.fragment, op.registers, len(values))
+        for slot, value in zip(slots, values, strict=True):
+            self.builder.store(value, slot)
+
+    def emit_MultiplyFragments(self, node: Node, op: ops.MultiplyFragments) -> None:
+        a = self._slots(node, op.a, op.a_registers, MMA_REGISTERS["a"])
+        b = self._slots(node, op.b, op.b_registers, MMA_REGISTERS["b"])
+        acc = self._slots(node, op.accumulator, op.registers, MMA_REGISTERS["acc"])
+        operands = [self._load_slots(x) for x in (a, b, acc)]
+        for slot, value in zip(acc, self.ptx.mma(op.instruction, *operands), strict=True):
+            self.builder.store(value, slot)
+
+    def emit_StoreFragment(self, node: Node, op: ops.StoreFragment) -> None:
+        address, guard = self._address(node, op.destination)
+        values = self._load_slots(self._slots(node, op.fragment, op.registers, op.width))
+        element = self._element(op.destination)
+        kind = self.result if self._is_output(op.destination) else self.sums.kind
+        packed, size = self._packed(values, element, kind), op.width * element.bytes
+        if guard is True:
+            self.builder.store(packed, address, align=size)
+        elif guard is not False:
+            self.ptx.store_if(packed, address, 8 * size, guard)
+
+    def emit_ReduceFragment(self, node: Node, op: ops.ReduceFragment) -> None:
+        address, guard = self._address(node, op.destination)
+        if guard is not True or self._element(op.destination) != self.sums.kind:
+            raise CodegenError(
+                f"only {self.sums.kind} that are no padding are added to memory on this target"
+            )
+        values = self._load_slots(self._slots(node, op.fragment, op.registers, op.width))
+        self.ptx.reduce(address, values, self.sums.kind, vector=op.form == "vector")
+
+    def _is_output(self, dim: str) -> bool:
+        """Whether a memory holds D, or what of it is on its way there."""
+        tensor = getattr(self.graph.coordinates[dim], "tensor", "")
+        return bool(tensor) and self.graph.tensor(tensor).role is Role.OUTPUT
+
+    @property
+    def result(self) -> DType:
+        """The type of what the epilogue leaves in the accumulator's registers."""
+        gemm = self.graph.gemm
+        return dtype(gemm.epilogue.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype).result)
+
+    def _packed(self, values: list[ir.Value], element: DType, kind: DType) -> ir.Value:
+        """Registers with numbers of a type as they lie in memory; integers become floats by f32."""
+        if kind != self.sums.kind:
+            number = Arithmetic(self.builder, kind).type
+            values = [self.builder.bitcast(value, number) for value in values]
+        if element == kind:
+            return self._vector(values)
+        rounded = [Arithmetic(self.builder, SINGLE).convert(v, kind) for v in values]
+        if element == SINGLE:
+            return self._vector(rounded)
+        if len(rounded) == 1:
+            return self.ptx.from_f32(rounded[0], element)
+        low, high = rounded
+        return self.ptx.pack_f32(low, high, element)
+
+    def _vector(self, values: list[ir.Value]) -> ir.Value:
+        """Registers of one type as a vector; one alone as it is."""
+        if len(values) == 1:
+            return values[0]
+        kind = ir.VectorType(values[0].type, len(values))
+        vector: ir.Value = ir.Constant(kind, ir.Undefined)
+        for i, value in enumerate(values):
+            vector = self.builder.insert_element(vector, value, ir.Constant(I32, i))
+        return vector
+
+    def emit_AccumulateFragment(self, node: Node, op: ops.AccumulateFragment) -> None:
+        address, guard = self._address(node, op.source)
+        if guard is False:
+            return
+        slots = self._slots(node, op.fragment, op.registers, op.width)
+        element = self._element(op.source)
+        size = op.width * element.bytes
+        whole = self._read(address, 8 * size, guard)
+        for slot, value in zip(slots, self._unpacked(whole, element), strict=True):
+            total = self.sums.add(self.builder.load(slot, typ=self.sums.type), value)
+            self.builder.store(self.ptx.pinned(total, self.sums.kind), slot)
+        self._count(size)
+
+    def _count(self, size: int) -> None:
+        """Loads of so many bytes were issued; a fence keeps those under way to `bytes_in_flight`.
+
+        Wide loads from one base need registers for what they bring and for nothing else.
+        """
+        self.loaded += size // WIDE_DISCOUNT if size == WIDEST_LOAD else max(size, NARROWEST_LOAD)
+        if self.loaded >= self.bytes_in_flight:
+            self.loaded = 0
+            self.ptx.fence()
+
+    def emit_ApplyFragment(self, node: Node, op: ops.ApplyFragment) -> None:
+        """Operands are loaded, then every register becomes what the function makes of it."""
+        gemm = self.graph.gemm
+        out = gemm.out_dtype or gemm.dtype
+        emit = ElementwiseEmitter(self.builder, gpu=True, fast=dtype(out).bytes <= FAST_BYTES)
+        kinds = op.function.kinds(gemm.accumulator, out).operands
+        slots = self._slots(node, op.fragment, op.registers, op.width)
+        before = self.issued
+        operands: dict[str, list[Any]] = {}
+        for operand in op.function.operands:
+            tensor, kind = tensor_of(operand.name), kinds[operand.name]
+            if operand.is_scalar:
+                values = [self.given[operand.name]]
+            elif tensor in op.elements:
+                values = self._single(tensor, dtype(kind), tensor in op.optional)
+            elif tensor in op.sources:
+                width = op.widths[op.sources.index(tensor)]
+                values = self._operand(node, tensor, width, dtype(kind), tensor in op.optional)
+            else:
+                values = [emit.constant(0, kind)]
+            operands[operand.name] = values
+        # Else LLVM and ptxas would compute on many registers at a time, and spill.
+        pinned = bool(op.sources) or op.function.registers > 0
+        for i, slot in enumerate(slots):
+            values = {n: each[i % len(each)] for n, each in operands.items()}
+            values[ACCUMULATOR] = self.builder.load(slot, typ=self.sums.type)
+            result = op.function.emit(emit, values, gemm.accumulator, out)
+            if result.type != self.sums.type:  # 32 bits, too: a float in place of an integer
+                result = self.builder.bitcast(result, self.sums.type)
+            self.builder.store(self.ptx.pinned(result, self.sums.kind) if pinned else result, slot)
+        if self.issued > before:
+            self._count(self.issued - before)
+
+    def _operand(
+        self, node: Node, tensor: str, width: int, kind: DType, optional: bool
+    ) -> list[Any]:
+        """Elements of an operand next to each other, 0 where they are padding or not given.
+
+        What was loaded is kept: along an axis that the operand lacks it is loaded once.
+        """
+        found = node.place(tensor)
+        index = self.number(found.values[0], node)
+        guard = self.condition(found.guard, node)
+        key = ("operand", tensor, width, *map(_identity, (index, guard)))
+        known = self.expressions.printed
+        if key not in known:
+            element = self._element(tensor)
+            size = width * element.bytes
+            address, _ = self._address(node, tensor)
+            there = self._if_given(tensor, guard) if optional else guard
+            whole = self._read(address, 8 * size, there)
+            known[key] = (self._unpacked(whole, element, kind), index, guard)
+            self.issued += max(size, NARROWEST_LOAD)
+        return known[key][0]
+
+    def _if_given(self, tensor: str, guard: Any) -> Any:
+        """A guard, where an optional operand is given."""
+        symbol = index_symbol(read_of(tensor))
+        there = self.expressions.condition(equal(symbol, 1), self.ranges)
+        if isinstance(guard, bool):
+            return there if guard else False
+        return self.builder.and_(there, guard)
+
+    def _single(self, tensor: str, kind: DType, optional: bool) -> list[Any]:
+        """The one element of an operand, loaded where it is first needed."""
+        key = ("element", tensor)
+        known = self.expressions.printed
+        if key not in known:
+            element = self._element(tensor)
+            guard = self._if_given(tensor, True) if optional else True
+            whole = self._read(self.given[tensor], element.bits, guard)
+            known[key] = self._unpacked(whole, element, kind)
+        return known[key]
+
+    def _read(self, address: ir.Value, bits: int, guard: Any) -> ir.Value:
+        """So many bits of memory as an integer, zero where they are padding."""
+        if guard is False:
+            return ir.Constant(ir.IntType(bits), 0)
+        if guard is True:
+            return self.builder.load(address, typ=ir.IntType(bits), align=bits // 8)
+        return self.ptx.load_or_zero(address, bits, guard)
+
+    def _unpacked(
+        self, whole: ir.Value, element: DType, kind: DType | None = None
+    ) -> list[ir.Value]:
+        """The elements that an integer holds, lowest first, as numbers of the accumulator's type.
+
+        Or of `kind`.
+        """
+        numbers = self.sums if kind is None else Arithmetic(self.builder, kind)
+        b, part = self.builder, ir.IntType(element.bits)
+        values: list[ir.Value] = []
+        for shift in range(0, whole.type.width, element.bits):
+            moved = b.lshr(whole, ir.Constant(whole.type, shift)) if shift else whole
+            bits = b.trunc(moved, part) if part.width < whole.type.width else moved
+            values.append(self._number(bits, element, numbers))
+        return values
+
+    def _number(self, bits: ir.Value, element: DType, numbers: Arithmetic) -> ir.Value:
+        """The number that some bits are, in another type."""
+        if not element.is_float:
+            return numbers.convert(bits, element)
+        single = element == SINGLE
+        value = self.builder.bitcast(bits, F32) if single else self.ptx.to_f32(bits, element)
+        return numbers.convert(value, SINGLE)
+
+
+def _identity(value: Any) -> int:
+    """What tells values apart: a number, or which LLVM value it is."""
+    return int(value) if isinstance(value, int) else id(value)

@@ -1,0 +1,153 @@
+"""Derived tables, worked out by a warp each in shared memory, and parameters read from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from sympy import Expr
+
+from codegen.targets.nvptx.sm_80.fragments import FragmentWalker
+from codegen.targets.nvptx.sm_80.instructions import I32, I64
+from coordgraph.control import lowered as ops
+from coordgraph.control.resolve import Node
+from coordgraph.coordinates.dimensions import Workitem
+from coordgraph.integers import symbols_of, tables_in
+from coordgraph.tables import SORTS, Table
+
+__all__ = ["TableWalker"]
+
+WARP = 32
+
+
+class TableWalker(FragmentWalker):
+    """Emits what concerns tables. A warp takes 32 places of a table at a time, a lane each."""
+
+    given: dict[str, Any]
+    """The kernel's arguments, by name."""
+    shared: Any
+
+    def _entry(self, table: str, place: ir.Value) -> ir.Value:
+        """An entry of a table, given its place in 64 bits."""
+        return self.builder.load(self._entry_address(table, place), typ=I32, align=4)
+
+    def _entry_address(self, table: str, place: ir.Value) -> ir.Value:
+        b, shared = self.builder, f"{table}.shared"
+        if shared not in self.offsets:
+            return b.gep(self.given[table], [place], source_etype=I32)
+        first = ir.Constant(I32, self.offsets[shared])
+        whole = b.gep(self.shared, [first], source_etype=ir.IntType(8))
+        return b.gep(whole, [b.trunc(place, I32)], source_etype=I32)
+
+    def emit_Tabulate(self, node: Node, op: ops.Tabulate) -> None:
+        (table,) = (t for t in self.graph.parameters.tables if t.name == op.table)
+        (workitem,) = self.graph.coordinates.of_kind(Workitem)
+        b, lane = self.builder, self.values[workitem.symbol]
+        if op.first:
+            lane = b.sub(lane, ir.Constant(I32, op.first))
+        count = self.number(table.steps, node)
+        count = self.expressions.widen(count, 32, table.steps, node.scope.ranges)
+        work = self._sort if table.rule == SORTS else self._add_up
+        with b.if_then(b.icmp_unsigned("<", lane, ir.Constant(I32, WARP))), self._branch():
+            work(table, node, lane, count)
+
+    def _add_up(self, table: Table, node: Node, lane: ir.Value, count: ir.Value) -> None:
+        """Prefix sums of the steps."""
+        b, zero = self.builder, ir.Constant(I32, 0)
+        self._put(table, zero, zero)
+
+        def add(first: ir.Value, carried: ir.Value) -> ir.Value:
+            place = b.add(first, lane)
+            total = self.ptx.prefix_sum(self._step(table, node, place, count, zero), lane)
+            through = b.add(carried, total)
+            with b.if_then(b.icmp_unsigned("<", place, count)):
+                self._put(table, b.add(place, ir.Constant(I32, 1)), through)
+            return self.ptx.of_lane(through, WARP - 1)
+
+        self._each_chunk("steps", count, zero, add)
+
+    def _sort(self, table: Table, node: Node, lane: ir.Value, count: ir.Value) -> None:
+        """The places of the steps, the largest first: a lane counts what comes before its own."""
+        b, zero, none = self.builder, ir.Constant(I32, 0), ir.Constant(I32, -1)
+
+        def place(first: ir.Value, before: ir.Value) -> ir.Value:
+            own = b.add(first, lane)
+            mine = self._step(table, node, own, count, none)
+
+            def compare(other: ir.Value, before: ir.Value) -> ir.Value:
+                theirs = self._step(table, node, b.add(other, lane), count, none)
+                for number in range(WARP):  # what does not exist is less than any step
+                    one = self.ptx.of_lane(theirs, number)
+                    earlier = b.icmp_unsigned("<", b.add(other, ir.Constant(I32, number)), own)
+                    equal = b.and_(b.icmp_signed("==", one, mine), earlier)
+                    first_ = b.or_(b.icmp_signed(">", one, mine), equal)
+                    before = b.add(before, b.zext(first_, I32))
+                return before
+
+            before = self._each_chunk("compared", count, zero, compare)
+            with b.if_then(b.icmp_unsigned("<", own, count)):
+                self._put(table, before, own)
+            return zero
+
+        self._each_chunk("places", count, zero, place)
+
+    def _put(self, table: Table, place: ir.Value, entry: ir.Value) -> None:
+        at = self._entry_address(table.name, self.builder.zext(place, I64))
+        self.builder.store(entry, at, align=4)
+
+    def _step(
+        self, table: Table, node: Node, place: ir.Value, count: ir.Value, missing: ir.Value
+    ) -> ir.Value:
+        """A table's step at a place; `missing` where there is none."""
+        assert table.step is not None
+        b = self.builder
+        exists = b.icmp_unsigned("<", place, count)
+        self.values[table.place] = b.select(exists, place, ir.Constant(I32, 0))
+        inside = node.scope.ranges.with_index(table.place, table.steps)
+        step = self.expressions.number(table.step, inside)
+        return b.select(exists, self.expressions.widen(step, 32, table.step, inside), missing)
+
+    def _each_chunk(
+        self,
+        name: str,
+        count: ir.Value,
+        start: ir.Value,
+        body: Callable[[ir.Value, ir.Value], ir.Value],
+    ) -> ir.Value:
+        """A loop over the first of every 32 places, and what it carries out."""
+        b = self.builder
+        before = b.block
+        head, done = b.append_basic_block(name), b.append_basic_block(f"{name}.done")
+        b.branch(head)
+        b.position_at_end(head)
+        first, carried = b.phi(I32, "first"), b.phi(I32, "carried")
+        first.add_incoming(ir.Constant(I32, 0), before)
+        carried.add_incoming(start, before)
+        found = body(first, carried)
+        following = b.add(first, ir.Constant(I32, WARP))
+        first.add_incoming(following, b.block)
+        carried.add_incoming(found, b.block)
+        b.cbranch(b.icmp_unsigned("<", following, count), head, done)
+        b.position_at_end(done)
+        return found
+
+    def emit_DeriveParameters(self, node: Node, op: ops.DeriveParameters) -> None:
+        parameters, ranges = self.graph.parameters, node.scope.ranges
+        for p in parameters.items:
+            if p.name in parameters.deferred and p.value is not None:
+                if not self._known(p.value):
+                    continue  # nothing reads it: its tables are not there
+                bits = 32 if self.bounds.fits(p.symbol, ranges) else 64
+                value = self.expressions.number(p.value, ranges)
+                self.values[p.symbol] = self.expressions.widen(value, bits, p.value, ranges)
+
+    def _known(self, value: Expr) -> bool:
+        """Whether all that an expression reads is at hand here."""
+        tables = {t.symbol: t.name for t in self.graph.parameters.tables}
+        return all(
+            f"{tables[symbol]}.shared" in self.offsets or tables[symbol] in self.given
+            if symbol in tables
+            else symbol in self.values
+            for symbol in symbols_of(value) | tables_in(value)
+        )

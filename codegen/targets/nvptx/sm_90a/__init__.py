@@ -1,0 +1,1 @@
+"""What emits sm_90a's instructions: TMA, mbarrier and wgmma."""

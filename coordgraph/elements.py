@@ -1,0 +1,189 @@
+"""Element types: one record says how elements are stored, multiplied, summed and converted.
+
+To add a type, add its record to `DTYPES`. For integers the interpreter and the CPU backend need
+nothing else. `codegen/emit/elements.py` maps the record to LLVM types, conversions and matrix
+instructions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from coordgraph.errors import VerifyError
+
+__all__ = [
+    "CHUNK_BYTES",
+    "DTYPES",
+    "ROW_BYTES",
+    "WARPGROUP_MMA",
+    "WARP_MMA",
+    "DType",
+    "MatrixInstruction",
+    "Number",
+    "dtype",
+]
+
+CHUNK_BYTES, ROW_BYTES = 16, 128
+"""CHUNK_BYTES: bytes of the widest access of one thread, and of one row of `ldmatrix`.
+ROW_BYTES: bytes of a row of a TMA box under the widest swizzle."""
+WARP_MMA, WARPGROUP_MMA = "mma.sync", "wgmma"
+"""Families of matrix instructions: `mma.sync` of one warp (sm_80 and later), `wgmma` of one
+warpgroup (sm_90a)."""
+
+
+class Number(Enum):
+    """What the bits of an element mean."""
+
+    FLOAT = "float"
+    SIGNED = "signed"
+    UNSIGNED = "unsigned"
+
+
+@dataclass(frozen=True)
+class MatrixInstruction:
+    """How one family of matrix instructions multiplies elements of a type.
+
+    Args:
+        family: `WARP_MMA` or `WARPGROUP_MMA`.
+        kind: PTX's name of the operands' type (PTX ISA, `mma` and `wgmma.mma_async`).
+        depth: k of one instruction, in elements.
+        across_k: whether operands may be contiguous along m or n (MN-major). Otherwise both must be
+            contiguous along k (K-major): A row-major, B given as its transpose.
+        columns: the n of an instruction is a multiple of this number.
+    """
+
+    family: str
+    kind: str
+    depth: int
+    across_k: bool = True
+    columns: int = 8
+
+
+@dataclass(frozen=True)
+class DType:
+    """An element type.
+
+    Args:
+        name: the name that `Gemm` takes: `bf16`.
+        bits: size of an element in memory, in bits.
+        number: whether the bits are a float, a signed or an unsigned integer.
+        library: the type's name in NumPy, ml_dtypes, PyTorch and CUDA's tensor maps.
+        accumulator: the type in which products are summed; alpha and beta have it too.
+        digits: bits of a float's significand, with the hidden bit; 0 for an integer.
+        operand: whether A and B may have this type.
+        instructions: matrix instructions that multiply the type, at most one of each family.
+    """
+
+    name: str
+    bits: int
+    number: Number
+    library: str
+    accumulator: str
+    digits: int = 0
+    operand: bool = True
+    instructions: tuple[MatrixInstruction, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """Size of an element in bytes."""
+        return self.bits // 8
+
+    @property
+    def chunk(self) -> int:
+        """Elements of 16 bytes, the widest access of one thread."""
+        return CHUNK_BYTES // self.bytes
+
+    @property
+    def row(self) -> int:
+        """Elements of a 128-byte row of a TMA box."""
+        return ROW_BYTES // self.bytes
+
+    @property
+    def is_float(self) -> bool:
+        """Whether elements are floating-point numbers."""
+        return self.number is Number.FLOAT
+
+    @property
+    def roundoff(self) -> float:
+        """The largest relative error of rounding to the type; integers are exact."""
+        return 2.0**-self.digits if self.is_float else 0.0
+
+    @property
+    def least(self) -> int:
+        """The smallest value of an integer type."""
+        return -(1 << (self.bits - 1)) if self.number is Number.SIGNED else 0
+
+    @property
+    def largest(self) -> int:
+        """The largest value of an integer type."""
+        return self.least + (1 << self.bits) - 1
+
+    def instruction(self, family: str) -> MatrixInstruction | None:
+        """The matrix instruction of a family for this type, or None if the family has none."""
+        return next((i for i in self.instructions if i.family == family), None)
+
+    def becomes(self, other: DType) -> bool:
+        """Whether sums of this type can be stored as `other`: any float type, or the same type."""
+        return other.is_float or other == self
+
+    @property
+    def result(self) -> str:
+        """The default type of D: this type for floats, the accumulator's type for integers."""
+        return self.name if DTYPES[self.accumulator].becomes(self) else self.accumulator
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _float(
+    name: str, bits: int, accumulator: str, library: str, digits: int, tensor_cores: bool = False
+) -> DType:
+    """A floating-point type; if `tensor_cores`, with mma and wgmma of 16 elements along k."""
+    families = (WARP_MMA, WARPGROUP_MMA) if tensor_cores else ()
+    instructions = tuple(MatrixInstruction(family, name, 16) for family in families)
+    return DType(name, bits, Number.FLOAT, library, accumulator, digits, True, instructions)
+
+
+def _byte(name: str, number: Number, library: str, kind: str) -> DType:
+    """An 8-bit integer type: sums are exact modulo 2^32, and n of `wgmma` is a multiple of 16."""
+    instructions = (
+        MatrixInstruction(WARP_MMA, kind, 32, across_k=False),
+        MatrixInstruction(WARPGROUP_MMA, kind, 32, across_k=False, columns=16),
+    )
+    return DType(name, 8, number, library, "i32", instructions=instructions)
+
+
+DTYPES = {
+    d.name: d
+    for d in (
+        _float("bf16", 16, "f32", "bfloat16", 8, tensor_cores=True),
+        _float("f16", 16, "f32", "float16", 11, tensor_cores=True),
+        _float("f32", 32, "f32", "float32", 24),
+        _float("f64", 64, "f64", "float64", 53),
+        _byte("i8", Number.SIGNED, "int8", "s8"),
+        _byte("u8", Number.UNSIGNED, "uint8", "u8"),
+        DType("i32", 32, Number.SIGNED, "int32", "i32", operand=False),
+    )
+}
+"""Every element type by its name. Types with `operand=False` hold sums and offsets."""
+
+
+def dtype(name: str) -> DType:
+    """The type of a name: `bf16`, or `bfloat16` as NumPy and PyTorch call it.
+
+    Raises:
+        VerifyError: `name` is not a string, or no type has that name.
+    """
+    if isinstance(name, str):
+        if found := DTYPES.get(name):
+            return found
+        for found in DTYPES.values():
+            if found.library == name:
+                return found
+    operands = ", ".join(d.name for d in DTYPES.values() if d.operand)
+    others = " and ".join(d.name for d in DTYPES.values() if not d.operand)
+    known = f"there are {operands}, and {others} for offsets and sums of integers"
+    if not isinstance(name, str):
+        raise VerifyError(f"dtype = {name!r} is not the name of a type; {known}")
+    raise VerifyError(f"unknown dtype '{name}'; {known}")

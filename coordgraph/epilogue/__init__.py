@@ -1,0 +1,84 @@
+"""Epilogues: what becomes of a sum of products before it is stored, as a traced Python function.
+
+```
+from coordgraph import epilogue as ep
+
+@ep.epilogue(bias="n", residual="mn")
+def bias_gelu_residual(acc, bias, residual):
+    return ep.gelu(acc + bias, approximate="tanh") + residual
+```
+"""
+
+from coordgraph.epilogue.default import ALPHA_BETA
+from coordgraph.epilogue.emitter import Emitter
+from coordgraph.epilogue.function import EpilogueFunction
+from coordgraph.epilogue.operand import Operand, operand
+from coordgraph.epilogue.operation import Algebra, Composed, Elementwise
+from coordgraph.epilogue.operations import (
+    abs,
+    add,
+    cast,
+    clamp,
+    compare,
+    div,
+    erf,
+    exp,
+    fma,
+    gelu,
+    leaky_relu,
+    log,
+    maximum,
+    minimum,
+    mul,
+    neg,
+    relu,
+    rsqrt,
+    sigmoid,
+    silu,
+    sqrt,
+    sub,
+    tanh,
+    where,
+)
+from coordgraph.epilogue.text import function_text, parse_function
+from coordgraph.epilogue.trace import epilogue
+from coordgraph.epilogue.values import Value
+
+__all__ = [
+    "ALPHA_BETA",
+    "Algebra",
+    "Composed",
+    "Elementwise",
+    "Emitter",
+    "EpilogueFunction",
+    "Operand",
+    "Value",
+    "abs",
+    "add",
+    "cast",
+    "clamp",
+    "compare",
+    "div",
+    "epilogue",
+    "erf",
+    "exp",
+    "fma",
+    "function_text",
+    "gelu",
+    "leaky_relu",
+    "log",
+    "maximum",
+    "minimum",
+    "mul",
+    "neg",
+    "operand",
+    "parse_function",
+    "relu",
+    "rsqrt",
+    "sigmoid",
+    "silu",
+    "sqrt",
+    "sub",
+    "tanh",
+    "where",
+]

@@ -1,0 +1,379 @@
+"""`EpilogueFunction`: a traced epilogue, as a frozen record of elementwise steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+from coordgraph.epilogue.emitter import Emitter
+from coordgraph.epilogue.operand import ACCUMULATOR, Operand
+from coordgraph.epilogue.operation import FLOATS, NUMPY_KINDS, Array
+from coordgraph.epilogue.printing import line_of
+from coordgraph.epilogue.values import Argument, Step, fits_float, known
+from coordgraph.errors import VerifyError
+from coordgraph.tensors import dtype
+
+__all__ = ["EpilogueFunction", "Kinds", "Stage", "value_kind"]
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """The kinds of all values of a function, for one accumulator.
+
+    Args:
+        operands: the kind of each operand by its name: f32, f64 or i32.
+        steps: the kind of each step's value, in order: f32, f64, i32 or bool.
+        result: the kind of the function's result.
+    """
+
+    operands: Mapping[str, str]
+    steps: tuple[str, ...]
+    result: str
+
+
+@dataclass(frozen=True, repr=False)
+class EpilogueFunction:
+    """An epilogue: computes each element of D from its sum of products `acc` and operands.
+
+    Args:
+        name: the name of the Python function.
+        operands: the arguments of the function beside `acc`.
+        steps: the operations in order. Step i computes the value `%i` from `acc`, operands, earlier
+            values and numbers.
+        result: the value that is converted to D's type and stored.
+    """
+
+    name: str
+    operands: tuple[Operand, ...]
+    steps: tuple[Step, ...]
+    result: Argument
+
+    def __post_init__(self) -> None:
+        names = [o.name for o in self.operands]
+        if len({*names, ACCUMULATOR}) <= len(names):
+            raise VerifyError(f"epilogue {self.name}: operands {', '.join(names)} clash")
+        seen = {ACCUMULATOR, *names}
+        for number, step in enumerate(self.steps):
+            operation = known(step.operation)
+            operation.checked(dict(step.constants))
+            if len(step.arguments) != operation.arity:
+                raise VerifyError(f"{step.operation} takes {operation.arity} values")
+            for argument in step.arguments:
+                if isinstance(argument, str) and argument not in seen:
+                    raise VerifyError(f"epilogue {self.name}: '{argument}' is not known there")
+            seen.add(f"%{number}")
+        if not isinstance(self.result, str) or self.result not in seen:
+            raise VerifyError(f"epilogue {self.name} must return a value, not {self.result!r}")
+        used = self.needs(self.result)
+        if unused := [name for name in names if name not in used]:
+            raise VerifyError(
+                f"epilogue {self.name}: its result does not depend on {unused[0]}; remove it"
+            )
+
+    def text(self) -> str:
+        """One line: `f(bias: n) { %0 = add(acc, bias); %1 = relu(%0); %1 }`."""
+        return line_of(self.name, self.operands, self.steps, self.result)
+
+    def __repr__(self) -> str:
+        return f"<epilogue {self.text()}>"
+
+    def operand(self, name: str) -> Operand | None:
+        """An operand by name."""
+        return next((o for o in self.operands if o.name == name), None)
+
+    @cached_property
+    def scalars(self) -> tuple[Operand, ...]:
+        """The operands that are passed by value."""
+        return tuple(o for o in self.operands if o.is_scalar)
+
+    @cached_property
+    def tensors(self) -> tuple[Operand, ...]:
+        """The operands that lie in memory."""
+        return tuple(o for o in self.operands if not o.is_scalar)
+
+    @cached_property
+    def registers(self) -> int:
+        """32-bit registers that a GPU thread needs for temporaries of the steps."""
+        return max((known(step.operation).temporaries for step in self.steps), default=0)
+
+    def kinds(self, accumulator: str, default: str) -> Kinds:
+        """The kinds of all values.
+
+        Args:
+            accumulator: the type of `acc`.
+            default: the type of operands that declare none: the type of D.
+
+        Raises:
+            VerifyError: a step's arguments differ in kind, or its operation does not take them.
+        """
+        return _kinds(self, accumulator, default)
+
+    def evaluate(self, values: Mapping[str, Array], accumulator: str, default: str) -> Array:
+        """Evaluate the function on arrays that broadcast with each other: its reference meaning.
+
+        Args:
+            values: `acc` and every operand, by name.
+            accumulator, default: as for `kinds`.
+        """
+        import numpy as np
+
+        kinds = self.kinds(accumulator, default)
+        known_as = {ACCUMULATOR: accumulator, **kinds.operands}
+        made = {
+            name: np.asarray(values[name]).astype(NUMPY_KINDS[k]) for name, k in known_as.items()
+        }
+
+        def run(step: Step, kind: str, arguments: list[Any], options: dict[str, Any]) -> Array:
+            return known(step.operation).numpy(*arguments, **options)
+
+        def number(value: Any, kind: str) -> Array:
+            return np.asarray(value, NUMPY_KINDS[kind])
+
+        return self._run(made, kinds, known_as, run, number)
+
+    def emit(self, emit: Emitter, values: Mapping[str, Any], accumulator: str, default: str) -> Any:
+        """Emit the code of one element's result.
+
+        Args:
+            emit: the code generator.
+            values: the element's value of `acc` and of every operand, by name.
+            accumulator, default: as for `kinds`.
+        """
+        kinds = self.kinds(accumulator, default)
+        known_as = {ACCUMULATOR: accumulator, **kinds.operands}
+
+        def run(step: Step, kind: str, arguments: list[Any], options: dict[str, Any]) -> Any:
+            return known(step.operation).llvm(emit, kind, *arguments, **options)
+
+        return self._run(dict(values), kinds, known_as, run, emit.constant)
+
+    def _run(
+        self, made: dict[str, Any], kinds: Kinds, known_as: dict[str, str], run: Any, number: Any
+    ) -> Any:
+        """Call `run` for each step in order, with the values of its arguments.
+
+        Args:
+            made: values by name; the value of each step is added to it.
+            kinds: the kind of every value.
+            known_as: kinds by the names of values; those of the steps are added to it.
+            run: applies one step to its arguments.
+            number: makes a value of a constant.
+        """
+        for place, (step, result) in enumerate(zip(self.steps, kinds.steps, strict=True)):
+            operation = known(step.operation)
+            given = [known_as[a] for a in step.arguments if isinstance(a, str)]
+            kind = next((k for k in given if k != "bool"), given[0] if given else "f32")
+            if step.operation == "where" and kind == "bool":
+                kind = result
+            arguments = [made[a] if isinstance(a, str) else number(a, kind) for a in step.arguments]
+            options = {**operation.options, **dict(step.constants)}
+            name = f"%{place}"
+            made[name], known_as[name] = run(step, kind, arguments, options), result
+        return made[str(self.result)]
+
+    # Dependences between values
+
+    @cached_property
+    def _needs(self) -> dict[str, frozenset[str]]:
+        """For every value by name: which of `acc` and the operands the value depends on."""
+        found = {
+            name: frozenset((name,)) for name in (ACCUMULATOR, *(o.name for o in self.operands))
+        }
+        for number, step in enumerate(self.steps):
+            parts = (found[a] for a in step.arguments if isinstance(a, str))
+            found[f"%{number}"] = frozenset[str]().union(*parts)
+        return found
+
+    def needs(self, value: Argument) -> frozenset[str]:
+        """Which of `acc` and the operands a value depends on."""
+        return self._needs[value] if isinstance(value, str) else frozenset()
+
+    @cached_property
+    def linear(self) -> bool:
+        """Whether the steps prove that the function is affine in `acc`; conservative."""
+        good = dict.fromkeys((ACCUMULATOR, *(o.name for o in self.operands)), True)
+        for number, step in enumerate(self.steps):
+            constant = tuple(ACCUMULATOR not in self.needs(a) for a in step.arguments)
+            parts = all(good[a] for a in step.arguments if isinstance(a, str))
+            good[f"%{number}"] = parts and known(step.operation).linear_in(constant)
+        return good[str(self.result)]
+
+    def scale_of(self, name: str) -> str:
+        """The scalar that every use of an operand is multiplied by, or '' if there is none.
+
+        If that scalar is 0, the operand need not be read.
+        """
+        scalars = {o.name for o in self.scalars}
+        found: set[str] = set()
+        for step in self.steps:
+            if name not in step.arguments:
+                continue
+            others = [a for a in step.arguments if a != name]
+            scale = others[0] if others else None
+            if step.operation != "mul" or not isinstance(scale, str) or scale not in scalars:
+                return ""
+            found.add(scale)
+        return found.pop() if len(found) == 1 and self.result != name else ""
+
+    def vanishes(self, value: Argument, name: str) -> bool:
+        """Whether the steps prove that a value is 0 where the operand `name` is 0."""
+        zeros: set[Argument] = {name}
+        for number, step in enumerate(self.steps):
+            if known(step.operation).zero_with(tuple(a in zeros for a in step.arguments)):
+                zeros.add(f"%{number}")
+        return value in zeros
+
+    def stages(self, accumulator: str, default: str) -> tuple[Stage, ...]:
+        """Split the function into stages that are applied to `acc` one after another.
+
+        A sum `p + q` is split where q is 0 if an optional operand is 0, and p does not depend on
+        that operand. The first stage computes p; the second stage, `acc + q`, runs only where a
+        call gives the operand.
+        """
+        return _stages(self, accumulator, default)
+
+    def part(self, result: Argument, base: Argument | None = None) -> EpilogueFunction:
+        """The function that computes the value `result`; its `acc` stands for the value `base`."""
+        taken: dict[str, str] = {} if base is None else {str(base): ACCUMULATOR}
+        steps: list[Step] = []
+
+        def renamed(value: Argument) -> Argument:
+            return taken.get(value, value) if isinstance(value, str) else value
+
+        waiting = [result]
+        while waiting:  # depth first: a step follows its arguments
+            value = waiting[-1]
+            if not isinstance(value, str) or not value.startswith("%") or value in taken:
+                waiting.pop()
+                continue
+            step = self.steps[int(value[1:])]
+            before = [a for a in step.arguments if str(a).startswith("%") and a not in taken]
+            if before:
+                waiting.append(before[0])
+                continue
+            steps.append(replace(step, arguments=tuple(map(renamed, step.arguments))))
+            taken[value] = f"%{len(steps) - 1}"
+
+        top = renamed(result)
+        used = {a for step in steps for a in step.arguments} | {top}
+        operands = tuple(o for o in self.operands if o.name in used)
+        return EpilogueFunction(self.name, operands, tuple(steps), top)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of an epilogue function; see `EpilogueFunction.stages`.
+
+    Args:
+        function: computes the new `acc`.
+        optional: the operand without which the stage is skipped, or ''.
+    """
+
+    function: EpilogueFunction
+    optional: str = ""
+
+
+def value_kind(name: str, accumulator: str) -> str:
+    """The kind of value that an epilogue computes with for an element of type `name`.
+
+    It is the type in which products of `name` are summed; f32 becomes f64 if `accumulator` is f64.
+    """
+    kind = dtype(name).accumulator
+    return "f64" if kind == "f32" and accumulator == "f64" else kind
+
+
+def _operand_kind(operand: Operand, accumulator: str, default: str) -> str:
+    """The kind of an operand.
+
+    An operand without a declared type has the accumulator's kind if it is a scalar, or if D's type
+    and the accumulator are floats.
+    """
+    if operand.summed:
+        return accumulator
+    if operand.dtype:
+        return value_kind(operand.dtype, accumulator)
+    kind = value_kind(default, accumulator)
+    if not operand.axes or (kind in FLOATS and accumulator in FLOATS):
+        return accumulator
+    return kind
+
+
+def _unfit(number: bool | int | float, kind: str) -> str:
+    """Why a number is no value of a kind, or ''."""
+    if kind in FLOATS:
+        return "" if fits_float(number) else f"it is too large for {kind}"
+    if kind != "i32":
+        return ""
+    if isinstance(number, float) and not number.is_integer():
+        return "use ep.cast(value, to='f32') first"
+    kept = dtype("i32")
+    if kept.least <= number <= kept.largest:
+        return ""
+    return f"i32 holds {kept.least} to {kept.largest}; use ep.cast(value, to='f32') first"
+
+
+@lru_cache(maxsize=256)
+def _kinds(function: EpilogueFunction, accumulator: str, default: str) -> Kinds:
+    operands = {o.name: _operand_kind(o, accumulator, default) for o in function.operands}
+    found, steps = {ACCUMULATOR: accumulator, **operands}, list[str]()
+    for number, step in enumerate(function.steps):
+        operation = known(step.operation)
+        options = {**operation.options, **dict(step.constants)}
+        given = [found[a] if isinstance(a, str) else "" for a in step.arguments]
+        plain = next((k for k in given if k not in ("", "bool")), "")
+        default_kind = plain or next(filter(None, given), accumulator)
+        if step.operation == "where" and not plain:
+            default_kind = accumulator
+        filled = tuple(kind or default_kind for kind in given)
+        for argument, kind in zip(step.arguments, filled, strict=True):
+            if not isinstance(argument, str) and (why := _unfit(argument, kind)):
+                raise VerifyError(
+                    f"epilogue {function.name}: {step.operation} of {kind} and {argument}: {why}"
+                )
+        try:
+            kind = operation.kind(filled, **options)
+        except VerifyError as error:
+            raise VerifyError(f"epilogue {function.name}: {error}") from error
+        steps.append(kind)
+        found[f"%{number}"] = kind
+    return Kinds(operands, tuple(steps), found[str(function.result)])
+
+
+@lru_cache(maxsize=256)
+def _stages(function: EpilogueFunction, accumulator: str, default: str) -> tuple[Stage, ...]:
+    found: list[Stage] = []
+    kinds = function.kinds(accumulator, default)
+    optional = {o.name for o in function.operands if o.optional}
+    result = function.result
+    while split := _tail(function, result, optional):
+        base, name = split
+        kind = accumulator if base == ACCUMULATOR else kinds.steps[int(base[1:])]
+        if kind != accumulator:
+            break
+        found.insert(0, Stage(function.part(result, base), name))
+        result = base
+    if result != ACCUMULATOR or not found:
+        found.insert(0, Stage(function.part(result)))
+    return tuple(found)
+
+
+def _tail(
+    function: EpilogueFunction, result: Argument, optional: set[str]
+) -> tuple[str, str] | None:
+    """(p, operand) where a value is `p + q` and q vanishes without that optional operand."""
+    if not isinstance(result, str) or not result.startswith("%"):
+        return None
+    step = function.steps[int(result[1:])]
+    if step.operation != "add":
+        return None
+    for p, q in (step.arguments, step.arguments[::-1]):
+        some = function.needs(q) & optional
+        if len(some) != 1 or ACCUMULATOR in function.needs(q) or not isinstance(p, str):
+            continue
+        (name,) = some
+        made = p == ACCUMULATOR or (p.startswith("%") and ACCUMULATOR in function.needs(p))
+        if made and name not in function.needs(p) and function.vanishes(q, name):
+            return p, name
+    return None

@@ -1,0 +1,130 @@
+"""Operands of an epilogue: named tensors and scalars, and the axes of D that each depends on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from keyword import iskeyword
+
+from coordgraph.errors import VerifyError
+from coordgraph.tensors import dtype
+
+__all__ = ["ACCUMULATOR", "COORDINATES", "Operand", "operand"]
+
+ACCUMULATOR = "acc"
+"""The name of the sum of products in an epilogue function."""
+NUMBERS = ("true", "false", "inf", "nan")
+"""Words that the text form of an epilogue reads as numbers."""
+COORDINATES = "lmn"
+"""Axes of D in order: l is the product of a batch or group, m the row, n the column."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One argument of an epilogue beside `acc`.
+
+    Args:
+        name: the name of the function's parameter, and of the keyword argument of a call.
+        axes: the coordinates of D that its elements depend on, of `l`, `m` and `n` in this order;
+            along the others it is broadcast. '' is a scalar.
+        dtype: the element type; '' means D's type, or the accumulator's for a scalar.
+        optional: a call may leave the operand out, and then it counts as 0.
+        in_memory: a scalar that every launch reads from an array of one element. Without it, a
+            scalar is a number that is passed by value.
+        summed: elements are converted to the accumulator's type when they are read.
+    """
+
+    name: str
+    axes: str = ""
+    dtype: str = ""
+    optional: bool = False
+    in_memory: bool = False
+    summed: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier() or iskeyword(self.name) or not self.name.isascii():
+            raise VerifyError(f"operand {self.name!r} needs a name such as bias")
+        if self.name in NUMBERS:
+            raise VerifyError(
+                f"operand {self.name}: the text of an epilogue reads {self.name} as a number; "
+                "rename the operand"
+            )
+        if self.name == "self":
+            raise VerifyError("operand self: calls cannot pass it by this name; rename it")
+        for field, given in (("coordinates", self.axes), ("type", self.dtype)):
+            if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise VerifyError(
+                    f"operand {self.name}: {field} {given!r} must be text, as in "
+                    f'{self.name}=operand("n", "f32")'
+                )
+        if self.axes not in _subsets():
+            raise VerifyError(
+                f"operand {self.name}: coordinates {self.axes!r} must be some of l (batch or "
+                "group), m (row) and n (column), in this order, as in 'n', 'mn' or 'lmn'"
+            )
+        if self.in_memory and self.axes:
+            raise VerifyError(f"operand {self.name}: in_memory is for scalars, which have no axes")
+        if self.optional and self.is_scalar:
+            raise VerifyError(f"operand {self.name}: a number is always given, so not optional")
+        if self.dtype:
+            object.__setattr__(self, "dtype", dtype(self.dtype).name)
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether the operand is a number that is passed by value."""
+        return not self.axes and not self.in_memory
+
+    def text(self) -> str:
+        """The operand in text form: `residual: mn bf16 optional`."""
+        words = (
+            self.axes or ("element" if self.in_memory else "scalar"),
+            self.dtype,
+            "optional" * self.optional,
+            "summed" * self.summed,
+        )
+        return f"{self.name}: {' '.join(filter(None, words))}"
+
+    @classmethod
+    def parse(cls, text: str) -> Operand:
+        """Parse the text form of an operand, as `text` writes it.
+
+        Raises:
+            VerifyError: the text is not an operand.
+        """
+        name, found, rest = text.partition(":")
+        words = rest.split()
+        if not found or not words:
+            raise VerifyError(f"operand {text!r} should be as in 'bias: n' or 'scale: scalar f32'")
+        axes, *more = words
+        optional, summed = "optional" in more, "summed" in more
+        kinds = [word for word in more if word not in ("optional", "summed")]
+        if len(kinds) > 1:
+            raise VerifyError(f"operand {text!r} has more than one type")
+        axes = "" if axes in ("scalar", "element") else axes
+        return cls(name.strip(), axes, "".join(kinds), optional, words[0] == "element", summed)
+
+
+def operand(
+    axes: str = "",
+    dtype: str = "",
+    *,
+    optional: bool = False,
+    in_memory: bool = False,
+    summed: bool = False,
+) -> Operand:
+    """Declare an operand with more than coordinates: `residual=operand("mn", optional=True)`.
+
+    Args:
+        axes: the coordinates of D that its elements depend on: some of `l`, `m` and `n`.
+        dtype: the element type; by default D's type, or the accumulator's for a scalar.
+        optional: a call may leave the operand out, and then it counts as 0.
+        in_memory: a scalar that every launch reads from an array of one element.
+        summed: elements are converted to the accumulator's type when they are read.
+    """
+    return Operand("_", axes, dtype, optional, in_memory, summed)
+
+
+def _subsets() -> set[str]:
+    return {
+        "".join(c for i, c in enumerate(COORDINATES) if bits >> i & 1)
+        for bits in range(2 ** len(COORDINATES))
+    }

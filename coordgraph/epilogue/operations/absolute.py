@@ -1,0 +1,38 @@
+"""The absolute value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordgraph.epilogue.emitter import Emitter
+from coordgraph.epilogue.operation import Array, Elementwise
+
+__all__ = ["Abs", "abs"]
+
+
+class Abs(Elementwise):
+    """`|a|`."""
+
+    name = "abs"
+    floating = False
+
+    def zero_with(self, zeros: tuple[bool, ...]) -> bool:
+        """Whether the result is 0: it is where the argument is 0."""
+        return zeros[0]
+
+    def numpy(self, *arguments: Array, **constants: Any) -> Array:
+        """The operation on NumPy arrays."""
+        import numpy as np
+
+        return np.abs(arguments[0])
+
+    def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
+        """Emit `llvm.fabs`; for i32 a comparison, a negation and a select."""
+        (a,) = arguments
+        if kind == "i32":
+            zero = emit.constant(0, kind)
+            return emit.select(emit.compare(kind, "<", a, zero), emit.sub(kind, zero, a), a)
+        return emit.intrinsic("llvm.fabs", kind, a)
+
+
+abs = Abs()

@@ -1,0 +1,51 @@
+"""The Gaussian error linear unit."""
+
+from __future__ import annotations
+
+from math import pi, sqrt
+from typing import Any
+
+from coordgraph.epilogue.operation import Algebra, Composed
+
+__all__ = ["Gelu", "gelu"]
+
+CUBE = 0.044715
+WAYS = ("none", "tanh")
+
+
+class Gelu(Composed):
+    """`a * (1 + erf(a / sqrt 2)) / 2`, or its approximation by the hyperbolic tangent.
+
+    Options:
+        approximate: `none`, or `tanh` for `a * (1 + tanh(sqrt(2/pi) * (a + 0.044715 a^3))) / 2`.
+            On a GPU that is off by |a| * 2^-12 at most, for 16-bit results (see `tanh`).
+    """
+
+    name = "gelu"
+    options = {"approximate": "none"}  # noqa: RUF012 - never changed
+    temporaries = 4
+
+    def refused(self, **constants: Any) -> str:
+        """Why `approximate` is not a known approximation, or ''."""
+        if constants["approximate"] in WAYS:
+            return ""
+        return f"approximate={constants['approximate']!r} is none of {', '.join(WAYS)}"
+
+    def zero_with(self, zeros: tuple[bool, ...]) -> bool:
+        """Whether the result is 0: it is where the argument is 0."""
+        return zeros[0]
+
+    def compose(self, on: Algebra, *arguments: Any, **constants: Any) -> Any:
+        """The result by `erf`, or by `tanh` where `approximate` is `tanh`."""
+        (a,) = arguments
+        half = on("mul", a, 0.5)
+        if constants["approximate"] == "none":
+            inner = on("erf", on("mul", a, sqrt(0.5)))
+        else:
+            scale = sqrt(2 / pi)
+            slope = on("fma", on("mul", a, a), scale * CUBE, scale)
+            inner = on("tanh", on("mul", a, slope))
+        return on("fma", half, inner, half)
+
+
+gelu = Gelu()

@@ -1,0 +1,34 @@
+"""The leaky rectified linear unit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordgraph.epilogue.operation import Algebra, Composed
+
+__all__ = ["LeakyRelu", "leaky_relu"]
+
+
+class LeakyRelu(Composed):
+    """`a` where a is positive, else `slope * a`.
+
+    Options:
+        slope: factor of negative values.
+    """
+
+    name = "leaky_relu"
+    options = {"slope": 0.01}  # noqa: RUF012 - never changed
+    temporaries = 1
+
+    def zero_with(self, zeros: tuple[bool, ...]) -> bool:
+        """Whether the result is 0: it is where the argument is 0."""
+        return zeros[0]
+
+    def compose(self, on: Algebra, *arguments: Any, **constants: Any) -> Any:
+        """The result by a comparison, a product and a select."""
+        (a,) = arguments
+        positive = on("compare", a, 0.0, relation=">")
+        return on("where", positive, a, on("mul", a, float(constants["slope"])))
+
+
+leaky_relu = LeakyRelu()

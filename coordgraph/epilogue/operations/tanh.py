@@ -1,0 +1,60 @@
+"""The hyperbolic tangent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordgraph.epilogue.emitter import Emitter
+from coordgraph.epilogue.operation import Array, Elementwise
+from coordgraph.epilogue.operations.polynomial import horner
+
+__all__ = ["Tanh", "tanh"]
+
+BORDER = 0.6
+NEAR = (
+    *(-0.3333333432674408, 0.13333313167095184, -0.053961653262376785),
+    *(0.021789096295833588, -0.008412523195147514, 0.0023734846618026495),
+)
+"""Coefficients of `(tanh(a) / a - 1) / a^2` by powers of a^2, fitted for |a| up to BORDER."""
+TWO_LOG2_E = 2.885390081777927
+
+
+class Tanh(Elementwise):
+    """The hyperbolic tangent.
+
+    For 16-bit results a GPU takes `tanh.approx.f32`, whose relative error is at most 2^-11 (PTX
+    ISA, "tanh"). For others it takes a polynomial and `1 - 2 / (1 + exp(2a))`: at most 2^-21.
+    """
+
+    name = "tanh"
+    temporaries = 3
+
+    def zero_with(self, zeros: tuple[bool, ...]) -> bool:
+        """Whether the result is 0: it is where the argument is 0."""
+        return zeros[0]
+
+    def numpy(self, *arguments: Array, **constants: Any) -> Array:
+        """The operation on NumPy arrays."""
+        import numpy as np
+
+        return np.tanh(arguments[0])
+
+    def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
+        """Emit `tanh.approx`, or a polynomial and `ex2`, on a GPU; else call the C library."""
+        (a,) = arguments
+        if not emit.gpu:
+            return emit.library("tanh", kind, a)
+        if emit.fast:
+            return emit.asm("tanh.approx.f32", a)
+        square, size = emit.mul(kind, a, a), emit.intrinsic("llvm.fabs", kind, a)
+        near = emit.mul(kind, horner(emit, kind, square, NEAR), square)
+        near = emit.intrinsic("llvm.fma", kind, near, a, a)
+        one, power = emit.constant(1.0, kind), emit.mul(kind, size, emit.constant(TWO_LOG2_E, kind))
+        below = emit.add(kind, emit.asm("ex2.approx.ftz.f32", power), one)
+        part = emit.asm("rcp.approx.ftz.f32", below)
+        far = emit.intrinsic("llvm.fma", kind, part, emit.constant(-2.0, kind), one)
+        far = emit.intrinsic("llvm.copysign", kind, far, a)
+        return emit.select(emit.compare(kind, ">", size, emit.constant(BORDER, kind)), far, near)
+
+
+tanh = Tanh()

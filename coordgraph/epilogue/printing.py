@@ -1,0 +1,34 @@
+"""Print an epilogue as one line, which `coordgraph.epilogue.text` can parse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coordgraph.epilogue.operand import Operand
+from coordgraph.epilogue.values import Argument, Step
+
+__all__ = ["line_of", "plain"]
+
+
+def line_of(name: str, operands: Sequence[Operand], steps: Sequence[Step], result: Argument) -> str:
+    """One line: `f(bias: n) { %0 = add(acc, bias); %1 = relu(%0); %1 }`."""
+    declared = ", ".join(o.text() for o in operands)
+    lines = [
+        f"%{number} = {step.operation}({', '.join(_parts(step))})"
+        for number, step in enumerate(steps)
+    ]
+    return f"{name}({declared}) {{ {'; '.join([*lines, plain(result)])} }}"
+
+
+def _parts(step: Step) -> list[str]:
+    constants = (
+        f"{n}={v!r}" if isinstance(v, str) else f"{n}={plain(v)}" for n, v in step.constants
+    )
+    return [*map(plain, step.arguments), *constants]
+
+
+def plain(value: Argument) -> str:
+    """The name of a value, or a number with all its digits, so that parsing gives it back."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value if isinstance(value, str) else repr(value)

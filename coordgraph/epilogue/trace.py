@@ -1,0 +1,96 @@
+"""`@epilogue`: a Python function, traced once, becomes an `EpilogueFunction`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from coordgraph.epilogue.function import EpilogueFunction
+from coordgraph.epilogue.operand import ACCUMULATOR, Operand
+from coordgraph.epilogue.values import Tape, Value
+from coordgraph.errors import VerifyError
+
+__all__ = ["epilogue"]
+
+
+def epilogue(
+    *wrong: object, **operands: str | Operand
+) -> Callable[[Callable[..., Any]], EpilogueFunction]:
+    """Trace a function of `acc` and operands once, for `Gemm(epilogue=…)`.
+
+    Args:
+        wrong: nothing; `@epilogue` without parentheses is refused.
+        operands: for each parameter after `acc`, the coordinates of D that its elements depend on
+            (`bias="n"`, `residual="mn"`, `scale=""`), or `operand(…)` for further properties.
+
+    Raises:
+        VerifyError: parameters and operands differ, the result does not depend on an operand, or
+            the function does something with a value that cannot be recorded.
+    """
+    if wrong:
+        raise VerifyError(
+            'write @epilogue() with parentheses, and operands by name: @epilogue(bias="n")'
+        )
+    named = {name: _named(name, given) for name, given in operands.items()}
+
+    def trace(function: Callable[..., Any]) -> EpilogueFunction:
+        name = str(getattr(function, "__name__", ""))
+        name = name if name.isidentifier() and name.isascii() else "epilogue"
+        parameters = _parameters(name, function)
+        if parameters[:1] != [ACCUMULATOR]:
+            raise VerifyError(f"epilogue {name}: its first parameter must be {ACCUMULATOR}")
+        if wrong := sorted({*parameters[1:]} ^ named.keys()):
+            said = "no parameter of the function" if wrong[0] in named else "without coordinates"
+            raise VerifyError(
+                f'epilogue {name}: {wrong[0]} is {said}; write @epilogue({wrong[0]}="mn") and '
+                f"def {name}(acc, {wrong[0]})"
+            )
+        tape = Tape()
+        values = {p: Value(tape, p) for p in parameters}
+        try:
+            result = function(**values)
+        except (TypeError, AttributeError) as error:
+            raise VerifyError(
+                f"epilogue {name}: {error}; traced values take + - * /, comparisons and the "
+                "functions of coordgraph.epilogue, such as ep.exp for numpy.exp or math.exp"
+            ) from error
+        if not isinstance(result, Value) or result.tape is not tape:
+            raise VerifyError(f"epilogue {name} must return a traced value, not {result!r}")
+        every = tuple(named[p] for p in parameters[1:])
+        steps = tuple(tape.steps)
+        live = EpilogueFunction(name, every, steps, result.name).part(result.name)
+        return EpilogueFunction(name, every, live.steps, live.result)
+
+    return trace
+
+
+def _named(name: str, given: object) -> Operand:
+    """The operand that a keyword argument of `epilogue` declares."""
+    if isinstance(given, Operand):
+        return replace(given, name=name)
+    if isinstance(given, str):
+        return Operand(name, given)
+    raise VerifyError(
+        f"epilogue: {name}={given!r} must be the coordinates of the operand, as in "
+        f'{name}="n", or operand(…)'
+    )
+
+
+def _parameters(name: str, function: Callable[..., Any]) -> list[str]:
+    """The names of a function's parameters, which all can be passed by name."""
+    try:
+        found = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        raise VerifyError(
+            f"epilogue {name}: {function!r} has no parameters that Python can tell; write a "
+            "function, as in def f(acc)"
+        ) from None
+    for parameter in found.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise VerifyError(
+                f"epilogue {name}: the parameter {parameter} cannot be passed by name; write "
+                f"every operand out, as in def {name}(acc, bias)"
+            )
+    return [*found]

@@ -1,0 +1,222 @@
+"""Traced values: the arguments of an epilogue's Python function while it is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol, TypeAlias, cast
+
+from coordgraph.errors import VerifyError
+
+__all__ = [
+    "OPERATIONS",
+    "Argument",
+    "Constant",
+    "Constants",
+    "Step",
+    "Tape",
+    "Value",
+    "fits_float",
+    "known",
+    "plain_number",
+]
+
+Constant: TypeAlias = bool | int | float | str
+Constants: TypeAlias = tuple[tuple[str, Constant], ...]
+Argument: TypeAlias = str | bool | int | float
+"""The name of a value (`acc`, an operand, `%0`), or a number."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation of an epilogue: its name, its arguments and its options (`constants`).
+
+    The step at position i of a function computes the value `%i`. Steps are equal if they are
+    written alike: 0.0 differs from -0.0, 1 from 1.0 and from True, and NaN equals itself.
+    """
+
+    operation: str
+    arguments: tuple[Argument, ...]
+    constants: Constants = ()
+
+    def __eq__(self, other: object) -> bool:
+        return self._exact == other._exact if isinstance(other, Step) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._exact)
+
+    @cached_property
+    def _exact(self) -> tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]:
+        """The fields with constants as text, which shows their types and the sign of zero."""
+        options = tuple((name, repr(value)) for name, value in self.constants)
+        return self.operation, tuple(map(repr, self.arguments)), options
+
+
+class Operation(Protocol):
+    """The method of `coordgraph.epilogue.operation.Elementwise` that tracing calls."""
+
+    def fold(self, arguments: tuple[Argument, ...], constants: Constants) -> Argument | None:
+        """The argument that the result always equals, or None."""
+        ...
+
+
+OPERATIONS: dict[str, Any] = {}
+"""Every operation by name; `Elementwise` subclasses register themselves."""
+
+
+def known(name: str) -> Any:
+    """The epilogue operation of a name.
+
+    Raises:
+        VerifyError: no operation has that name.
+    """
+    if name not in OPERATIONS:
+        raise VerifyError(f"no epilogue operation '{name}'; there are {', '.join(OPERATIONS)}")
+    return OPERATIONS[name]
+
+
+def fits_float(number: bool | int | float) -> bool:
+    """Whether a number, if it is an int, can be converted to a float."""
+    try:
+        float(number)
+    except OverflowError:
+        return False
+    return True
+
+
+def plain_number(number: bool | int | float) -> bool | int | float:
+    """The number as Python's own type: its text must be that of a number."""
+    if isinstance(number, bool):
+        return number
+    return int(number) if isinstance(number, int) else float(number)
+
+
+@dataclass
+class Tape:
+    """Records each distinct step of an epilogue once (common-subexpression elimination)."""
+
+    steps: dict[Step, str] = field(default_factory=dict[Step, str])
+
+    def record(self, name: str, arguments: tuple[object, ...], constants: Constants) -> Value:
+        """Record an operation on these arguments; return its result."""
+        given = tuple(self._argument(argument) for argument in arguments)
+        operation: Operation = known(name)
+        folded = operation.fold(given, constants)
+        if isinstance(folded, str):
+            return Value(self, folded)
+        step = Step(name, given, constants)
+        return Value(self, self.steps.setdefault(step, f"%{len(self.steps)}"))
+
+    def _argument(self, argument: object) -> Argument:
+        if isinstance(argument, Value):
+            if argument.tape is not self:
+                raise VerifyError("an epilogue uses a value of another epilogue")
+            return argument.name
+        if getattr(argument, "shape", None) == ():  # a NumPy scalar
+            argument = cast("Any", argument).item()
+        if isinstance(argument, bool | int | float):
+            if not fits_float(argument):
+                raise VerifyError("an epilogue's numbers must be smaller than 2^1024")
+            return plain_number(argument)
+        raise VerifyError(
+            f"an epilogue computes with traced values and numbers, not {argument!r}; make it an "
+            'operand, as in @epilogue(bias="n")'
+        )
+
+
+def _refusing(symbol: str, remedy: str) -> Callable[..., Any]:
+    """A method of `Value` for an operator that epilogues do not have."""
+
+    def refuse(self: Value, *others: object) -> Any:
+        raise VerifyError(f"{symbol} does not work on the values of an epilogue; {remedy}")
+
+    return refuse
+
+
+_NEST = "nest ep.where, as in ep.where(a, ep.where(b, yes, no), no)"
+_WHOLE = "use ep.cast(a / b, to='i32'), which drops the fraction"
+_POWER = "multiply, or use ep.sqrt, ep.rsqrt or ep.exp(b * ep.log(a))"
+_CAST = "use ep.cast, and functions such as ep.exp for math.exp"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Value:
+    """A value of an epilogue that is being traced; operators on it record operations."""
+
+    tape: Tape
+    name: str
+
+    __array_ufunc__ = None  # NumPy leaves operators to this class
+
+    def _record(self, operation: str, *arguments: object, **constants: Constant) -> Value:
+        return self.tape.record(operation, arguments, tuple(constants.items()))
+
+    def __repr__(self) -> str:
+        return f"<value {self.name} of an epilogue>"
+
+    __pow__ = __rpow__ = _refusing("**", _POWER)
+    __floordiv__ = __rfloordiv__ = _refusing("//", _WHOLE)
+    __mod__ = __rmod__ = _refusing("%", _WHOLE)
+    __and__ = __rand__ = _refusing("&", _NEST)
+    __or__ = __ror__ = _refusing("|", _NEST)
+    __xor__ = __rxor__ = _refusing("^", _NEST)
+    __invert__ = _refusing("~", "swap the values of ep.where, or compare the other way")
+    __float__ = _refusing("float()", _CAST)
+    __int__ = __index__ = _refusing("int()", _CAST)
+
+    def __add__(self, other: object) -> Value:
+        return self._record("add", self, other)
+
+    def __radd__(self, other: object) -> Value:
+        return self._record("add", other, self)
+
+    def __sub__(self, other: object) -> Value:
+        return self._record("sub", self, other)
+
+    def __rsub__(self, other: object) -> Value:
+        return self._record("sub", other, self)
+
+    def __mul__(self, other: object) -> Value:
+        return self._record("mul", self, other)
+
+    def __rmul__(self, other: object) -> Value:
+        return self._record("mul", other, self)
+
+    def __truediv__(self, other: object) -> Value:
+        return self._record("div", self, other)
+
+    def __rtruediv__(self, other: object) -> Value:
+        return self._record("div", other, self)
+
+    def __neg__(self) -> Value:
+        return self._record("neg", self)
+
+    def __abs__(self) -> Value:
+        return self._record("abs", self)
+
+    def __lt__(self, other: object) -> Value:
+        return self._record("compare", self, other, relation="<")
+
+    def __le__(self, other: object) -> Value:
+        return self._record("compare", self, other, relation="<=")
+
+    def __gt__(self, other: object) -> Value:
+        return self._record("compare", self, other, relation=">")
+
+    def __ge__(self, other: object) -> Value:
+        return self._record("compare", self, other, relation=">=")
+
+    def __eq__(self, other: object) -> Value:  # type: ignore[override]
+        return self._record("compare", self, other, relation="==")
+
+    def __ne__(self, other: object) -> Value:  # type: ignore[override]
+        return self._record("compare", self, other, relation="!=")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> bool:
+        raise VerifyError(
+            "an epilogue is traced once for all elements: Python cannot branch on a value; use "
+            "ep.where(condition, yes, no), ep.minimum or ep.maximum"
+        )

@@ -1,0 +1,88 @@
+"""The front end: `Gemm(...).graph(tile=...)` makes the graph that schedules start from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from operator import index
+
+from coordgraph.epilogue import Operand
+from coordgraph.errors import VerifyError
+from coordgraph.gemm import (
+    LARGEST_STRIDE,
+    GemmProblem,
+    elements_of,
+    read_of,
+    stride_of,
+    tensor_of,
+)
+from coordgraph.kernel import KernelGraph
+from coordgraph.parameters import LARGEST_INDEX, LARGEST_SIZE, Parameter, Parameters
+from coordgraph.problem import build
+
+__all__ = ["Gemm"]
+
+
+@dataclass(frozen=True)
+class Gemm(GemmProblem):
+    """`D = alpha·A@B + beta·C`, and its graph; `GemmProblem` says what each field means."""
+
+    @classmethod
+    def of(cls, problem: GemmProblem) -> Gemm:
+        """The problem of a graph, from which other graphs can be made: `Gemm.of(graph.gemm)`."""
+        if isinstance(problem, Gemm):
+            return problem
+        return cls(**{f.name: getattr(problem, f.name) for f in fields(problem)})
+
+    def graph(self, tile: tuple[int, int, int] = (128, 128, 32)) -> KernelGraph:
+        """The precondition of every schedule: tiled tensors, dangling tile numbers, a K loop.
+
+        Args:
+            tile: elements of a macro tile in m, n and k, each a positive number.
+        """
+        tile = _three(tile)
+        given = [
+            Parameter(name, 1, self.largest(name), note=f"extent of the problem in {name}")
+            for name in ("m", "n", "k")
+            if getattr(self, name) is None and not self.diagonal
+        ]
+        if self.diagonal:
+            given += (
+                Parameter(elements_of(name), 1, LARGEST_INDEX, note=f"elements of {name}")
+                for name in "ABD"
+            )
+        if self.batched:
+            given.append(Parameter("batches", 1, LARGEST_SIZE, note="products"))
+            given += (
+                Parameter(stride_of(name), 0, LARGEST_STRIDE, note=f"from one matrix of {name} on")
+                for name in self.batched_tensors
+            )
+        if self.grouped:
+            given.append(
+                Parameter("groups", 1, self.most_groups, note=f"groups along {self.group_axis}")
+            )
+        given += (
+            Parameter(read_of(name), 0, 1, note=_why_read(self, operand))
+            for name, operand in self.operands.items()
+            if operand.optional
+        )
+        with KernelGraph(self, parameters=Parameters(tuple(given))).edit() as e:
+            build(self, e, tile)
+        return e.graph
+
+
+def _why_read(gemm: GemmProblem, operand: Operand) -> str:
+    scale = gemm.epilogue.scale_of(operand.name)
+    more = f" and {scale} is not zero" if scale else ""
+    return f"1 where {tensor_of(operand.name)} is given{more}"
+
+
+def _three(tile: Iterable[int]) -> tuple[int, int, int]:
+    """The extents of a tile."""
+    try:
+        m, n, k = map(index, tile)
+        if min(m, n, k) > 0:
+            return m, n, k
+    except (TypeError, ValueError):
+        pass
+    raise VerifyError(f"Gemm: tile {tile!r} must be three positive numbers (m, n, k)")

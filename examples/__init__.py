@@ -1,0 +1,1 @@
+"""Schedules that are written outside the library, with its public kit alone."""

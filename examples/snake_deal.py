@@ -1,0 +1,69 @@
+"""`SnakeDeal`: persistent workgroups that take whole tiles to and fro, as teams are drafted.
+
+A schedule written outside the library, with `passes.kit`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sympy import Integer
+
+from coordgraph import KernelGraph
+from coordgraph.control.operations import Assign, For
+from coordgraph.coordinates.dimensions import ForLoop, Linear, Workgroup
+from coordgraph.coordinates.edges import PassThrough, Swizzle, Tile
+from coordgraph.integers import ceil_div, equal, floor_div, floor_mod, select
+from passes import Pass, kit, option
+
+
+@dataclass(frozen=True)
+class SnakeDeal(Pass):
+    """Even waves deal output tiles to workgroups 0, 1, …, W - 1, odd waves to W - 1, …, 1, 0.
+
+    Where tiles are in the order of their depth (`longest-first`, for groups of unlike k), whoever
+    takes the deepest tile of a wave takes the shallowest of the next, so sums are nearly equal;
+    `data-parallel{persistent=true}` gives workgroup 0 the deepest tile of every wave. Whole tiles,
+    no fix-up. Before: dangling tile numbers. After::
+
+        m, n --Flatten--> tile --Tile--> deal.wave, seat
+        deal.wave, seat --Swizzle(snake)--> wave, dealt; dealt --PassThrough--> workgroup
+
+    Args:
+        workgroups: the grid; None makes it a launch argument.
+    """
+
+    workgroups: int | None = option(None, least=1, most=kit.MOST_WORKGROUPS)
+
+    name = "snake-deal"
+    establishes = ("scheduled",)
+
+    def apply(self, graph: KernelGraph) -> KernelGraph:
+        work, numbers = kit.TileWork.of(graph), graph.dangling
+        tiles = kit.number_of(graph, numbers)
+        with graph.edit(str(self)) as e:
+            e.level, c = "scheduled", e.coordinates
+            count = kit.workgroup_count(e, self.workgroups)
+            waves = e.parameter("waves", ceil_div(tiles, count), note="tiles per workgroup")
+            e.assume(waves * count)
+            c.add(Linear("tile", tiles, note="output tiles"))
+            c.add(Linear("deal.wave", waves))
+            c.add(Linear("seat", count, note="the place of a tile in its wave"))
+            c.add(ForLoop("wave", waves, name="Wave"))
+            c.add(Workgroup("dealt", count))
+            kit.flatten_into(e, numbers, "tile")
+            c.connect(Tile("tile", ("deal.wave", "seat")))
+            c.connect(Swizzle(("deal.wave", "seat"), ("wave", "dealt"), function="snake"))
+            c.connect(PassThrough("dealt", "workgroup"))
+            # The last wave may be ragged: a workgroup whose seat in it is empty has a tile less.
+            full, workgroup = floor_div(tiles, count), c["workgroup"].symbol
+            backwards = equal(floor_mod(full, Integer(2)), 1)
+            seat = Assign("seat_of_last", select(backwards, count - 1 - workgroup, workgroup))
+            mine = Assign("my_tiles", ceil_div(tiles - seat.symbol, count))
+            e.kernel(
+                seat,
+                mine,
+                For("wave", Integer(0), mine.symbol, body=work.whole()),
+                workgroup="workgroup",
+            )
+        return e.graph

@@ -1,0 +1,350 @@
+"""`WorkCounter`: counts the work of a schedule's busiest workgroup, for columns of problems.
+
+A counter is derived from the schedule's graph of a problem whose sizes are symbols: a walk over
+the control graph gives expressions of the graph's parameters (`passes.choosing.tally`), which are
+compiled to NumPy. They are evaluated for every workgroup, since the sizes decide which workgroup is
+the busiest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from sympy import Expr, Mul, Symbol
+
+from coordgraph import Gemm, KernelGraph, PassError
+from coordgraph.control.operations import AddPartial, For, ReceivePartial
+from coordgraph.integers import index_symbol, size_symbol
+from coordgraph.tilings import macro_tile
+from passes.base import Pass
+from passes.choosing.numpy_source import SCOPE, Statements
+from passes.choosing.tally import NEVER, Definitions, Tally, tally
+
+__all__ = ["COUNTED_TILE", "FIXUPS", "QUANTITIES", "Column", "Counts", "WorkCounter"]
+
+Column = NDArray[np.float64]
+COUNTED_TILE = (5040, 5040, 64)
+"""The macro tile of graphs that are counted: its rows and columns are divisible by 1 to 10."""
+FIXUPS = ("none", "peers", "tree", "turnstile", "scatter")
+"""Kinds of fix-up, by which pieces of an output tile are added up; see `passes.kit.fixup`."""
+MOST_LANES = 1 << 15
+"""Largest number of workgroups evaluated together, so that their columns fit a core's caches."""
+MOST_SINGLE = 1 << 22
+"""Integers up to four times this number are exact in float32."""
+TILES, DEPTH, WORKGROUPS = size_symbol("tiles"), size_symbol("depth"), size_symbol("workgroups")
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Work counts of schedules, one entry per problem: the largest of a workgroup unless stated.
+
+    Attributes:
+        grid: number of workgroups.
+        busy: number of workgroups with iterations.
+        iterations, small_iterations: iterations of macro tiles and of small tiles.
+        ends, small_ends: macro tiles and small tiles that a workgroup stores, whole or in part.
+        all_ends: macro tiles stored by all workgroups together, if there are small tiles; else 0.
+        streamed: iterations in accumulation loops that may cover a part of a tile.
+        sends: partial sums sent.
+        all_sends: partial sums sent by all workgroups together.
+        receives: partial sums received.
+        chain: partial sums of one tile received one after another, each before the next is sent.
+        shortest: iterations of the shortest part of a tile; 0 where no tile is cut along k.
+    """
+
+    grid: Column
+    busy: Column
+    iterations: Column
+    small_iterations: Column
+    ends: Column
+    small_ends: Column
+    all_ends: Column
+    streamed: Column
+    sends: Column
+    all_sends: Column
+    receives: Column
+    chain: Column
+    shortest: Column
+
+
+QUANTITIES = len(fields(Counts))
+
+
+@dataclass(frozen=True)
+class WorkCounter:
+    """Counts the work of one schedule.
+
+    Args:
+        inputs: the columns that the counts depend on: `tiles` of the output, or `tiles_m` and
+            `tiles_n` where the schedule does not treat all tiles alike; then `depth`, k tiles of
+            an output tile, and `workgroups`.
+        source: source of a Python function of the inputs that returns the quantities of `Tally`
+            that are not constant. Those in `varying` have an entry for every workgroup of every
+            problem, the others one for every problem.
+        quantities: the names of the quantities that the function returns.
+        varying: the quantities that differ between workgroups.
+        grid: source of an expression for the number of workgroups.
+        chosen_grid: whether the number of workgroups is a launch argument.
+        fixup: one of `FIXUPS`.
+        small: small tiles of a macro tile along m and n; (1, 1) if all tiles have one shape.
+        all_streamed: whether every accumulation loop may cover a part of a tile.
+        single: whether no value of the function exceeds four times the iterations of the problem.
+            Then float32 is exact if the iterations are below `MOST_SINGLE`, and takes half the
+            time. It is set for the library's own schedules only.
+    """
+
+    inputs: tuple[str, ...]
+    source: str
+    quantities: tuple[str, ...]
+    varying: tuple[str, ...]
+    grid: str
+    chosen_grid: bool
+    fixup: str
+    small: tuple[int, int]
+    all_streamed: bool
+    single: bool = False
+
+    @classmethod
+    def derive(cls, schedule: Pass, tile: tuple[int, int, int] = COUNTED_TILE) -> WorkCounter:
+        """The counter of a schedule whose grid is a launch argument or follows from the problem.
+
+        Raises:
+            PassError: the schedule refuses the problem, or its work cannot be counted.
+        """
+        problem = Gemm("f32").graph(tile)
+        return cls.of(schedule(problem), problem)
+
+    @classmethod
+    def of(cls, graph: KernelGraph, problem: KernelGraph) -> WorkCounter:
+        """The counter of a scheduled graph, given the graph that was scheduled.
+
+        Raises:
+            PassError: the work of the graph cannot be counted.
+        """
+        definitions = Definitions()
+        sizes = _Sizes.of(problem)
+        found = tally(graph, DEPTH, sizes.known, definitions)
+        width = graph.coordinates["workgroup"].size
+        assert width is not None
+        given = {**sizes.known, **{p.symbol: p.value for p in graph.parameters.items if p.value}}
+        grid = width
+        while grid.free_symbols & given.keys() - set(sizes.inputs):
+            grid = cast(Expr, grid.xreplace(given))
+        if not grid.free_symbols:
+            raise PassError(f"the number of workgroups is {grid}, and a plan gives it")
+        roots = {name: value for name, value in found.items() if value != _DEFAULTS[name]}
+        return _write(definitions, roots, sizes, grid, graph)
+
+    @classmethod
+    def from_data(cls, fields: Mapping[str, Any]) -> WorkCounter:
+        """The counter from the plain data that `as_data` made."""
+        found: dict[str, Any] = dict(fields)
+        for name in ("inputs", "quantities", "varying", "small"):
+            found[name] = tuple(fields[name])
+        found["source"] = "\n".join([*fields["source"], ""])
+        return cls(**found)
+
+    def as_data(self) -> dict[str, Any]:
+        """The counter as plain data for JSON, with the source as a list of lines."""
+        return asdict(self) | {"source": self.source.splitlines()}
+
+    @cached_property
+    def _functions(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        scope = dict(SCOPE)
+        grid = f"def grid({', '.join(self.inputs)}):\n    return {self.grid}\n"
+        exec(compile(self.source + grid, "<work counts>", "exec"), scope)
+        return scope["counts"], scope["grid"]
+
+    def count(self, *inputs: Column) -> Counts:
+        """The work counts for each row of the inputs."""
+        return Counts(*self.columns(*inputs))
+
+    def columns(self, *inputs: Column) -> Column:
+        """The columns of `Counts`, stacked into one array."""
+        _, grid_of = self._functions
+        rows = len(inputs[0])
+        table = np.zeros((QUANTITIES, rows))
+        found = Counts(*table)
+        grid = np.broadcast_to(grid_of(*inputs), (rows,)).astype(np.float64)
+        found.grid[:] = grid
+        with np.errstate(divide="ignore", invalid="ignore"):
+            for part in _parts(grid if self.varying else np.ones(rows)):
+                self._count(tuple(each[part] for each in inputs), grid[part], found, part)
+        return table
+
+    def _count(self, inputs: tuple[Column, ...], grid: Column, found: Counts, part: slice) -> None:
+        """Count the rows of one part, and write them to `found`."""
+        function, _ = self._functions
+        iterations = float(np.max(np.prod(inputs[:-1], axis=0) + inputs[-1] * inputs[-2]))
+        exact = np.float32 if self.single and iterations < MOST_SINGLE else np.float64
+        lanes = grid.astype(np.intp) if self.varying else np.ones(len(grid), np.intp)
+        ends = np.cumsum(lanes)
+        starts = ends - lanes
+
+        def spread(column: NDArray[Any]) -> NDArray[Any]:
+            return np.repeat(column, lanes)
+
+        number = (np.arange(ends[-1]) - spread(starts)).astype(exact)
+        values = function(*(column.astype(exact) for column in inputs), number, spread)
+        by_name = dict(zip(self.quantities, values, strict=True))
+
+        def largest(name: str) -> Column:
+            if name in self.varying:
+                return np.maximum.reduceat(by_name[name], starts)
+            return by_name[name]
+
+        def of_all(name: str) -> Column:
+            if name in self.varying:
+                return np.add.reduceat(by_name[name], starts)
+            return by_name[name] * grid
+
+        for name in by_name.keys() - _PEAKS:
+            getattr(found, name)[part] = largest(name)
+        found.busy[part] = self._busy(by_name, starts, grid, spread)
+        if self.small != (1, 1):
+            found.all_ends[part] = of_all("ends")
+        if self.fixup == "none":
+            return
+        found.all_sends[part] = of_all("sends")
+        shortest = largest("shortest")
+        found.shortest[part] = np.where(shortest > _NONE, -shortest, 0)
+        if self.fixup == "turnstile":
+            last = largest("last_turn")
+            chain = last + largest("first_turn") + 1
+            found.chain[part] = np.where(last > _NONE, chain, 0)
+
+    def _busy(
+        self,
+        values: dict[str, Column],
+        starts: NDArray[np.intp],
+        grid: Column,
+        spread: Callable[[NDArray[Any]], NDArray[Any]],
+    ) -> Column:
+        """Number of workgroups in each row that have iterations."""
+        names = [n for n in ("iterations", "small_iterations") if n in values]
+        if not self.varying:
+            return grid * np.logical_or.reduce([values[n] > 0 for n in names])
+        columns = [values[n] if n in self.varying else spread(values[n]) for n in names]
+        working = np.logical_or.reduce([column > 0 for column in columns])
+        return np.add.reduceat(working.astype(np.float64), starts)
+
+
+_DEFAULTS = {name: int(value) for name, value in Tally().items()}
+_NONE = float(NEVER)
+_PEAKS = frozenset({"shortest", "first_turn", "last_turn"})
+"""Quantities of `Tally` from which fields of `Counts` are computed, rather than copied."""
+
+
+def _parts(lanes: Column) -> Iterator[slice]:
+    """Slices of consecutive rows with at most `MOST_LANES` workgroups together, or of one row."""
+    ends = np.cumsum(lanes)
+    if ends[-1] <= MOST_LANES:
+        yield slice(None)
+        return
+    first, done = 0, 0.0
+    while first < len(lanes):
+        last = max(int(np.searchsorted(ends, done + MOST_LANES, "right")), first + 1)
+        yield slice(first, last)
+        first, done = last, float(ends[last - 1])
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """The size symbols of a problem graph in terms of its numbers of tiles.
+
+    Attributes:
+        known: values of the symbols: numbers of tiles, and m, n and k as multiples of the tile.
+        tiles: the symbols of the numbers of tiles along m and n.
+    """
+
+    known: dict[Symbol, Expr]
+    tiles: tuple[Symbol, Symbol]
+
+    @property
+    def inputs(self) -> tuple[Symbol, ...]:
+        return (*self.tiles, DEPTH, WORKGROUPS)
+
+    @classmethod
+    def of(cls, problem: KernelGraph) -> _Sizes:
+        numbers = [size_symbol(f"tiles_{axis}") for axis in "mnk"]
+        counts = dict(zip(numbers, (*numbers[:2], DEPTH), strict=True))
+        extents = zip("mnk", numbers, macro_tile(problem.coordinates), strict=True)
+        whole = {size_symbol(axis): counts[count] * extent for axis, count, extent in extents}
+        return cls({**counts, **whole}, (numbers[0], numbers[1]))
+
+
+def _write(
+    definitions: Definitions,
+    roots: dict[str, Expr],
+    sizes: _Sizes,
+    grid: Expr,
+    graph: KernelGraph,
+) -> WorkCounter:
+    """The counter whose function computes the quantities `roots`."""
+    needed = definitions.needed(roots.values())
+    values = {symbol: _together(value, sizes.tiles) for symbol, value in needed.items()}
+    grid = _together(grid, sizes.tiles)
+    read = frozenset[Symbol]().union(*(v.free_symbols for v in (*values.values(), grid)))
+    tiles = sizes.tiles if read & set(sizes.tiles) else (TILES,)
+    if tiles != (TILES,):
+        values, grid = needed, cast(Expr, grid.xreplace({TILES: Mul(*tiles)}))
+    workgroup = index_symbol("workgroup")
+    inputs = {symbol: symbol.name for symbol in (*tiles, DEPTH, WORKGROUPS)}
+    if unknown := read - {*inputs, *values, workgroup, *sizes.tiles, TILES}:
+        names = ", ".join(sorted(map(str, unknown)))
+        raise PassError(f"the work of a workgroup depends on {names}: it cannot be counted")
+    statements = Statements(values, inputs, workgroup)
+    varying = tuple(name for name, value in roots.items() if statements.varies(value))
+    head = f"def counts({', '.join(inputs.values())}, workgroup, spread):"
+    return WorkCounter(
+        tuple(inputs.values()),
+        statements.function(head, roots.values()),
+        tuple(roots),
+        varying,
+        Statements({}, inputs, workgroup).text(grid),
+        WORKGROUPS in read,
+        _fixup(graph),
+        _small(graph),
+        roots["iterations"] == roots.get("streamed"),
+    )
+
+
+def _together(expr: Expr, tiles: tuple[Symbol, Symbol]) -> Expr:
+    """The expression with the symbol TILES in place of `tiles_m * tiles_n`."""
+
+    def joined(product: Mul) -> Expr:
+        return Mul(TILES, *(factor for factor in product.args if factor not in tiles))
+
+    return cast(Expr, expr.replace(lambda e: isinstance(e, Mul) and {*tiles} <= {*e.args}, joined))
+
+
+def _fixup(graph: KernelGraph) -> str:
+    """The kind of fix-up, one of `FIXUPS`, from the operations that receive partial sums."""
+    operations = graph.control.operations
+    if any(isinstance(op, AddPartial) for op in operations):
+        return "scatter"
+    received = [op for op in operations if isinstance(op, ReceivePartial)]
+    if not received:
+        return "none"
+    if any(op.turn for op in received):
+        return "turnstile"
+    doubling = any(
+        isinstance(op, For)
+        and op.step == graph.coordinates.symbol(op.dim)
+        and any(isinstance(inner, ReceivePartial) for inner in op.walk())
+        for op in operations
+    )
+    return "tree" if doubling else "peers"
+
+
+def _small(graph: KernelGraph) -> tuple[int, int]:
+    """How many small tiles a macro tile has along m and n."""
+    large, *small = (tiling.shape for tiling in graph.tilings)
+    if not small:
+        return (1, 1)
+    return large[0] // small[0][0], large[1] // small[0][1]

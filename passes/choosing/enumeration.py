@@ -1,0 +1,84 @@
+"""Work counts of a schedule by enumeration, with which a `WorkCounter` is checked.
+
+A counter assumes that the passes of a loop between the first and the last are alike. That is not
+proved but checked: the interpreter walks the graph of small problems pass by pass.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from coordgraph import Gemm, KernelGraph, PassError
+from coordgraph.interpreter import trace
+from coordgraph.interpreter.tracing import Receive, Segment, Send, Store, Trace
+from coordgraph.tilings import macro_tile
+from passes.base import Pass
+from passes.choosing.counting import COUNTED_TILE, WorkCounter
+
+__all__ = ["check", "enumerated"]
+
+SMALL = ((3, 2, 5, 4), (1, 1, 7, 3), (4, 3, 2, 5), (1, 2, 11, 9), (1, 1, 40, 23))
+"""The problems that are enumerated: tiles along m, n and k, and the number of workgroups."""
+
+
+def check(counter: WorkCounter, schedule: Pass) -> None:
+    """Compare the counts of a counter with those of enumerated small problems.
+
+    Raises:
+        PassError: a count differs; the message names it.
+    """
+    graph = schedule(Gemm("f32").graph(COUNTED_TILE))
+    for tiles_m, tiles_n, depth, workgroups in SMALL:
+        found = walked(graph, tiles_m, tiles_n, depth, workgroups)
+        tiles = (tiles_m, tiles_n) if len(counter.inputs) > 3 else (tiles_m * tiles_n,)
+        columns = (np.array([float(each)]) for each in (*tiles, depth, workgroups))
+        counts = counter.count(*columns)
+        for name, number in enumerated(found, counter):
+            if (own := float(getattr(counts, name)[0])) != number:
+                raise PassError(
+                    f"the work of {schedule} cannot be counted: {name} of {tiles_m}x{tiles_n}x"
+                    f"{depth} tiles and {workgroups} workgroups is {number}, not {own:.0f}"
+                )
+
+
+def walked(graph: KernelGraph, tiles_m: int, tiles_n: int, depth: int, workgroups: int) -> Trace:
+    """The trace of every workgroup in a problem of so many whole tiles."""
+    counts = zip("mnk", (tiles_m, tiles_n, depth), macro_tile(graph.coordinates), strict=True)
+    sizes = {axis: count * extent for axis, count, extent in counts}
+    if any(parameter.name == "workgroups" for parameter in graph.parameters.given):
+        sizes["workgroups"] = workgroups
+    return trace(graph, sizes)
+
+
+def enumerated(found: Trace, counter: WorkCounter) -> Iterator[tuple[str, int]]:
+    """The values that `Counts` should have, by name, as far as a trace shows them."""
+    walks = found.workgroups
+    whole = counter.small
+    cut = [s for s in found.segments if s.k_count < s.depth]
+    yield "grid", len(walks)
+    yield "busy", sum(any(isinstance(e, Segment) for e in events) for events in walks)
+    for small, name in ((False, ""), (True, "small_")):
+        if small and whole == (1, 1):
+            continue
+        segments = [
+            [e for e in events if isinstance(e, Segment) and (e.span != whole) == small]
+            for events in walks
+        ]
+        stores = [
+            {e.tile for e in events if isinstance(e, Store) and (e.span != whole) == small}
+            for events in walks
+        ]
+        yield f"{name}iterations", max(sum(s.k_count for s in each) for each in segments)
+        # In a reduce-scatter every workgroup with a piece of a tile ends it.
+        yield f"{name}ends", max(map(len, segments if counter.fixup == "scatter" else stores))
+    yield "sends", max(sum(isinstance(e, Send) for e in events) for events in walks)
+    yield "all_sends", len(found.sends)
+    yield "shortest", min((s.k_count for s in cut), default=0)
+    if counter.fixup in ("peers", "tree", "turnstile"):
+        yield "receives", max(sum(isinstance(e, Receive) for e in events) for events in walks)
+    if counter.fixup == "turnstile":
+        pieces = Counter(s.tile for s in cut)
+        yield "chain", max(pieces.values(), default=1) - 1

@@ -1,0 +1,235 @@
+"""`Shape`: how the lowering to sm_90a divides tiles (warpgroups, stages, boxes), as columns."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgraph.elements import DTYPES, ROW_BYTES
+from passes.choosing.plan_table import Column, Table
+from passes.lowering.architectures import architecture_of
+from passes.lowering.multiplying import REGISTER_BYTES
+from passes.lowering.sm_90a.division import (
+    MMA_M,
+    MOST_COLUMNS,
+    WARPGROUP,
+    most_alone,
+    registers_of,
+    swapped,
+)
+from passes.lowering.sm_90a.lower import BARRIER_BYTES, ENOUGH_STAGES, MOST_STAGES
+from passes.lowering.sm_90a.partials import steps_of
+from passes.lowering.sm_90a.stores import (
+    MATRIX_BITS,
+    MOST_ELEMENTS,
+    MOST_SLOTS,
+    STORED_BYTES,
+    STORED_ROW,
+    widths,
+)
+
+__all__ = [
+    "FITTED",
+    "INSTRUCTION_BYTES",
+    "LINE",
+    "SECTOR",
+    "UNIT_K",
+    "Shape",
+    "along",
+    "astray",
+    "block",
+]
+
+FITTED = DTYPES["bf16"]
+"""The type of A and B with which the figures of devices were measured."""
+INSTRUCTION_BYTES = 32
+"""Bytes along k of a matrix instruction of any operand type: 8-bit types have twice the k of 16."""
+UNIT_K = FITTED.row
+"""Elements of bf16 in a row of shared memory (128 bytes): the smallest k of a tile."""
+LINE, SECTOR, ALIGNED = 128, 32, 16
+"""Bytes of a cache line, of a sector of a line, and of TMA's alignment: D is stored by TMA only if
+its rows are a multiple of ALIGNED."""
+SHARED = architecture_of("sm_90a").shared_bytes - BARRIER_BYTES
+"""Shared memory of a CTA in bytes, for the ring, D, and sums over a cluster that divides k."""
+NEAR = 16
+"""Consecutive workgroups that are assumed to run on the SMs of one GPC."""
+LOW = 32
+"""Rows of a box along k; see `BoxedOperand`."""
+
+
+class Shape:
+    """How the lowering divides the tiles of each row of a table; see `Division` for warpgroups."""
+
+    def __init__(self, t: Table, larger: Shape | None = None) -> None:
+        """Compute the columns.
+
+        Args:
+            t: problems and plans.
+            larger: the shape of the macro tiles, if these are the small tiles of the same kernels,
+                which use the same warpgroups and ring; else None.
+        """
+        self.workgroups = t.cluster_m * t.cluster_n * t.cluster_k
+        self.rows, self.columns = t.tile_m / t.cluster_m, t.tile_n / t.cluster_n
+        """rows, columns: elements of a CTA's part of the tile along m and n."""
+        row = ROW_BYTES / t.in_bytes
+        """Elements of A and B in a row of shared memory."""
+        self.units = t.tile_k / t.cluster_k / row
+        self.tiles_m, self.tiles_n = along(t.m, t.tile_m, t.ragged_m), along(t.n, t.tile_n)
+        """tiles_m, tiles_n: output tiles of one product along m and n."""
+        self.tiles = np.ceil(t.l * self.tiles_m * self.tiles_n)
+        """tiles: output tiles of the whole batch."""
+        self.depth = np.ceil(along(t.k, t.tile_k, t.ragged_k))
+        """depth: iterations of the main loop for one output tile."""
+        left_b = swapped(self.rows, self.columns, t.turns)
+        left = np.where(left_b, self.columns, self.rows)
+        right = np.where(left_b, self.rows, self.columns)
+        alone = most_alone(t.streams | (t.cluster_k > 1), t.c_bytes, left_b) * WARPGROUP
+        single = (t.turns > 1) | (self.rows * self.columns <= alone)
+        self.consumers = np.where(single, 1, 2) if larger is None else larger.consumers
+        """consumers: warpgroups that divide the CTA's part of a tile."""
+        divided = (left % (2 * MMA_M) != 0) & (self.consumers == 2)
+        share = np.where(divided, right / 2, right)
+        self.twins = left_b & (self.consumers == 2)
+        """twins: whether two warpgroups have B as left operand, which was measured to be slower."""
+        self.pieces = np.ceil(share / MOST_COLUMNS)
+        self.mma_columns = share / self.pieces
+        """mma_columns: n of a wgmma instruction."""
+        self.blocks = left / MMA_M * np.where(divided, 2, 1)
+        """blocks: blocks of 64 rows of the left operand, summed over the warpgroups; each has the
+        columns of one warpgroup."""
+        self.operand_bytes = (self.rows + self.columns) * ROW_BYTES * self.units
+        """operand_bytes: bytes of A and B that an iteration copies to a CTA's shared memory."""
+        self._enough = np.where(
+            t.turns > 1, ENOUGH_STAGES["pingpong"], ENOUGH_STAGES["cooperative"]
+        )
+        self._ring_bytes = self.operand_bytes if larger is None else larger.operand_bytes
+        self._boxed = (8 * t.out_bytes == MATRIX_BITS) & (t.n * t.out_bytes % ALIGNED == 0)
+        box = np.where(left_b, share, self._stored(t, share))
+        self.odd = self._boxed & ~left_b & (box % STORED_ROW != 0)
+        """odd: whether D's boxes are not swizzled, and their rows are not whole cache lines."""
+        self.stores = self.blocks / self.consumers * np.where(left_b, 1, share / box)
+        """stores: boxes in which a warpgroup stores its part of a tile."""
+        self.stages = self._left(t, box) if larger is None else larger.stages
+        """stages: stages of the ring."""
+        self.asked_bytes = (
+            (self.rows / t.cluster_n + self.columns / t.cluster_m) * ROW_BYTES * self.units
+        )
+        """asked_bytes: bytes of `operand_bytes` that the CTA itself requests from the L2 cache; the
+        others arrive by multicast."""
+        high, wide = block(t, self.tiles_m, self.tiles_n, NEAR)
+        once = (self.rows / wide + self.columns / high) / (self.rows + self.columns)
+        self.merged = np.where(self.workgroups > 1, 0, 1 - once)
+        """merged: share of `asked_bytes` that a neighbour in the GPC requests too, so that both
+        requests are merged; 0 for clusters, whose multicast is not merged."""
+        row_a, row_b = np.where(t.turned_a == 1, t.m, t.k), np.where(t.turned_b == 1, t.k, t.n)
+        rows_a, rows_b = self.rows / t.cluster_n, self.columns / t.cluster_m
+
+        def rows_astray(unit: int) -> Column:
+            of_a, of_b = astray(row_a, unit, t.in_bytes), astray(row_b, unit, t.in_bytes)
+            return (rows_a * of_a + rows_b * of_b) / (rows_a + rows_b)
+
+        self.straddling = rows_astray(LINE)
+        """straddling: share of `asked_bytes` in rows that do not begin at a cache line."""
+        self.split = rows_astray(SECTOR)
+        """split: share of `asked_bytes` in rows that do not begin at a sector of a cache line."""
+        size_a, size_b = t.m * t.k, t.n * t.k
+        self.cold = t.l * np.maximum(size_a, size_b) * t.in_bytes
+        """cold: bytes of the larger of A and B, over the whole batch."""
+        self.asks = np.where(size_a > size_b, self.tiles_n, self.tiles_m)
+        """asks: number of tiles that need each element of the larger of A and B."""
+        self.partial_bytes = self.rows * self.columns * REGISTER_BYTES
+        workitems, registers = self.consumers * WARPGROUP, registers_of(self.consumers * t.turns)
+        sums = self.rows * self.columns / workitems
+        room = np.maximum(self.rows, self.columns) * ROW_BYTES * self.units // REGISTER_BYTES
+        self.steps = steps_of(sums, registers, room, workitems)
+        """steps: steps that receive a partial sum; see `passes.lowering.sm_90a.partials`."""
+        narrow = np.gcd(self.mma_columns.astype(int), row.astype(int))
+        box_m = np.where(left_b, narrow, row)
+        self.box_n = np.where(left_b, row, narrow)
+        """box_n: elements of a box of B along n, if n is the contiguous axis."""
+        narrow_a = rows_a * ((t.turned_a == 1) & (box_m < row))
+        narrow_b = rows_b * ((t.turned_b == 0) & (self.box_n < row))
+        self.narrow = (narrow_a + narrow_b) / (rows_a + rows_b)
+        """narrow: share of `asked_bytes` in boxes whose rows are shorter than a cache line."""
+        high_a, high_b = (
+            np.where(t.turned_a == 1, box_m, LOW),
+            np.where(t.turned_b == 1, LOW, self.box_n),
+        )
+        outside_m, outside_n = _last(t.m, t.tile_m, self.rows), _last(t.n, t.tile_n, self.columns)
+        # The rows after those of a group belong to the next group, so they are not outside.
+        outside_m = np.where(t.ragged_m == 1, 0, outside_m)
+        self.outside = outside_m + outside_n
+        """outside: rows and columns outside A and B of the CTA that has the most of them."""
+        self.filled = outside_m % high_a + outside_n % high_b
+        """filled: those of `outside` in boxes that begin inside A or B, which TMA fills with zeros;
+        boxes that lie outside are not requested."""
+        self.copies = self.units * (
+            np.where(t.turned_a == 1, self.rows / box_m, np.ceil(rows_a / LOW))
+            + np.where(t.turned_b == 1, np.ceil(rows_b / LOW), self.columns / self.box_n)
+        )
+        """copies: TMA boxes that the producer requests in an iteration."""
+
+    def where(self, rows: NDArray[np.intp]) -> Shape:
+        """The shape of some rows of the table."""
+        found = object.__new__(Shape)
+        found.__dict__ = {name: column[rows] for name, column in vars(self).items()}
+        return found
+
+    def _stored(self, t: Table, columns: Column) -> Column:
+        """Elements along n of the boxes that store so many columns of D; see `BoxedStore`."""
+        narrow, wide = widths(columns.astype(int))
+        needed = np.minimum(self._stages(t, narrow), self._enough)
+        fits = (narrow < wide) & (wide <= MOST_ELEMENTS) & (self._stages(t, wide) >= needed)
+        return np.where(fits, wide, narrow)
+
+    def _left(self, t: Table, box: Column) -> Column:
+        """Stages of the ring, with as many slots for D as leave enough; see `BoxedStore.all`."""
+        found = one = self._stages(t, box)
+        prime = np.ones(len(t), bool)
+        for slots in range(2, MOST_SLOTS + 1):
+            evenly = self.stores % slots == 0
+            prime = prime & ~evenly
+            stages = self._stages(t, slots * box)
+            fits = (evenly | prime & (slots <= self.stores)) & (
+                np.minimum(stages, self._enough) == np.minimum(one, self._enough)
+            )
+            found = np.where(fits, stages, found)
+        return found
+
+    def _stages(self, t: Table, box: Column) -> Column:
+        """Stages that fit beside D's slots: `box` 16-bit elements per row of a warpgroup."""
+        beside = self.consumers * t.turns * MMA_M * box * STORED_BYTES * self._boxed
+        beside = beside + (t.cluster_k - 1) * self.rows * self.columns * REGISTER_BYTES
+        return np.minimum((SHARED - beside) // self._ring_bytes, MOST_STAGES)
+
+
+def along(extent: Column | float, tile: Column, ragged: Column | float = 0) -> Column:
+    """Tiles along an axis.
+
+    If the axis is divided into groups (`ragged`), `extent` is the average of the groups. A group
+    ends anywhere in its last tile, on average in the middle, so it has half a tile more than it
+    fills, and at least one.
+    """
+    filled = extent / tile
+    return np.where(ragged == 1, np.maximum(filled + 0.5, 1), np.ceil(filled))
+
+
+def astray(row: Column, unit: Column | int, element: Column | int) -> Column:
+    """The share of rows whose address is not a multiple of `unit` bytes.
+
+    Rows follow one another, with `row` elements of `element` bytes each.
+    """
+    return 1 - np.gcd((row * element).astype(int), unit) / unit
+
+
+def _last(extent: Column, tile: Column, part: Column) -> Column:
+    """Positions outside the extent in the CTA's part of the last tile that has most of them."""
+    outside = np.ceil(extent / tile) * tile - extent
+    return np.minimum(outside, part)
+
+
+def block(t: Table, tiles_m: Column, tiles_n: Column, count: Column | int) -> tuple[Column, Column]:
+    """Rows and columns of the block of tiles that `count` consecutive workgroups compute."""
+    high = np.minimum(t.width, tiles_m)
+    wide = np.minimum(np.ceil(count / high), tiles_n)
+    return np.minimum(np.maximum(high, np.ceil(count / wide)), tiles_m), wide

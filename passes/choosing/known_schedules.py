@@ -1,0 +1,111 @@
+"""The schedules that may be chosen: those whose work can be counted from their graphs.
+
+A schedule declares its options and sizes for choosing (`Pass.variants`, `Pass.suits`). Its graph
+gives the rest: the work of each workgroup, and the kind of fix-up. The counters of the library's
+own schedules are kept in `work_counters.json`, which `python -m passes.choosing.known_schedules`
+writes, since deriving a counter takes longer than a choice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache, lru_cache
+from pathlib import Path
+
+from coordgraph import CoordGraphError, PassError
+from passes.base import Pass
+from passes.choosing.counting import COUNTED_TILE, WorkCounter
+from passes.choosing.enumeration import check
+from passes.registry import PASSES, find_pass, offered
+
+__all__ = ["chosen_schedules", "counter_of", "family"]
+
+FILE = Path(__file__).with_name("work_counters.json")
+
+
+@cache
+def counter_of(schedule: Pass) -> WorkCounter | None:
+    """The work counter of a schedule for macro tiles `COUNTED_TILE`; None if it cannot be counted.
+
+    The schedule must leave the number of workgroups to the plan.
+    """
+    if not schedule.neighbours:
+        return None
+    kept = _kept().get(str(schedule)) if _ours(schedule) else None
+    if kept is not None:
+        return kept
+    try:
+        counter = WorkCounter.derive(schedule)
+        check(counter, schedule)
+    except CoordGraphError:
+        return None
+    return counter
+
+
+def _ours(schedule: Pass) -> bool:
+    return type(schedule).__module__.startswith("passes.schedules.")
+
+
+@cache
+def _kept() -> dict[str, WorkCounter]:
+    found = json.loads(FILE.read_text("utf-8"))
+    return {text: WorkCounter.from_data(fields) for text, fields in found.items()}
+
+
+def chosen_schedules() -> tuple[Pass, ...]:
+    """The schedules considered for every problem, in their form for macro tiles `COUNTED_TILE`."""
+    return _chosen(tuple(kind.variants for kind in _all_passes()))
+
+
+@lru_cache(maxsize=8)
+def _chosen(
+    variants: tuple[Callable[[tuple[int, int, int]], tuple[Pass, ...]], ...],
+) -> tuple[Pass, ...]:
+    found = (schedule for declared in variants for schedule in declared(COUNTED_TILE))
+    return tuple(schedule for schedule in found if counter_of(schedule) is not None)
+
+
+def _all_passes() -> tuple[type[Pass], ...]:
+    """All pass classes that can be loaded; those that fail to load are skipped here."""
+    for name in offered():
+        with suppress(PassError):
+            find_pass(name)
+    return tuple(PASSES.values())
+
+
+def derived() -> dict[str, WorkCounter]:
+    """The counters that are kept in the file, by the pipeline text of their schedules."""
+    found = (each for kind in PASSES.values() for each in kind.variants(COUNTED_TILE))
+    return {
+        str(each): replace(WorkCounter.derive(each), single=True) for each in found if _ours(each)
+    }
+
+
+def family(schedule: Pass) -> str:
+    """The kind of a schedule: its name, its reduction if not the default, and `without slivers`.
+
+    >>> from passes import DataParallel, HybridStreamK, StreamK
+    >>> family(DataParallel(persistent=True)), family(StreamK(reduction="tree", owner="last"))
+    ('data-parallel', 'stream-k tree')
+    >>> family(HybridStreamK(least_segment=8))
+    'hybrid-stream-k without slivers'
+    """
+    words = [schedule.name]
+    if "reduction" in schedule.options:
+        words.append(str(schedule.options["reduction"]))
+    if getattr(schedule, "least_segment", 1) > 1:
+        words.append("without slivers")
+    return " ".join(words)
+
+
+def main() -> None:
+    """Write `work_counters.json`."""
+    found = {text: counter.as_data() for text, counter in derived().items()}
+    FILE.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Bytes that the epilogue of a problem reads, on which the choice of a plan depends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from coordgraph.elements import dtype
+from coordgraph.gemm import GemmProblem
+
+__all__ = ["OperandReads"]
+
+
+@dataclass(frozen=True)
+class OperandReads:
+    """What an epilogue reads beside the sums of products.
+
+    Args:
+        element_bytes: bytes of the widest element that is read for every element of D, or 0: such
+            operands take registers beside the accumulators.
+        total_bytes: bytes of all operands of all products; each operand comes from memory once.
+    """
+
+    element_bytes: int
+    total_bytes: float
+
+    @classmethod
+    def of(
+        cls, problem: GemmProblem, extents: Mapping[str, float], *, reads_c: bool
+    ) -> OperandReads:
+        """The operands of a problem's epilogue.
+
+        Args:
+            problem: its epilogue names the operands.
+            extents: `l`, the number of products, and `m`, `n` and `k` of each product.
+            reads_c: the call gives C; else the epilogue does not read it.
+        """
+        out, widest, total = problem.out_dtype or problem.dtype, 0, 0.0
+        for tensor, operand in problem.operands.items():
+            if tensor == "C" and not reads_c:
+                continue
+            size = dtype(operand.dtype or out).bytes
+            total += size * prod(extents[axis] for axis in operand.axes)
+            if {*"mn"} <= {*operand.axes}:
+                widest = max(widest, size)
+        return cls(widest, total)

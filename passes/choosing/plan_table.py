@@ -1,0 +1,225 @@
+"""`Table`: problems and plans as columns of numbers, so that all costs are computed at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgraph import Gemm, PassError
+from coordgraph.tensors import dtype
+from passes.base import Pass
+from passes.choosing.counting import COUNTED_TILE, FIXUPS, Column, WorkCounter
+from passes.choosing.known_schedules import counter_of
+from passes.choosing.plan import Plan
+from passes.lowering import CONSUMERS
+from passes.orders.rasterize import Rasterize
+from passes.pipeline import Pipeline
+
+__all__ = ["Column", "Flag", "Table", "extents", "schedule_in", "sizes"]
+
+Flag = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Problems and plans, one of each per row.
+
+    Attributes:
+        l: number of products in the batch, or of groups.
+        m, n, k: extents of each product; on an axis that is divided into groups, their average.
+        ragged_m, ragged_k: 1 if the axis is divided into groups, which end inside tiles; else 0.
+        turned_a, turned_b: 1 if A or B is given as its transpose; else 0.
+        in_bytes, out_bytes: bytes of an element of A and B, and of D.
+        c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
+        operand_bytes: bytes of all operands that the epilogue reads, in all products.
+        tile_m, tile_n, tile_k: elements of the macro tile along each axis.
+        cluster_m, cluster_n, cluster_k: CTAs of a cluster along each axis.
+        turns: pingpong warpgroups, which alternate between tiles; 1 for cooperative ones.
+        workgroups: the grid in clusters; 0 is the number of tiles if every tile has a workgroup,
+            else the number of clusters that are resident on the device.
+        width: rows of tiles in a band of `Rasterize`; 1 if tiles are visited row by row.
+        schedule: index of the schedule in `schedules`.
+        schedules: the distinct schedules, in their form for macro tiles `COUNTED_TILE`.
+    """
+
+    l: Column  # noqa: E741 - as m, n and k
+    m: Column
+    n: Column
+    k: Column
+    ragged_m: Column
+    ragged_k: Column
+    turned_a: Column
+    turned_b: Column
+    in_bytes: Column
+    out_bytes: Column
+    c_bytes: Column
+    operand_bytes: Column
+    tile_m: Column
+    tile_n: Column
+    tile_k: Column
+    cluster_m: Column
+    cluster_n: Column
+    cluster_k: Column
+    turns: Column
+    workgroups: Column
+    width: Column
+    schedule: Column
+    schedules: tuple[Pass, ...]
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[Gemm, Plan]], batches: int = 1) -> Table:
+        """The table of problems and plans; no problem adds C.
+
+        Args:
+            rows: problems with their sizes, each with a plan.
+            batches: number of products of each problem: of a batch, or of groups.
+
+        Raises:
+            ValueError: a size is left open, or the model does not know the kind of a plan.
+        """
+        names = [f.name for f in fields(cls) if f.name != "schedules"]
+        places: dict[Pass, int] = {}
+        each = (_numbers(*row, batches, places) for row in rows)
+        found = [[numbers[name] for name in names] for numbers in each]
+        columns = np.array(found, np.float64).reshape(-1, len(names)).T
+        return cls(*columns, schedules=tuple(places))
+
+    def __len__(self) -> int:
+        return len(self.tile_m)
+
+    @cached_property
+    def counters(self) -> tuple[WorkCounter, ...]:
+        """The work counter of each of the `schedules`."""
+        found = tuple(map(counter_of, self.schedules))
+        assert None not in found
+        return cast(tuple[WorkCounter, ...], found)
+
+    @cached_property
+    def divided(self) -> Flag:
+        """Whether some macro tiles of a row's plan are divided into small tiles."""
+        return self.small_m > 0
+
+    @cached_property
+    def small_m(self) -> Column:
+        """Rows of a small tile; 0 if all tiles have one shape."""
+        return self._small(0, self.tile_m)
+
+    @cached_property
+    def small_n(self) -> Column:
+        """Columns of a small tile; 0 if all tiles have one shape."""
+        return self._small(1, self.tile_n)
+
+    @cached_property
+    def streams(self) -> Flag:
+        """Whether workgroups of a row's plan send partial sums."""
+        return self.fixup != FIXUPS.index("none")
+
+    @cached_property
+    def fixup(self) -> NDArray[np.intp]:
+        """The kind of fix-up of each row, as an index in `FIXUPS`."""
+        return self.of_schedule([FIXUPS.index(counter.fixup) for counter in self.counters])
+
+    def of_schedule(self, values: Sequence[float]) -> NDArray[Any]:
+        """The column with each row's value, from the values of the `schedules`."""
+        return np.array(values)[self.schedule.astype(np.intp)]
+
+    def _small(self, axis: int, extent: Column) -> Column:
+        """Elements of a small tile along an axis."""
+        parts = self.of_schedule([counter.small[axis] for counter in self.counters])
+        other = self.of_schedule([counter.small[1 - axis] for counter in self.counters])
+        return np.where(parts * other > 1, extent / parts, 0)
+
+    def where(self, chosen: Flag | NDArray[np.intp]) -> Table:
+        """The table of some of the rows."""
+        names = (f.name for f in fields(self) if f.name != "schedules")
+        columns = (cast(Column, getattr(self, name))[chosen] for name in names)
+        return Table(*columns, schedules=self.schedules)
+
+    def plan(self, row: int) -> Plan:
+        """The plan of a row."""
+
+        def numbers(*names: str) -> tuple[int, ...]:
+            return tuple(int(getattr(self, name)[row]) for name in names)
+
+        tile = cast(tuple[int, int, int], numbers("tile_m", "tile_n", "tile_k"))
+        cluster = cast(tuple[int, int, int], numbers("cluster_m", "cluster_n", "cluster_k"))
+        grid, width, turns = numbers("workgroups", "width", "turns")
+        schedule = self.schedules[int(self.schedule[row])].scaled(COUNTED_TILE, tile)
+        order = "" if width == 1 else f"{Rasterize(width)},"
+        return Plan(
+            tile,
+            cluster,
+            f"{order}{schedule}",
+            grid or None,
+            next(name for name, count in CONSUMERS.items() if count == turns),
+        )
+
+
+def sizes(problem: Gemm) -> tuple[int, int, int]:
+    """m, n and k of a problem; ValueError if one is open, since plans are chosen for a size."""
+    m, n, k = problem.m, problem.n, problem.k
+    if m is None or n is None or k is None:
+        raise ValueError("give m, n and k: plans are chosen for a size")
+    return m, n, k
+
+
+def extents(problem: Gemm, batches: int) -> dict[str, float]:
+    """The entries of a problem in the columns l, m, n, k, ragged_m and ragged_k of a `Table`.
+
+    Args:
+        problem: the problem with m, n and k; an axis divided into groups has the sum of theirs.
+        batches: number of products in a batch, or of groups.
+    """
+    found: dict[str, float] = {"l": batches}
+    for axis, extent in zip("mnk", sizes(problem), strict=True):
+        found[axis] = extent / batches if problem.ragged(axis) else extent
+    return found | {"ragged_m": problem.ragged("m"), "ragged_k": problem.ragged("k")}
+
+
+def schedule_in(plan: Plan) -> tuple[Pass, int] | None:
+    """The schedule of a plan, for macro tiles `COUNTED_TILE`, and the width of its bands of tiles.
+
+    None if the model does not know one of the plan's passes.
+    """
+    *orders, last = Pipeline.parse(plan.pipeline).passes
+    width = 1
+    for order in orders:
+        if not isinstance(order, Rasterize) or order != Rasterize(order.width):
+            return None
+        width = order.width
+    try:
+        schedule = last.scaled(plan.tile, COUNTED_TILE)
+    except PassError:
+        return None
+    return None if counter_of(schedule) is None else (schedule, width)
+
+
+def _numbers(gemm: Gemm, plan: Plan, batches: int, places: dict[Pass, int]) -> dict[str, float]:
+    """The row of a problem and a plan; ValueError if the model does not know the plan's kind."""
+    known = schedule_in(plan)
+    if known is None:
+        raise ValueError(f"no model knows '{plan.pipeline}'")
+    schedule, width = known
+    found: dict[str, float] = {
+        "turns": CONSUMERS[plan.consumers],
+        "workgroups": plan.workgroups or 0,
+        "width": width,
+        "schedule": places.setdefault(schedule, len(places)),
+    }
+    for axis, extent, count in zip("mnk", plan.tile, plan.cluster, strict=True):
+        found[f"tile_{axis}"], found[f"cluster_{axis}"] = extent, count
+    return {
+        **found,
+        **extents(gemm, batches),
+        "turned_a": gemm.transpose_a,
+        "turned_b": gemm.transpose_b,
+        "in_bytes": dtype(gemm.dtype).bytes,
+        "out_bytes": dtype(gemm.out_dtype or gemm.dtype).bytes,
+        "c_bytes": 0,
+        "operand_bytes": 0,
+    }

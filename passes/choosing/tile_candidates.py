@@ -1,0 +1,143 @@
+"""Tilings: macro tiles and clusters that can be lowered, and small tiles to combine with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+
+from passes.choosing.kernel_shape import UNIT_K
+from passes.lowering.sm_90a.division import MMA_M, WARPGROUP, most_alone, swapped
+from passes.lowering.sm_90a.lower import accumulators_beside
+
+__all__ = ["Tiling", "small_tiles", "sums", "tilings"]
+
+Tiling = tuple[int, int, int, int, int, int, int]
+"""Tile m, n, k, cluster m, n, k, and the number of pingpong warpgroups (1 for cooperative ones)."""
+
+WIDTHS = {
+    16: (64, 128, 192, 256),
+    32: (64, 128, 256),
+    48: (128, 256),
+    64: (*range(48, 257, 16),),
+    80: (128, 256),
+    96: (128, 256),
+    112: (128, 256),
+    144: (128, 256),
+    160: (128, 256),
+    176: (128, 256),
+    128: (48, *range(64, 257, 16), 288, 320),
+    192: (64, 96, 128, 160, 192),
+    256: (64, 96, 112, 128, 144, 160, 192),
+    320: (96, 128),
+}
+"""The columns of a CTA's part of a tile that were measured, by the part's rows."""
+TURNS = (*((128, columns) for columns in range(96, 193, 16)), (64, 256))
+"""Rows and columns of a CTA's part of a tile, for pingpong warpgroups."""
+DEEP = {16: (2, 4), 32: (2, 4), 64: (2,)}
+"""For parts with few rows: k tiles in units of 128-byte rows of shared memory, so that enough of B
+is in flight."""
+DEEPEST_COLUMNS = 64
+"""Largest number of columns of a part whose k tile is longer than two units of DEEP."""
+NEVER = 1 << 30
+"""A number of accumulators above every limit: the tile cannot be divided."""
+
+
+@cache
+def tilings(c_bytes: int = 0, row: int = UNIT_K) -> tuple[Tiling, ...]:
+    """The tiles and clusters that can be lowered.
+
+    Args:
+        c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
+        row: elements of A and B in a 128-byte row of shared memory.
+    """
+    return tuple(dict.fromkeys(_tilings(c_bytes, row)))
+
+
+def _tilings(c_bytes: int, row: int) -> Iterator[Tiling]:
+    for rows, widths in WIDTHS.items():
+        for columns in widths:
+            left_b = swapped(rows, columns, 1)
+            most = accumulators_beside(c_bytes, left_b)
+            if sums(rows, columns, c_bytes=c_bytes) > most:
+                continue
+            yield from _clusters(rows, columns, row, turns=1)
+            if rows <= 64 or columns <= 64:
+                yield rows, columns, 2 * row, 1, 1, 2, 1
+            for units in DEEP.get(rows, ()):
+                if units == 2 or columns <= DEEPEST_COLUMNS:
+                    yield rows, columns, units * row, 1, 1, 1, 1
+    for rows, columns in TURNS:
+        if rows * columns // WARPGROUP <= accumulators_beside(c_bytes, False):
+            yield from _clusters(rows, columns, row, turns=2)
+
+
+def _clusters(rows: int, columns: int, row: int, turns: int) -> Iterator[Tiling]:
+    yield rows, columns, row, 1, 1, 1, turns
+    if rows >= 64:
+        yield 2 * rows, columns, row, 2, 1, 1, turns
+        yield rows, 2 * columns, row, 1, 2, 1, turns
+
+
+def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
+    """The halves and quarters of a macro tile that can be lowered in the same kernel."""
+    tile, cluster, turns = tiling[:2], tiling[3:5], tiling[6]
+    if tiling[5] > 1:
+        return ()
+    rows, columns = (extent // count for extent, count in zip(tile, cluster, strict=True))
+    found: list[tuple[int, int]] = []
+    for across, along in product((1, 2), (1, 2)):
+        if across * along == 1 or rows % across or columns % along:
+            continue
+        part = rows // across, columns // along
+        if turns > 1:
+            fits = part[0] % MMA_M == 0 and part[1] % 16 == 0
+        else:
+            # Both shapes use the same warpgroups: two if one has too few registers for the larger.
+            team = _team(rows, columns)
+            fits = sums(*part, team=team) < NEVER and (team == 1 or _halved(*part))
+        if fits:
+            found.append((tile[0] // across, tile[1] // along))
+    return tuple(found)
+
+
+def _sides(rows: int, columns: int) -> tuple[int, int]:
+    """Rows of the left operand, and columns of the right one."""
+    return (columns, rows) if swapped(rows, columns, 1) else (rows, columns)
+
+
+def _halved(rows: int, columns: int) -> bool:
+    """Whether two warpgroups can divide a CTA's part of a tile."""
+    left, right = _sides(rows, columns)
+    return left % (2 * MMA_M) == 0 or right % 32 == 0
+
+
+def _team(rows: int, columns: int, *, streamed: bool = False, c_bytes: int = 0) -> int:
+    """Number of warpgroups that divide a CTA's part of a tile."""
+    alone = most_alone(streamed, c_bytes, swapped(rows, columns, 1))
+    return 1 if rows * columns <= alone * WARPGROUP else 2
+
+
+def sums(
+    rows: int,
+    columns: int,
+    team: int | None = None,
+    *,
+    streamed: bool = False,
+    c_bytes: int = 0,
+) -> int:
+    """Accumulators of a thread; NEVER if the part cannot be divided.
+
+    Args:
+        rows, columns: elements of a CTA's part of a tile along m and n.
+        team: number of warpgroups, if another tile of the kernel decides it; else None.
+        streamed: whether workgroups send and receive partial sums.
+        c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
+    """
+    left, right = _sides(rows, columns)
+    consumers = team or _team(rows, columns, streamed=streamed, c_bytes=c_bytes)
+    share = right if left % (2 * MMA_M) == 0 or consumers == 1 else right // 2
+    pieces = -(-share // 256)
+    if left % MMA_M or right % 16 or share % 16 or share % (16 * pieces):
+        return NEVER
+    return rows * columns // consumers // WARPGROUP

@@ -1,0 +1,128 @@
+"""`Work`: the work of workgroups in every row of a table, from the counters of its schedules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from passes.choosing.counting import QUANTITIES, Column, Counts
+from passes.choosing.plan_table import Flag, Table
+
+__all__ = ["Work"]
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of the workgroups of each row: for each quantity, the largest of a workgroup.
+
+    If a launch has more workgroups than are resident, they run in rounds, one after another in the
+    place of each resident workgroup; the work of all rounds is added up.
+
+    Attributes:
+        grid: number of resident workgroups.
+        depth: iterations of an output tile.
+        busy: number of resident workgroups that have iterations.
+        rounds: number of rounds.
+        rest: number of macro tiles that are divided into small tiles.
+        counts: the work of one workgroup in one round.
+    """
+
+    grid: Column
+    depth: Column
+    busy: Column
+    rounds: Column
+    rest: Column
+    counts: Counts
+
+    @classmethod
+    def of(cls, t: Table, tiles: Column, depth: Column, slots: Column) -> Work:
+        """Count the work of every row.
+
+        Args:
+            t: problems and plans; a plan without a grid has as many workgroups as are resident.
+            tiles: output tiles of the whole batch.
+            depth: iterations of an output tile.
+            slots: number of workgroups that are resident at a time.
+        """
+        grid = np.where(t.workgroups > 0, t.workgroups, slots)
+        counts = _counted(t, tiles, depth, grid)
+        chosen = t.of_schedule([counter.chosen_grid for counter in t.counters])
+        rounds = np.where(chosen, 1, np.ceil(counts.grid / grid))
+        rest = np.where(t.divided, tiles - counts.all_ends, 0)
+        return cls(grid, depth, np.minimum(counts.busy, grid), rounds, rest, counts)
+
+    @property
+    def iterations(self) -> Column:
+        """Iterations of macro tiles, of the busiest workgroup."""
+        return self.rounds * self.counts.iterations
+
+    @property
+    def ends(self) -> Column:
+        """Macro tiles that a workgroup stores, whole or in part."""
+        return self.rounds * self.counts.ends
+
+    @property
+    def small(self) -> Column:
+        """Small tiles that a workgroup stores."""
+        return self.rounds * self.counts.small_ends
+
+    @property
+    def streamed(self) -> Column:
+        """Iterations in accumulation loops that may cover a part of a tile."""
+        return self.rounds * self.counts.streamed
+
+    @property
+    def apart(self) -> Flag:
+        """Whether workgroups are at different depths of their tiles at the same time.
+
+        They are at the same depth if no tile is split, or if each has an equal part of a tile.
+        """
+        counts = self.counts
+        together = (counts.shortest == 0) | (counts.shortest == counts.streamed)
+        return (counts.streamed > 0) & ~together
+
+    def utilisation(self, t: Table, tiles: Column) -> Column:
+        """All iterations, divided by those that all workgroups could do in the busiest one's time.
+
+        An iteration of a small tile counts as its share of the macro tile's area.
+        """
+        pieces = np.where(t.divided, t.tile_m * t.tile_n / np.maximum(t.small_m * t.small_n, 1), 1)
+        longest = self.iterations + self.small * self.depth / pieces
+        return tiles * self.depth / (longest * self.grid)
+
+
+def _counted(t: Table, tiles: Column, depth: Column, grid: Column) -> Counts:
+    """The work counts of every row; rows with equal inputs are counted once."""
+    found = np.zeros((QUANTITIES, len(t)))
+    tiles_n = np.ceil(t.n / t.tile_n)
+    columns = {"tiles": tiles, "depth": depth, "workgroups": grid, "tiles_n": tiles_n}
+    columns["tiles_m"] = np.ceil(tiles / tiles_n)
+    distinct: dict[tuple[str, ...], tuple[NDArray[np.intp], NDArray[np.intp]]] = {}
+    for place, counter in enumerate(t.counters):
+        rows = np.flatnonzero(t.schedule == place)
+        if not len(rows):
+            continue
+        inputs = counter.inputs
+        if inputs not in distinct:
+            distinct[inputs] = _distinct(np.stack([columns[name] for name in inputs]))
+        first, number = distinct[inputs]
+        # `wanted`: the distinct inputs that rows with this schedule have; each is counted once.
+        wanted = np.zeros(len(first), bool)
+        wanted[number[rows]] = True
+        counts = counter.columns(*(columns[name][first[wanted]] for name in inputs))
+        found[:, rows] = counts[:, (np.cumsum(wanted) - 1)[number[rows]]]
+    return Counts(*found)
+
+
+def _distinct(columns: Column) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Indices of one of each set of equal columns, and for every column the number of its set."""
+    # Sort by a weighted sum, so that equal columns are adjacent. Different columns with equal sums
+    # may separate equal ones; they are then counted twice, which is harmless.
+    order = np.argsort(np.sqrt(np.arange(2, len(columns) + 2)) @ columns, kind="stable")
+    ordered = columns[:, order]
+    new = np.concatenate([[True], (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)])
+    number = np.empty(len(order), np.intp)
+    number[order] = np.cumsum(new) - 1
+    return order[new], number

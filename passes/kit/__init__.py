@@ -1,0 +1,67 @@
+"""The kit for schedules: the public building blocks of every schedule in this library.
+
+- The work of one output tile: `TileWork`, `accumulation_loop`, `depth_is_data`.
+- Counting tiles and iterations by one dimension: `number_of`, `number_of_iterations`,
+  `flatten_into`, `flatten_iterations`. `why_no_plane` tells whether tiles can be reordered.
+- The grid and waves of whole tiles: `workgroup_count`, `add_waves`, `MOST_WORKGROUPS`.
+- Contiguous shares of all iterations, which cross tile borders: `Stream`, `add_loops`.
+- Tiles that are split along k, a workgroup for each piece: `SplitTiles`.
+- Fix-up, which adds up the pieces of a tile: `Pieces` and `add_workspace` if one workgroup owns the
+  tile, `Scatter` if every workgroup with a piece finishes a share of it. `Owner` and `Reduction`
+  are the types of the options.
+
+docs/writing-a-schedule.md writes a schedule with it, step by step.
+"""
+
+from passes.kit.fixup import (
+    A_SLOT_A_TILE,
+    OWNERS,
+    REDUCTIONS,
+    SLOT,
+    TURN,
+    Owner,
+    Pieces,
+    Reduction,
+    add_workspace,
+)
+from passes.kit.flattening import (
+    flatten_into,
+    flatten_iterations,
+    number_of,
+    number_of_iterations,
+    why_no_plane,
+)
+from passes.kit.reduce_scatter import Scatter
+from passes.kit.split_tiles import SplitTiles
+from passes.kit.streams import ACCUMULATE, TILE, Stream, add_loops
+from passes.kit.tile_work import TileWork, accumulation_loop, depth_is_data
+from passes.kit.workgroups import MOST_WORKGROUPS, add_waves, workgroup_count
+
+__all__ = [
+    "ACCUMULATE",
+    "A_SLOT_A_TILE",
+    "MOST_WORKGROUPS",
+    "OWNERS",
+    "REDUCTIONS",
+    "SLOT",
+    "TILE",
+    "TURN",
+    "Owner",
+    "Pieces",
+    "Reduction",
+    "Scatter",
+    "SplitTiles",
+    "Stream",
+    "TileWork",
+    "accumulation_loop",
+    "add_loops",
+    "add_waves",
+    "add_workspace",
+    "depth_is_data",
+    "flatten_into",
+    "flatten_iterations",
+    "number_of",
+    "number_of_iterations",
+    "why_no_plane",
+    "workgroup_count",
+]

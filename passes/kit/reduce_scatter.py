@@ -1,0 +1,153 @@
+"""Reduce-scatter: every workgroup with a piece of an output tile finishes a share of that tile.
+
+All peers write their pieces to the workspace. When all are written, each of the p peers adds up all
+p pieces of its shares of the tile, runs the epilogue on them and stores them. The data makes one
+hop, whatever p is, and p workgroups add at the same time (MPI calls this MPI_Reduce_scatter).
+Unlike in the fix-ups with an owner, a workgroup waits for workgroups of higher and of lower number.
+
+A tile is cut into a fixed number of shares, and peer number t finishes the shares t, t + p, and so
+on: any p will do, and peers beyond the number of shares finish none. Pieces are added in the order
+of k, so that every run gives the same bits; a peer reads its own piece from memory, too.
+
+A send waits for nothing, and a workgroup sends all of its pieces before it waits for a piece of
+another workgroup. So no workgroup waits for ever, as long as all workgroups are resident.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sympy import Expr, Integer
+
+from coordgraph.control.operations import (
+    AddPartial,
+    Assign,
+    AwaitPartial,
+    Body,
+    For,
+    InitAccumulator,
+    Operation,
+    SendPartial,
+    SetCoordinate,
+)
+from coordgraph.coordinates.dimensions import ForLoop, Linear, MacroTileIndex, Workgroup
+from coordgraph.coordinates.edges import PassThrough, Tile
+from coordgraph.coordinates.graph import CoordinateEditor
+from coordgraph.integers import index_symbol, minimum
+from coordgraph.kernel import KernelEditor
+from passes.kit.fixup import SLOT, add_workspace
+
+__all__ = ["PEER", "SHARE", "Scatter", "cut_otherwise"]
+
+PEER, END, SHARE = "partial.peer", "partial.end", "fixup.share"
+MOST_SHARES = 32
+"""Largest number of shares of a tile; if a tile has more peers, some of them finish nothing."""
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """The reduce-scatter of one output tile: its pieces and the control of their workgroups.
+
+    Args:
+        low, high: the workgroups with the first and the last piece; those between have the others.
+        ends: whether a workgroup may have pieces of two tiles, one at each end of its share of the
+            iterations; see `tie`.
+    """
+
+    low: Expr
+    high: Expr
+    ends: bool
+
+    @staticmethod
+    def tie(e: KernelEditor, workgroups: Expr, below: str, accumulator: str, *, ends: bool) -> None:
+        """Add the workspace, tie its slots to the sending workgroups, and cut tiles into shares.
+
+        The edges::
+
+            slot --Tile--> peer, end; peer --PassThrough--> workgroup
+            D.index.0 --Tile--> share, row
+
+        A workgroup's contiguous share of the iterations may begin with a piece of one tile and end
+        with a piece of another, so it has two slots. `end` is 1 for the first piece of a tile,
+        which is at the end of its workgroup's share; else 0. Lowering may cut tiles into another
+        number of shares (`cut_otherwise`).
+
+        Args:
+            e: the kernel being built.
+            workgroups: the number of workgroups that may have pieces.
+            below: the dimension that is the number of this workgroup among them.
+            accumulator: the type of the sums.
+            ends: whether each workgroup has two slots; else one, and `slot --PassThrough--> peer`.
+        """
+        c = e.coordinates
+        add_workspace(e, 2 * workgroups if ends else workgroups, accumulator, "scatter")
+        c.add(Linear(PEER, workgroups, note="workgroup with a piece of the tile"))
+        c.connect(PassThrough(PEER, below))
+        if ends:
+            c.add(Linear(END, Integer(2), note="1 for the first piece of a tile"))
+            c.connect(Tile(SLOT, (PEER, END)))
+        else:
+            c.connect(PassThrough(SLOT, PEER))
+        rows = c["D.index.0"].fixed_size
+        height = -(-rows // MOST_SHARES)
+        shares = Integer(-(-rows // height))
+        c.add(ForLoop(SHARE, shares, name="Share", note="part of a tile that one peer finishes"))
+        for tensor, axes in e.graph.gemm.axes.items():
+            if tensor not in ("A", "B") and "m" in axes:  # D and the epilogue's operands with rows
+                row = f"{tensor}.share.row"
+                c.add(MacroTileIndex(row, Integer(height), tensor=tensor, axis=0))
+                c.connect(Tile(f"{tensor}.index.0", (SHARE, row)))
+
+    @property
+    def _named(self) -> tuple[Assign, Assign]:
+        low = Assign("low", self.low)
+        return low, Assign("peers", self.high - low.symbol + 1)
+
+    def _piece(self, peer: Expr, op: Operation) -> Operation:
+        """Apply `op` to the slot of a peer's piece."""
+        if not self.ends:
+            return op
+        low, _ = self._named
+        return SetCoordinate(END, 1 - minimum(Integer(1), peer - low.symbol), (op,))
+
+    def _each(self, op: Operation) -> For:
+        """Loop `op` over the pieces of all peers, in the order of k."""
+        low, peers = self._named
+        body = (self._piece(index_symbol(PEER), op),)
+        return For(PEER, low.symbol, low.symbol + peers.symbol, body=body)
+
+    def send(self) -> Body:
+        """Control that writes this workgroup's piece to the workspace, for all peers to read."""
+        low, peers = self._named
+        send = SendPartial(SLOT, readers=peers.symbol)
+        return (low, peers, self._piece(Workgroup("workgroup").symbol, send))
+
+    def finish(self, e: KernelEditor, after: Body) -> Body:
+        """Control that waits for all pieces, then finishes this workgroup's shares of the tile.
+
+        Args:
+            e: the kernel being built.
+            after: the operations of the epilogue; here they run on one share at a time.
+        """
+        low, peers = self._named
+        own, shares = Workgroup("workgroup").symbol - low.symbol, e.coordinates[SHARE].size
+        assert shares is not None
+        share = (InitAccumulator(), self._each(AddPartial(SLOT)), *after)
+        return (
+            low,
+            peers,
+            self._each(AwaitPartial(SLOT)),
+            For(SHARE, own, shares, peers.symbol, share),
+        )
+
+
+def cut_otherwise(c: CoordinateEditor, shares: int) -> None:
+    """Remove the edges that cut a tile into shares, and set the number of shares to `shares`.
+
+    The lowering that calls this adds its own edges. The loop over `SHARE` that `Scatter.finish`
+    made still stops at the old number, so the lowering must replace that bound too.
+    """
+    before = c.finish()
+    for edge in before.edges_above(SHARE):
+        c.disconnect(edge)
+    c.replace(replace(c[SHARE], size=Integer(shares)))

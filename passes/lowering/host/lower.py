@@ -1,0 +1,179 @@
+"""`LowerToHost`: a scheduled graph for a processor core with vector registers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from sympy import Integer
+
+from coordgraph import KernelGraph
+from coordgraph.control import Scoped
+from coordgraph.control.lowered import TakeFlag
+from coordgraph.control.operations import (
+    AccumulatePartial,
+    AddPartial,
+    Assign,
+    AwaitPartial,
+    Body,
+    CollectPartial,
+    Epilogue,
+    For,
+    If,
+    InitAccumulator,
+    Inside,
+    LoadTile,
+    Locate,
+    MultiplyAccumulate,
+    Operation,
+    ReceivePartial,
+    SendPartial,
+    SetCoordinate,
+    StoreTile,
+)
+from coordgraph.coordinates.dimensions import Workitem
+from coordgraph.tensors import dtype
+from coordgraph.tilings import Tiling, Tilings
+from passes.base import Pass
+from passes.kit.reduce_scatter import SHARE
+from passes.lowering.host.blocking import Block, choose_block
+from passes.lowering.host.buffers import Buffers
+
+__all__ = ["LowerToHost"]
+
+ON_TILES = (
+    InitAccumulator,
+    LoadTile,
+    MultiplyAccumulate,
+    SendPartial,
+    ReceivePartial,
+    AddPartial,
+    AccumulatePartial,
+    CollectPartial,
+    Epilogue,
+    StoreTile,
+)
+LARGEST_BUFFERS = 1 << 30
+"""Bytes of buffers for one workgroup: more is surely a mistake."""
+
+
+@dataclass(frozen=True)
+class LowerToHost(Pass):
+    """Pack tiles into buffers, multiply them by register blocks with vector instructions.
+
+    Before: `LoadTile`, `MultiplyAccumulate` and `StoreTile` on macro tiles. After: loops over the
+    elements of tiles, clipped where the tensor ends, and over register blocks; a workgroup is one
+    thread. Buffers hold the accumulator's type, so loads and stores convert.
+
+    Args:
+        vector_bits: width of a vector register.
+        registers: how many vector registers there are.
+        fused: multiply and add floats in one instruction with one rounding.
+    """
+
+    vector_bits: int = 256
+    registers: int = 16
+    fused: bool = True
+
+    name = "lower-to-host"
+    requires = ("scheduled",)
+    establishes = ("lowered",)
+
+    def why_not(self, graph: KernelGraph) -> str | None:
+        """Options that make no sense, graphs of other machines, tiles that are too large."""
+        bits, element = self.vector_bits, dtype(graph.gemm.accumulator).bits
+        if bits < element or bits & (bits - 1):
+            return f"vector_bits={bits} must be a power of two, at least {element}"
+        if self.registers < 5:
+            return f"registers={self.registers} is too few for a block: two operands and a result"
+        if graph.coordinates.of_kind(Workitem):
+            return "the graph has workitems: it was lowered for another machine"
+        for tiling in graph.tilings:
+            m, n, k = tiling.shape
+            size = self._block(graph, tiling).elements(m, n, k) * element // 8
+            if size > LARGEST_BUFFERS:
+                tile = f"{m}x{n}x{k}"
+                return f"the tile {tile} needs buffers of {size} bytes a thread; make it smaller"
+        return None
+
+    def _block(self, graph: KernelGraph, tiling: Tiling) -> Block:
+        m, n, _ = tiling.shape
+        lanes = self.vector_bits // dtype(graph.gemm.accumulator).bits
+        return choose_block(m, n, lanes, self.registers)
+
+    def apply(self, graph: KernelGraph) -> KernelGraph:
+        """Add the coordinates of blocks, then replace each operation on tiles."""
+        with graph.edit(str(self)) as e:
+            e.level = "lowered"
+            fused = self.fused and dtype(graph.gemm.accumulator).is_float
+            kind = "fma" if fused else "multiply-add"
+            buffers: dict[str, Buffers] = {}
+            for tiling in graph.tilings:
+                block = self._block(graph, tiling)
+                block.add(e.coordinates, graph.gemm, tiling)
+                instruction = f"{kind}.{graph.gemm.accumulator}x{block.lanes}"
+                own = Buffers(e.coordinates, graph.gemm, block, tiling, instruction)
+                if SHARE in e.coordinates:
+                    own.cut_tiles()
+                buffers[tiling.accumulator] = own
+            shares = e.coordinates[SHARE].fixed_size if SHARE in e.coordinates else 0
+            lower = _Lowering(graph.tilings, buffers, shares)
+            body = tuple(lower.body(graph.control.root.body, graph.scope()))
+            e.kernel(*body, workgroup=graph.control.root.workgroup)
+        return e.graph
+
+
+@dataclass(frozen=True)
+class _Lowering:
+    """Replaces operations on tiles, each by what the buffers of its accumulator make of it.
+
+    Args:
+        tilings: of the graph.
+        buffers: by accumulator.
+        shares: into how many a tile is cut here, if it is.
+    """
+
+    tilings: Tilings
+    buffers: Mapping[str, Buffers]
+    shares: int
+
+    def body(self, body: Body, scope: Scoped) -> Iterator[Operation]:
+        """The operations with those on tiles replaced, each knowing what is bound around it."""
+        for own, group in groupby(body, self._buffers):
+            if own is not None:
+                yield from own.lower(tuple(group), scope)
+                continue
+            for op in group:
+                match op:
+                    case For():
+                        if op.dim == SHARE:
+                            op = replace(op, stop=Integer(self.shares))
+                        _, inside = scope.enter_for(op)
+                        yield op.with_body(*self.body(op.body, inside))
+                    case SetCoordinate():
+                        _, inside = scope.enter_set(op)
+                        yield op.with_body(*self.body(op.body, inside))
+                    case Locate():
+                        _, inside = scope.enter_locate(op)
+                        yield op.with_body(*self.body(op.body, inside))
+                    case If() | Inside():
+                        condition = scope.condition(op)
+                        yes = tuple(self.body(op.body, scope.enter_if(condition)))
+                        no = tuple(self.body(op.orelse, scope.enter_if(~condition)))
+                        yield replace(op, body=yes, orelse=no)
+                    case Assign():
+                        _, scope = scope.assign(op)
+                        yield op
+                    case _ if op.BODIES:
+                        yield op.with_body(*self.body(op.children, scope))
+                    case AwaitPartial():
+                        yield TakeFlag("flags")
+                    case _:
+                        yield op
+
+    def _buffers(self, op: Operation) -> Buffers | None:
+        """Those that an operation on tiles is on."""
+        if not isinstance(op, ON_TILES):
+            return None
+        return self.buffers[self.tilings.of_operation(op).accumulator]

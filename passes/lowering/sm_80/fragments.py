@@ -1,0 +1,188 @@
+"""Fragments of `mma.sync.m16n8` and `ldmatrix` as coordinates (PTX ISA, "Matrix fragments").
+
+Which lane holds, or points at, which row and column is a `Tile` of the tile position followed by
+a `Flatten` into the lane: no formula of it stands anywhere else. An instruction takes 32 bytes of
+k, two chunks of 16: 16 elements of 16 bits (m16n8k16), or 32 of 8 bits (m16n8k32), which lie in
+registers as pairs of 16 bits do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+from math import prod
+
+from sympy import Integer
+
+from coordgraph.control.lowered import LoadFragment, MultiplyFragments
+from coordgraph.control.operations import Body
+from coordgraph.coordinates.dimensions import Lane, Register, Warp, Workitem
+from coordgraph.coordinates.edges import Flatten, Tile
+from coordgraph.coordinates.graph import CoordinateEditor
+from coordgraph.elements import WARP_MMA, DType
+from coordgraph.gemm import GemmProblem
+from coordgraph.tilings import Tiling, Tilings
+from passes.kit.reduce_scatter import SHARE, cut_otherwise
+from passes.lowering.control import Accumulator, at, tie_operands, unrolled
+from passes.lowering.sm_80.staging import Operand
+
+__all__ = ["LANES", "MMA_M", "PAIR_N", "WarpGrid", "choose_warps", "depth_of"]
+
+MMA_M, LANES = 16, 32
+PAIR_N = 16
+"""One ldmatrix.x4 of B feeds two instructions of n = 8."""
+REGISTERS = ("fragment.m", "fragment.n", "acc.eighth", "acc.half")
+"""What tells the pairs of an accumulator apart."""
+MOST_ACCUMULATORS = 128
+"""Accumulator registers of a thread that leave room for fragments and addresses in 255."""
+ODD, MOST_ODD_ACCUMULATORS = 64, 96
+"""The same for tiles that are no multiples of 64: their addresses have less in common."""
+
+
+@dataclass(frozen=True)
+class WarpGrid:
+    """Warps in m and n; each has an equal part of an output tile of the tiling."""
+
+    m: int
+    n: int
+    tiling: Tiling
+
+    @property
+    def workitems(self) -> int:
+        """Threads of the workgroup."""
+        return self.m * self.n * LANES
+
+    def add(self, c: CoordinateEditor) -> None:
+        """The workitem as warp and lane."""
+        own = self.tiling.own
+        c.add(Warp(own("warp.m"), Integer(self.m)))
+        c.add(Warp(own("warp.n"), Integer(self.n)))
+        c.add(Lane(own("lane"), Integer(LANES)))
+        if "workitem" not in c:
+            c.add(Workitem("workitem", Integer(self.workitems)))
+        c.connect(Flatten((own("warp.m"), own("warp.n"), own("lane")), "workitem"))
+
+    def add_fragments(
+        self, c: CoordinateEditor, gemm: GemmProblem, a: Operand, b: Operand
+    ) -> Accumulator:
+        """Tie the tile positions of A, B, D and the epilogue's operands to registers and lanes."""
+        t, own = self.tiling, self.tiling.own
+        m, n, k = t.shape
+        c.add(Register(own("fragment.m"), Integer(m // (self.m * MMA_M)), note="rows of 16"))
+        c.add(Register(own("fragment.n"), Integer(n // (self.n * PAIR_N)), note="columns of 16"))
+        depth = depth_of(a.kind)
+        c.add(Register(own("fragment.k"), Integer(k // depth), note=f"depths of {depth}"))
+        _load_coordinates(c, a, ("warp.m", "fragment.m"), trans=a.row_axis == 1)
+        _load_coordinates(c, b, ("warp.n", "fragment.n"), trans=b.row_axis == 0)
+        for name, size in (("acc.half", 2), ("acc.pair", 2), ("acc.eighth", 2)):
+            c.add(Register(own(name), Integer(size)))
+        c.add(Lane(own("acc.row"), Integer(8)))
+        c.add(Lane(own("acc.quad"), Integer(4)))
+        rows = ("warp.m", "fragment.m", "acc.half", "acc.row")
+        columns = ("warp.n", "fragment.n", "acc.eighth", "acc.quad", "acc.pair")
+        c.connect(Tile(t.index("D", 0), tuple(map(own, rows))))
+        c.connect(Tile(t.index("D", 1), tuple(map(own, columns))))
+        c.connect(Flatten((own("acc.row"), own("acc.quad")), own("lane")))
+        tie_operands(c, gemm, t)
+        return Accumulator(c, tuple(map(own, REGISTERS)), own("acc.pair"), t.accumulator)
+
+    def add_shares(self, c: CoordinateEditor) -> Accumulator:
+        """Cut a tile into shares of one pair of registers of every workitem."""
+        own = self.tiling.own
+        registers = tuple(map(own, REGISTERS))
+        cut_otherwise(c, prod(c[name].fixed_size for name in registers))
+        c.connect(Flatten(registers, SHARE))
+        return Accumulator(c, (), own("acc.pair"), self.tiling.accumulator)
+
+    def multiply(self, c: CoordinateEditor, a: Operand, b: Operand) -> Body:
+        """One tile's worth of matrix instructions on what shared memory holds."""
+        own, instruction = self.tiling.own, a.kind.instruction(WARP_MMA)
+        assert instruction is not None
+        forms = {
+            "A": "ldmatrix.x4" + (".trans" if a.row_axis == 1 else ""),
+            "B": "ldmatrix.x4" + (".trans" if b.row_axis == 0 else ""),
+        }
+        m, n, k, eighth = map(own, ("fragment.m", "fragment.n", "fragment.k", "acc.eighth"))
+        load_a = LoadFragment("A", a.shared, (m,), form=forms["A"])
+        load_b = LoadFragment("B", b.shared, (n,), form=forms["B"])
+        multiply = MultiplyFragments(
+            "A",
+            "B",
+            self.tiling.accumulator,
+            (m,),
+            (n, eighth),
+            (m, n, eighth),
+            f"mma.m16n8k{instruction.depth}.{instruction.kind}",
+        )
+        return (
+            unrolled(
+                c,
+                (k,),
+                unrolled(c, (m,), at({own("A.load.element"): 0}, load_a)),
+                unrolled(c, (n,), at({own("B.load.element"): 0}, load_b)),
+                unrolled(c, (m, n, eighth), multiply),
+            ),
+        )
+
+
+def depth_of(kind: DType) -> int:
+    """Elements of k that one instruction multiplies."""
+    instruction = kind.instruction(WARP_MMA)
+    assert instruction is not None
+    return instruction.depth
+
+
+def _load_coordinates(
+    c: CoordinateEditor, operand: Operand, across: tuple[str, str], *, trans: bool
+) -> None:
+    """Which row of 16 bytes each lane hands to ldmatrix.
+
+    The four 8x8 matrices of an x4 load must arrive in the order in which mma wants its registers:
+    A by (k half, m half), B by (n half, k half). `across` are the warp and fragment dimensions of
+    the axis that is not k. Without `trans` rows of shared memory run along k; with it, across k.
+    """
+    t, tensor = operand.tiling, operand.tensor
+    outer, inner = (0, 1) if tensor == "A" else (1, 0)
+    own = t.own
+    halves = c.add(Lane(own(f"{tensor}.load.half"), Integer(2), note="8x8 matrices across k"))
+    depths = c.add(Lane(own(f"{tensor}.load.depth"), Integer(2), note="8x8 matrices along k"))
+    row = c.add(Lane(own(f"{tensor}.load.row"), Integer(8), note="row of an 8x8 matrix"))
+    element = c.add(Register(own(f"{tensor}.load.element"), Integer(operand.kind.chunk)))
+    rows, columns = (element.id, row.id) if trans else (row.id, element.id)
+    c.connect(Tile(t.index(tensor, outer), (*map(own, across), halves.id, rows)))
+    c.connect(Tile(t.index(tensor, inner), (own("fragment.k"), depths.id, columns)))
+    order = (depths.id, halves.id) if tensor == "A" else (halves.id, depths.id)
+    c.connect(Flatten((*order, row.id), own("lane")))
+
+
+def choose_warps(tilings: Tilings) -> dict[str, WarpGrid]:
+    """For each accumulator the grid of at most 8 warps that reads least from shared memory.
+
+    All have as many warps as the largest tile; what cannot be parted into so many is left out.
+    """
+    largest = max(tilings, key=lambda tiling: tiling.shape[0] * tiling.shape[1])
+    first = _best_grid(largest, range(1, 9))
+    if first is None:
+        return {}
+    found = {t.accumulator: _best_grid(t, (first.m * first.n,)) for t in tilings}
+    return {name: grid for name, grid in found.items() if grid is not None}
+
+
+def _best_grid(tiling: Tiling, counts: Container[int]) -> WarpGrid | None:
+    """The best grid of so many warps for one tiling."""
+    m, n, _ = tiling.shape
+    want = 8 if m * n >= 128 * 128 else 4
+    most = MOST_ODD_ACCUMULATORS if m % ODD or n % ODD else MOST_ACCUMULATORS
+    best: tuple[tuple[float, ...], WarpGrid] | None = None
+    for rows in (1, 2, 4, 8):
+        for columns in (1, 2, 4, 8):
+            warps = rows * columns
+            if m % (rows * MMA_M) or n % (columns * PAIR_N) or warps not in counts:
+                continue
+            height, width = m // rows, n // columns
+            if height * width // 32 > most:
+                continue
+            cost = (abs(warps - want), (height + width) / (height * width), columns)
+            if best is None or cost < best[0]:
+                best = (cost, WarpGrid(rows, columns, tiling))
+    return best[1] if best else None

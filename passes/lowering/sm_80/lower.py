@@ -1,0 +1,245 @@
+"""`LowerToTensorCores`: a scheduled graph for cp.async, ldmatrix and mma.sync (sm_80 and later)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from coordgraph import KernelGraph
+from coordgraph.control.graph import rewrite
+from coordgraph.control.operations import (
+    AccumulatePartial,
+    Body,
+    CollectPartial,
+    Epilogue,
+    For,
+    InitAccumulator,
+    Operation,
+    ReceivePartial,
+    SendPartial,
+    StoreTile,
+    accumulates,
+)
+from coordgraph.elements import WARP_MMA, dtype
+from coordgraph.gemm import TENSORS, GemmProblem
+from coordgraph.integers import index_symbol
+from coordgraph.tilings import Tiling, Tilings
+from passes.base import Pass
+from passes.kit.reduce_scatter import SHARE
+from passes.lowering.architectures import architecture_of
+from passes.lowering.control import NOTHING, Accumulator, multiplied, no_epilogue
+from passes.lowering.derived_tables import add_tables, table_bytes
+from passes.lowering.multiplying import no_instruction
+from passes.lowering.reduce_scatter import ScatterLowering
+from passes.lowering.sm_80.fragments import LANES, MMA_M, PAIR_N, choose_warps, depth_of
+from passes.lowering.sm_80.pipeline import add_ring, pipelined
+from passes.lowering.sm_80.staging import Operand
+
+__all__ = ["LowerToTensorCores"]
+
+MOST_STAGES = 4
+PAIR = 2
+"""Elements of C and D that lie side by side in a thread."""
+
+
+@dataclass(frozen=True)
+class LowerToTensorCores(Pass):
+    """Stage tiles through swizzled shared memory in a ring, multiply with mma.sync.m16n8.
+
+    Before: `LoadTile`, `MultiplyAccumulate` and `StoreTile` on macro tiles. After: tile positions
+    are tied to copies, shared memory, warps, lanes and registers, and the operations are those of
+    one workitem.
+
+    Args:
+        architecture: `sm_80`, `sm_90a`, …; decides how many stages fit in shared memory.
+        vector_a, vector_b: elements that A and B are copied by, a power of two of 16 bytes at most;
+            0 takes 16 bytes. Their contiguous extents and addresses must be multiples of it. Where
+            groups part a contiguous axis its elements are copied one by one.
+        vector_d: the same for C and D: 2 or 1; 0 takes 2.
+        stages: tiles in flight; 0 takes as many as fit, four at most.
+    """
+
+    architecture: str = "sm_80"
+    vector_a: int = 0
+    vector_b: int = 0
+    vector_d: int = 0
+    stages: int = 0
+
+    name = "lower-to-tensor-cores"
+    requires = ("scheduled",)
+    establishes = ("lowered",)
+
+    def why_not(self, graph: KernelGraph) -> str | None:
+        gemm = graph.gemm
+        if not graph.tilings:
+            return NOTHING
+        if why := no_instruction(gemm, WARP_MMA) or no_epilogue(graph):
+            return why
+        kind = dtype(gemm.dtype)
+        depth = depth_of(kind)
+        for m, n, k in (tiling.shape for tiling in graph.tilings):
+            if m % MMA_M or n % PAIR_N or k % depth:
+                return (
+                    f"the tile {m}x{n}x{k} must be a multiple of {MMA_M}x{PAIR_N}x{depth}, "
+                    "as in Gemm.graph(tile=(128, 128, 32))"
+                )
+        if why := _no_warps(graph.tilings):
+            return why
+        moves = (("vector_a", kind.chunk), ("vector_b", kind.chunk), ("vector_d", PAIR))
+        for name, most in moves:
+            vector = getattr(self, name)
+            if not 0 <= vector <= most or vector & (vector - 1):
+                return f"{name}={vector} must be a power of two, at most {most}"
+        if self.stages < 0 or self.stages == 1:
+            return f"stages={self.stages} is too few: a pipeline needs 2"
+        if self._stages(graph) < 2:
+            tiles = " and ".join("x".join(map(str, tiling.shape)) for tiling in graph.tilings)
+            return f"two stages of the tile {tiles} do not fit {self.architecture}'s shared memory"
+        return None
+
+    def _stages(self, graph: KernelGraph) -> int:
+        """How many fit; each has room for the largest tile of A and of B."""
+        shapes = [tiling.shape for tiling in graph.tilings]
+        rows, columns = max(m * k for m, _, k in shapes), max(n * k for _, n, k in shapes)
+        room = architecture_of(self.architecture).shared_bytes - table_bytes(graph)
+        fit = room // ((rows + columns) * dtype(graph.gemm.dtype).bytes)
+        return min(fit, self.stages or MOST_STAGES)
+
+    def apply(self, graph: KernelGraph) -> KernelGraph:
+        grids, gemm, stages = choose_warps(graph.tilings), graph.gemm, self._stages(graph)
+        sums = dtype(gemm.accumulator)
+        # `red` adds vectors of floats alone (PTX ISA, "red").
+        reduction = architecture_of(self.architecture).reduction if sums.is_float else "scalar"
+        narrow = self.vector_d or PAIR
+        operands = [_operands(gemm, tiling) for tiling in graph.tilings]
+        with graph.edit(str(self)) as e:
+            e.level = "lowered"
+            c = e.coordinates
+            for grid in grids.values():
+                grid.add(c)
+            counters = add_ring(c, _accumulation_loops(graph), stages)
+            parts: dict[str, _Part] = {}
+            rooms = [max(x.elements(c) for x in same) for same in zip(*operands, strict=True)]
+            for (name, grid), (a, b) in zip(grids.items(), operands, strict=True):
+                for operand, room in zip((a, b), rooms, strict=True):
+                    operand.stage(c, stages, room)
+                copies = (
+                    a.copy(c, grid.workitems, _vector(gemm, a, self.vector_a)),
+                    b.copy(c, grid.workitems, _vector(gemm, b, self.vector_b)),
+                )
+                accumulator = grid.add_fragments(c, gemm, a, b)
+                parts[name] = _Part(accumulator, copies, grid.multiply(c, a, b))
+
+            def lower(op: Operation) -> Operation | Body:
+                match op:
+                    case InitAccumulator():
+                        return parts[op.accumulator].accumulator.zero()
+                    case For() if accumulates(op):
+                        part = parts[multiplied(op).accumulator]
+                        loop = replace(op, dim=counters[op.dim])
+                        return pipelined(c, loop, part.copies, part.multiply)
+                    case SendPartial() | ReceivePartial() | AccumulatePartial() | CollectPartial():
+                        return _exchanged(op, parts[op.accumulator].accumulator, reduction)
+                    case Epilogue() | StoreTile():
+                        return _after(op, gemm, parts[op.accumulator].accumulator, narrow)
+                    case _:
+                        return op
+
+            tables, body = add_tables(c, graph), graph.control.root.body
+            if SHARE in c:
+                ((name, grid),) = grids.items()  # tiles that are shared have one shape
+                whole, share = parts[name].accumulator, grid.add_shares(c)
+                scatter = ScatterLowering(
+                    c,
+                    share,
+                    share.add("partials", PAIR),
+                    index_symbol("workitem"),
+                    grid.workitems,
+                    whole.barrier,
+                    whole.store("partials", PAIR),
+                    lambda op: _after(op, gemm, share, narrow),
+                )
+                body = scatter.lower(body)
+            body = tuple(new for op in body for new in rewrite(op, lower))
+            e.kernel(*tables, *body, workgroup=graph.control.root.workgroup)
+        return e.graph
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What the operations on tiles of one shape become."""
+
+    accumulator: Accumulator
+    copies: Body
+    multiply: Body
+
+
+def _vector(gemm: GemmProblem, operand: Operand, most: int) -> int:
+    """Elements that are copied at once: where groups part a contiguous axis they begin anywhere.
+
+    Where every group has a matrix of its own, rows begin at multiples of a step. What fills them
+    up must not be added along k; along m and n it comes to nothing that is stored.
+    """
+    axis = TENSORS[operand.tensor][operand.column_axis]
+    cut = gemm.ragged(axis) and (axis == "k" or not gemm.diagonal)
+    return 1 if cut else most or operand.kind.chunk
+
+
+def _operands(gemm: GemmProblem, tiling: Tiling) -> tuple[Operand, Operand]:
+    kind = dtype(gemm.dtype)
+    a = Operand("A", *((1, 0) if gemm.transpose_a else (0, 1)), tiling, kind)
+    b = Operand("B", *((1, 0) if gemm.transpose_b else (0, 1)), tiling, kind)
+    return a, b
+
+
+def _no_warps(tilings: Tilings) -> str | None:
+    """Why the warps of a workgroup cannot divide every tile, or None."""
+    grids = choose_warps(tilings)
+    for tiling in tilings:
+        m, n, _ = tiling.shape
+        if not grids:
+            return (
+                f"the output tile {m}x{n} does not fit the registers of the warps that it can be "
+                "parted into; make it smaller, or its extents multiples of 64"
+            )
+        if tiling.accumulator not in grids:
+            warps = next(iter(grids.values())).workitems // LANES
+            return (
+                f"the output tile {m}x{n} cannot be parted into {warps} warps, which the largest "
+                f"tile has, in blocks of {MMA_M}x{PAIR_N}; choose extents that are multiples of 64"
+            )
+    return None
+
+
+def _exchanged(
+    op: SendPartial | ReceivePartial | AccumulatePartial | CollectPartial,
+    accumulator: Accumulator,
+    reduction: str,
+) -> Body:
+    """What brings pieces of a tile together; `reduction` is the machine's form of additions."""
+    match op:
+        case SendPartial():
+            return accumulator.send(op.turn)
+        case ReceivePartial():
+            return accumulator.receive(op.turn)
+        case AccumulatePartial():
+            return accumulator.add_to(reduction)
+        case CollectPartial():
+            return accumulator.collect(op)
+
+
+def _after(
+    op: Operation, gemm: GemmProblem, accumulator: Accumulator, width: int
+) -> Operation | Body:
+    """What follows a product, on the registers of an accumulator."""
+    match op:
+        case Epilogue():
+            return accumulator.epilogue(gemm, op, width)
+        case StoreTile():
+            return (accumulator.store(op.tensor, width),)
+        case _:
+            return op
+
+
+def _accumulation_loops(graph: KernelGraph) -> tuple[str, ...]:
+    loops = (op.dim for op in graph.control.of_kind(For) if accumulates(op))
+    return tuple(dict.fromkeys(loops))

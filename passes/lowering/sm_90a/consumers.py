@@ -1,0 +1,264 @@
+"""The consumers' share of the control graph: what becomes of each operation on tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sympy import And, Expr, Gt, Lt
+from sympy.core.basic import Basic
+
+from coordgraph import KernelGraph
+from coordgraph.control.asynchronous import (
+    Advance,
+    ArriveBarrier,
+    CommitMultiplies,
+    FenceMultiplies,
+    MultiplyShared,
+    WaitBarrier,
+    WaitMultiplies,
+    WaitStores,
+)
+from coordgraph.control.graph import rewrite
+from coordgraph.control.operations import (
+    AccumulatePartial,
+    Body,
+    CollectPartial,
+    Epilogue,
+    For,
+    If,
+    InitAccumulator,
+    Locate,
+    Operation,
+    ReceivePartial,
+    SendPartial,
+    SetCoordinate,
+    StoreTile,
+    accumulates,
+)
+from coordgraph.coordinates.graph import CoordinateEditor
+from coordgraph.integers import equal, index_symbol, symbols_of
+from passes.kit.reduce_scatter import SHARE
+from passes.lowering.control import Accumulator, at, multiplied, unrolled
+from passes.lowering.sm_90a.partials import Fixup
+from passes.lowering.sm_90a.reduce_scatter import scatter
+from passes.lowering.sm_90a.ring import EMPTY, FULL, PHASE, STEP
+from passes.lowering.sm_90a.tails import Tails
+from passes.lowering.sm_90a.tiles import DividedTile
+from passes.lowering.sm_90a.turns import Turns, multiplies
+from passes.lowering.sm_90a.warpgroups import ClusterSum, add_accumulator
+
+__all__ = ["Consumer"]
+
+
+class Consumer:
+    """Lowers the schedule for the warpgroups that multiply.
+
+    Args:
+        c: the coordinates being built.
+        graph: the scheduled graph.
+        tiles: what tiles of each shape are divided into.
+        stages: of the ring.
+        vector: elements of C and D that are moved at once: 2 or 1.
+        reads_c: the epilogue adds C where a launch gives it.
+        located: the coordinates that are looked up for every output tile.
+    """
+
+    def __init__(
+        self,
+        c: CoordinateEditor,
+        graph: KernelGraph,
+        tiles: Sequence[DividedTile],
+        stages: int,
+        vector: int,
+        reads_c: bool,
+        located: tuple[str, ...],
+    ) -> None:
+        self.c, self.stages = c, stages
+        self.division = tiles[0].division  # in what every division has alike
+        self.stores = tiles[0].store is not None
+        self.parts = {t.name: _Part(c, graph, t, stages, vector, reads_c, located) for t in tiles}
+        sums = [part.sum for part in self.parts.values() if part.sum]
+        self.sum = sums[0] if sums else None
+        self.turns = Turns(c, self.division) if self.division.turns > 1 else None
+
+    def all(self, body: Body) -> Body:
+        """The consumers' share of a whole body."""
+        for part in self.parts.values():
+            if part.scatter:
+                body = part.scatter.lower(body, part.of_sum)
+        lowered = tuple(new for op in body for new in rewrite(op, self._lower))
+        if self.turns:
+            lowered = self.turns.share_out(lowered)
+        for counting in filter(None, (self.turns, self.sum)):
+            lowered = (counting.counted(lowered),)
+        return lowered
+
+    def receive(self, slots: For) -> Body:
+        """The producer's share of receiving partials."""
+        (receive,) = slots.body
+        assert isinstance(receive, ReceivePartial | CollectPartial)
+        part = self.parts[receive.accumulator]
+        assert part.fixup is not None
+        return part.of_sum(part.fixup.load(slots))
+
+    def initial(self) -> Body:
+        """What one workitem does before all others begin."""
+        return tuple(op for part in (self.turns, self.sum) if part for op in part.initial())
+
+    def end(self) -> Body:
+        """Shared memory is let go only when TMA has read it."""
+        if not self.stores:
+            return ()
+        return (If(equal(self.division.thread, 0), (WaitStores(0),)),)
+
+    def _lower(self, op: Operation) -> Operation | Body:
+        match op:
+            case InitAccumulator():
+                # The first multiplication of a tile overwrites. But what shares of a tile before
+                # have left there, ptxas may keep up to then, and serializes wgmma for it (C7515).
+                part = self.parts[op.accumulator]
+                return part.accumulator.zero() if part.scatter and part.located else ()
+            case For() if accumulates(op):
+                return self._accumulate(op, self.parts[multiplied(op).accumulator])
+            case For(body=(ReceivePartial(accumulator=name) | CollectPartial(accumulator=name),)):
+                part = self.parts[name]
+                assert part.fixup is not None
+                return part.of_sum(part.fixup.add_up(op, self._free))
+            case Locate():
+                return _after_products(op)
+            case SendPartial() | AccumulatePartial():
+                part = self.parts[op.accumulator]
+                assert part.fixup is not None
+                return part.of_sum(part.fixup.send(op))
+            case Epilogue():
+                part = self.parts[op.accumulator]
+                return part.of_sum(part.epilogue(part.accumulator, op))
+            case StoreTile():
+                part = self.parts[op.accumulator]
+                if part.store:
+                    return part.of_sum(part.store.store(self.c))
+                return part.of_sum((part.accumulator.store(op.tensor, part.width),))
+            case _:
+                return op
+
+    def _accumulate(self, loop: For, part: _Part) -> Body:
+        """Multiply as stages fill; free a stage once the multiplications on it have ended."""
+        own, accumulator = part.own, part.multiply.accumulator
+        first = And(equal(loop.symbol, 0), equal(index_symbol(own("fragment.k")), 0))
+        multiply = replace(part.multiply, fresh=first)
+        every = (own("fragment.k"), own("acc.m"), own("acc.p"))
+        body = (
+            WaitBarrier(FULL, PHASE),
+            *part.tails.clear(loop),
+            FenceMultiplies(accumulator),
+            unrolled(self.c, every, at(part.begin, multiply)),
+            CommitMultiplies(),
+            WaitMultiplies(1, accumulator),
+            If(Gt(loop.symbol, 0), (self._free(),)),
+            Advance(STEP),
+        )
+        end = (WaitMultiplies(0, accumulator), self._free())
+        return (replace(loop, body=body), *end, *(part.sum.add_up() if part.sum else ()))
+
+    def _free(self) -> Operation:
+        """Each warpgroup gives back the stage of the step before, to everybody who fills it."""
+        sharers = self.division.workgroups // self.division.split
+        thread = self.division.thread
+        step = index_symbol(STEP) + (self.stages - 1)  # the same stage, and never negative
+        arrive = ArriveBarrier(EMPTY, thread if sharers > 1 else None)
+        return If(Lt(thread, sharers), (SetCoordinate(STEP, step, (arrive,)),))
+
+
+def _after_products(op: Locate) -> Body:
+    """Look up what the epilogue needs while the last multiplications run.
+
+    Main loops read little but shared memory; a search before one would hold it up, and what it
+    finds would take registers. What says how far a loop goes has to be looked up before.
+    """
+    loops = [place for place, inner in enumerate(op.body) if multiplies(inner)]
+    after = loops[-1] + 1 if loops else 0
+    before, behind = op.body[:after], op.body[after:]
+    needed = tuple(dim for dim in op.dims if any(_reads(inner, (dim,)) for inner in before))
+    if len(needed) == len(op.dims):
+        return (op,)
+    at_once = tuple(read for read in op.reads if any(_holds(inner, read) for inner in before))
+    others = tuple(dim for dim in op.dims if dim not in needed)
+    late = tuple(read for read in op.reads if read not in at_once)
+    found = replace(op, dims=others, reads=late, body=behind)
+    if not needed:
+        return (*before, found)
+    return (replace(op, dims=needed, reads=at_once, body=(*before, found)),)
+
+
+def _holds(op: Operation, part: Expr) -> bool:
+    """Whether an expression is part of one in an operation, or in what it holds."""
+    values = (value for inner in op.walk() for value in inner.details.values())
+    return any(isinstance(value, Basic) and value.has(part) for value in values)
+
+
+def _reads(op: Operation, dims: tuple[str, ...]) -> bool:
+    """Whether expressions in an operation, or in what it holds, read an index along one of some."""
+    names = {index_symbol(dim) for dim in dims}
+    return any(
+        isinstance(value, Basic) and names & symbols_of(value)
+        for inner in op.walk()
+        for value in inner.details.values()
+    )
+
+
+class _Part:
+    """What the consumers have for tiles of one shape."""
+
+    def __init__(
+        self,
+        c: CoordinateEditor,
+        graph: KernelGraph,
+        tile: DividedTile,
+        stages: int,
+        vector: int,
+        reads_c: bool,
+        located: tuple[str, ...],
+    ) -> None:
+        division, operands = tile.division, tile.operands
+        self.own, self.store, self.reads_c = division.tiling.own, tile.store, reads_c
+        self.located, self.gemm = located, graph.gemm
+        self.accumulator = add_accumulator(c, graph.gemm, division)
+        self.sum = ClusterSum(c, division) if division.split > 1 else None
+        control = graph.control
+        sends = (*control.of_kind(SendPartial), *control.of_kind(AccumulatePartial))
+        partials = any(op.accumulator == tile.name for op in sends)
+        scattered = SHARE in c
+        self.fixup = Fixup(c, division, tile.rooms, stages) if partials and not scattered else None
+        # A pair of accumulators lies along D's rows only where A is the left operand.
+        self.width = 1 if division.swapped else vector
+        self.scatter = scatter(c, division, self.epilogue, self.width) if scattered else None
+        left, right = reversed(operands) if division.swapped else operands
+        self.begin = {
+            **left.descriptor(c, (*division.warpgroups(division.left), self.own("acc.m"))),
+            **right.descriptor(c, (*division.warpgroups(division.right), self.own("acc.p"))),
+        }
+        self.tails = Tails(c, division, operands, located)
+        n = division.columns
+        self.multiply = MultiplyShared(
+            left.shared,
+            right.shared,
+            tile.name,
+            (self.own("acc.m"), self.own("acc.p")),
+            f"wgmma.m64n{n}k{division.instruction.depth}.{division.instruction.kind}",
+            n // 2,
+            left.strides(c),
+            right.strides(c),
+            (left.row_bytes(c), right.row_bytes(c)),
+            transpose_a=not left.along_k,
+            transpose_b=not right.along_k,
+        )
+
+    def epilogue(self, accumulator: Accumulator, op: Epilogue) -> Body:
+        """What becomes of an epilogue, on these registers."""
+        absent = () if self.reads_c else ("C",)
+        return accumulator.epilogue(self.gemm, op, self.width, absent)
+
+    def of_sum(self, body: Body) -> Body:
+        """What is done with the whole sum over k."""
+        return self.sum.by_first(body) if self.sum else body

@@ -1,0 +1,64 @@
+"""Reduce-scatter on Hopper: a share is one access of 16 bytes of every consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coordgraph.control.lowered import AccumulateFragment
+from coordgraph.control.operations import Body, Epilogue, Operation, StoreTile
+from coordgraph.coordinates.edges import Flatten, PassThrough
+from coordgraph.coordinates.graph import CoordinateEditor
+from passes.kit.reduce_scatter import SHARE, cut_otherwise
+from passes.lowering.control import Accumulator, at
+from passes.lowering.reduce_scatter import ScatterLowering
+from passes.lowering.sm_90a.division import Division
+from passes.lowering.sm_90a.partials import tie_memory
+from passes.lowering.sm_90a.warpgroups import VECTOR, Pieces
+
+__all__ = ["scatter"]
+
+
+def scatter(
+    c: CoordinateEditor,
+    division: Division,
+    epilogue: Callable[[Accumulator, Epilogue], Body],
+    width: int,
+) -> ScatterLowering:
+    """Tie shares of a tile to registers: acc.m, acc.p, acc.n --Flatten--> share.
+
+    Half and pair of an accumulator are the four registers of an access. So a share of a piece is
+    contiguous in memory, and the rows and columns of a share are those of its registers.
+
+    Args:
+        c: the coordinates being built; those of the accumulator are there.
+        division: of a macro tile.
+        epilogue: what becomes of one, on the registers of an accumulator.
+        width: elements of D that may be stored at once.
+    """
+    pieces = Pieces(c, division)
+    tie_memory(pieces)
+    own, name = division.tiling.own, division.tiling.accumulator
+    cut_otherwise(c, c[pieces.vector].fixed_size)
+    c.connect(Flatten((own("acc.m"), own("acc.p"), own("acc.n")), SHARE))
+    c.connect(PassThrough(pieces.vector, SHARE))
+    share = Accumulator(c, (own("acc.half"),), own("acc.pair"), name, division.barrier)
+
+    def after(op: Operation) -> Operation | Body:
+        match op:
+            case Epilogue():
+                return epilogue(share, op)
+            case StoreTile():
+                return (share.store(op.tensor, width),)
+            case _:
+                return op
+
+    return ScatterLowering(
+        c,
+        share,
+        at({pieces.element: 0}, AccumulateFragment(name, "partials", (), VECTOR)),
+        division.member,
+        division.workitems,
+        division.barrier,
+        pieces.store("partials"),
+        after,
+    )

@@ -1,0 +1,1 @@
+"""Schedules: which workgroup does which part of the work, one file each."""

@@ -1,0 +1,80 @@
+"""`DataParallel`: whole output tiles, one or more to a workgroup."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sympy import Integer
+
+from coordgraph import KernelGraph
+from coordgraph.control.operations import For
+from coordgraph.coordinates.dimensions import ForLoop, Linear, Workgroup
+from coordgraph.coordinates.edges import Tile
+from coordgraph.integers import ceil_div
+from passes.base import Pass, option
+from passes.kit import MOST_WORKGROUPS, TileWork, flatten_into, number_of, workgroup_count
+
+__all__ = ["DataParallel"]
+
+
+@dataclass(frozen=True)
+class DataParallel(Pass):
+    """A workgroup for every output tile; *persistent*: workgroup w takes every W-th tile from w.
+
+    Before: dangling `MacroTileNumber`s m and n. After::
+
+        m, n --Flatten--> workgroup                          (one tile each)
+        m, n --Flatten--> tile --Tile--> wave, workgroup     (persistent)
+
+    Args:
+        persistent: keep `workgroups` workgroups and loop over waves of tiles.
+        workgroups: the grid of the persistent form; None makes it a launch argument.
+    """
+
+    persistent: bool = False
+    workgroups: int | None = option(None, least=1, most=MOST_WORKGROUPS)
+
+    name = "data-parallel"
+    establishes = ("scheduled",)
+
+    @classmethod
+    def variants(cls, tile: tuple[int, int, int]) -> tuple[Pass, ...]:
+        return (cls(), cls(persistent=True))
+
+    def suits(self, tiles: Any, depth: Any, workgroups: Any) -> Any:
+        return tiles > workgroups if self.persistent else tiles <= workgroups
+
+    def why_not(self, graph: KernelGraph) -> str | None:
+        tiles = number_of(graph, graph.dangling)
+        if not self.persistent and not graph.parameters.known_to_host(tiles):
+            return (
+                "how many tiles there are is data; say persistent=true, and workgroups share them"
+            )
+        if self.workgroups is None:
+            return None
+        if not self.persistent:
+            return "workgroups belongs to the persistent form; say persistent=true as well"
+        return None
+
+    def apply(self, graph: KernelGraph) -> KernelGraph:
+        work, numbers = TileWork.of(graph), graph.dangling
+        tiles = number_of(graph, numbers)
+        with graph.edit(str(self)) as e:
+            e.level = "scheduled"
+            if not self.persistent:
+                e.coordinates.add(Workgroup("workgroup", tiles))
+                flatten_into(e, numbers, "workgroup")
+                e.kernel(*work.whole(), workgroup="workgroup")
+            else:
+                count = workgroup_count(e, self.workgroups)
+                waves = e.parameter("waves", ceil_div(tiles, count), note="tiles per workgroup")
+                e.assume(waves * count)
+                tile = e.coordinates.add(Linear("tile", tiles, note="output tiles"))
+                flatten_into(e, numbers, tile.id)
+                wave = e.coordinates.add(ForLoop("wave", waves, name="Wave"))
+                e.coordinates.connect(Tile(tile.id, (wave.id, "workgroup")))
+                mine = ceil_div(tiles - e.coordinates["workgroup"].symbol, count)
+                loop = For(wave.id, Integer(0), mine, body=work.whole())
+                e.kernel(loop, workgroup="workgroup")
+        return e.graph

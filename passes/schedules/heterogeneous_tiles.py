@@ -1,0 +1,223 @@
+"""`HeterogeneousTiles`: large tiles in full waves, small ones in the ragged wave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sympy import Expr, Integer
+
+from coordgraph import KernelGraph, PassError
+from coordgraph.control.operations import Body, For, Operation, Scope, SetCoordinate
+from coordgraph.coordinates.dimensions import (
+    Linear,
+    MacroTileIndex,
+    MacroTileNumber,
+    Selector,
+)
+from coordgraph.coordinates.edges import Flatten, PassThrough, Sunder, Tile
+from coordgraph.integers import ceil_div, floor_div
+from coordgraph.kernel import KernelEditor
+from coordgraph.parameters import LARGEST_INDEX
+from coordgraph.tilings import Tiling, macro_tile
+from passes.base import Pass, option
+from passes.kit import (
+    MOST_WORKGROUPS,
+    TileWork,
+    add_waves,
+    flatten_into,
+    number_of,
+    workgroup_count,
+)
+
+__all__ = ["HeterogeneousTiles"]
+
+SMALL = "small"
+"""The accumulator of small tiles; their coordinates begin with its name."""
+AXES = "mn"
+
+
+@dataclass(frozen=True)
+class HeterogeneousTiles(Pass):
+    """Macro tiles in full waves; those of the last, ragged wave are divided into small tiles.
+
+    With T macro tiles and W workgroups, `T div W` waves are whole macro tiles. The `T mod W` that
+    are left become p small tiles each, which all workgroups share: `⌈(T mod W)·p / W⌉` waves that
+    take one p-th of the time, instead of one whole wave. Nothing is put together afterwards: no
+    partials, no flags, no workspace (HyTiS). K is not divided, so a few tiles of large k stay a
+    few; there Stream-K and split-K help. Before: dangling m and n. After::
+
+        m, n --Flatten--> tile --Sunder--> full.tiles, rest.tiles, selector
+        full.tiles --Tile--> full.wave, workgroup
+        A.0 --Tile--> small.A.tile.0, small.A.index.0      (B.1 the same way, C and D both)
+        small.A.tile.0 --Tile--> m, small.m; small.B.tile.1 --Tile--> n, small.n
+        rest.tiles, small.m, small.n --Flatten--> small.tiles --Tile--> small.wave, workgroup
+
+    Args:
+        workgroups: the grid; None makes it a launch argument.
+        small_m, small_n: elements of a small tile, which divide those of a macro tile; None is
+            half of the macro tile, or all of it where it is odd.
+    """
+
+    workgroups: int | None = option(None, least=1, most=MOST_WORKGROUPS)
+    small_m: int | None = option(None, least=1, most=LARGEST_INDEX)
+    small_n: int | None = option(None, least=1, most=LARGEST_INDEX)
+
+    name = "heterogeneous-tiles"
+    establishes = ("scheduled",)
+
+    def small(self, tile: tuple[int, ...]) -> tuple[int, int]:
+        """Elements of a small tile in m and n, given those of a macro tile."""
+        given = (self.small_m, self.small_n)
+        halves = (extent // 2 if extent % 2 == 0 else extent for extent in tile[:2])
+        m, n = (half if own is None else own for own, half in zip(given, halves, strict=True))
+        return m, n
+
+    @classmethod
+    def variants(cls, tile: tuple[int, int, int]) -> tuple[Pass, ...]:
+        return (cls(small_n=tile[1]), cls(small_m=tile[0]), cls())
+
+    def suits(self, tiles: Any, depth: Any, workgroups: Any) -> Any:
+        return (tiles > workgroups) & (tiles % workgroups != 0)
+
+    def scaled(self, tile: tuple[int, int, int], to: tuple[int, int, int]) -> Pass:
+        sides = tuple(zip(self.small(tile), tile[:2], to[:2], strict=True))
+        if any(part * new % old for part, old, new in sides):
+            raise PassError(f"{self} has no small tiles of whole elements for {to[0]}x{to[1]}")
+        parts = [part * new // old for part, old, new in sides]
+        usual = replace(self, small_m=None, small_n=None).small(to)
+        m, n = (None if part == half else part for part, half in zip(parts, usual, strict=True))
+        return replace(self, small_m=m, small_n=n)
+
+    def why_not(self, graph: KernelGraph) -> str | None:
+        if graph.gemm.grouped:
+            rows = graph.gemm.ragged("m")
+            return (
+                "groups begin at rows of their own, which two shapes of tiles would cut "
+                "differently; hybrid-stream-k shares the ragged wave of groups"
+                if rows
+                else "tiles of groups have depths of their own, so waves of them do not end "
+                "together; stream-k shares the iterations of all groups"
+            )
+        tile = macro_tile(graph.coordinates)
+        small = self.small(tile)
+        for axis, part, extent in zip(AXES, small, tile[:2], strict=True):
+            if extent % part:
+                return f"small_{axis}={part} does not divide the macro tile's {extent}"
+        if small == tile[:2]:
+            return (
+                f"small tiles of {small[0]}x{small[1]} are whole macro tiles: nothing is divided; "
+                "data-parallel{persistent=true} has tiles of one shape"
+            )
+        return None
+
+    def apply(self, graph: KernelGraph) -> KernelGraph:
+        work, numbers = TileWork.of(graph), graph.dangling
+        (large,) = graph.tilings
+        small = self.small(large.shape)
+        counts = [Integer(whole // part) for whole, part in zip(large.shape, small, strict=False)]
+        pieces = counts[0] * counts[1]
+        tiles = number_of(graph, numbers)
+        with graph.edit(str(self)) as e:
+            e.level = "scheduled"
+            count = workgroup_count(e, self.workgroups)
+            waves = e.parameter(
+                "full_waves", floor_div(tiles, count), minimum=0, note="macro tiles per workgroup"
+            )
+            rest = e.parameter(
+                "rest_tiles", tiles - waves * count, minimum=0, note="of the ragged wave"
+            )
+            small_waves = e.parameter(
+                "small_waves",
+                ceil_div(rest * pieces, count),
+                minimum=0,
+                note="small tiles per workgroup",
+            )
+            e.assume(waves * count + rest)
+            e.assume(small_waves * count)
+            c = e.coordinates
+            tile = c.add(Linear(c.fresh("tile"), tiles, note="macro tiles"))
+            flatten_into(e, numbers, tile.id)
+            c.add(Linear("full.tiles", waves * count, note="macro tiles of the full waves"))
+            c.add(Linear("rest.tiles", rest, note="macro tiles of the ragged wave"))
+            c.add(Selector("selector", Integer(2), note="full waves or the rest"))
+            c.connect(Sunder(tile.id, ("full.tiles", "rest.tiles", "selector")))
+            c.add(Linear("small.tiles", rest * pieces, note="small tiles of the ragged wave"))
+            names = _divide(e, large, small, counts)
+            c.connect(Flatten(("rest.tiles", "small.m", "small.n"), "small.tiles"))
+            full = add_waves(e, "full", "full.tiles", waves, count)
+            few = add_waves(e, SMALL, "small.tiles", small_waves, count)
+            # All have the same number of macro tiles; of small ones some may have one less.
+            mine = ceil_div(rest * pieces - c["workgroup"].symbol, count)
+            e.kernel(
+                SetCoordinate("selector", Integer(0), (_walk("full waves", full, waves, work),)),
+                SetCoordinate(
+                    "selector", Integer(1), (_walk("rest", few, mine, _renamed(work, names)),)
+                ),
+                workgroup="workgroup",
+            )
+        return e.graph
+
+
+def _divide(
+    e: KernelEditor, large: Tiling, small: tuple[int, int], counts: list[Integer]
+) -> dict[str, str]:
+    """A second way down from the tensors, to small tiles; returns their numbers by the others."""
+    c, names = e.coordinates, dict[str, str]()
+    before = c.finish()
+    for axis, count in zip(AXES, counts, strict=True):
+        c.add(Linear(f"small.{axis}", count, note=f"small tiles of a macro tile in {axis}"))
+    for (tensor, place), number in large.numbers.items():
+        along = e.graph.gemm.axes[tensor][place]
+        if along not in AXES:
+            continue  # k is not divided
+        axis = AXES.index(along)
+        (edge,) = before.edges_above(large.index(tensor, place))
+        (whole,) = edge.upstream
+        extent = before[whole].size
+        assert extent is not None
+        name, part = f"{SMALL}.{number}", Integer(small[axis])
+        size = e.parameter(
+            f"small_tiles_{AXES[axis]}",
+            ceil_div(extent, part),
+            note=f"small tiles in {AXES[axis]}",
+        )
+        inside = f"{SMALL}.{large.index(tensor, place)}"
+        c.add(MacroTileNumber(name, size, tensor=tensor, axis=place))
+        c.add(MacroTileIndex(inside, part, tensor=tensor, axis=place))
+        c.connect(Tile(whole, (name, inside)))
+        names[number] = name
+        if tensor in ("A", "B"):
+            c.connect(Tile(name, (number, f"small.{AXES[axis]}")))
+    for place, tensor in enumerate("AB"):
+        for output, axes in e.graph.gemm.axes.items():
+            if output not in ("A", "B") and AXES[place] in axes:
+                above = large.number(output, axes.index(AXES[place]))
+                c.connect(PassThrough(names[above], names[large.number(tensor, place)]))
+    return names
+
+
+def _walk(name: str, wave: str, waves: Expr, work: TileWork) -> Scope:
+    return Scope(name, (For(wave, Integer(0), waves, body=work.whole()),))
+
+
+def _renamed(work: TileWork, names: dict[str, str]) -> TileWork:
+    """The same work on small tiles, summed in an accumulator of their shape."""
+
+    def change(op: Operation) -> Operation:
+        changes: dict[str, Any] = {
+            name: tuple(change(inner) for inner in getattr(op, name)) for name in op.BODIES
+        }
+        if hasattr(op, "accumulator"):
+            changes["accumulator"] = SMALL
+        for role in ("tile", "operand_tiles"):
+            if tile := op.bindings.get(role):
+                changes[role] = tuple(names.get(number, number) for number in tile)
+        return replace(op, **changes)
+
+    def all_of(body: Body) -> Body:
+        return tuple(change(op) for op in body)
+
+    loop = change(work.loop)
+    assert isinstance(loop, For)
+    return TileWork(all_of(work.before), loop, all_of(work.after), work.around)

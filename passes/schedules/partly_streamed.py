@@ -1,0 +1,260 @@
+"""Partly streamed schedules: some output tiles are streamed, whole waves of others are not.
+
+What they share is everything but one number: how many waves of whole tiles there are.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, cast, get_args
+
+from sympy import Expr, Integer
+
+from coordgraph import KernelGraph
+from coordgraph.control.operations import For, Operation, Scope, SetCoordinate
+from coordgraph.coordinates.dimensions import ForLoop, Linear, Selector, Workgroup
+from coordgraph.coordinates.edges import PassThrough, Split, Sunder, Tile
+from coordgraph.integers import maximum, minimum
+from coordgraph.kernel import KernelEditor
+from coordgraph.parameters import LARGEST_INDEX
+from passes.base import Pass, option
+from passes.kit import (
+    ACCUMULATE,
+    MOST_WORKGROUPS,
+    TILE,
+    Owner,
+    Reduction,
+    Stream,
+    TileWork,
+    add_loops,
+    depth_is_data,
+    flatten_into,
+    flatten_iterations,
+    number_of,
+    number_of_iterations,
+    workgroup_count,
+)
+from passes.schedules.stream_k import least_segment_refusal
+
+__all__ = ["ORDERS", "PartlyStreamed"]
+
+First = Literal["sk", "dp"]
+"""The part that comes first in the tile space and in time."""
+Waves = Literal["strided", "contiguous"]
+"""Which data-parallel tiles a workgroup has."""
+ORDERS: tuple[str, ...] = get_args(First)
+WHOLE = "dp.k"
+
+
+@dataclass(frozen=True)
+class PartlyStreamed(Pass):
+    """Whole waves of output tiles are data-parallel, the rest is streamed.
+
+    Before: dangling m and n, a loop over k tiles. After::
+
+        m, n, k_tile --Flatten--> global --Sunder--> sk.tiles, dp.tiles, selector
+        sk.tiles --Tile--> workgroup, sk.local --Split{1, 1}--> ForTile, ForK
+        dp.tiles --Tile--> dp.wave, workgroup, dp.local --PassThrough--> ForK
+
+    Where tiles of groups are not equally deep, tiles are parted, not iterations::
+
+        group, m, n --Flatten--> tile --Sunder--> sk.tile, dp.tile, selector
+        group, m, n, k_tile --Concatenate--> global --Tile--> workgroup, sk.local
+        dp.tile --Tile--> dp.wave, workgroup; k_tile --PassThrough--> dp.k
+
+    Args:
+        workgroups: the grid; None makes it a launch argument.
+        owner: `first` or `last` segment of a shared tile runs the epilogue; see `Stream`.
+        first: which part comes first, in the tile space and in time: `sk` or `dp`.
+        waves: which data-parallel tiles a workgroup has. `strided`: every W-th, so that at any
+            time W neighbours are worked on and share what they read in the L2 cache.
+            `contiguous`: neighbours, as the paper draws it; the last line above is then
+            `dp.tiles --Tile--> workgroup, dp.local --Split{1, 1}--> ForTile, ForK`.
+        least: iterations in a streamed share, at least; see `Stream`.
+        least_segment: iterations of a tile that a share has, at least; where it is more than 1,
+            `sk.tiles --Share--> workgroup, sk.begin, sk.local`; see `Stream`.
+        reduction: how a shared tile's pieces are added up; see `Stream`.
+    """
+
+    workgroups: int | None = option(None, least=1, most=MOST_WORKGROUPS)
+    owner: Owner = "first"
+    first: First = "sk"
+    waves: Waves = "strided"
+    least: int = option(1, least=1, most=LARGEST_INDEX)
+    least_segment: int = option(1, least=1, most=LARGEST_INDEX)
+    reduction: Reduction = "peers"
+
+    establishes = ("scheduled",)
+
+    @abstractmethod
+    def whole_waves(self, tiles: Expr, workgroups: Expr) -> Expr:
+        """How many waves of `workgroups` tiles, of `tiles` in all, are data-parallel."""
+
+    @property
+    def neighbours(self) -> bool:
+        return self.waves == "strided"
+
+    def why_not(self, graph: KernelGraph) -> str | None:
+        for name, own, needed in (("first", self.first, "sk"), ("waves", self.waves, "strided")):
+            if own != needed and depth_is_data(graph):
+                return (
+                    f"{name}={own} needs tiles of one depth, and here how deep a tile is is data; "
+                    f"{name}={needed} does not"
+                )
+        return least_segment_refusal(self.least_segment, graph)
+
+    def apply(self, graph: KernelGraph) -> KernelGraph:
+        work, numbers = TileWork.of(graph), graph.dangling
+        tiles = number_of(graph, numbers)
+        with graph.edit(str(self)) as e:
+            e.level = "scheduled"
+            e.assume(number_of_iterations(graph, numbers))
+            count = workgroup_count(e, self.workgroups)
+            waves = e.parameter(
+                "dp_waves",
+                self.whole_waves(tiles, count),
+                minimum=0,
+                note="data-parallel tiles per workgroup",
+            )
+            streamed = e.parameter(
+                "sk_tiles", tiles - waves * count, minimum=0, note="output tiles that are streamed"
+            )
+            # The tiles and iterations that there are, stated of their parts: from that proofs see
+            # that the number of a tile fits 32 bits.
+            e.assume(waves * count + streamed)
+            part = _part_tiles if depth_is_data(graph) else _part_iterations
+            sk, dp = part(e, graph, work, streamed, waves * count)
+            c = e.coordinates
+            selector = c.add(Selector("selector", Integer(2), note="SK/DP"))
+            parts = (sk, dp) if self.first == "sk" else (dp, sk)
+            c.connect(Sunder(dp.within, (*(p.range.id for p in parts), selector.id)))
+            add_loops(e)
+            place = {p.range.id: Integer(i) for i, p in enumerate(parts)}
+            stream = Stream(
+                sk.space,
+                numbers,
+                work,
+                count,
+                self.owner,
+                {selector.id: place[sk.range.id]},
+                least=self.least,
+                least_segment=self.least_segment,
+                reduction=self.reduction,
+            )
+            stream.tie(e, graph.gemm.accumulator)
+            walk = _walk_strided if self.waves == "strided" else _walk_contiguous
+            if depth_is_data(graph):
+                walk = _walk_tiles
+            whole = walk(e, dp.range.id, waves, count, work)
+            control = {
+                sk.range.id: Scope("stream-k", stream.control(e)),
+                dp.range.id: Scope("data-parallel", (whole,)),
+            }
+            e.kernel(
+                *(
+                    SetCoordinate(selector.id, place[p.range.id], (control[p.range.id],))
+                    for p in parts
+                ),
+                workgroup="workgroup",
+            )
+        return e.graph
+
+
+class _Part(NamedTuple):
+    """A part of what there is to do: a `range` of the dimension `within`.
+
+    Iterations are counted along `space`, where those of whole tiles need not be.
+    """
+
+    within: str
+    range: Linear
+    space: Linear
+
+
+def _part_iterations(
+    e: KernelEditor, graph: KernelGraph, work: TileWork, streamed: Expr, whole: Expr
+) -> tuple[_Part, _Part]:
+    """Tiles of one depth: both parts are iterations, k fastest."""
+    c, depth, numbers = e.coordinates, work.depth, graph.dangling
+    e.assume((whole + streamed) * depth)
+    total = number_of_iterations(graph, numbers)
+    space = c.add(Linear("global", total, note="global M/N/K tiles"))
+    flatten_iterations(e, graph, numbers, space.id)
+    sk = c.add(Linear("sk.tiles", streamed * depth, note="Stream-K portion"))
+    dp = c.add(Linear("dp.tiles", whole * depth, note="data-parallel portion"))
+    return _Part(space.id, sk, sk), _Part(space.id, dp, dp)
+
+
+def _part_tiles(
+    e: KernelEditor, graph: KernelGraph, work: TileWork, streamed: Expr, whole: Expr
+) -> tuple[_Part, _Part]:
+    """Tiles that are not equally deep: both parts are tiles; iterations of the first are counted.
+
+    They follow one another from the first tile on, and end with the last tile of the part.
+    """
+    c, numbers = e.coordinates, graph.dangling
+    tile = c.add(Linear("tile", number_of(graph, numbers), note="output tiles"))
+    flatten_into(e, numbers, tile.id)
+    sk = c.add(Linear("sk.tile", streamed, note="Stream-K portion"))
+    dp = c.add(Linear("dp.tile", whole, note="data-parallel portion"))
+    every = c.add(Linear("global", note="global M/N/K tiles"))
+    flatten_iterations(e, graph, numbers, every.id)
+    before, ranges = e.snapshot(), e.parameters.ranges()
+    # Behind the last iteration of the last tile; 0 where there is none.
+    last = {tile.id: maximum(streamed - 1, Integer(0))}
+    names = [d.id for d in numbers]
+    here = dict(zip(names, before.reverse(last, names, ranges), strict=True))
+    read = {before.symbol(dim): here[dim] for dim in work.located if dim in here}
+    deepest = cast(Expr, work.depth.xreplace(read)) - 1
+    (end,) = before.forward({**here, work.loop.dim: deepest}, [every.id], ranges)
+    count = e.parameter(
+        "sk_iterations",
+        # No more than there are: bounds of how deep tiles of every group are do not say that.
+        minimum((end + 1) * minimum(streamed, Integer(1)), number_of_iterations(graph, numbers)),
+        minimum=0,
+        note="iterations that are streamed",
+    )
+    return _Part(tile.id, sk, c.replace(replace(every, size=count))), _Part(tile.id, dp, dp)
+
+
+def _walk_tiles(e: KernelEditor, tiles: str, waves: Expr, count: Expr, work: TileWork) -> Operation:
+    """A wave of tiles after another, one for every workgroup; not equally deep."""
+    c = e.coordinates
+    c.add(ForLoop("dp.wave", waves, name="Wave"))
+    c.add(Workgroup("dp.workgroup", count))
+    c.add(ForLoop(WHOLE, name="K", note="iterations in a data-parallel tile"))
+    c.connect(Tile(tiles, ("dp.wave", "dp.workgroup")))
+    c.connect(PassThrough("dp.workgroup", "workgroup"))
+    c.connect(PassThrough(work.loop.dim, WHOLE))
+    return For("dp.wave", Integer(0), waves, body=work.whole(WHOLE))
+
+
+def _walk_strided(
+    e: KernelEditor, space: str, waves: Expr, count: Expr, work: TileWork
+) -> Operation:
+    """A wave of neighbouring tiles after another, one tile of each for every workgroup."""
+    c, depth = e.coordinates, work.depth
+    c.add(ForLoop("dp.wave", waves, name="Wave"))
+    c.add(Workgroup("dp.workgroup", count))
+    c.add(Linear("dp.local", depth, note="the iterations of a data-parallel tile"))
+    c.connect(Tile(space, ("dp.wave", "dp.workgroup", "dp.local")))
+    c.connect(PassThrough("dp.workgroup", "workgroup"))
+    c.connect(PassThrough("dp.local", ACCUMULATE))
+    tile = work.part(ACCUMULATE, depth, work.after)
+    return For("dp.wave", Integer(0), waves, body=tile)
+
+
+def _walk_contiguous(
+    e: KernelEditor, space: str, waves: Expr, count: Expr, work: TileWork
+) -> Operation:
+    """Neighbouring tiles for every workgroup."""
+    c, depth = e.coordinates, work.depth
+    local = waves * depth
+    c.add(Workgroup("dp.workgroup", count))
+    c.add(Linear("dp.local", local, note="a workgroup's data-parallel iterations"))
+    c.connect(Tile(space, ("dp.workgroup", "dp.local")))
+    c.connect(PassThrough("dp.workgroup", "workgroup"))
+    c.connect(Split("dp.local", (TILE, ACCUMULATE), (Integer(1), Integer(1))))
+    tile = work.part(ACCUMULATE, depth, work.after)
+    return For(TILE, Integer(0), local, depth, tile)

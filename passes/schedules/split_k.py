@@ -1,0 +1,84 @@
+"""`SplitK`: the K range of every output tile in pieces, a workgroup for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sympy import Integer
+
+from coordgraph import KernelGraph
+from coordgraph.coordinates.dimensions import Linear, Workgroup
+from passes.base import Pass, option
+from passes.kit import (
+    MOST_WORKGROUPS,
+    Owner,
+    Reduction,
+    SplitTiles,
+    TileWork,
+    depth_is_data,
+    flatten_into,
+    number_of,
+)
+
+__all__ = ["SplitK"]
+
+
+@dataclass(frozen=True)
+class SplitK(Pass):
+    """Every output tile's iterations in `splits` contiguous pieces of `⌈TK/splits⌉`.
+
+    Before: dangling m and n, a loop over k tiles. After::
+
+        m, n --Flatten--> tile; k_tile --Tile--> piece, ForK
+        tile, piece --Flatten--> workgroup
+
+    The pieces of a tile are neighbours in the grid, and are added in the order of k. Where there
+    are fewer iterations than pieces, workgroups without any leave at once; nobody waits for them.
+    With a `turnstile`, and with `atomic`, the slot is the tile and the turn is the piece::
+
+        partials --Tile--> slot, row, column
+        slot --PassThrough--> tile; turn --PassThrough--> piece
+
+    Args:
+        splits: pieces of a tile, two or more.
+        owner: `first` or `last` piece of a tile runs the epilogue. With `last` workgroups wait for
+            lower numbers alone, so that any grid makes progress.
+        reduction: how pieces are added up; see `passes.kit.fixup`. A `turnstile` needs a slot for
+            each tile, as does `atomic`, which has other bits in every run; the others need one for
+            each piece. With `scatter` nobody owns a tile: every workgroup finishes a share of it,
+            waits for higher and for lower numbers, and `owner` means nothing.
+    """
+
+    splits: int = option(2, least=2, most=MOST_WORKGROUPS, hint="data-parallel has whole tiles")
+    owner: Owner = "last"
+    reduction: Reduction = "turnstile"
+
+    name = "split-k"
+    establishes = ("scheduled",)
+
+    def suits(self, tiles: Any, depth: Any, workgroups: Any) -> Any:
+        return (self.splits * tiles <= workgroups) & (depth >= 2 * self.splits)
+
+    def why_not(self, graph: KernelGraph) -> str | None:
+        if not graph.parameters.known_to_host(number_of(graph, graph.dangling)):
+            return "how many tiles there are is data, the grid is not; stream-k shares them"
+        if depth_is_data(graph):
+            return (
+                "pieces of a tile are parts of one depth, and here how deep a tile is is data; "
+                "stream-k shares the iterations of all groups"
+            )
+        return None
+
+    def apply(self, graph: KernelGraph) -> KernelGraph:
+        work, numbers, splits = TileWork.of(graph), graph.dangling, Integer(self.splits)
+        tiles = number_of(graph, numbers)
+        with graph.edit(str(self)) as e:
+            e.level = "scheduled"
+            tile = e.coordinates.add(Linear("tile", tiles, note="output tiles"))
+            e.coordinates.add(Workgroup("workgroup", tiles * splits))
+            flatten_into(e, numbers, tile.id)
+            split = SplitTiles(tile, "workgroup", numbers, work, splits, self.owner, self.reduction)
+            split.tie(e, graph.gemm.accumulator)
+            e.kernel(*split.control(e), workgroup="workgroup")
+        return e.graph

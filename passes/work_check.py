@@ -1,0 +1,175 @@
+"""The check of a schedule's work: the interpreter traces its workgroups on small problems.
+
+A scheduled graph must do every iteration (m, n, k) exactly once, run one epilogue and one store for
+every output tile, and send one signal for every wait, so that no workgroup waits for ever. Each
+workgroup must zero an accumulator, sum in it, then send it or finish and store it, in this order.
+
+The problems are edge cases: numbers of tiles that are a multiple of the workgroups, one more and
+one less; fewer tiles than workgroups; one k tile. The extents of m, n and k differ, so that a
+mix-up of two axes is found. The check is a test on examples, not a proof.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+from sympy import Integer
+
+from coordgraph import CoordGraphError, KernelGraph, LaunchError
+from coordgraph.gemm import AXES
+from coordgraph.parameters import LARGEST_INDEX
+from coordgraph.tilings import macro_tile
+
+if TYPE_CHECKING:
+    from coordgraph.interpreter import Trace
+
+__all__ = ["MOST_EVENTS", "small_launches", "work_problems"]
+
+MOST_EVENTS = 2048
+"""Largest sum of tiles and workgroups of a problem that is traced. If sizes that the graph fixes
+make every problem larger, nothing is traced."""
+SHOWN = 3
+"""Largest number of errors of a launch that a message lists."""
+
+
+class Launch(NamedTuple):
+    """Values of the parameters and tables that a caller gives."""
+
+    values: dict[str, int]
+    tables: dict[str, list[int]]
+
+    def __str__(self) -> str:
+        told = {**self.values, **self.tables}
+        return ", ".join(f"{name}={value}" for name, value in told.items() if value)
+
+
+@lru_cache(maxsize=256)
+def work_problems(graph: KernelGraph) -> tuple[str, ...]:
+    """Errors in the work of a scheduled graph, on the first small problem that has some.
+
+    Results are cached for equal graphs.
+    """
+    from coordgraph.interpreter import trace  # imports numpy, so not at `import passes`
+
+    for launch in small_launches(graph):
+        try:
+            found = trace(graph, launch.values, launch.tables)
+        except LaunchError:  # the graph itself refuses these sizes
+            continue
+        except CoordGraphError as error:
+            return (f"with {launch}: {error}",)
+        if problems := found.problems() or tuple(_stuck(found)):
+            more = len(problems) - SHOWN
+            told = (*problems[:SHOWN], f"and {more} more") if more > 0 else problems
+            return tuple(f"with {launch}: {problem}" for problem in told)
+    return ()
+
+
+def small_launches(graph: KernelGraph) -> Iterator[Launch]:
+    """Launches of small problems that are edge cases for a graph: sizes, tables and grids."""
+    seen: set[str] = set()
+    for tiles in _tile_counts(graph):
+        launch = _launch(graph, *tiles)
+        if str(launch) in seen or _events(graph, launch) > MOST_EVENTS:
+            continue
+        seen.add(str(launch))
+        yield launch
+
+
+Tiles = tuple[int, int, int, int]
+"""Tiles in m, n and k, and the number of workgroups."""
+
+
+def _tile_counts(graph: KernelGraph) -> tuple[Tiles, ...]:
+    """Tile counts: with T output tiles and W workgroups, T mod W is 0, 1 and W - 1, and T < W."""
+    size = graph.workgroup.size
+    if not isinstance(size, Integer):
+        return (
+            (3, 4, 2, 6),  # two whole waves
+            (1, 7, 3, 3),  # one tile more
+            (5, 1, 4, 3),  # one tile less
+            (2, 1, 7, 5),  # fewer tiles than workgroups, several workgroups for a tile
+            (2, 5, 1, 4),  # one k tile
+            (1, 1, 3, 8),  # fewer iterations than workgroups
+        )
+    grid = int(size)
+    return (
+        (grid + 1, 1, 2, grid),
+        (2, 1, 5, grid),
+        (1, max(grid - 1, 1), 3, grid),
+        *(((2, grid, 1, grid), (1, 2 * grid + 1, 3, grid)) if grid < 16 else ()),
+    )
+
+
+def _launch(graph: KernelGraph, m: int, n: int, k: int, workgroups: int) -> Launch:
+    """The launch of a problem with so many tiles; the last tile of an axis may be partly filled."""
+    gemm, known, counts = graph.gemm, graph.parameters, (m, n, k)
+    extents = {
+        axis: count * extent - min(extent // 2, index)
+        for index, (axis, count, extent) in enumerate(
+            zip(AXES, counts, macro_tile(graph.coordinates), strict=True)
+        )
+    }
+    tables: dict[str, list[int]] = {}
+    groups = 3
+    for axis, extent in extents.items():
+        if gemm.ragged(axis):
+            # An empty group between one that is longer and one that is shorter than all others.
+            sizes = (extent, 0, extent // 2 + 1)
+            if gemm.diagonal:
+                sizes = (extent, extent // 2 + 1, extent // 3 + 1)
+            tables[gemm.offsets(axis)] = [0, *accumulate(sizes)]
+            extents[axis] = sum(sizes)
+    values: dict[str, int] = {}
+    for parameter in known.given:
+        name = parameter.name
+        if name in extents:
+            values[name] = extents[name]
+        elif name == "workgroups":
+            values[name] = workgroups
+        elif name in ("batches", "groups"):
+            values[name] = groups
+        elif parameter.minimum > 0:
+            values[name] = LARGEST_INDEX if name.startswith("elements_") else parameter.minimum
+        if name in values:
+            values[name] = min(max(values[name], parameter.minimum), parameter.maximum)
+    return Launch(values, tables)
+
+
+def _events(graph: KernelGraph, launch: Launch) -> int:
+    """Output tiles plus workgroups of a launch: an estimate of the length of its trace."""
+    tiles, gemm = 1, graph.gemm
+    for axis, extent in zip("mn", macro_tile(graph.coordinates), strict=False):
+        fixed = getattr(gemm, axis) or launch.values.get(axis, extent)
+        tiles *= -(-fixed // extent)
+    size = graph.workgroup.size
+    grid = int(size) if isinstance(size, Integer) else launch.values.get("workgroups", 0)
+    return tiles * launch.values.get("batches", 1) + grid
+
+
+def _stuck(found: Trace) -> Iterator[str]:
+    """Deadlock: workgroups that wait for each other in a cycle, though every wait has a signal."""
+    from coordgraph.interpreter.tracing import Receive, Send
+
+    at = [0] * len(found.workgroups)
+    sent: Counter[tuple[int, int]] = Counter()
+    moved = True
+    while moved:
+        moved = False
+        for workgroup, events in enumerate(found.workgroups):
+            while at[workgroup] < len(events):
+                event = events[at[workgroup]]
+                if isinstance(event, Send):
+                    sent[event.slot, event.turn] += event.readers
+                elif isinstance(event, Receive):
+                    if not sent[event.slot, event.turn]:
+                        break
+                    sent[event.slot, event.turn] -= 1
+                at[workgroup], moved = at[workgroup] + 1, True
+    waiting = [w for w, events in enumerate(found.workgroups) if at[w] < len(events)]
+    if waiting:
+        yield f"workgroups {', '.join(map(str, waiting))} wait for each other for ever"

@@ -1,0 +1,38 @@
+"""Host time of calls: how it is taken, with a clock of the test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.measures.calls import host_microseconds, parser
+
+
+def test_host_time_is_per_call_with_a_short_queue():
+    now, queued, longest = [0], [0], [0]
+
+    def call(cost: int) -> None:
+        now[0] += cost
+        queued[0] += 1
+        longest[0] = max(longest[0], queued[0])
+
+    def synchronize() -> None:
+        queued[0] = 0
+        now[0] += 10**9  # waiting is not part of a call
+
+    found = host_microseconds(
+        {"slow": lambda: call(9000), "fast": lambda: call(2000)},
+        synchronize,
+        rounds=3,
+        queue=4,
+        clock=lambda: now[0],
+    )
+    assert [(cost.name, cost.median, cost.calls) for cost in found] == [
+        ("slow", 9.0, 12),
+        ("fast", 2.0, 12),
+    ]
+    assert longest[0] <= 4
+
+
+def test_calls_take_a_plan():
+    options = parser().parse_args(["--plan", "64x64x64 stream-k", "--results", "x"])
+    assert (str(options.plan), options.results) == ("64x64x64 stream-k", Path("x"))

@@ -1,0 +1,114 @@
+"""`benchmarks.measures.sweep`: which problems and plans."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.measures.sweep import compact, fastest, jobs, open_record, parser, plans_for
+from benchmarks.problems.log_uniform import log_uniform_shapes
+from benchmarks.problems.shapes import Shape
+from coordgraph import Gemm
+from passes.choosing import choices
+from passes.choosing.fixed_rules import instructions_plan
+
+
+def test_plans_are_those_of_the_best_predictions():
+    found = plans_for(Shape("", 4096, 4096, 4096), "nt", "bf16", 9)
+    assert len(found) == len(set(found)) >= 9
+    assert found[0].tile[0] >= 128
+
+
+def test_rows_are_compact():
+    row = {"m": 1, "n": 2, "k": 3, "layout": "nt", "seconds": {"median": 1.234567e-5}}
+    kept = {"m": 1, "n": 2, "k": 3, "layout": "nt", "group": "A"}
+    assert compact({**row, "name": "cuBLAS"}, "A") == {**kept, "plan": "cublas", "t": 1.2346e-5}
+    plan = "128x128x64 stream-k on 5"
+    assert compact({**row, "name": plan}, "A") == {**kept, "plan": plan, "t": 1.2346e-5}
+
+
+def test_options():
+    options = parser().parse_args(["--random", "3", "--plans", "128x128x64 stream-k"])
+    assert options.random == 3
+    assert [str(plan) for plan in options.plans] == ["128x128x64 stream-k"]
+
+
+def test_the_best_of_every_family_is_measured_too():
+    found = Shape("", 2048, 2304, 8192)
+    problem = Gemm("bf16", m=2048, n=2304, k=8192, transpose_b=True)
+    every = list(choices(problem, all_kinds=True))
+    near = [choice.plan for choice in every if choice.seconds <= 1.3 * every[0].seconds]
+    likely = plans_for(found, "nt", "bf16", 6)
+    plans = plans_for(found, "nt", "bf16", 6, families=1.3)
+    assert plans[: len(likely)] == likely
+    assert {plan.family for plan in plans} == {plan.family for plan in near}
+    for plan in plans[len(likely) :]:
+        assert plan == next(one for one in near if one.family == plan.family)
+    assert len(plans) > len(likely) + 3
+    assert len(plans_for(found, "nt", "bf16", 6, families=1.02)) < len(plans)
+
+
+@pytest.mark.parametrize(
+    ("size", "layout", "tma"),
+    [
+        ((1001, 808, 640), "nt", True),
+        ((1001, 808, 640), "tt", False),
+        ((1000, 801, 640), "nt", True),
+        ((1000, 801, 640), "nn", False),
+        ((1000, 808, 641), "nt", False),
+        ((1000, 808, 641), "tn", True),
+    ],
+)
+def test_problems_whose_rows_tma_refuses(size: tuple[int, int, int], layout: str, tma: bool):
+    plans = plans_for(Shape("", *size), layout, "bf16", 5, families=1.3)
+    assert (len(plans) > 5) == tma
+    assert tma or plans == [instructions_plan(*size, 132)]
+
+
+def test_a_run_is_resumed(tmp_path: Path):
+    path = tmp_path / "sweep.json"
+    first, second, third = log_uniform_shapes(3)
+    rows = [
+        {"m": one.m, "n": one.n, "k": one.k, "layout": layout, "plan": "cublas", "t": 1e-5}
+        for one, layout in ((first, "nn"), (first, "nt"), (second, "nn"))
+    ]
+    path.write_text(json.dumps({"kind": "sweep", "rows": rows}))
+    words = ["--random", "3", "--resume", str(path)]
+    options = parser().parse_args(words)
+    path_of_record, record = open_record(options)
+    assert (path_of_record, record["kind"]) == (path, "sweep")
+    left = [(found, layout) for _, found, layout in jobs(options, record["rows"])]
+    assert left == [(third, "nn"), (second, "nt"), (third, "nt")]
+    assert len(jobs(options)) == 6
+    path.write_text("{}")
+    with pytest.raises(ValueError, match="holds no record"):
+        open_record(options)
+
+
+def test_what_was_best_is_measured_again(tmp_path: Path):
+    size = {"m": 256, "n": 512, "k": 1024, "layout": "nt"}
+    slow, fast, other = "64x64x64 data-parallel", "128x64x64 data-parallel", "64x128x64 stream-k"
+
+    def times(name: str, plans: dict[str, float]) -> Path:
+        rows = [{**size, "plan": plan, "t": seconds} for plan, seconds in plans.items()]
+        (tmp_path / name).write_text(json.dumps({"kind": "sweep", "rows": rows}))
+        return tmp_path / name
+
+    one = times("one.json", {"cublas": 1e-6, slow: 3e-6, fast: 2e-6})
+    two = times("two.json", {"cublas": 1e-6, other: 5e-6})
+    found = fastest([one, two])
+    assert {problem: [*map(str, plans)] for problem, plans in found.items()} == {
+        (256, 512, 1024, "nt"): [fast, other]
+    }
+    wrong = times("wrong.json", {"64x64 of something": 1e-6})
+    (tmp_path / "none.json").write_text("{}")
+    (tmp_path / "text.json").write_text("none")
+    for path, why in (
+        (wrong, "is not of a sweep"),
+        (tmp_path / "none.json", "holds no record"),
+        (tmp_path / "text.json", "is no JSON"),
+    ):
+        with pytest.raises(ValueError, match=f"{path} {why}"):
+            fastest([path])

@@ -1,0 +1,83 @@
+"""Samples in rounds: their order and their end; medians; launches of a CUDA graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.timing.sampler import REGIMES, Spread, launches_in_graph, sample_in_rounds
+
+
+class Device:
+    """A clock, and samplers that let it run."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.order: list[str] = []
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+    def sampler(self, name: str, seconds: float) -> Any:
+        device = self
+
+        class Fake:
+            def sample(self, share: float = 1.0) -> float:
+                device.order.append(name)
+                device.now += seconds * share
+                return seconds
+
+        return Fake()
+
+    def sample_rounds(self, rounds: int, regime: str, **options: Any) -> list[list[float]]:
+        samplers = [self.sampler(name, 0.1 * (1 + i)) for i, name in enumerate("abc")]
+        clocks = {"clock": lambda: self.now, "sleep": self.sleep}
+        return sample_in_rounds(samplers, rounds, REGIMES[regime], **clocks, **options)
+
+
+def test_the_order_rotates():
+    device = Device()
+    samples = device.sample_rounds(3, "sustained", heat_seconds=0)
+    assert "".join(device.order) == "abc" + "bca" + "cab"
+    assert [[round(s, 3) for s in of_one] for of_one in samples] == [
+        [0.1] * 3,
+        [0.2] * 3,
+        [0.3] * 3,
+    ]
+
+
+def test_a_burst_rests_before_every_sample_and_sustained_never():
+    device = Device()
+    device.sample_rounds(2, "burst")
+    assert device.slept == [REGIMES["burst"].gap] * 6
+    assert "".join(device.order) == "abc" + "bca"  # no heating
+    device = Device()
+    device.sample_rounds(2, "sustained", heat_seconds=0.5)
+    assert device.slept == []
+    assert "".join(device.order) == "abc" + "abc" + "bca"
+
+
+def test_the_deadline_ends_the_rounds_but_leaves_some():
+    assert [len(s) for s in Device().sample_rounds(9, "sustained", deadline=0.0)] == [3, 3, 3]
+    within = Device().sample_rounds(9, "sustained", deadline=2.5, heat_seconds=0)
+    assert [len(s) for s in within] == [5, 5, 5]
+    assert [len(s) for s in Device().sample_rounds(2, "sustained", deadline=0.0)] == [2, 2, 2]
+
+
+def test_without_contenders_there_are_no_samples():
+    assert sample_in_rounds([], 9, REGIMES["sustained"]) == []
+
+
+def test_spread():
+    found = Spread.of([3.0, 1.0, 2.0, 5.0, 4.0])
+    assert (found.median, found.low, found.high, found.least, found.rounds) == (3, 2, 4, 1, 5)
+    assert Spread.of([2.0]).json() == {
+        "median": 2.0, "low": 2.0, "high": 2.0, "least": 2.0, "rounds": 1
+    }  # fmt: skip
+
+
+def test_graphs_are_long_enough_and_use_all_buffers_equally():
+    assert launches_in_graph(5e-6, 3) == 201
+    assert launches_in_graph(1e-2, 3) == 3
+    assert launches_in_graph(1e-9, 512) == 1024

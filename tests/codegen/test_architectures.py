@@ -1,0 +1,163 @@
+"""Architectures from outside: nothing in the library knows them, and everything takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import codegen
+from codegen.architectures import Architecture, register, unregister
+from codegen.call.build import compile_plan
+from codegen.call.request import PlanRequest
+from codegen.targets.nvptx import CudaKernel
+from coordgraph import CodegenError, Gemm
+from passes import DataParallel, StreamK
+from passes.choosing import Plan
+from passes.lowering import ARCHITECTURES, MMA_SYNC, WGMMA, LowerToHopper
+from passes.lowering.architectures import native_to
+from tests.codegen.cli.commands import coordgraph, process
+from tests.codegen.nvptx.fake_driver import install, matrix
+from tests.codegen.outside_architecture import (
+    MARK,
+    OWN_PLAN,
+    SM_8X,
+    SM_8Y,
+    LowerWithoutWide,
+    register_all,
+)
+from tests.support.ptxas import assert_clean
+
+OUTSIDE = ("sm_8x", "sm_8y", "sm_9x")
+
+
+@pytest.fixture(autouse=True)
+def _known() -> Iterator[None]:
+    register_all()
+    yield
+    for name in OUTSIDE:
+        unregister(name)
+
+
+def kernel(target: str, tile: Any = (128, 128, 64), **options: Any) -> CudaKernel:
+    made = codegen.compile(StreamK()(Gemm().graph(tile)), target, **options)
+    assert isinstance(made, CudaKernel)
+    return made
+
+
+@pytest.mark.usefixtures("ptxas")
+def test_facts_of_its_own():
+    """Less shared memory holds fewer stages; LLVM and ptxas know it by another name."""
+    stages = {
+        name: kernel(name).lowered.coordinates["stage"].fixed_size for name in ("sm_80", "sm_8x")
+    }
+    assert stages == {"sm_80": 4, "sm_8x": 2}
+    made = kernel("sm_8x")
+    assert ".target sm_80" in made.ptx
+    assert made.program().shared_bytes <= 64 * 1024
+    assert_clean(made.program().assembled()[1])
+    with pytest.raises(CodegenError, match=r"sm_8x: .* do not fit sm_8x's shared memory"):
+        kernel("sm_8x", (128, 256, 64))
+
+
+@pytest.mark.usefixtures("ptxas")
+def test_wgmma_with_less_shared_memory():
+    made = kernel("sm_9x")
+    assert (made.instructions, made.lowering_notes) == ("wgmma", ())
+    assert made.program().shared_bytes <= 128 * 1024 < kernel("sm_90a").program().shared_bytes
+    assert_clean(made.program().assembled()[1])
+    reason = LowerToHopper("sm_80").why_not(made.graph)
+    assert reason == "wgmma is there on sm_90a and sm_9x only, not on sm_80"
+
+
+@pytest.mark.usefixtures("ptxas")
+def test_a_lowering_of_its_own():
+    made = kernel("sm_8y", (64, 64, 64))
+    assert (made.instructions, made.lowering_notes) == ("mma.sync.narrow", ())
+    assert MARK in made.ptx
+    assert_clean(made.program().assembled()[1])
+    wide = kernel("sm_8y")
+    assert wide.instructions == "mma.sync"
+    assert wide.lowering_notes == ("mma.sync.narrow: tiles are wider than widest=64",)
+    assert MARK not in wide.ptx
+    option = kernel("sm_8y", lowering=LowerWithoutWide("sm_8y", widest=128))
+    assert MARK in option.ptx
+    with pytest.raises(CodegenError, match="sm_80 has no lowering LowerWithoutWide"):
+        kernel("sm_80", lowering=LowerWithoutWide("sm_80"))
+
+
+def test_tensors_are_served_by_the_lowering_that_takes_them(monkeypatch: pytest.MonkeyPatch):
+    fake = install(monkeypatch)
+    made = codegen.compile(DataParallel()(Gemm().graph((64, 64, 64))), "sm_8y")
+    b, d = matrix(128, 512, 2 << 24), matrix(256, 512, 3 << 24)
+    for shift in (0, 8):
+        made(matrix(256, 128, (1 << 24) + shift), b, out=d)
+    assert [MARK in code for code in fake.loaded] == [True, False]
+
+
+def test_plans_are_chosen_for_it():
+    gemm = Gemm(m=512, n=512, k=512)
+    aligned = PlanRequest(gemm, "sm_8y", "a GPU", 108)
+    assert list(aligned.plans()) == [OWN_PLAN]
+    by_rule = PlanRequest(gemm, "sm_80", "a GPU", 108)
+    assert replace(aligned, alignment=8).plans().__next__() == by_rule.simple_plan
+    assert PlanRequest(gemm, "sm_8x", "a GPU", 108).simple_plan == by_rule.simple_plan
+    made = compile_plan(OWN_PLAN, gemm, "sm_8y")
+    assert isinstance(made, CudaKernel)
+    assert made.instructions == "mma.sync.narrow"
+    with pytest.raises(CodegenError, match=r"no clusters on sm_8y$"):
+        compile_plan(Plan.parse("64x64x64@c2x1 stream-k"), gemm, "sm_8y")
+
+
+def test_targets_and_the_command_line_know_it():
+    assert {*OUTSIDE, "sm_80", "sm_90a", "cpu", "native"} <= set(codegen.TARGETS)
+    assert codegen.TARGETS[0] == "interpreter"
+    words = ("--tile", "64x64x64", "-s", "data-parallel", "-e", "ptx")
+    done = coordgraph("compile", "-t", "sm_8y", *words)
+    assert done.code == 0
+    assert MARK in done.out
+    unregister("sm_8y")
+    unknown = coordgraph("compile", "-t", "sm_8y", *words)
+    assert unknown.code == 2
+    assert "sm_80" in unknown.err
+    register(SM_8Y)
+    with pytest.raises(CodegenError, match=r"'sm_77a' is not an arch.* sm_80, sm_8x, sm_86, "):
+        kernel("sm_77a")
+
+
+def test_a_module_that_registers_is_imported_by_the_command_line():
+    words = ("--import", "tests.codegen.registers_architectures", "--tile", "64x64x64")
+    done = process("compile", *words, "-t", "sm_8x", "-s", "data-parallel", "-e", "ptx")
+    assert done.code == 0, done.err
+    assert ".target sm_80" in done.out
+
+
+def test_what_is_registered_is_checked():
+    with pytest.raises(CodegenError, match="there is an architecture sm_8x already"):
+        register(SM_8X)
+    with pytest.raises(CodegenError, match="begin with 'sm_'"):
+        register(replace(SM_8X, name="gfx942"))
+    with pytest.raises(CodegenError, match="the last of its lowerings must take tensors of any"):
+        register(Architecture("sm_8z", 80, 1 << 16, (MMA_SYNC, WGMMA)))
+
+    class Unheard(type(MMA_SYNC)):
+        instructions = "mma.unheard"
+
+    with pytest.raises(CodegenError, match=r"sm_8z: nothing emits mma\.unheard; pass emitters="):
+        register(Architecture("sm_8z", 80, 1 << 16, (Unheard(),)))
+    with pytest.raises(CodegenError, match=r"there is an emitter of mma\.sync already"):
+        register(Architecture("sm_8z", 80, 1 << 16, (MMA_SYNC,)), emitters={"mma.sync": "x:y"})
+    assert "sm_8z" not in ARCHITECTURES
+
+
+def test_gpus_get_the_best_that_runs_on_them():
+    wanted = {80: "sm_80", 86: "sm_86", 88: "sm_87", 90: "sm_90a", 103: "sm_100", 121: "sm_120"}
+    assert {number: native_to(number).name for number in wanted} == wanted
+    assert native_to(89).name == "sm_8y"  # it is for this GPU and no other
+    unregister("sm_8y")
+    assert native_to(89).name == "sm_89"
+    register(SM_8Y)
+    with pytest.raises(CodegenError, match=r"compute capability 7\.5 is too old"):
+        native_to(75)

@@ -1,0 +1,288 @@
+"""`codegen.explain` says what `codegen.matmul` does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import codegen
+from codegen.call import build, matmul, measured, request, tuning
+from codegen.call.explain import ByRule, Tuned
+from codegen.cli.plans import explain_choice
+from codegen.targets.nvptx import driver
+from coordgraph import CodegenError, Gemm, VerifyError
+from passes.choosing import Explanation, Plan, choices, rank
+from tests.codegen.nvptx.fake_driver import CONTEXT, install, matrix
+
+A, B, D = 1 << 30, 2 << 30, 3 << 30
+COMPILE_PLAN = build.compile_plan
+H200 = driver.Device(0, "NVIDIA H200", "sm_90a", 132, CONTEXT)
+A100 = driver.Device(0, "NVIDIA A100-SXM4-80GB", "sm_80", 108, CONTEXT)
+
+
+class Chosen(Exception):
+    """Instead of a kernel: the plan that one would be made for."""
+
+
+@pytest.fixture(autouse=True)
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No GPU, and no kernel is compiled."""
+    monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
+    monkeypatch.setattr(driver, "unavailable", lambda: "the test says so")
+
+    def compile_plan(plan: Plan, *_: Any, **__: Any) -> Any:
+        raise Chosen(plan)
+
+    monkeypatch.setattr(build, "compile_plan", compile_plan)
+    matmul.forget()
+    measured.forget()
+    yield
+    matmul.forget()
+    measured.forget()
+
+
+def here(monkeypatch: pytest.MonkeyPatch, device: driver.Device) -> None:
+    """Put a GPU into this machine."""
+    install(monkeypatch)
+    monkeypatch.setattr(driver, "device", lambda ordinal=0: device)
+    monkeypatch.setattr(driver, "device_count", lambda: 1)
+    bindings = driver.bindings()
+    done = bindings.CUresult.CUDA_SUCCESS
+    monkeypatch.setattr(bindings, "cuDriverGetVersion", lambda: (done, 13000))
+
+
+def multiplied(*arrays: Any, **options: Any) -> Plan:
+    """The plan that `matmul` takes."""
+    with pytest.raises(Chosen) as caught:
+        codegen.matmul(*arrays, **options)
+    return caught.value.args[0]
+
+
+@pytest.mark.parametrize("device", [H200, A100], ids=lambda device: device.name)
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("size", [(2048, 2304, 8192), (512, 511, 512), (511, 512, 513), (8, 8, 8)])
+def test_a_gpu(
+    device: driver.Device, size: tuple[int, int, int], turned: bool, monkeypatch: pytest.MonkeyPatch
+):
+    here(monkeypatch, device)
+    m, n, k = size
+    a, b = matrix(m, k, A), matrix(n, k, B) if turned else matrix(k, n, B)
+    plan = multiplied(a, b, out=matrix(m, n, D), transpose_b=turned)
+    for name in (None, device.name):
+        found = codegen.explain(m, n, k, transpose_b=turned, device=name)
+        assert found.best.plan == plan
+    aligned = k % 8 == 0 and (turned or n % 8 == 0)
+    assert isinstance(found, Explanation if aligned and device is H200 else ByRule)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("size", [(500, 400, 300), (3, 5, 7)])
+def test_the_cpu(kind: type, size: tuple[int, int, int]):
+    m, n, k = size
+    found = codegen.explain(m, n, k, np.dtype(kind).name, device="cpu")
+    assert found.best.plan == multiplied(np.ones((m, k), kind), np.ones((k, n), kind))
+    assert "numpy arrays are multiplied on the CPU" in str(found)
+    if kind is not np.float16:
+        assert codegen.explain(m, n, k, np.dtype(kind).name) == found
+
+
+@pytest.mark.parametrize("device", [H200, A100], ids=lambda device: device.name)
+def test_a_batch(device: driver.Device, monkeypatch: pytest.MonkeyPatch):
+    here(monkeypatch, device)
+    a, b, d = (
+        matrix(512, 512, at, shape=(9, 512, 512), strides=(1 << 18, 512, 1)) for at in (A, B, D)
+    )
+    found = codegen.explain(512, 512, 512, batches=9)
+    assert found.best.plan == multiplied(a, b, out=d)
+    if isinstance(found, ByRule):
+        assert f"{9 * 16} tiles for 108 SMs" in str(found)
+        return
+    assert found.as_data()["problem"]["batches"] == 9
+    alone = codegen.explain(512, 512, 512)
+    rates = [
+        float(text.split("(")[1].split()[0]) for text in (found.reasons()[0], alone.reasons()[0])
+    ]
+    assert rates[0] > rates[1]  # more products, more tiles for all SMs
+    with pytest.raises(VerifyError, match="batches"):
+        codegen.explain(512, 512, 512, batches=0)
+
+
+def test_without_a_gpu_the_measured_one_is_meant():
+    found = codegen.explain(2048, 2304, 8192, transpose_b=True)
+    assert found.best.plan == rank(Gemm("bf16", None, 2048, 2304, 8192, False, True))[0].plan
+    assert str(found) == str(
+        codegen.explain(2048, 2304, 8192, transpose_b=True, device="NVIDIA H200")
+    )
+    assert "measured" in str(found)
+
+
+def test_rows_of_odd_length():
+    found = codegen.explain(512, 511, 512)
+    assert isinstance(found, ByRule)
+    assert "Rows of b have 1022 bytes" in str(found)
+    assert "16 tiles for 132 SMs" in str(found)
+    assert found.rows() == [["plan"], [str(found.plan)]]
+    assert found.as_data()["plans"][0]["plan"] == str(found.plan)
+    assert found.as_data()["device"] == "NVIDIA H200"
+
+
+@pytest.mark.parametrize("kinds", [("f32", None), ("f64", None), ("bf16", "f64")])
+def test_what_gpus_do_not_multiply(kinds: tuple[str, str | None], monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(CodegenError, match=r"no code for it on NVIDIA H200: .* not f"):
+        codegen.explain(512, 512, 512, *kinds, device="NVIDIA H200")
+    here(monkeypatch, H200)
+    monkeypatch.setattr(build, "compile_plan", COMPILE_PLAN)
+    a, b, d = (matrix(512, 512, at, kinds[0]) for at in (A, B, D))
+    with pytest.raises(CodegenError, match="not f"):
+        codegen.matmul(a, b, out=replace(d, dtype=kinds[1] or kinds[0]))
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H100 SXM5", "", "gpu", 5, []])
+def test_unknown_devices_are_refused(name: Any, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(CodegenError, match=r"device = .* is not .* 'cpu'"):
+        codegen.explain(512, 512, 512, device=name)
+    here(monkeypatch, A100)
+    if name == "gpu":
+        with pytest.raises(CodegenError, match="'cpu', 'NVIDIA A100-SXM4-80GB', 'NVIDIA H200'"):
+            codegen.explain(512, 512, 512, device=name)
+
+
+def test_a_gpu_that_is_too_old_is_none(monkeypatch: pytest.MonkeyPatch):
+    def device(ordinal: int = 0) -> driver.Device:
+        raise CodegenError("too old")
+
+    monkeypatch.setattr(driver, "device_count", lambda: 1)
+    monkeypatch.setattr(driver, "device", device)
+    assert codegen.explain(512, 512, 512) == codegen.explain(512, 512, 512, device="NVIDIA H200")
+
+
+@pytest.mark.parametrize("count", [0, "x", 2.5])
+def test_counts(count: Any):
+    with pytest.raises(VerifyError, match="count = "):
+        codegen.explain(512, 512, 512, count=count)
+
+
+SIZE = 2048, 2304, 8192
+
+
+def tuned(monkeypatch: pytest.MonkeyPatch, order: int) -> list[Plan]:
+    """Tune on a device that takes 1, 2, … ms for the plans of the short list, or the reverse."""
+    m, n, k = SIZE
+    plans: list[Plan] = []
+
+    def times(situation: Any, views: Any, built: list[tuple[Plan, Any]]) -> dict[Plan, float]:
+        plans.extend(plan for plan, _ in built)
+        return {plan: 1e-3 * (1 + place) for place, plan in enumerate(plans[::order])}
+
+    class Made:
+        """Of a kernel, what `matmul` asks for before it is called."""
+
+        def __init__(self, plan: Plan, gemm: Gemm, *_: Any, **__: Any) -> None:
+            self.graph = plan.graph(gemm)
+
+        def __call__(self, *_: Any, **__: Any) -> None:
+            pass
+
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "compile_plan", Made)
+        patch.setattr(tuning, "_measured", times)
+        patch.setattr(tuning, "_refuse_capture", lambda _: None)
+        codegen.matmul(matrix(m, k, A), matrix(k, n, B), out=matrix(m, n, D), tune=True)
+    matmul.forget()
+    measured.forget()  # what is known from here on is on disk
+    return plans[::order]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_was_tuned_is_told(order: int, monkeypatch: pytest.MonkeyPatch):
+    here(monkeypatch, H200)
+    before = codegen.explain(*SIZE)
+    assert isinstance(before, Explanation)
+    plans = tuned(monkeypatch, order)
+    found = codegen.explain(*SIZE)
+    assert isinstance(found, Tuned)
+    m, n, k = SIZE
+    launched = multiplied(matrix(m, k, A), matrix(k, n, B), out=matrix(m, n, D))
+    assert found.best.plan == launched == plans[0]
+    assert [plan for plan, _ in found.measured.times] == plans
+    assert len(plans) == tuning.MEASURED
+    # The times beside what the model says of the same plans.
+    predicted = {choice.plan: choice.seconds for choice in choices(before.problem)}
+    data = found.as_data()
+    assert [(t["plan"], t["seconds"], t["predicted"]) for t in data["tuned"]] == [
+        (str(plan), pytest.approx(1e-3 * place), predicted[plan])
+        for place, plan in enumerate(plans, 1)
+    ]
+    assert data["plans"] == before.as_data()["plans"]
+    head, first, *_ = found.rows()
+    assert head == ["plan", "measured", "predicted", "measured / predicted"]
+    assert first[:2] == [str(plans[0]), "1000"]
+    assert float(first[3]) == pytest.approx(1e-3 / predicted[plans[0]], abs=0.01)
+    # Words, and the prediction under them.
+    text = str(found)
+    assert (
+        f"{plans[0]} is remembered: tune=True measured 1000 µs (77 TFLOP/s), the least of 12"
+        in text
+    )
+    last = "The model prefers it too." if order == 1 else f"{before.best.plan}, which took 1100.0%"
+    assert last in text
+    assert "off by" in text
+    assert text.endswith(str(before))
+
+
+def test_what_was_tuned_is_for_one_problem_and_one_device(monkeypatch: pytest.MonkeyPatch):
+    here(monkeypatch, H200)
+    tuned(monkeypatch, -1)
+    assert isinstance(codegen.explain(*SIZE, out_dtype="bf16"), Tuned)
+    assert isinstance(codegen.explain(*SIZE, out_dtype="f32"), Explanation)
+    assert isinstance(codegen.explain(*SIZE, transpose_b=True), Explanation)
+    assert isinstance(codegen.explain(2048, 2304, 8200), Explanation)
+    here(monkeypatch, replace(H200, name="NVIDIA H100 SXM5"))
+    assert isinstance(codegen.explain(*SIZE), Explanation)
+    assert isinstance(codegen.explain(*SIZE, device="NVIDIA H200"), Explanation)
+
+
+def test_a_plan_without_a_prediction(monkeypatch: pytest.MonkeyPatch):
+    here(monkeypatch, H200)
+    problem = Gemm("bf16", None, *SIZE)
+    slow, odd = rank(problem)[1].plan, Plan.parse("96x96x32 data-parallel")
+    where = request.PlanRequest(problem, H200.architecture, H200.name, H200.processors)
+    measured.remember(where, {slow: 2e-3, odd: 1e-3})
+    found = codegen.explain(*SIZE)
+    assert isinstance(found, Tuned)
+    assert found.best.plan == odd
+    assert found.rows()[1] == [str(odd), "1000", "", ""]
+    assert found.as_data()["tuned"][0]["predicted"] is None
+    assert "which was not measured" in str(found)
+    measured.remember(where, {odd: 1e-3})
+    assert "off by" not in str(codegen.explain(*SIZE))
+
+
+def test_the_command_tells_what_was_tuned(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    here(monkeypatch, H200)
+    plans = tuned(monkeypatch, -1)
+    explain_choice(Gemm("bf16", None, *SIZE), None, as_json=False)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.startswith(f"plan measured predicted measured / predicted {plans[0]} 1000 ")
+    assert f"{plans[0]} is remembered: tune=True measured" in printed
+    assert "plan total launch loop" in printed
+    assert "What bounds it:" in printed
+
+
+@pytest.mark.parametrize("size", [(16, 6144, 4096), (2048, 2304, 8192), (4096, 4096, 4096)])
+def test_plans_read_back(size: tuple[int, int, int]):
+    """What is printed can be given to `matmul` and to `coordgraph run --plan`."""
+    problem = Gemm("bf16", None, *size)
+    plans = {choice.plan for choice in choices(problem)} | {c.plan for c in rank(problem)}
+    plans |= {codegen.explain(*size, device="cpu").best.plan, codegen.explain(5, 5, 5).best.plan}
+    assert len(plans) > 20
+    for plan in plans:
+        assert Plan.parse(str(plan)) == plan
+        assert str(Plan.parse(str(plan))) == str(plan)

@@ -1,0 +1,128 @@
+"""How many functions a call passes through from `matmul` to the launch of its kernel."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from codegen.call import build, matmul
+from codegen.call.request import PlanRequest
+from codegen.targets.cpu import HostKernel
+
+pytestmark = pytest.mark.usefixtures("forgotten")
+
+MOST = 20
+"""Functions between entering `matmul` and the kernel, the first time."""
+MOST_ARRANGED = 23
+"""The same where the kernel takes other arrays than the caller's."""
+MOST_AGAIN = 5
+"""Functions of a call like one before, where the kernel takes the caller's arrays."""
+
+EXCLUDED: dict[CodeType, str] = {
+    build.compile_plan.__code__: "compiling",
+    PlanRequest.plans.__code__: "the model",
+}
+
+
+class Walk:
+    """The functions of `codegen` that one call entered, in order, before its kernel."""
+
+    def __init__(self) -> None:
+        self.functions: list[str] = []
+        self.launched = False
+        self._excluded = 0
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> None:
+        """See `sys.setprofile`."""
+        code = frame.f_code
+        if self.launched or event not in ("call", "return"):
+            return
+        if code is HostKernel.__call__.__code__:
+            self.launched = True
+        elif code in EXCLUDED:
+            self._excluded += 1 if event == "call" else -1
+        elif event == "call" and not self._excluded and (name := _function(frame)):
+            self.functions.append(name)
+
+    @property
+    def distinct(self) -> list[str]:
+        return list(dict.fromkeys(self.functions))
+
+
+def _function(frame: FrameType) -> str:
+    """The name of a function of `codegen`; '' for comprehensions, properties and record's fields.
+
+    A property reads like an attribute, and the constructors of records are made by `dataclass`.
+    """
+    module, code = frame.f_globals.get("__name__", ""), frame.f_code
+    if not module.startswith("codegen.") or "<" in (code.co_name[0], code.co_filename[0]):
+        return ""
+    owner = frame.f_locals.get("self")
+    if isinstance(getattr(type(owner), code.co_name, None), property):
+        return ""
+    return f"{module}.{code.co_qualname}"
+
+
+@contextmanager
+def walking() -> Iterator[Walk]:
+    walk = Walk()
+    before = sys.getprofile()
+    sys.setprofile(walk)
+    try:
+        yield walk
+    finally:
+        sys.setprofile(before)
+
+
+def ones(*shape: int) -> np.ndarray:
+    return np.ones(shape, np.float32)
+
+
+OFFSETS = np.array([0, 2, 4], np.int32)
+AS_GIVEN: dict[str, Callable[[], Any]] = {
+    "one product": lambda: matmul.matmul(ones(4, 5), ones(5, 6)),
+    "a batch": lambda: matmul.matmul(ones(3, 4, 5), ones(3, 5, 6)),
+    "groups": lambda: matmul.grouped_matmul(ones(4, 5), ones(2, 5, 6), OFFSETS),
+}
+ARRANGED: dict[str, Callable[[], Any]] = {
+    "a transpose": lambda: matmul.matmul(ones(4, 5), ones(6, 5).T),
+    "one A for all": lambda: matmul.matmul(ones(4, 5), ones(3, 5, 6)),
+    "one B for all": lambda: matmul.matmul(ones(3, 4, 5), ones(5, 6)),
+}
+
+
+@pytest.mark.parametrize("name", [*AS_GIVEN, *ARRANGED])
+def test_a_call_of_a_new_kind(name: str):
+    with walking() as walk:
+        (AS_GIVEN | ARRANGED)[name]()
+    assert walk.launched
+    steps = walk.distinct
+    for step in ("describe.describe", "choose.plans", "build.kernel_of", "launch.first_launch"):
+        assert f"codegen.call.{step}" in steps
+    assert len(steps) <= (MOST if name in AS_GIVEN else MOST_ARRANGED), "\n".join(steps)
+
+
+@pytest.mark.parametrize("name", [*AS_GIVEN, *ARRANGED])
+def test_a_call_like_one_before(name: str):
+    call = (AS_GIVEN | ARRANGED)[name]
+    call()
+    with walking() as walk:
+        call()
+    assert walk.launched
+    assert not any("describe.describe" in step or "build" in step for step in walk.functions)
+    assert len(walk.distinct) <= MOST_AGAIN + 3 * (name in ARRANGED), "\n".join(walk.distinct)
+
+
+def test_the_walk_sees_functions():
+    """It would not be worth much if it saw none."""
+    with walking() as walk:
+        build.forget()
+        HostKernel.__name__  # noqa: B018
+    assert walk.functions == ["codegen.call.build.forget"]
+    assert not walk.launched

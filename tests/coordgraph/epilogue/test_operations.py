@@ -1,0 +1,298 @@
+"""Operations: their meaning against NumPy in f64, the host's code, and one from outside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import codegen
+from coordgraph import CodegenError, Gemm, VerifyError
+from coordgraph import epilogue as ep
+from coordgraph.epilogue.operation import NUMPY_KINDS, Array
+from coordgraph.epilogue.values import OPERATIONS
+from passes import DataParallel
+
+_ERF = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def tanh_gelu(x: Array) -> Array:
+    return x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2
+
+
+EXACT: dict[str, tuple[Any, Any]] = {
+    "add": (lambda x, y: x + y, lambda x, y: x + y),
+    "sub": (lambda x, y: x - y, lambda x, y: x - y),
+    "mul": (lambda x, y: x * y, lambda x, y: x * y),
+    "div": (lambda x, y: x / y, lambda x, y: x / y),
+    "neg": (lambda x, y: -x, lambda x, y: -x),
+    "abs": (lambda x, y: ep.abs(x), lambda x, y: np.abs(x)),
+    "fma": (lambda x, y: ep.fma(x, y, 0.5), lambda x, y: x * y + 0.5),
+    "minimum": (ep.minimum, np.minimum),
+    "maximum": (ep.maximum, np.maximum),
+    "clamp": (lambda x, y: ep.clamp(x, -0.5, y), lambda x, y: np.minimum(np.maximum(x, -0.5), y)),
+    "where": (lambda x, y: ep.where(x > y, x, 2.0), lambda x, y: np.where(x > y, x, 2.0)),
+    "compare": (
+        lambda x, y: ep.cast(x <= y, to="f32") + ep.where(x != y, 2.0, x),
+        lambda x, y: (x <= y) + np.where(x != y, 2.0, x),
+    ),
+    "cast": (
+        lambda x, y: ep.cast(ep.cast(x * 7, to="i32"), to="f32"),
+        lambda x, y: np.trunc(x * 7),
+    ),
+    "exp": (lambda x, y: ep.exp(x), lambda x, y: np.exp(x)),
+    "log": (lambda x, y: ep.log(ep.abs(x) + 0.01), lambda x, y: np.log(np.abs(x) + 0.01)),
+    "sqrt": (lambda x, y: ep.sqrt(ep.abs(x)), lambda x, y: np.sqrt(np.abs(x))),
+    "rsqrt": (lambda x, y: ep.rsqrt(ep.abs(x) + 0.1), lambda x, y: (np.abs(x) + 0.1) ** -0.5),
+    "tanh": (lambda x, y: ep.tanh(x), lambda x, y: np.tanh(x)),
+    "erf": (lambda x, y: ep.erf(x), lambda x, y: _ERF(x)),
+    "sigmoid": (lambda x, y: ep.sigmoid(x), lambda x, y: sigmoid(x)),
+    "relu": (lambda x, y: ep.relu(x), lambda x, y: np.maximum(x, 0)),
+    "leaky_relu": (
+        lambda x, y: ep.leaky_relu(x, slope=0.25),
+        lambda x, y: np.where(x > 0, x, x / 4),
+    ),
+    "silu": (lambda x, y: ep.silu(x), lambda x, y: x * sigmoid(x)),
+    "gelu": (
+        lambda x, y: ep.gelu(x) + ep.gelu(y, approximate="tanh"),
+        lambda x, y: x * (1 + _ERF(x / np.sqrt(2))) / 2 + tanh_gelu(y),
+    ),
+}
+"""Each as an epilogue of the product x and an operand y, and as it is in f64."""
+BOUND = 2.0**-21
+"""Of every operation in f32, beside the largest of its arguments and results."""
+
+
+def function(name: str) -> ep.EpilogueFunction:
+    def body(acc: Any, y: Any) -> Any:
+        made = EXACT[name][0](acc, y)
+        return made + (y - y)  # every operand must be used
+
+    return ep.epilogue(y="mn")(body)
+
+
+def samples(m: int, n: int) -> tuple[Array, Array]:
+    rng = np.random.default_rng(7)
+    x, y = (rng.normal(scale=2, size=(m, n)).astype(np.float32) for _ in range(2))
+    return x, y
+
+
+def test_every_operation_has_an_exact_meaning_here():
+    assert {*EXACT} >= {name for name in OPERATIONS if not name.startswith("test_")}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_the_meaning_and_the_host_s_code(name: str):
+    """Both within a bound of f64; the host's functions of the C library really link."""
+    m, n = 13, 21
+    x, y = samples(m, n)
+    exact = EXACT[name][1](x.astype(np.float64), y.astype(np.float64))
+    traced = function(name)
+    meant = traced.evaluate({"acc": x, "y": y}, "f32", "f32")
+    kernel = codegen.compile(DataParallel()(Gemm("f32", epilogue=traced).graph((8, 8, 8))), "cpu")
+    made = kernel(x, np.eye(n, dtype=np.float32), y=y)
+    room = BOUND * np.maximum(1, np.maximum(np.abs(exact), np.abs(x) + np.abs(y)))
+    assert (np.abs(meant - exact) <= room).all()
+    assert (np.abs(made - exact) <= room).all()
+
+
+@pytest.mark.parametrize("name", ["exp", "log", "tanh", "erf", "sqrt", "gelu", "sigmoid"])
+def test_f64_on_the_host(name: str):
+    x, y = (v.astype(np.float64) for v in samples(9, 17))
+    graph = DataParallel()(
+        Gemm(
+            "f64",
+            epilogue=ep.parse_function(
+                ep.function_text(function(name)).replace("to='f32'", "to='f64'")
+            ),
+        ).graph((8, 8, 8))
+    )
+    made = codegen.compile(graph, "cpu")(x, np.eye(17), y=y)
+    np.testing.assert_allclose(made, EXACT[name][1](x, y), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["minimum", "maximum", "relu", "clamp"])
+def test_nan_stays_nan(name: str):
+    x, y = np.full((4, 4), np.nan, np.float32), np.ones((4, 4), np.float32)
+    traced = function(name)
+    assert np.isnan(traced.evaluate({"acc": x, "y": y}, "f32", "f32")).all()
+    graph = DataParallel()(Gemm("f32", epilogue=traced).graph((8, 8, 8)))
+    assert np.isnan(codegen.compile(graph, "cpu")(x, np.eye(4, dtype=np.float32), y=y)).all()
+
+
+def emulated(instruction: str, *arguments: Array) -> Array:
+    """What a PTX instruction on f32 comes to, rounded to nearest: its own error is beside this."""
+    meaning: dict[str, Any] = {
+        "ex2.approx.ftz.f32": np.exp2,
+        "lg2.approx.f32": np.log2,
+        "rcp.approx.ftz.f32": lambda x: 1 / x,
+        "rsqrt.approx.f32": lambda x: x**-0.5,
+        "sqrt.approx.f32": np.sqrt,
+        "tanh.approx.f32": np.tanh,
+        "div.full.f32": np.divide,
+    }
+    return meaning[instruction](*(a.astype(np.float64) for a in arguments)).astype(np.float32)
+
+
+class ByHand:
+    """The GPU's way of an operation on arrays of NumPy: an `Emitter` that computes."""
+
+    gpu = True
+
+    def __init__(self, *, fast: bool) -> None:
+        self.fast = fast
+
+    def constant(self, value: float, kind: str) -> Array:
+        return np.asarray(value, NUMPY_KINDS[kind])
+
+    def add(self, kind: str, a: Array, b: Array) -> Array:
+        return a + b
+
+    def sub(self, kind: str, a: Array, b: Array) -> Array:
+        return a - b
+
+    def mul(self, kind: str, a: Array, b: Array) -> Array:
+        return a * b
+
+    def div(self, kind: str, a: Array, b: Array) -> Array:
+        return a / b
+
+    def neg(self, kind: str, a: Array) -> Array:
+        return -a
+
+    def compare(self, kind: str, relation: str, a: Array, b: Array) -> Array:
+        return OPERATIONS["compare"].numpy(a, b, relation=relation)
+
+    def select(self, condition: Array, yes: Array, no: Array) -> Array:
+        return np.where(condition, yes, no)
+
+    def convert(self, value: Array, source: str, target: str) -> Array:
+        return value.astype(NUMPY_KINDS[target])
+
+    def intrinsic(self, name: str, kind: str, *arguments: Array) -> Array:
+        if name == "llvm.fma":
+            return OPERATIONS["fma"].numpy(*np.broadcast_arrays(*arguments))
+        known: dict[str, Any] = {
+            "llvm.fabs": np.abs,
+            "llvm.sqrt": np.sqrt,
+            "llvm.copysign": np.copysign,
+            "llvm.maximum": np.maximum,
+            "llvm.minimum": np.minimum,
+        }
+        return known[name](*arguments)
+
+    def library(self, name: str, kind: str, *arguments: Array) -> Array:
+        raise AssertionError("a GPU has no C library")
+
+    def asm(self, instruction: str, *arguments: Array) -> Array:
+        return emulated(instruction, *arguments)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("name", EXACT)
+def test_the_gpu_s_way_is_as_exact_as_its_instructions(name: str, fast: bool):
+    """Polynomials, ranges and choices are right; instructions add what the PTX ISA allows them."""
+    x = np.concatenate([np.linspace(-12, 12, 4001), np.logspace(-8, 1.9, 999)]).astype(np.float32)
+    y = np.roll(x, 17)
+    y[y == 0] = 1
+    exact = EXACT[name][1](x.astype(np.float64), y.astype(np.float64))
+    with np.errstate(all="ignore"):
+        made = function(name).emit(ByHand(fast=fast), {"acc": x, "y": y}, "f32", "f32")
+    # What the rounding of x / ln 2 costs a fast exponential is in its docstring.
+    bound = 2.0**-16 if fast and name in ("exp", "sigmoid", "silu") else 2.0**-20
+    least = {"gelu": np.abs(x) + np.abs(y), "log": 1}.get(name, 1e-3)
+    room = bound * np.maximum(np.abs(exact), least)
+    small = np.abs(exact) < 1e-36  # the instructions flush these to 0
+    assert ((np.abs(made - exact) <= room) | small | (np.abs(x) + np.abs(y) > 60)).all()
+
+
+@pytest.fixture
+def cube() -> Iterator[ep.Elementwise]:
+    class Cube(ep.Elementwise):
+        """`a * a * a`."""
+
+        name = "test_cube"
+
+        def numpy(self, *arguments: Array, **constants: Any) -> Array:
+            """By two products."""
+            (a,) = arguments
+            return a * a * a
+
+        def llvm(self, emit: ep.Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
+            """The same."""
+            (a,) = arguments
+            return emit.mul(kind, emit.mul(kind, a, a), a)
+
+    yield Cube()
+    del OPERATIONS["test_cube"]
+
+
+def test_an_operation_from_outside_is_one_class(cube: ep.Elementwise):
+    """It traces, prints, parses, runs on the interpreter and the CPU, and makes PTX."""
+
+    @ep.epilogue(bias="n")
+    def cubed(acc: Any, bias: Any) -> Any:
+        return cube(acc + bias)
+
+    assert ep.parse_function(ep.function_text(cubed)) == cubed
+    graph = DataParallel()(Gemm("f32", epilogue=cubed).graph((8, 8, 8)))
+    x, y = samples(9, 11)
+    b = np.eye(11, dtype=np.float32)
+    for target in ("interpreter", "cpu"):
+        made = codegen.compile(graph, target)(x, b, bias=y[0])
+        np.testing.assert_allclose(made, (x + y[0]) ** 3, rtol=1e-5, atol=1e-6)
+    assert "test_cube((acc + bias[n]))" in graph.pseudocode()
+    ptx = codegen.compile(DataParallel()(Gemm("bf16", epilogue=cubed).graph()), "sm_80").ptx
+    assert "mul" in ptx
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (lambda emit, kind, a: emit.library("misspelt", kind, a), "no C function 'misspeltf'"),
+        (lambda emit, kind, a: emit.library("exp", "i32", a), "functions of f32 and f64, not i32"),
+        (lambda emit, kind, a: emit.asm("ex2.approx.f32", a), "'ex2.approx.f32'.* if emit.gpu"),
+    ],
+)
+def test_what_a_host_s_code_cannot_call(call: Any, why: str):
+    """An error names it before the code is linked: a missing symbol would end the process."""
+
+    class Wrong(ep.Elementwise):
+        name = "test_wrong"
+
+        def llvm(self, emit: ep.Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
+            return call(emit, kind, *arguments)
+
+    try:
+        traced = ep.epilogue()(lambda acc: Wrong()(acc))
+        graph = DataParallel()(Gemm("f32", epilogue=traced).graph((8, 8, 8)))
+        with pytest.raises(CodegenError, match=why):
+            codegen.compile(graph, "cpu")
+    finally:
+        del OPERATIONS["test_wrong"]
+
+
+def test_names_of_operations():
+    """One of another module is kept; the same module may define its own again; text holds names."""
+    relu = OPERATIONS["relu"]
+    with pytest.raises(VerifyError, match=r"has the name 'relu' of .*operations.relu.Relu"):
+        type("Mine", (ep.Elementwise,), {"name": "relu"})
+    with pytest.raises(VerifyError, match="has the name 'relu' of"):
+        type("Derived", (type(relu),), {})
+    assert OPERATIONS["relu"] is relu
+    for name in ("soft-plus", "2x", "größer", "a b"):
+        with pytest.raises(VerifyError, match="use letters, digits"):
+            type("Mine", (ep.Elementwise,), {"name": name})
+    try:
+        first, second = (type("Mine", (ep.Elementwise,), {"name": "test_mine"}) for _ in range(2))
+        assert isinstance(OPERATIONS["test_mine"], second)
+        assert not isinstance(OPERATIONS["test_mine"], first)
+    finally:
+        del OPERATIONS["test_mine"]

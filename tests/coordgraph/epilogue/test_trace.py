@@ -1,0 +1,392 @@
+"""Tracing: what a Python function becomes, what is refused, and the text that is read back."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from keyword import iskeyword
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordgraph import Gemm, PassError, VerifyError, from_json, parse
+from coordgraph import epilogue as ep
+from coordgraph.gemm import RESERVED
+from passes import Pipeline
+
+
+@ep.epilogue(bias="n", residual="mn")
+def bias_gelu_residual(acc: Any, bias: Any, residual: Any) -> Any:
+    return ep.gelu(acc + bias, approximate="tanh") + residual
+
+
+def test_a_function_becomes_steps():
+    text = ep.function_text(bias_gelu_residual)
+    assert text == (
+        "bias_gelu_residual(bias: n, residual: mn) { %0 = add(acc, bias); "
+        "%1 = gelu(%0, approximate='tanh'); %2 = add(%1, residual); %2 }"
+    )
+    assert ep.parse_function(text) == bias_gelu_residual
+    assert hash(ep.parse_function(text)) == hash(bias_gelu_residual)
+
+
+def test_the_same_step_is_recorded_once_and_a_dead_one_not_at_all():
+    @ep.epilogue(bias="n")
+    def twice(acc: Any, bias: Any) -> Any:
+        ep.exp(acc)  # nobody reads it
+        return ep.relu(acc + bias) * (acc + bias)
+
+    assert [step.operation for step in twice.steps] == ["add", "relu", "mul"]
+
+
+def test_only_what_is_exact_is_folded():
+    @ep.epilogue()
+    def same(acc: Any) -> Any:
+        return 1 * (acc * 1.0 - 0.0) / 1
+
+    assert same.steps == ()
+    assert same.result == "acc"
+
+    @ep.epilogue()
+    def not_the_same(acc: Any) -> Any:
+        return acc + 0.0  # of -0 it makes 0
+
+    assert len(not_the_same.steps) == 1
+
+
+@ep.epilogue(
+    bias="n",
+    row=ep.operand("m", "f32"),
+    c=ep.operand("lmn", optional=True),
+    scale="",
+    factor=ep.operand(dtype="f32", in_memory=True),
+)
+def everything(acc: Any, bias: Any, row: Any, c: Any, scale: Any, factor: Any) -> Any:
+    x = ep.where(acc * scale > -1e-07, acc * factor, -acc) + row
+    return ep.clamp(x, -1.5, float("inf")) + ep.cast(ep.cast(bias, to="i32"), to="f32") + c
+
+
+@pytest.mark.parametrize("function", [bias_gelu_residual, everything, ep.ALPHA_BETA], ids=repr)
+@pytest.mark.parametrize("options", [{}, {"batched": True}, {"grouped": True}], ids=str)
+def test_graphs_are_written_and_read_back(function: Any, options: dict[str, bool]):
+    graph = Gemm("bf16", epilogue=function, **options).graph((32, 32, 32)).verify()
+    scheduled = Pipeline.parse("data-parallel{persistent=true}")(graph)
+    for g in (graph, scheduled):
+        assert parse(g.text()) == g
+        assert from_json(g.json()) == g
+        assert "acc" in g.pseudocode()
+        assert g.coordinates.mermaid()
+        assert g.control.mermaid()
+
+
+def test_pseudocode_names_coordinates():
+    text = Gemm("bf16", epilogue=bias_gelu_residual).graph().pseudocode()
+    assert "// acc = gelu((acc + bias[n]), approximate=tanh) + residual[m, n];" in text
+    assert text.startswith("// D = bias_gelu_residual(A * B, bias, residual), bf16 to bf16")
+
+
+def test_an_axis_that_an_operand_lacks_has_no_path_to_it():
+    c = Gemm("bf16", epilogue=bias_gelu_residual).graph().coordinates
+    below = {d for d in c.below("bias")}
+    assert "bias.tile.0" in below
+    assert "B.tile.1" in below
+    assert not below & {"A.tile.0", "D.tile.0", "A.index.0"}
+
+
+def refused(why: str, make: Callable[[], object]) -> None:
+    with pytest.raises(VerifyError, match=why):
+        make()
+
+
+def test_what_is_refused():
+    def first(x: Any) -> Any:
+        return x
+
+    def unused(acc: Any, bias: Any) -> Any:
+        return acc
+
+    def branch(acc: Any) -> Any:
+        return acc if acc > 0 else -acc
+
+    def array(acc: Any) -> Any:
+        return acc + np.ones(3)
+
+    def number(acc: Any) -> Any:
+        return 3.0
+
+    refused("first parameter must be acc", lambda: ep.epilogue()(first))
+    refused("does not depend on bias", lambda: ep.epilogue(bias="n")(unused))
+    refused("bias is without coordinates", lambda: ep.epilogue()(unused))
+    refused("use ep.where", lambda: ep.epilogue()(branch))
+    refused("traced values and numbers", lambda: ep.epilogue()(array))
+    refused("must return a traced value", lambda: ep.epilogue()(number))
+    refused("coordinates 'nm'", lambda: ep.epilogue(bias="nm")(unused))
+    refused("no option 'way'", lambda: ep.epilogue()(lambda acc: ep.gelu(acc, way=1)))
+    refused("none of none, tanh", lambda: ep.epilogue()(lambda acc: ep.gelu(acc, approximate="x")))
+    refused("takes 1 values, not 2", lambda: ep.epilogue()(lambda acc: ep.relu(acc, acc)))
+
+
+class Adding:
+    """An object that can be called like a function."""
+
+    def __call__(self, acc: Any, bias: Any) -> Any:
+        return acc + bias
+
+
+def scaled(acc: Any, bias: Any) -> Any:
+    return acc + bias
+
+
+def test_what_can_be_called_is_traced():
+    for function in (Adding(), functools.partial(scaled)):
+        assert ep.epilogue(bias="n")(function).name == "epilogue"  # it has no name of its own
+
+
+@pytest.mark.parametrize("given", [5, None, ["n"]])
+def test_coordinates_that_are_no_text(given: Any):
+    refused('as in bias="n", or operand', lambda: ep.epilogue(bias=given))
+    refused("coordinates .* must be text", lambda: ep.operand(given))
+    if given is not None:
+        refused("type .* must be text", lambda: ep.operand("n", given))
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (lambda acc: acc**2, r"\*\* does not work .* multiply"),
+        (lambda acc: 2**acc, r"\*\* does not work"),
+        (lambda acc: acc // 2, "// does not work .* ep.cast"),
+        (lambda acc: acc % 2, "% does not work .* ep.cast"),
+        (lambda acc: (acc > 0) & (acc < 1), "& does not work .* nest ep.where"),
+        (lambda acc: (acc > 0) | (acc < 1), r"\| does not work .* nest ep.where"),
+        (lambda acc: ~(acc > 0), "~ does not work .* swap the values of ep.where"),
+        (lambda acc: math.exp(acc), r"float\(\) does not work .* ep.exp"),
+        (lambda acc: np.exp(acc), "does not support ufuncs .*ep.exp for numpy.exp"),
+        (lambda acc: np.maximum(acc, 0), "does not support ufuncs"),
+        (lambda acc: acc.max(), "no attribute 'max'; traced values take"),
+        (lambda acc: ep.leaky_relu(acc, 0.1), "takes 1 values, not 2; .* by name: slope=0.01"),
+        (lambda acc: ep.cast(acc, "f32"), "takes 1 values, not 2; .* by name: to='f32'"),
+        (lambda *acc: acc, r"the parameter \*acc cannot be passed by name"),
+        (lambda acc, /: acc, "the parameter acc cannot be passed by name"),
+        (5, "write a function"),
+    ],
+)
+def test_what_python_allows_and_an_epilogue_does_not(function: Any, why: str):
+    refused(why, lambda: ep.epilogue()(function))
+
+
+def test_options_are_converted_to_the_type_of_their_default():
+    def leaky(slope: Any) -> ep.EpilogueFunction:
+        return ep.epilogue()(lambda acc: ep.leaky_relu(acc, slope=slope))
+
+    assert leaky(np.float32(0.25)) == leaky(0.25) == leaky(np.array(0.25))
+    assert leaky(1) == leaky(1.0)
+    assert leaky(0.01).steps[0].constants == ()
+    assert ep.parse_function(ep.function_text(leaky(np.float32(0.1)))) == leaky(np.float32(0.1))
+    for wrong in ("0.1", None, True, [0.1], 10**400):
+        refused("leaky_relu: slope=.*must be a number", lambda wrong=wrong: leaky(wrong))
+    refused(
+        "slope='x': it must be a number",
+        lambda: ep.parse_function("f() { %0 = leaky_relu(acc, slope=x); %0 }"),
+    )
+    refused(
+        "slope=.*an option is known when the epilogue is traced",
+        lambda: ep.epilogue(s="")(lambda acc, s: ep.leaky_relu(acc, slope=s)),
+    )
+    for text in ("tanh)", 1, "a,b"):
+        refused(
+            "approximate=.*must be text without",
+            lambda text=text: ep.epilogue()(lambda acc: ep.gelu(acc, approximate=text)),
+        )
+
+
+def test_a_decorator_without_parentheses():
+    refused(r"write @epilogue\(\) with parentheses", lambda: ep.epilogue(lambda acc: acc))
+
+
+def test_an_epilogue_of_many_steps():
+    """Longer than Python's stack is deep."""
+
+    @ep.epilogue(c=ep.operand("mn", optional=True))
+    def long(acc: Any, c: Any) -> Any:
+        for i in range(3000):
+            acc, c = acc + i, -c
+        return acc + c
+
+    assert len(long.steps) == 6001
+    assert [s.optional for s in long.stages("f32", "f32")] == ["", "c"]
+    assert ep.parse_function(ep.function_text(long)) == long
+
+
+def test_types_that_do_not_go_together():
+    @ep.epilogue(mask=ep.operand("mn", "i32"))
+    def mixed(acc: Any, mask: Any) -> Any:
+        return acc * mask
+
+    refused("mul of f32 and i32", lambda: Gemm("bf16", epilogue=mixed))
+
+    @ep.epilogue()
+    def truth(acc: Any) -> Any:
+        return acc > 0
+
+    refused("makes bool of sums in f32", lambda: Gemm("bf16", epilogue=truth))
+
+    @ep.epilogue()
+    def whole(acc: Any) -> Any:
+        return ep.cast(acc, to="i32")
+
+    refused("makes i32 of sums in f32", lambda: Gemm("bf16", epilogue=whole))
+
+
+@pytest.mark.parametrize("number", [2**31, -(2**31) - 1, 4e9, 0.5, float("inf"), float("nan")])
+def test_numbers_that_i32_cannot_hold(number: float):
+    @ep.epilogue()
+    def moved(acc: Any) -> Any:
+        return acc + number
+
+    refused("add of i32 and .* use ep.cast", lambda: Gemm("i8", epilogue=moved))
+    assert Gemm("f32", epilogue=moved)
+
+
+def test_numbers_that_no_float_can_hold():
+    refused("smaller than 2\\^1024", lambda: ep.epilogue()(lambda acc: acc * 10**400))
+    refused("smaller than 2\\^1024", lambda: ep.epilogue()(lambda acc: acc * 10**5000))
+    written = ep.parse_function(f"f() {{ %0 = mul(acc, 1{'0' * 400}); %0 }}")
+    refused("too large for f32", lambda: Gemm("f32", epilogue=written))
+
+
+def test_names_that_mean_something_else():
+    @ep.epilogue(workgroup="n")
+    def taken(acc: Any, workgroup: Any) -> Any:
+        return acc + workgroup
+
+    refused("rename it", lambda: Gemm("bf16", epilogue=taken))
+    for more in ("read_x", "share", "k_tile", "selector"):
+        text = f"f(x: mn optional, {more}: mn) {{ %0 = add(x, {more}); %1 = add(acc, %0); %1 }}"
+        function = ep.parse_function(text)
+        refused(f"operand '{more}' has .*rename it", lambda f=function: Gemm("f32", epilogue=f))
+    assert Gemm("f32", epilogue=ep.parse_function(text.replace("optional", "").replace(more, "X")))
+    refused("epilogue=3 is none", lambda: Gemm("bf16", epilogue=3))  # type: ignore[arg-type]
+
+
+PROBLEMS: list[dict[str, Any]] = [
+    {},
+    {"batched": True},
+    *({"grouped": True, "group_axis": axis} for axis in ("m", "k", "mnk")),
+]
+SCHEDULES = (
+    "data-parallel{persistent=true,workgroups=4}",
+    "stream-k{workgroups=5,reduction=turnstile}",
+    "two-tile-stream-k{workgroups=4}",
+    "split-k{splits=3}",
+    "heterogeneous-tiles{workgroups=3}",
+)
+
+
+@pytest.mark.parametrize("options", PROBLEMS, ids=str)
+def test_no_operand_can_have_a_name_of_a_graph(options: dict[str, Any]):
+    """Tensors and coordinates of operands are in the same graph: their names must be free."""
+    gemm = Gemm("f32", **options)
+    for schedule in SCHEDULES:
+        try:
+            graph = Pipeline.parse(schedule)(gemm.graph((8, 8, 8)))
+        except PassError:  # groups are not for every schedule
+            continue
+        parameters = graph.parameters
+        named = (*parameters, *parameters.tables, *graph.tensors)
+        names = {*graph.coordinates.dimensions, *(x.name for x in named)}
+        names = {x for x in names if x.isidentifier() and not iskeyword(x)}
+        assert names - RESERVED == set(), schedule
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("f() { %0 = nothing(acc); %0 }", "no epilogue operation 'nothing'"),
+        ("f() { %0 = relu(bias); %0 }", "'bias' is not known there"),
+        ("f() { %1 = relu(acc); %1 }", "step '%1 = relu"),
+        ("f(x: q) { x }", "coordinates 'q'"),
+        ("what", "is not as in"),
+        ("f(nan: n) { %0 = add(acc, nan); %0 }", "reads nan as a number; rename"),
+        ("f(true: n) { %0 = add(acc, true); %0 }", "reads true as a number; rename"),
+        ("f(self: n) { %0 = add(acc, self); %0 }", "operand self: calls cannot"),
+        ("f(bias: n) { %0 = relu(acc); %0 }", "its result does not depend on bias"),
+        ("f(bias: n) { %0 = add(acc, bias); %1 = relu(acc); %1 }", "does not depend on bias"),
+    ],
+)
+def test_text_that_is_no_function(text: str, why: str):
+    refused(why, lambda: ep.parse_function(text))
+
+
+def test_a_graph_whose_epilogue_is_not_the_problem_s_is_refused():
+    text = Gemm("bf16", epilogue=bias_gelu_residual).graph().text()
+    changed = text.replace("%0 = add(acc, bias)", "%0 = mul(acc, bias)", 1)
+    assert changed != text
+    refused("its function is not that of the problem", lambda: parse(changed).verify())
+
+
+def test_an_optional_summand_is_a_stage_of_its_own():
+    first, second = ep.ALPHA_BETA.stages("f32", "bf16")
+    assert (first.optional, second.optional) == ("", "c")
+    assert [s.operation for s in first.function.steps] == ["mul"]
+    assert [o.name for o in second.function.operands] == ["beta", "c"]
+    assert ep.ALPHA_BETA.scale_of("c") == "beta"
+
+    @ep.epilogue(gate=ep.operand("mn", optional=True))
+    def gated(acc: Any, gate: Any) -> Any:
+        return ep.relu(acc + gate)
+
+    assert len(gated.stages("f32", "bf16")) == 1, "relu must see the sum"
+
+
+@pytest.mark.parametrize(
+    ("body", "linear"),
+    [
+        (lambda acc, x: acc * x + x, True),
+        (lambda acc, x: ep.fma(x, acc, ep.exp(x)) / x - acc, True),
+        (lambda acc, x: ep.where(x > 0, acc, -acc), True),
+        (lambda acc, x: acc * acc + x, False),
+        (lambda acc, x: ep.relu(acc) + x, False),
+        (lambda acc, x: x / acc, False),
+        (lambda acc, x: ep.where(acc > 0, x, acc), False),
+    ],
+)
+def test_what_is_linear_in_the_accumulator(body: Any, linear: bool):
+    def function(acc: Any, x: Any) -> Any:
+        return body(acc, x)
+
+    assert ep.epilogue(x="n")(function).linear is linear
+
+
+def test_constants_are_equal_only_if_they_are_written_alike():
+    """A sign of zero or a type decides what is computed; one step must not stand for another."""
+
+    @ep.epilogue()
+    def signs(acc: Any) -> Any:
+        return ep.where(1 / (acc * 0.0) < 1 / (acc * -0.0), acc * 2, acc * 2.0)
+
+    assert len({step for step in signs.steps if step.operation == "mul"}) == 4
+    values = (0.0, -0.0, 0, False, 1, 1.0, True, float("nan"), float("inf"))
+    texts = [f"f() {{ %0 = add(acc, {v}); %0 }}" for v in map(_written, values)]
+    functions = [ep.parse_function(text) for text in texts]
+    assert len({*functions}) == len(values)
+    for text, function in zip(texts, functions, strict=True):
+        again = ep.parse_function(text)
+        assert again == function
+        assert hash(again) == hash(function)
+        assert ep.function_text(again) == text
+
+
+def _written(value: float) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def test_a_graph_with_a_constant_nan_is_read_back():
+    @ep.epilogue()
+    def masked(acc: Any) -> Any:
+        return ep.where(acc > 0, acc, float("nan"))
+
+    graph = Gemm("f32", epilogue=masked).graph((8, 8, 8))
+    assert parse(graph.text()) == graph

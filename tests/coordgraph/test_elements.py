@@ -1,0 +1,159 @@
+"""Element types: laws of their records, and that adding one touches the record alone."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import codegen
+import coordgraph as cg
+from coordgraph import VerifyError
+from coordgraph.elements import DTYPES, DType, Number, dtype
+from coordgraph.interpreter.arguments import numpy_dtype
+from passes import DataParallel, StreamK
+from passes.lowering import LowerToHopper, LowerToTensorCores
+
+ROOT = Path(__file__).resolve().parents[2]
+EVERY = pytest.mark.parametrize("kind", DTYPES.values(), ids=str)
+
+
+@EVERY
+def test_every_name_of_a_type_means_it(kind: DType):
+    assert dtype(kind.name) is kind
+    assert dtype(kind.library) is kind
+    found = numpy_dtype(kind.name)
+    assert (found.name, found.itemsize) == (kind.library, kind.bytes)
+
+
+@EVERY
+def test_chunks_rows_and_instructions_have_the_same_bytes(kind: DType):
+    """16 in a chunk, 128 in a row of a box, and 32 along k of every matrix instruction."""
+    assert (kind.chunk * kind.bytes, kind.row * kind.bytes) == (16, 128)
+    assert {i.depth * kind.bytes for i in kind.instructions} <= {32}
+    sums = dtype(kind.accumulator)
+    assert sums.accumulator == sums.name
+    assert sums.bits >= kind.bits
+    assert sums.is_float == kind.is_float
+
+
+@EVERY
+def test_ranges_and_rounding_are_those_of_numpy(kind: DType):
+    found = numpy_dtype(kind.name)
+    if not kind.is_float:
+        assert (kind.least, kind.largest) == (np.iinfo(found).min, np.iinfo(found).max)
+        assert kind.roundoff == 0
+        return
+    one = found.type(1)
+    assert one + found.type(2 * kind.roundoff) > one
+    assert found.type(np.float64(1) + kind.roundoff * 0.99) == one
+
+
+def test_what_gemm_takes():
+    assert cg.Gemm("int8").out_dtype == "i32"
+    assert cg.Gemm("uint8", out_dtype="float16").out_dtype == "f16"
+    for wrong, why in (
+        ({"dtype": "i32"}, "i32 is for offsets and sums; A and B hold bf16, f16, f32, f64, i8, u8"),
+        ({"dtype": "i8", "out_dtype": "u8"}, "summed in i32, and D may hold bf16, f16, f32, f64"),
+        (
+            {"dtype": "bf16", "out_dtype": "i32"},
+            "summed in f32, and D may hold bf16, f16, f32, f64$",
+        ),
+        ({"dtype": "int16"}, "unknown dtype 'int16'; there are bf16"),
+        ({"dtype": 8}, "dtype = 8 is not the name of a type"),
+    ):
+        with pytest.raises(VerifyError, match=why):
+            cg.Gemm(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def i16(monkeypatch: pytest.MonkeyPatch) -> DType:
+    """A type that the library does not have: its record and nothing else."""
+    made = DType("i16", 16, Number.SIGNED, "int16", "i32")
+    monkeypatch.setitem(DTYPES, made.name, made)
+    return made
+
+
+@pytest.mark.parametrize("target", ["interpreter", "cpu"])
+def test_a_type_is_added_by_its_record(i16: DType, target: str):
+    random = np.random.default_rng(0)
+    a, b = (random.integers(i16.least, i16.largest, s, endpoint=True) for s in ((19, 33), (33, 21)))
+    graph = StreamK(workgroups=3)(cg.Gemm("i16").graph((16, 16, 8)))
+    found = codegen.compile(graph, target)(a.astype(np.int16), b.astype(np.int16))
+    assert found.dtype == np.int32
+    assert np.array_equal(found, (a @ b).astype(np.int32))
+
+
+def test_a_type_without_instructions_is_refused_by_those_who_need_them(i16: DType):
+    graph = DataParallel()(cg.Gemm("i16", transpose_b=True).graph((128, 128, 128)))
+    for lowering, family in ((LowerToTensorCores(), "mma.sync"), (LowerToHopper(), "wgmma")):
+        why = lowering.why_not(graph) or ""
+        assert why.startswith(f"{family} multiplies bf16, f16, i8 and u8 here, not i16")
+
+
+NAMES = {
+    *(name for kind in DTYPES.values() for name in (kind.name, kind.library)),
+    *(i.kind for kind in DTYPES.values() for i in kind.instructions),
+}
+KNOWN = {
+    "coordgraph/elements.py",  # the records
+    "codegen/emit/elements.py",  # LLVM's and PTX's names of floats
+    # Conversions between floats that LLVM or PTX have no one instruction for.
+    "codegen/targets/cpu/elements.py",
+    "codegen/targets/cpu/machine.py",
+    "codegen/targets/nvptx/sm_80/fragments.py",
+    "codegen/targets/nvptx/sm_80/instructions.py",
+    "passes/choosing/kernel_shape.py",  # the type that the model's figures were measured with
+}
+INTEGERS = {"i8", "u8", "s8", "int8", "uint8"}
+
+
+def literals(path: Path) -> set[str]:
+    """The strings of a file that are the name of a type, but for defaults of arguments."""
+    tree = ast.parse(path.read_text("utf-8"))
+    defaults = {
+        id(node)
+        for x in ast.walk(tree)
+        if isinstance(x, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in (*x.args.defaults, *(d for d in x.args.kw_defaults if d))
+    }
+    return {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in defaults
+        and node.value in NAMES
+    }
+
+
+def test_types_are_named_by_their_records():
+    """i32 alone is also what flags, tables and offsets are; some examples take one type."""
+    found = {
+        str(path.relative_to(ROOT)): names - {"i32", "int32"}
+        for package in ("coordgraph", "passes", "codegen")
+        for path in (ROOT / package).rglob("*.py")
+        if (names := literals(path))
+    }
+    integers = {path for path, names in found.items() if names & INTEGERS}
+    assert integers <= {"coordgraph/elements.py"}
+    other = {path: names for path, names in found.items() if names and path not in KNOWN}
+    assert set(other) <= {
+        "codegen/cli/doctor.py",
+        "codegen/cli/options.py",
+        "coordgraph/gemm.py",
+        "passes/choosing/calibrate.py",
+        "passes/choosing/counting.py",
+        "passes/choosing/enumeration.py",
+        "codegen/call/tuning.py",
+        # What epilogues compute with: f32, f64, i32 and bool, whatever the elements are.
+        "codegen/emit/elementwise.py",
+        "coordgraph/epilogue/function.py",
+        "coordgraph/epilogue/operation.py",
+        "coordgraph/epilogue/operations/cast.py",
+        "coordgraph/epilogue/operations/maximum.py",
+        "coordgraph/epilogue/operations/minimum.py",
+        "passes/lowering/control.py",
+    }, other

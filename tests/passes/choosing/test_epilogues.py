@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+
+import coordgraph as cg
+from coordgraph import epilogue as ep
+from passes.choosing import choices, constants_of
+from passes.choosing.candidates import candidates
+from passes.choosing.operand_reads import OperandReads
+from passes.lowering import LowerToHopper
+
+H200 = constants_of("NVIDIA H200")
+SIZE = {"m": 4096, "n": 6144, "k": 512}
+
+
+@ep.epilogue(bias="n", residual=ep.operand("mn", dtype="f32"))
+def residual_f32(acc, bias, residual):
+    return ep.gelu(acc + bias) + residual
+
+
+@ep.epilogue(bias="n", residual="mn")
+def residual_bf16(acc, bias, residual):
+    return ep.gelu(acc + bias) + residual
+
+
+@ep.epilogue(bias="n")
+def bias_alone(acc, bias):
+    return acc + bias
+
+
+def gemm(epilogue=None) -> cg.Gemm:
+    more = {} if epilogue is None else {"epilogue": epilogue}
+    return cg.Gemm("bf16", transpose_b=True, **SIZE, **more)
+
+
+def test_bytes_of_operands():
+    extents = {"l": 3, "m": 10, "n": 20, "k": 30}
+    read = {
+        f.name: OperandReads.of(gemm(f), extents, reads_c=False) for f in (residual_f32, bias_alone)
+    }
+    assert read["residual_f32"] == OperandReads(4, 2 * 20 + 4 * 10 * 20)
+    assert read["bias_alone"] == OperandReads(0, 2 * 20)
+    assert OperandReads.of(gemm(), extents, reads_c=False) == OperandReads(0, 0)
+    assert OperandReads.of(gemm(), extents, reads_c=True) == OperandReads(2, 3 * 2 * 10 * 20)
+
+
+@pytest.mark.parametrize("function", [residual_f32, residual_bf16, bias_alone])
+def test_plans_leave_registers_for_what_the_epilogue_reads(function):
+    problem = gemm(function)
+    for choice in list(choices(problem, H200))[:6]:
+        graph = choice.plan.graph(problem)
+        lowering = choice.plan.lowering
+        assert isinstance(lowering, LowerToHopper)
+        assert lowering.why_not(graph) is None, choice.plan
+
+
+def test_wide_operands_of_every_element_exclude_the_largest_tiles():
+    def largest(problem: cg.Gemm) -> float:
+        table = candidates(problem, H200)
+        parts = table.tile_m * table.tile_n / (table.cluster_m * table.cluster_n)
+        return float(parts.max())
+
+    assert largest(gemm(bias_alone)) == largest(gemm())
+    assert largest(gemm(residual_f32)) < largest(gemm())
+
+
+def test_what_is_read_takes_time():
+    plain, wide = (candidates(gemm(f), H200) for f in (bias_alone, residual_bf16))
+    assert not candidates(gemm(), H200).operand_bytes.any()
+    assert (wide.operand_bytes > plain.operand_bytes[0]).all()
+    functions = (None, bias_alone, residual_bf16, residual_f32)
+    best = [next(iter(choices(gemm(f), H200))).seconds for f in functions]
+    assert best == sorted(best)
+    assert best[2] > best[1]

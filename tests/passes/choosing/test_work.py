@@ -1,0 +1,199 @@
+"""What the busiest workgroup has of each kind of work is what the graph gives it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import fields, replace
+from functools import cache
+from math import ceil, log2, prod
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coordgraph import Gemm, KernelGraph, PassError
+from coordgraph.interpreter import trace
+from coordgraph.interpreter.tracing import Receive, Send, Store, Trace
+from passes import Pipeline, StreamK
+from passes.choosing import Plan
+from passes.choosing.constants import constants_of
+from passes.choosing.counting import COUNTED_TILE, FIXUPS, MOST_SINGLE, WorkCounter
+from passes.choosing.enumeration import check, enumerated, walked
+from passes.choosing.known_schedules import FILE, counter_of, derived
+from passes.choosing.model import Counts
+from passes.choosing.plan_table import Table
+
+TILE = (4, 4, 4)
+SCHEDULES = (
+    "data-parallel",
+    "data-parallel{persistent=true}",
+    "heterogeneous-tiles",
+    "heterogeneous-tiles{small_m=1,small_n=4}",
+    "heterogeneous-tiles{small_n=1}",
+    "stream-k",
+    "stream-k{owner=last}",
+    "stream-k{owner=last,least=5}",
+    "stream-k{least_segment=3}",
+    "stream-k{owner=last,least=2,least_segment=4}",
+    "stream-k{reduction=scatter}",
+    "stream-k{least_segment=2,reduction=scatter}",
+    "stream-k{owner=last,reduction=tree}",
+    "stream-k{reduction=turnstile}",
+    "two-tile-stream-k{owner=last}",
+    "two-tile-stream-k{first=dp}",
+    "two-tile-stream-k{owner=last,least_segment=3}",
+    "two-tile-stream-k{reduction=scatter}",
+    "hybrid-stream-k{owner=last}",
+    "hybrid-stream-k{least=3}",
+    "hybrid-stream-k{least_segment=3,reduction=tree}",
+    "hybrid-stream-k{owner=last,reduction=turnstile}",
+    "hybrid-stream-k{first=dp,reduction=scatter}",
+    "split-k{splits=3}",
+    "split-k{owner=first}",
+    "split-k{splits=5,reduction=peers}",
+    "split-k{splits=4,reduction=tree}",
+    "split-k{splits=3,reduction=scatter}",
+)
+
+
+FIXED_GRID = ("data-parallel", "split-k")
+"""Schedules whose grid follows from the problem."""
+
+
+@cache
+def scheduled(pipeline: str) -> KernelGraph:
+    return Pipeline.parse(pipeline)(Gemm("f32").graph(TILE))
+
+
+def counted(pipeline: str, m: int, n: int, depth: int, grid: int) -> tuple[Counts, Trace]:
+    """The model's counts, and what the graph does, of m x n tiles with so many iterations each."""
+    schedule = Plan(TILE, pipeline=pipeline).schedule
+    fixed = schedule.name in FIXED_GRID and not getattr(schedule, "persistent", False)
+    sizes = {"m": 4 * m, "n": 4 * n, "k": 4 * depth}
+    found = trace(scheduled(pipeline), sizes if fixed else {**sizes, "workgroups": grid})
+    plan = Plan(TILE, (1, 1, 1), pipeline, None if fixed else grid)
+    table = Table.of([(replace(Gemm("bf16"), **sizes), plan)])
+    device = replace(constants_of(), processors=len(found.workgroups) if fixed else grid)
+    return Counts(table, device), found
+
+
+def each(found: Trace, kind: type) -> list[int]:
+    """How many events of a kind every workgroup has."""
+    return [sum(isinstance(e, kind) for e in events) for events in found.workgroups]
+
+
+def pieces(found: Trace) -> Counter[tuple[int, ...]]:
+    """Segments of every tile."""
+    return Counter(s.tile for s in found.segments if not s.padding)
+
+
+@pytest.mark.parametrize("pipeline", SCHEDULES)
+@given(m=st.integers(1, 5), n=st.integers(1, 5), depth=st.integers(1, 12), grid=st.integers(1, 9))
+@settings(max_examples=15, deadline=None)
+def test_work_is_that_of_the_graph(pipeline: str, m: int, n: int, depth: int, grid: int):
+    found_counts, found = counted(pipeline, m, n, depth, grid)
+    work, counts = found_counts.work, found_counts.work.counts
+    assert not found.problems()
+    small = prod(found.tiles[:2]) // (m * n)  # a macro tile has so many
+    longest = work.iterations * small + work.small * depth
+    assert longest[0] == max(found.iterations)
+    shape = found_counts.shape
+    assert work.utilisation(found_counts.table, shape.tiles)[0] == pytest.approx(found.utilisation)
+    walks = [[s for s in found.of(w) if not s.padding] for w in range(len(found.workgroups))]
+    assert work.busy[0] == sum(map(bool, walks))
+    if "scatter" in pipeline:  # all with a piece of a tile finish it
+        assert work.ends[0] == max(map(len, walks))
+    else:
+        assert work.ends[0] + work.small[0] == max(each(found, Store))
+    assert counts.sends[0] == max(each(found, Send))
+    assert counts.all_sends[0] == len(found.sends)
+    peers = max(pieces(found).values()) - 1
+    fixup = FIXUPS[found_counts.table.fixup[0]]
+    if fixup == "turnstile":
+        assert counts.chain[0] == peers
+    elif fixup != "scatter":
+        assert counts.receives[0] == max(each(found, Receive))
+        assert counts.receives[0] == (ceil(log2(peers + 1)) if fixup == "tree" else peers)
+    shared = {s.k_count for s in found.segments if s.k_count < s.depth}
+    assert counts.shortest[0] == min(shared, default=0)
+    assert work.apart[0] or len(shared) <= 1
+
+
+@pytest.mark.parametrize("pipeline", SCHEDULES)
+@given(m=st.integers(1, 30), n=st.integers(1, 9), depth=st.integers(1, 70), grid=st.integers(1, 40))
+@settings(max_examples=6, deadline=None)
+def test_counts_are_those_of_an_enumeration(pipeline: str, m: int, n: int, depth: int, grid: int):
+    """Also where workgroups have many tiles, and tiles many pieces."""
+    plan = Plan(TILE, pipeline=pipeline)
+    schedule = plan.schedule.scaled(TILE, COUNTED_TILE)
+    counter = counter_of(schedule)
+    assert counter is not None
+    found = walked(scheduled(pipeline), m, n, depth, grid)
+    columns = (np.array([float(number)]) for number in (m * n, depth, grid))
+    counts = counter.count(*columns)
+    for name, number in enumerated(found, counter):
+        assert getattr(counts, name)[0] == number, name
+
+
+def test_a_grid_that_is_larger_than_the_device_has_rounds():
+    problem = Gemm("bf16", m=1024, n=1024, k=4096)
+    plans = [Plan.parse(f"128x128x64 {s}") for s in ("data-parallel", "split-k{splits=4}")]
+    work = Counts(Table.of((problem, plan) for plan in plans), constants_of()).work
+    assert list(work.rounds) == [1, 2]
+    assert list(work.iterations) == [64, 32]
+    assert list(work.busy) == [64, 132]
+
+
+def test_a_counter_that_is_wrong_is_found():
+    schedule = StreamK(owner="last")
+    right = WorkCounter.derive(schedule)
+    check(right, schedule)
+    wrong = replace(right, source=right.source.replace("- 1.0", "- 2.0", 1))
+    assert wrong.source != right.source
+    with pytest.raises(PassError, match=r"the work of stream-k.* cannot be counted"):
+        check(wrong, schedule)
+
+
+def test_the_file_has_the_counters_of_all_that_may_be_chosen():
+    """If not, `python -m passes.choosing.known_schedules` writes it."""
+    kept = json.loads(FILE.read_text("utf-8"))
+    found = {text: WorkCounter.from_data(data) for text, data in kept.items()}
+    assert found.keys() == derived().keys()
+    random = np.random.default_rng(0)
+    columns = [random.integers(1, most, 500).astype(float) for most in (400, 90, 133)]
+    for text, counter in derived().items():
+        assert replace(found[text], source=counter.source) == counter
+        assert (found[text].columns(*columns) == counter.columns(*columns)).all(), text
+
+
+@pytest.mark.parametrize("text", sorted(derived()))
+def test_single_precision_is_exact_up_to_its_limit(text: str):
+    counter = derived()[text]
+    assert counter.single
+    random = np.random.default_rng(0)
+    depth, grid = random.integers(1, 257, 300), random.integers(1, 133, 300)
+    tiles = np.maximum((MOST_SINGLE - 1) // depth - grid - random.integers(0, 100, 300), 1)
+    columns = [column.astype(np.float64) for column in (tiles, depth, grid)]
+    one, other = (each.columns(*columns) for each in (counter, replace(counter, single=False)))
+    assert (one == other).all()
+
+
+def test_the_number_of_workgroups_is_the_plan_s():
+    with pytest.raises(PassError, match="the number of workgroups is 5, and a plan gives it"):
+        WorkCounter.derive(StreamK(workgroups=5))
+
+
+def test_rows_that_are_alike_are_counted_once():
+    """Different orders of rows, and rows of other kinds between them, change nothing."""
+    problem = Gemm("bf16", m=1000, n=3000, k=640)
+    texts = [f"128x128x64 {s} on {g}" for s in SCHEDULES[5:] for g in (7, 60, 132)] * 2
+    plans = [Plan.parse(text) for text in texts]
+    order = np.random.default_rng(0).permutation(len(plans))
+    together = Counts(Table.of((problem, plans[i]) for i in order), constants_of()).work
+    for place, i in enumerate(order):
+        alone = Counts(Table.of([(problem, plans[i])]), constants_of()).work
+        for name in (field.name for field in fields(alone.counts)):
+            found = getattr(together.counts, name)[place]
+            assert found == getattr(alone.counts, name)[0], (texts[i], name)
