@@ -44,6 +44,7 @@ __all__ = [
     "Case",
     "Code",
     "boxes",
+    "chunk_of_d",
     "code_of",
     "code_of_d",
     "has_open_grid",
@@ -267,7 +268,10 @@ WAYS_OF_D = (
     (264, 0, 1, 1),
     (262, 0, 1, 1),
 )
-"""Columns of D, elements between an aligned address and D's and C's, and what is moved at once."""
+"""Columns of D, elements between an aligned address and D's and C's, and elements of one access.
+
+Of D in f32 one access moves at most 4 elements, which are 16 bytes.
+"""
 
 
 @dataclass(frozen=True)
@@ -286,11 +290,16 @@ class Case:
         """The code that serves aligned arrays of this shape."""
         m, n, k = self.shape
         a, b = m if self.spec.layout[0] == "t" else k, k if self.spec.layout[1] == "t" else n
-        whole = 16 // dtype(self.spec.out_dtype or self.spec.dtype).bytes
+        whole = chunk_of_d(self.spec)
         d = gcd(n, 2) if n % whole else whole
         if a % 8 or b % 8:
             return Variant(Vectors(gcd(a, 8), gcd(b, 8), min(d, 2)), "mma.sync")
         return boxes(d, reads_c=self.beta != 0)
+
+
+def chunk_of_d(spec: Spec) -> int:
+    """The elements of D that 16 bytes hold."""
+    return dtype(spec.out_dtype or spec.dtype).chunk
 
 
 def boxes(d: int, *, reads_c: bool) -> Variant:
@@ -374,9 +383,13 @@ def code_of(specs: Iterable[Spec], cases: Callable[[Spec], Iterable[Case]]) -> t
 
 def code_of_d() -> tuple[Code, ...]:
     """The machine code for every way of D."""
-    widths = sorted({width for *_, width in WAYS_OF_D})
-    kinds = tuple(boxes(width, reads_c=c) for width in widths for c in (False, True))
-    return tuple((spec, kind) for spec in DIFFERENT_D for kind in kinds)
+    codes = (
+        (spec, boxes(min(width, chunk_of_d(spec)), reads_c=c))
+        for spec in DIFFERENT_D
+        for *_, width in WAYS_OF_D
+        for c in (False, True)
+    )
+    return tuple(dict.fromkeys(codes))
 
 
 def program(code: Code) -> CudaProgram:

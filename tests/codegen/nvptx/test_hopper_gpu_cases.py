@@ -21,6 +21,7 @@ from tests.gpu.hopper import (
     TWO_SHAPES,
     Code,
     boxes,
+    chunk_of_d,
     code_of,
     code_of_d,
     program,
@@ -38,7 +39,9 @@ NEEDED = (
     *code_of(TWO_SHAPES, two_shape_cases),
 )
 ALIGNED = tuple(
-    (spec, boxes(8, reads_c=c)) for spec in (*RANDOM, *DIFFERENT_D) for c in (False, True)
+    (spec, boxes(chunk_of_d(spec), reads_c=c))
+    for spec in (*RANDOM, *DIFFERENT_D)
+    for c in (False, True)
 )
 QUICK = tuple(dict.fromkeys((*code_of(RANDOM, random_cases), *ALIGNED)))
 
@@ -54,7 +57,7 @@ def test_no_kernel_is_refused(spec: Spec):
     assert spec.lowering is not None
     assert spec.lowering.why_not(spec.graph) is None
     variants = [variant for other, variant in NEEDED if other == spec]
-    assert {boxes(8, reads_c=False), boxes(8, reads_c=True)} & {*variants}
+    assert {boxes(chunk_of_d(spec), reads_c=c) for c in (False, True)} & {*variants}
     assert [program((spec, variant)).why_not() for variant in variants] == [None] * len(variants)
 
 
