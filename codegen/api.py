@@ -52,7 +52,8 @@ def compile(
     Args:
         graph: what a schedule pass made of `Gemm.graph()`.
         target: `interpreter`, `cpu`, an NVIDIA architecture (`sm_80` and up), or `native`.
-        debug: let GPU kernels that wait too long trap instead of hanging.
+        debug: GPU kernels that wait too long trap instead of hanging; CPU kernels check every
+            index, and one outside its tensor ends the launch with a LaunchError.
         lowering: options of a lowering of a GPU's architecture, as `LowerToHopper(cluster_m=2)`, in
             place of the default. Tensors that are not aligned as it needs, and for `LowerToHopper`
             those are rows or addresses that are no multiples of 16 bytes, are served by other code.
@@ -91,5 +92,5 @@ def compile(
     if target == "cpu":
         from codegen.targets.cpu import HostKernel
 
-        return HostKernel(graph)
+        return HostKernel(graph, debug=debug)
     raise CodegenError(f"unknown target '{target}'; there are {', '.join(TARGETS)}")

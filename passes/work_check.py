@@ -11,7 +11,6 @@ mix-up of two axes is found. The check is a test on examples, not a proof.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import accumulate
@@ -153,23 +152,6 @@ def _events(graph: KernelGraph, launch: Launch) -> int:
 
 def _stuck(found: Trace) -> Iterator[str]:
     """Deadlock: workgroups that wait for each other in a cycle, though every wait has a signal."""
-    from coordgraph.interpreter.tracing import Receive, Send
-
-    at = [0] * len(found.workgroups)
-    sent: Counter[tuple[int, int]] = Counter()
-    moved = True
-    while moved:
-        moved = False
-        for workgroup, events in enumerate(found.workgroups):
-            while at[workgroup] < len(events):
-                event = events[at[workgroup]]
-                if isinstance(event, Send):
-                    sent[event.slot, event.turn] += event.readers
-                elif isinstance(event, Receive):
-                    if not sent[event.slot, event.turn]:
-                        break
-                    sent[event.slot, event.turn] -= 1
-                at[workgroup], moved = at[workgroup] + 1, True
-    waiting = [w for w, events in enumerate(found.workgroups) if at[w] < len(events)]
+    waiting = [receive.workgroup for receive in found.stuck()]
     if waiting:
         yield f"workgroups {', '.join(map(str, waiting))} wait for each other for ever"

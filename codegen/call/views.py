@@ -42,6 +42,16 @@ class TensorView:
         return dtype(self.dtype).bytes * (last + 1)
 
     @property
+    def span(self) -> tuple[int, int]:
+        """The lowest offset of an element from `pointer` and one past the highest, in elements."""
+        if 0 in self.shape:
+            return 0, 0
+        ends = [
+            (extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True)
+        ]
+        return sum(min(end, 0) for end in ends), sum(max(end, 0) for end in ends) + 1
+
+    @property
     def matrix_stride(self) -> int:
         """Elements from one matrix of a batch to the next; for a single matrix, its elements."""
         return self.strides[0] if self.shape[0] != 1 else prod(self.shape[1:])

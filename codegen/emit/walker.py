@@ -170,9 +170,13 @@ class Walker:
         following = b.add(
             index, self.expressions.widen(advance, bits, step, inside), flags=("nsw",)
         )
+        self.check_advance(node, index, following)
         index.add_incoming(following, b.block)
         b.branch(head)
         b.position_at_end(done)
+
+    def check_advance(self, node: Node, index: ir.Value, following: ir.Value) -> None:
+        """Hook: called before a loop goes on from one index to the following one."""
 
     def _unrolled(self, node: Node, indices: range) -> None:
         assert node.loop is not None

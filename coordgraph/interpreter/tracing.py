@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -215,6 +215,30 @@ class Trace:
             for receive in self.receives
             for sender in self._senders.get((receive.slot, receive.turn), ())
         )
+
+    def stuck(self) -> tuple[Receive, ...]:
+        """The receives at which workgroups wait for ever, though all run at the same time.
+
+        A workgroup does its events in order. A receive waits until its partial has been sent, and
+        a partial serves as many receives as it has readers.
+        """
+        at = [0] * len(self.workgroups)
+        sent: Counter[tuple[int, int]] = Counter()
+        moved = True
+        while moved:
+            moved = False
+            for workgroup, events in enumerate(self.workgroups):
+                while at[workgroup] < len(events):
+                    event = events[at[workgroup]]
+                    if isinstance(event, Send):
+                        sent[event.slot, event.turn] += event.readers
+                    elif isinstance(event, Receive):
+                        if not sent[event.slot, event.turn]:
+                            break
+                        sent[event.slot, event.turn] -= 1
+                    at[workgroup], moved = at[workgroup] + 1, True
+        left = (events[n] for n, events in zip(at, self.workgroups, strict=True) if n < len(events))
+        return tuple(event for event in left if isinstance(event, Receive))
 
     @cached_property
     def _senders(self) -> Mapping[tuple[int, int], set[int]]:

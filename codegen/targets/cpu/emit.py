@@ -1,13 +1,12 @@
 """Lowered operations as code for the host: one method for each, indices from the coordinates.
 
-The module has two functions. `gemm` does the work of one workgroup; its last argument is the
-workgroup's number. `run` takes the next place in an order from a counter that all threads share,
-and calls `gemm` for the workgroup there, until none is left.
+The function `gemm` does the work of one workgroup; its last argument is the workgroup's number.
+`launch_code` adds the function `run`, which calls `gemm` for one workgroup after another. A guarded
+kernel also checks every index before it is used as an address, and every step of a loop.
 """
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import Any
 
@@ -17,8 +16,10 @@ from codegen.emit.elements import Arithmetic
 from codegen.emit.elementwise import KINDS, ElementwiseEmitter
 from codegen.emit.expressions import Expressions
 from codegen.emit.shared_memory import places
-from codegen.emit.walker import Fragments, Walker
+from codegen.emit.walker import Fragments
 from codegen.targets.cpu.elements import Elements
+from codegen.targets.cpu.guards import GuardedWalker
+from codegen.targets.cpu.launch_code import LaunchCode, call_intrinsic
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control import lowered as ops
 from coordgraph.control.resolve import Node
@@ -36,35 +37,26 @@ I1, I8, I32, I64 = (ir.IntType(n) for n in (1, 8, 32, 64))
 POINTER, VOID = ir.PointerType(), ir.VoidType()
 LINE = 64
 """Bytes of a cache line, and the alignment of buffers; the widest vector is as wide."""
-# What a waiting thread does to leave the core's other thread alone.
-_PAUSE = {
-    "x86_64": ("llvm.x86.sse2.pause", ()),
-    "aarch64": ("llvm.aarch64.hint", (ir.Constant(I32, 1),)),
-}
 
 
-_YIELDS = re.compile("linux|darwin|macos|bsd")
-"""Systems whose C library can give the processor to another thread (POSIX, `sched_yield`)."""
-
-
-class HostWalker(Walker):
+class HostWalker(GuardedWalker):
     """Builds the LLVM module of a kernel lowered to the host.
 
     Args:
         graph: a lowered graph.
         triple: LLVM's name of the host.
+        guarded: stop the launch with an error where an index is outside its tensor or buffer.
     """
 
     widest = True
     derives = False
 
-    def __init__(self, graph: KernelGraph, triple: str = "") -> None:
+    def __init__(self, graph: KernelGraph, triple: str = "", *, guarded: bool = False) -> None:
         if graph.coordinates.of_kind(Workitem):
             raise CodegenError("the graph was lowered for a machine with workitems, not for a host")
-        super().__init__(graph)
+        super().__init__(graph, guarded=guarded)
         self.triple = triple
         self.accumulator = dtype(graph.gemm.accumulator)
-        self.buffers: dict[str, int] = {}
         self.buffer_bytes = 0
         element = self.accumulator.bytes
         memory = graph.coordinates.of_kind(Shared)
@@ -92,13 +84,13 @@ class HostWalker(Walker):
         module.triple = self.triple
         tensors, floats = [t.name for t in self.graph.tensors], self.arguments.floats
         tensors += self.tables
-        types: list[Any] = [POINTER] * (len(tensors) + 1)
+        types: list[Any] = [POINTER] * (len(tensors) + 3)
         types += [KINDS[kind] for kind in self.arguments.float_kinds.values()]
         types += [I64] * (len(self.parameters) + 1)
         function = ir.Function(module, ir.FunctionType(VOID, types), KERNEL_NAME)
         function.attributes.add("nounwind")
         function.attributes.add("noinline")
-        names = [*tensors, "buffers", *floats, *self.parameters, "workgroup"]
+        names = ["control", "slot", *tensors, "buffers", *floats, *self.parameters, "workgroup"]
         self.given: dict[str, Any] = {}
         for name, argument in zip(names, function.args, strict=True):
             argument.name = name
@@ -107,8 +99,9 @@ class HostWalker(Walker):
         alone = [t.name for t in self.graph.tensors if t.role in (Role.INPUT, Role.TABLE)]
         for name in (*alone, *self.tables, "buffers"):
             self.given[name].add_attribute("noalias")
+        self.code = LaunchCode(module, self.triple)
         self._body(function)
-        self._run(module, function)
+        self.code.run(function, RUN_NAME)
         return module
 
     def _body(self, function: ir.Function) -> None:
@@ -135,65 +128,27 @@ class HostWalker(Walker):
         self.builder.ret_void()
         entry.branch(start)
 
-    @staticmethod
-    def _run(module: ir.Module, kernel: ir.Function) -> None:
-        """`run(order, counter, count, …)`: workgroup `order[i]`, or i where there is no order."""
-        given = [a.type for a in kernel.args[:-1]]
-        kind = ir.FunctionType(VOID, [POINTER, POINTER, I64, *given])
-        function = ir.Function(module, kind, RUN_NAME)
-        order, counter, count, *rest = function.args
-        b = ir.IRBuilder(function.append_basic_block("entry"))
-        following, known = (function.append_basic_block(n) for n in ("next", "known"))
-        ordered, work, done = (function.append_basic_block(n) for n in ("ordered", "work", "done"))
-        b.branch(following)
-        b.position_at_end(following)
-        place = b.atomic_rmw("add", counter, ir.Constant(I64, 1), "monotonic")
-        b.cbranch(b.icmp_signed("<", place, count), known, done)
-        b.position_at_end(known)
-        b.cbranch(b.icmp_unsigned("==", order, ir.Constant(POINTER, None)), work, ordered)
-        b.position_at_end(ordered)
-        listed = b.load(b.gep(order, [place], source_etype=I64), typ=I64)
-        b.branch(work)
-        b.position_at_end(work)
-        workgroup = b.phi(I64)
-        workgroup.add_incoming(place, known)
-        workgroup.add_incoming(listed, ordered)
-        b.call(kernel, [*rest, workgroup])
-        b.branch(following)
-        b.position_at_end(done)
-        b.ret_void()
-
-    def intrinsic(self, name: str, result: Any, args: list[Any]) -> Any:
-        """Call an LLVM intrinsic, declared where it is not yet."""
-        module = self.builder.module
-        function = module.globals.get(name)
-        if function is None:
-            function = ir.Function(module, ir.FunctionType(result, [a.type for a in args]), name)
-        return self.builder.call(function, args)
-
     # Memory
 
     def _kind(self, dim: str) -> DType:
         """The type of the elements of a buffer or a tensor."""
         if dim in self.buffers:
             return self.accumulator
-        return dtype(self.graph.tensor(self._tensor(dim)).dtype)
+        return dtype(self.graph.tensor(self.tensor_of(dim)).dtype)
 
-    def _address(self, node: Node, dim: str) -> tuple[ir.Value, Any]:
-        """Pointer to an element, and the condition that it is not padding."""
+    def _address(self, node: Node, dim: str, width: int = 1) -> tuple[ir.Value, Any]:
+        """Pointer to the first of `width` elements, and the condition that it is not padding."""
         index, guard = self.place(node, dim)
         b = self.builder
+        if self.guarded:
+            self.check_bounds(node, dim, index, guard, width)
         if dim in self.buffers:
             offset = ir.Constant(I64, self.buffers[dim])
             base = b.gep(self.given["buffers"], [offset], source_etype=I8, inbounds=True)
         else:
-            base = self.given[self._tensor(dim)]
+            base = self.given[self.tensor_of(dim)]
         size = ir.IntType(self._kind(dim).bits)
         return b.gep(base, [index], source_etype=size, inbounds=guard is True), guard
-
-    def _tensor(self, dim: str) -> str:
-        """The tensor whose elements a dimension counts."""
-        return getattr(self.graph.coordinates[dim], "tensor", "")
 
     def _when(self, guard: Any) -> Any:
         """A context for what happens only where the guard holds."""
@@ -236,7 +191,7 @@ class HostWalker(Walker):
         """Whether a buffer of sums holds results of the epilogue, of another type."""
         if op.source not in self.buffers or op.destination in self.buffers:
             return False
-        output = self.graph.tensor(self._tensor(op.destination)).role is Role.OUTPUT
+        output = self.graph.tensor(self.tensor_of(op.destination)).role is Role.OUTPUT
         return output and self.result.is_float != self.accumulator.is_float
 
     @property
@@ -269,38 +224,15 @@ class HostWalker(Walker):
 
     def emit_WaitFlag(self, node: Node, op: ops.WaitFlag) -> None:
         """Look at a flag until it is up."""
-        self._spin(self._address(node, op.flag)[0], "==", self.raised(node, op.turn, op.senders))
+        address, _ = self._address(node, op.flag)
+        self.spin(node, op.flag, address, self.raised(node, op.turn, op.senders))
 
     def emit_TakeFlag(self, node: Node, op: ops.TakeFlag) -> None:
         """Look at a flag until it is up, then lower it by one."""
         address, _ = self._address(node, op.flag)
-        self._spin(address, "!=", ir.Constant(I32, 0), crowded=True)
+        self.spin(node, op.flag, address, crowded=True)
         # What another reader left is still the sender's word: C11, "release sequence".
         self.builder.atomic_rmw("sub", address, ir.Constant(I32, 1), "monotonic")
-
-    def _spin(
-        self, address: ir.Value, until: str, value: ir.Value, *, crowded: bool = False
-    ) -> None:
-        """Until a flag compares so with a value.
-
-        `crowded`: more threads may wait than there are processors, so let others run.
-        """
-        b = self.builder
-        again, up = b.append_basic_block("flag.wait"), b.append_basic_block("flag.up")
-        pause = b.append_basic_block("flag.pause")
-        b.branch(again)
-        b.position_at_end(again)
-        flag = b.load_atomic(address, "acquire", 4, typ=I32)
-        b.cbranch(b.icmp_unsigned(until, flag, value), up, pause)
-        b.position_at_end(pause)
-        machine = self.triple.partition("-")[0]
-        if machine in _PAUSE:
-            name, args = _PAUSE[machine]
-            self.intrinsic(name, VOID, list(args))
-        if crowded and _YIELDS.search(self.triple):
-            self.intrinsic("sched_yield", I32, [])
-        b.branch(again)
-        b.position_at_end(up)
 
     def emit_ClearFlag(self, node: Node, op: ops.ClearFlag) -> None:
         """Lower a flag."""
@@ -331,8 +263,9 @@ class HostWalker(Walker):
 
     def emit_LoadFragment(self, node: Node, op: ops.LoadFragment) -> None:
         """A vector from a buffer, or one element in every lane."""
-        address, guard = self._address(node, op.source)
-        if op.width == 1 or op.form == "broadcast":
+        vector = op.width > 1 and op.form != "broadcast"
+        address, guard = self._address(node, op.source, op.width if vector else 1)
+        if not vector:
             value = self._splat(self._read(address, op.source, guard), op.width)
         else:
             value = self.builder.load(
@@ -342,7 +275,7 @@ class HostWalker(Walker):
 
     def emit_StoreFragment(self, node: Node, op: ops.StoreFragment) -> None:
         """A vector to a buffer, or one element to memory."""
-        address, guard = self._address(node, op.destination)
+        address, guard = self._address(node, op.destination, op.width)
         slot = self._slot(node, op.fragment, op.registers, op.width)
         value = self.builder.load(slot, typ=self._type(op.width))
         if op.width == 1:
@@ -440,7 +373,7 @@ class HostWalker(Walker):
             case "fma":
                 suffix = f"f{self.accumulator.bits}"
                 name = f"llvm.fma.{suffix}" if lanes == 1 else f"llvm.fma.v{lanes}{suffix}"
-                result = self.intrinsic(name, self._type(lanes), [a, b, total])
+                result = call_intrinsic(self.builder, name, self._type(lanes), [a, b, total])
             case "multiply-add":
                 result = self.sums.add(total, self.sums.multiply(a, b))
             case _:

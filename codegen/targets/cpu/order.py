@@ -7,16 +7,14 @@ however few threads there are. Workgroups that wait for each other need a thread
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
 from coordgraph import KernelGraph, LaunchError
-from coordgraph.interpreter import Trace, trace
+from coordgraph.interpreter import trace
 from coordgraph.interpreter.arguments import Array
-from coordgraph.interpreter.tracing import Receive, Send
 from coordgraph.progress import WaitDirection
 
 __all__ = ["Circle", "starting_order"]
@@ -71,27 +69,6 @@ def _topological(
     except CycleError as error:
         circle = " -> ".join(map(str, error.args[1]))
         told = f"workgroups wait for each other in a circle ({circle})"
-        if _ends_together(found):
+        if not found.stuck():
             raise Circle(told) from None
         raise LaunchError(f"{told}, and would do so for ever") from None
-
-
-def _ends_together(found: Trace) -> bool:
-    """Whether all workgroups end where all run at the same time."""
-    sent: set[tuple[int, int]] = set()
-    left = [deque(events) for events in found.workgroups]
-    moved = True
-    while moved:
-        moved = False
-        for events in left:
-            while events:
-                match events[0]:
-                    case Receive(slot=slot, turn=turn) if (slot, turn) not in sent:
-                        break
-                    case Send(slot=slot, turn=turn):
-                        sent.add((slot, turn))
-                    case _:
-                        pass
-                events.popleft()
-                moved = True
-    return not any(left)

@@ -29,11 +29,13 @@ from codegen.call.zero_extents import (
 from codegen.emit.elements import scalar_type
 from codegen.kernel import Kernel
 from codegen.targets.cpu.code import host_code
+from codegen.targets.cpu.control_block import ControlBlock
 from codegen.targets.cpu.emit import RUN_NAME, HostWalker
+from codegen.targets.cpu.failures import failure_text
 from codegen.targets.cpu.machine import host, lower
 from codegen.targets.cpu.order import Circle, starting_order
 from codegen.targets.cpu.threads import MOST_THREADS, run_on_threads, thread_count
-from codegen.targets.cpu.workspace import Workspaces
+from codegen.targets.cpu.workspace import Workspace, Workspaces
 from coordgraph import CodegenError, KernelGraph, LaunchError
 from coordgraph.integers import compile_function
 from coordgraph.interpreter.arguments import Array, numpy_dtype
@@ -51,10 +53,15 @@ class HostKernel(Kernel):
 
     A workgroup is run by one thread from beginning to end; how many threads there are decides
     neither the result nor whether the kernel ends. Workgroups that wait for each other
-    (`reduction="scatter"`) get a thread each.
+    (`reduction="scatter"`) get a thread each. A launch whose workgroups wait for each other for
+    ever ends with a LaunchError.
+
+    Args:
+        graph: a scheduled graph.
+        debug: check every index; one outside its tensor ends the launch with a LaunchError.
     """
 
-    def __init__(self, graph: KernelGraph) -> None:
+    def __init__(self, graph: KernelGraph, *, debug: bool = False) -> None:
         graph.workgroup  # noqa: B018 - says what to do where no schedule was applied
         if graph.level != "scheduled":
             raise CodegenError(
@@ -64,9 +71,10 @@ class HostKernel(Kernel):
         super().__init__(graph, "cpu")
         self._lowered = lower(graph)
         self.waits = wait_direction(graph)
-        walker = HostWalker(self._lowered, host().triple)
+        walker = HostWalker(self._lowered, host().triple, guarded=debug)
         self._code = host_code(str(walker.build()))
         self._run = _prototype(walker)(self._code.address(RUN_NAME))
+        self._operations = tuple(walker.operations)
         self._workspaces = Workspaces(walker.buffer_bytes)
         self._formulas = _Formulas(graph, walker.parameters)
         self._plan = lru_cache(KEPT_PLANS)(self._make_plan)
@@ -168,31 +176,56 @@ class HostKernel(Kernel):
                 for t in self.graph.tensors
             ]
             pointers += [table.ctypes.data for table in plan.tables]
-            counter = ctypes.c_int64(0)
+            control = ControlBlock(threads, self._limits(views, workspace))
             order = None if plan.order is None else plan.order.ctypes.data
-            head = (order, ctypes.addressof(counter), plan.workgroups, *pointers)
 
             def work(thread: int) -> None:
-                self._run(*head, buffers[thread].ctypes.data, *scalars, *plan.integers)
+                self._run(
+                    order,
+                    control.address,
+                    control.slot(thread),
+                    plan.workgroups,
+                    *pointers,
+                    buffers[thread].ctypes.data,
+                    *scalars,
+                    *plan.integers,
+                )
 
-            run_on_threads(work, threads)
+            run_on_threads(work, threads, control.stop)
+            if control.fault:
+                raise LaunchError(
+                    failure_text(
+                        control, self._lowered, self.graph, self._operations, plan.given, plan.known
+                    )
+                )
+
+    def _limits(self, views: Mapping[str, TensorView], workspace: Workspace) -> Array:
+        """Of each tensor the first index and one past the last, in elements from its address."""
+        limits: list[tuple[int, int]] = []
+        for t in self.graph.tensors:
+            if t.name in workspace.tensors:
+                limits.append((0, workspace.tensors[t.name].nbytes // dtype(t.dtype).bytes))
+            else:
+                limits.append(views[t.name].span if t.name in views else (0, 0))
+        return np.array(limits, np.int64)
 
 
-def compile_host(graph: KernelGraph) -> HostKernel:
-    """Compile a scheduled graph for this machine.
+def compile_host(graph: KernelGraph, *, debug: bool = False) -> HostKernel:
+    """Compile a scheduled graph for this machine; `debug` checks every index at run time.
 
     Raises:
         VerifyError: no schedule has been applied.
         CodegenError: the graph is not at the level "scheduled", or the processor cannot run it.
     """
-    return HostKernel(graph)
+    return HostKernel(graph, debug=debug)
 
 
 @dataclass(frozen=True)
 class _Plan:
     """A launch of one size: integer arguments, workspace in bytes, order of workgroups.
 
-    `together`: they must all run at the same time.
+    `together`: all workgroups must run at the same time. `given`, `known`: the parameters and
+    tables of the launch.
     """
 
     integers: tuple[int, ...]
@@ -202,6 +235,8 @@ class _Plan:
     order: Array | None
     together: bool
     tables: tuple[Array, ...]
+    given: Mapping[str, int]
+    known: Mapping[str, Sequence[int]]
     shape: tuple[int, ...]
     kind: np.dtype[Any]
 
@@ -257,6 +292,8 @@ class _Formulas:
             order,
             together,
             tuple(np.array(values[t.name], np.int32) for t in parameters.tables if t.derived),
+            given,
+            tables,
             tuple(shape),
             numpy_dtype(self.output.dtype),
         )
@@ -267,5 +304,5 @@ def _prototype(walker: HostWalker) -> Any:
     pointers = [ctypes.c_void_p] * (len(walker.graph.tensors) + len(walker.tables) + 1)
     scalars = [scalar_type(dtype(kind)) for kind in walker.arguments.float_kinds.values()]
     integers = [ctypes.c_int64] * len(walker.parameters)
-    head = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    head = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
     return ctypes.CFUNCTYPE(None, *head, *pointers, *scalars, *integers)

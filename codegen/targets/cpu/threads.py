@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from types import FrameType
 
 from coordgraph import LaunchError
 from coordgraph.validation import whole
@@ -40,30 +43,59 @@ def thread_count(threads: int | None) -> int:
     return value
 
 
-def run_on_threads(work: Callable[[int], None], threads: int) -> None:
-    """Call `work(0)` here and `work(1)`, … on other threads; returns when all have returned."""
+def run_on_threads(
+    work: Callable[[int], None], threads: int, stop: Callable[[], None] = lambda: None
+) -> None:
+    """Call `work(0)` in this thread and `work(1)`, … in others; return when all have returned.
+
+    Ctrl-C raises KeyboardInterrupt when no thread works any more. Until then Python's handler of
+    SIGINT is replaced by one that calls `stop`, which should make `work` return early.
+    """
     if threads == 1:
         work(0)
         return
-    futures = [_helpers().submit(work, number) for number in range(1, threads)]
-    try:
-        work(0)
-    finally:
-        _join(futures)
-
-
-def _join(futures: list[Future[None]]) -> None:
-    """Wait for all, even where the user interrupts: the memory they use must outlive them."""
-    interrupted: KeyboardInterrupt | None = None
-    while pending := [future for future in futures if not future.done()]:
+    with _deferred_interrupt(stop):
+        futures: list[Future[None]] = []
         try:
-            wait(pending)
-        except KeyboardInterrupt as error:
-            interrupted = error
-    for future in futures:
-        future.result()
-    if interrupted is not None:
-        raise interrupted
+            for number in range(1, threads):
+                futures.append(_helpers().submit(work, number))
+            work(0)
+        except BaseException:
+            stop()
+            raise
+        finally:
+            wait(futures)
+        for future in futures:
+            future.result()
+
+
+@contextmanager
+def _deferred_interrupt(stop: Callable[[], None]) -> Generator[None]:
+    """Call the handler of SIGINT at the end of the block instead of within it.
+
+    Python runs signal handlers in the main thread alone, so other threads need no protection.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught: list[tuple[int, FrameType | None]] = []
+
+    def defer(number: int, frame: FrameType | None) -> None:
+        caught.append((number, frame))
+        if before is signal.default_int_handler:  # which will raise, so the result is not used
+            stop()
+
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before):  # ignored, the system's own, or set by C code
+        yield
+        return
+    signal.signal(signal.SIGINT, defer)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        for number, frame in caught[:1]:
+            before(number, frame)
 
 
 def _helpers() -> ThreadPoolExecutor:

@@ -1,0 +1,123 @@
+"""The control block of a launch: 64-bit words that the threads of one CPU launch share.
+
+Threads take workgroups from the counter `NEXT`. A thread that waits for a flag describes its wait
+in a slot of its own, so that the other threads can tell a deadlock from a long wait. The first
+error of a launch is written to the words from `FAULT` on and sets `STOPPED`; then every thread
+leaves its workgroup at its next wait.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from enum import IntEnum
+
+import numpy as np
+
+from coordgraph.interpreter.arguments import Array
+
+__all__ = [
+    "ADDRESS",
+    "EPOCH",
+    "FAULT",
+    "INDEX",
+    "LIMITS",
+    "LIVE",
+    "NEXT",
+    "OPERATION",
+    "SLOTS",
+    "SLOT_WORDS",
+    "STOPPED",
+    "THREADS",
+    "UNTIL",
+    "VALUE",
+    "WAITING",
+    "WORKGROUP",
+    "ControlBlock",
+    "Fault",
+]
+
+NEXT = 0
+"""Word that counts the workgroups that were taken."""
+STOPPED = 8
+"""Word that is not 0 once the launch has to end early."""
+LIVE = 16
+"""Word that counts the threads that have not finished."""
+WAITING = 17
+"""Word that counts the threads that wait for a flag."""
+EPOCH = 18
+"""Word that counts the waits that have ended."""
+THREADS = 19
+"""Word with the number of slots."""
+LIMITS = 20
+"""Word with the address of the limits: of each tensor the first index and one past the last."""
+FAULT = 24
+"""Word with the kind of the first error, a `Fault`; what follows it describes the error."""
+FAULT_WORDS = 4
+"""Words of an error after its kind: workgroup, operation, tensor or flag, index."""
+INDEX = FAULT + FAULT_WORDS
+SLOTS = 32
+"""Word at which the slots of the threads begin."""
+SLOT_WORDS = 8
+"""Words of a slot: a cache line."""
+ADDRESS, UNTIL, VALUE, WORKGROUP, OPERATION = range(5)
+"""Words of a slot: address of the flag (0: no wait), whether any value but 0 ends the wait, the
+value that ends it otherwise, the workgroup that the thread runs, and the operation that waits."""
+
+
+class Fault(IntEnum):
+    """The kind of error that ended a launch early."""
+
+    NONE = 0
+    DEADLOCK = 1
+    """Every thread waits for a flag that no other thread will set."""
+    BOUNDS = 2
+    """An index is outside its tensor."""
+    LOOP = 3
+    """The step of a loop is not positive."""
+
+
+class ControlBlock:
+    """The control block of one launch.
+
+    Args:
+        threads: threads of the launch.
+        limits: int64 pairs (first index, one past the last), a pair for each tensor.
+    """
+
+    def __init__(self, threads: int, limits: Array) -> None:
+        raw = np.zeros(SLOTS + SLOT_WORDS * (threads + 1), np.int64)
+        start = -raw.ctypes.data % 64 // 8
+        self.words = raw[start : start + SLOTS + SLOT_WORDS * threads]
+        self.words[LIVE] = self.words[THREADS] = threads
+        self.limits = limits
+        self.words[LIMITS] = limits.ctypes.data
+
+    @property
+    def address(self) -> int:
+        """Address of the first word."""
+        return self.words.ctypes.data
+
+    def slot(self, thread: int) -> int:
+        """Address of the slot of a thread."""
+        return self.address + 8 * (SLOTS + SLOT_WORDS * thread)
+
+    def stop(self) -> None:
+        """Let every thread end at its next wait or workgroup."""
+        ctypes.c_int64.from_address(self.address + 8 * STOPPED).value = 1
+
+    @property
+    def fault(self) -> Fault:
+        """The kind of the first error."""
+        return Fault(int(self.words[FAULT]))
+
+    @property
+    def details(self) -> tuple[int, int, int, int]:
+        """Of the first error: workgroup, operation, number of the tensor, and index."""
+        workgroup, operation, tensor, index = map(int, self.words[FAULT + 1 : INDEX + 1])
+        return workgroup, operation, tensor, index
+
+    @property
+    def waits(self) -> dict[int, int]:
+        """For each workgroup that waits for a flag: the number of the operation that waits."""
+        slots = self.words[SLOTS:].reshape(-1, SLOT_WORDS)
+        return {int(slot[WORKGROUP]): int(slot[OPERATION]) for slot in slots if slot[ADDRESS]}

@@ -1,0 +1,83 @@
+"""Error messages for launches on the CPU that ended early."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from codegen.targets.cpu.control_block import ControlBlock, Fault
+from coordgraph import CoordGraphError, KernelGraph
+from coordgraph.interpreter import trace
+
+__all__ = ["failure_text"]
+
+SHOWN = 3
+"""Largest number of waiting workgroups that a message lists."""
+
+
+def failure_text(
+    control: ControlBlock,
+    graph: KernelGraph,
+    scheduled: KernelGraph,
+    operations: Sequence[tuple[str, str]],
+    given: Mapping[str, int],
+    tables: Mapping[str, Sequence[int]],
+) -> str:
+    """What stopped a launch, where, and what to do.
+
+    Args:
+        control: the control block of the launch.
+        graph: the lowered graph.
+        scheduled: the graph before lowering.
+        operations: kind and dimension of the operations that can stop a launch, by number.
+        given: the parameters of the launch.
+        tables: the tables of the launch.
+    """
+    workgroup, operation, tensor, index = control.details
+    kind, dim = operations[operation]
+    if control.fault is Fault.DEADLOCK:
+        return _deadlock(control, scheduled, operations, given, tables)
+    where = f"workgroup {workgroup}, {kind}"
+    if control.fault is Fault.LOOP:
+        return f"{where}: the step of the loop over '{dim}' is not positive at index {index}"
+    if tensor >= 0:
+        owner, (first, end) = graph.tensors[tensor].name, map(int, control.limits[tensor])
+    else:
+        owner, first, end = f"the buffer '{dim}'", 0, graph.coordinates[dim].fixed_size
+    held = f"has the indices {first} to {end - 1}" if end > first else "has no elements"
+    return f"{where}: index {index} along '{dim}' is outside {owner}, which {held}"
+
+
+def _deadlock(
+    control: ControlBlock,
+    graph: KernelGraph,
+    operations: Sequence[tuple[str, str]],
+    given: Mapping[str, int],
+    tables: Mapping[str, Sequence[int]],
+) -> str:
+    """Which workgroups wait for ever, and for what."""
+    told = {workgroup: operations[number][1] for workgroup, number in control.waits.items()}
+    told |= _missing(graph, given, tables, told.keys())
+    shown = [f"workgroup {w} waits for {what}" for w, what in sorted(told.items())[:SHOWN]]
+    more = f" and {len(told) - SHOWN} more wait" if len(told) > SHOWN else ""
+    return (
+        "deadlock: every workgroup that runs waits for a flag that no workgroup will set: "
+        f"{', '.join(shown)}{more}; check which partials the schedule sends and receives"
+    )
+
+
+def _missing(
+    graph: KernelGraph,
+    given: Mapping[str, int],
+    tables: Mapping[str, Sequence[int]],
+    waiting: Collection[int],
+) -> dict[int, str]:
+    """The partial that each waiting workgroup does not get, by the interpreter's trace."""
+    try:
+        found = trace(graph, given, tables)
+    except CoordGraphError:
+        return {}
+    return {
+        receive.workgroup: f"the partial of output tile {receive.tile} in slot {receive.slot}"
+        for receive in found.stuck()
+        if receive.workgroup in waiting
+    }
