@@ -12,7 +12,7 @@ from tests.codegen.nvptx.fake_driver import CONTEXT, FakeDriver, install
 
 @pytest.fixture
 def forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A process that has chosen nothing yet, and its empty cache."""
+    """Clear every cache of chosen plans, and give the process an empty folder as its cache on disk."""
     monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
 
     def forget() -> None:
@@ -26,7 +26,7 @@ def forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    """An H200 that only writes down what it is told."""
+    """A fake driver of an H200 that records calls and runs nothing."""
     found = install(monkeypatch)
     here = driver.Device(0, "NVIDIA H200", "sm_90a", 132, CONTEXT)
     monkeypatch.setattr(driver, "device", lambda ordinal=0: here)

@@ -1,7 +1,8 @@
-"""The configurations of the CUDA target that are assembled: all that a user can choose.
+"""The compile configurations of the CUDA target that tests assemble with ptxas.
 
-The full product has more than a million members, so `sweep` takes every (schedule, tile, layout)
-and lets a digest of it choose the rest; another `turn` chooses other ones.
+All combinations of schedule, tile, layout, type and option are more than a million. `sweep` takes
+every (schedule, tile, layout) and picks the other options by a hash of it; another value of `turn`
+picks other options.
 """
 
 from __future__ import annotations
@@ -111,14 +112,17 @@ HOPPER_SHAPES = (
     ((64, 128, 128), (1, 1, 2)),
     ((64, 64, 512), (1, 1, 8)),
 )
-"""Macro tiles for Hopper, and the cluster that each is divided over in m, n and k."""
+"""Macro tiles (m, n, k) for Hopper, each with the cluster (m, n, k) that shares it."""
 LARGE_SHAPES = (
     ((256, 192, 64), ALONE),
     ((192, 192, 64), ALONE),
     ((512, 160, 64), (2, 1, 1)),
     ((128, 640, 64), (1, 2, 1)),
 )
-"""More than 144 sums of a workitem leave registers for nothing but boxes and one loop."""
+"""Macro tiles with more than 144 accumulator registers a thread:
+
+too many for any code but TMA and one loop.
+"""
 TURN_SHAPES = (
     ((64, 256, 64), ALONE),
     ((128, 128, 64), ALONE),
@@ -132,14 +136,17 @@ TURN_SHAPES = (
     ((128, 256, 64), (1, 2, 1)),
     ((64, 1024, 64), (1, 4, 1)),
 )
-"""The same where warpgroups take turns: each holds all of a workgroup's part."""
+"""Macro tiles and clusters for ping-pong, where one warpgroup computes a workgroup's whole tile."""
 LARGE_TURN_SHAPES = (
     ((128, 144, 64), ALONE),
     ((128, 192, 64), ALONE),
     ((192, 128, 64), ALONE),
     ((128, 384, 64), (1, 2, 1)),
 )
-"""More than 128 sums leave those who take turns registers for nothing but boxes and one loop."""
+"""Macro tiles for ping-pong with more than 128 accumulators a thread:
+
+too many for any code but TMA and one loop.
+"""
 TWO_SHAPES = (
     ((128, 256, 32), (64, 64)),
     ((128, 256, 64), (128, 128)),
@@ -151,7 +158,7 @@ TWO_SHAPES = (
     ((96, 128, 48), (96, 64)),
     ((64, 64, 16), (32, 32)),
 )
-"""Macro tiles, and small ones that as many warps can divide."""
+"""Pairs of a large macro tile and a small one that the same number of warps can divide."""
 TWO_HOPPER_SHAPES = (
     ((128, 256, 64), (64, 64), ALONE, "cooperative"),
     ((128, 256, 64), (128, 128), ALONE, "cooperative"),
@@ -169,9 +176,11 @@ TWO_HOPPER_SHAPES = (
     ((256, 128, 64), (128, 64), (2, 1, 1), "pingpong"),
     ((128, 256, 64), (64, 128), (1, 2, 1), "pingpong"),
 )
-"""The same for Hopper: with the cluster, and with what its warpgroups do."""
+"""Pairs of a large and a small macro tile for Hopper, with the cluster and the role of the
+warpgroups.
+"""
 LAYOUTS = ("nn", "tn", "nt", "tt")
-"""Of A and B: n as they are, t transposed."""
+"""Layouts of A and B: n is row-major as given, t is its transpose."""
 TYPES = (("bf16", "bf16"), ("bf16", "f32"), ("f16", "f16"), ("f16", "f32"), ("bf16", "f16"))
 VECTORS = tuple(
     Vectors(*v)
@@ -191,7 +200,7 @@ ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120
 
 @dataclass(frozen=True)
 class Configuration:
-    """One way to compile a GEMM for a GPU."""
+    """One set of options with which a GEMM is compiled for a GPU."""
 
     tile: tuple[int, int, int] = (128, 128, 32)
     schedule: tuple[Pass, ...] = (DataParallel(),)
@@ -236,7 +245,9 @@ class Configuration:
 
 
 def sweep(turn: int = 0) -> Iterator[Configuration]:
-    """Every schedule with every tile and layout, the rest chosen anew with every `turn`."""
+    """Every schedule with every tile and layout; a hash of these and `turn` picks the other
+    options.
+    """
     for schedule in SCHEDULES:
         for tile in TILES:
             for layout in LAYOUTS:
@@ -261,7 +272,9 @@ def boxed(
     vector: int = 8,
     consumers: str = "cooperative",
 ) -> Configuration:
-    """A kernel for TMA and warpgroups; `vector` is that of C and D."""
+    """A configuration that uses TMA and wgmma; `vector` is the number of elements of C and D an
+    access moves.
+    """
     return Configuration(
         tile,
         (schedule,),
@@ -276,7 +289,9 @@ def boxed(
 
 
 def two_shapes(turn: int = 0) -> Iterator[Configuration]:
-    """Tiles of two shapes, with every pair and layout, the rest chosen as above."""
+    """Every pair of two tile shapes with every layout; a hash of these and `turn` picks the other
+    options.
+    """
     for tile, (m, n) in TWO_SHAPES:
         for layout in LAYOUTS:
             base = Configuration(tile, (HeterogeneousTiles(small_m=m, small_n=n),), layout)
@@ -297,7 +312,9 @@ def two_shapes(turn: int = 0) -> Iterator[Configuration]:
 
 
 def taking_turns(turn: int = 0) -> Iterator[Configuration]:
-    """Ping-pong: every schedule with every shape and layout, the rest chosen as above."""
+    """Ping-pong warpgroups with every schedule, tile and layout; a hash and `turn` pick the other
+    options.
+    """
     for schedule in SCHEDULES:
         for tile, cluster in TURN_SHAPES:
             for layout in LAYOUTS:
@@ -313,7 +330,9 @@ def taking_turns(turn: int = 0) -> Iterator[Configuration]:
 
 
 def hopper(turn: int = 0) -> Iterator[Configuration]:
-    """Every schedule with every shape and layout for Hopper, the rest chosen as above."""
+    """Every schedule, tile and layout for Hopper; a hash of these and `turn` picks the other
+    options.
+    """
     for schedule in SCHEDULES:
         for tile, cluster in HOPPER_SHAPES:
             for layout in LAYOUTS:
@@ -327,9 +346,9 @@ def hopper(turn: int = 0) -> Iterator[Configuration]:
 
 
 def fitting(made: Configuration) -> Configuration:
-    """With narrower elements of D where the registers do not suffice for those of 32 bits.
+    """The same configuration, with 16-bit D where a 32-bit D would take too many registers.
 
-    To ask takes long, so tests ask it of what they run, not of all that could be run.
+    The check is slow, so tests make it for the configurations that they run, not for all.
     """
     if not made.boxes or made.types[1] != "f32" or made.program.why_not() is None:
         return made

@@ -10,6 +10,7 @@ from tests.codegen.nvptx.fake_driver import FakeDriver, install
 
 @pytest.fixture
 def fake_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
-    """A driver that writes down what it is asked for."""
+    """A fake CUDA driver that records calls and runs nothing."""
     yield install(monkeypatch)
-    gc.collect()  # kernels give their memory back to this driver, not to the real one
+    # frees kernels while the fake driver is installed, so that they do not call the real one
+    gc.collect()

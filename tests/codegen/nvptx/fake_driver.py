@@ -1,7 +1,7 @@
-"""A CUDA driver that runs nothing and writes down what it is asked for.
+"""A fake CUDA driver that runs nothing and records what it is asked for.
 
-It stands in where host code is under test: what is launched, with which arguments, and what it took
-to get there.
+It replaces the driver in tests of host code: which kernels are launched, with which arguments, and
+which calls precede a launch.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["FakeDriver", "Launch", "LaunchAttribute", "LaunchConfig", "install",
 CONTEXT, OTHER_CONTEXT = 0x1000, 0x2000
 ARCHITECTURE, PROCESSORS = "sm_90a", 132
 CLUSTERS = 66
-"""Clusters of any size that the device holds."""
+"""The number of clusters, of any size, that the fake device holds at a time."""
 
 
 class LaunchAttribute(ctypes.Structure):
-    """CUlaunchAttribute as cuda.h declares it; of its values only those that are numbers."""
+    """CUlaunchAttribute as cuda.h declares it, with only the union members that are plain numbers."""
 
     _fields_ = (
         ("id", ctypes.c_uint32),
@@ -36,7 +36,7 @@ class LaunchAttribute(ctypes.Structure):
 
 
 class LaunchConfig(ctypes.Structure):
-    """CUlaunchConfig as cuda.h declares it: what the driver finds at the address of one."""
+    """CUlaunchConfig as cuda.h declares it, for reading the structure at an address."""
 
     _fields_ = (
         ("grid", ctypes.c_uint32 * 3),
@@ -50,7 +50,7 @@ class LaunchConfig(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Launch:
-    """What was launched."""
+    """One recorded launch: function, grid, block, stream and arguments."""
 
     grid: tuple[int, ...]
     block: tuple[int, ...]
@@ -59,12 +59,16 @@ class Launch:
     function: int
     attributes: dict[int, tuple[int, ...]]
     values: tuple[int, ...]
-    """The first eight bytes of each argument, as many as `FakeDriver.arguments`."""
+    """The first eight bytes of each kernel argument; `FakeDriver.arguments` says how many there
+    are.
+    """
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A tensor map that was made; the stride of rows in bytes, and of matrices where there are."""
+    """One recorded tensor map; `strides` are bytes from row to row and, in a batch, from matrix to
+    matrix.
+    """
 
     at: int
     shape: tuple[int, ...]
@@ -77,23 +81,23 @@ class Encoded:
 
 @dataclass
 class FakeDriver:
-    """Functions of the driver by name, as cuda-python has them."""
+    """A fake of cuda-python's driver module: its methods have the names of the driver's functions."""
 
     arguments: int = 0
     current: int = CONTEXT
     capturing: dict[int, int] = field(default_factory=dict[int, int])
-    """Streams that capture, and the numbers of the captures."""
+    """The streams that are capturing a CUDA graph, each with the number of its capture."""
     spills: Callable[[str], bool] = lambda _: False
-    """Whether code spills."""
+    """Whether kernels that are loaded report register spills."""
     launches: list[Launch] = field(default_factory=list[Launch])
     encoded: list[Encoded] = field(default_factory=list[Encoded])
     allocated: list[int] = field(default_factory=list[int])
     cleared: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """Addresses and sizes, in bytes, of what was made zero."""
+    """Address and size in bytes of every memory range that was set to zero."""
     loaded: list[str] = field(default_factory=list[str])
     attributes: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     status: int = 0
-    """What a launch returns."""
+    """The status code that every launch returns."""
 
     def cuCtxGetCurrent(self) -> Any:
         return _done(self.current)
@@ -120,7 +124,9 @@ class FakeDriver:
         return (driver.bindings().CUresult(self.status),)
 
     def spill_once(self) -> list[str]:
-        """Let the first code that is asked for spill; returns what was asked for, as it comes."""
+        """Make the first kernel that is loaded report register spills; return the list of loaded
+        kernels, which grows.
+        """
         asked: list[str] = []
 
         def spills(code: str) -> bool:
@@ -165,7 +171,7 @@ class FakeDriver:
         box: int,
         *rest: int,
     ) -> int:
-        """The driver's `cuTensorMapEncodeTiled`, as ctypes calls it."""
+        """`cuTensorMapEncodeTiled` of the driver, with the signature that ctypes calls."""
         assert made % 64 == 0, "a CUtensorMap lies at a multiple of 64 bytes"
         _, _, swizzle, *_ = rest
         ctypes.c_uint64.from_address(made).value = at
@@ -200,11 +206,11 @@ NOTHING = (
     *("cuCtxSynchronize", "cuMemFree", "cuModuleUnload", "cuStreamDestroy"),
     *("cuStreamSynchronize",),
 )
-"""Functions that return nothing."""
+"""Names of the driver functions that return nothing but a status."""
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    """Put the driver of one H200-like device in place of the real one."""
+    """Replace the real driver by a fake one with a single device like the H200."""
     bindings = pytest.importorskip("cuda.bindings.driver")
     fake = FakeDriver()
     for name in dir(FakeDriver):
@@ -226,6 +232,6 @@ def _done(*results: Any) -> Any:
 
 
 def matrix(rows: int, columns: int, at: int, dtype: str = "bf16", **changes: Any) -> TensorView:
-    """A row-major matrix at an address."""
+    """A fake row-major matrix at an address."""
     fields: dict[str, Any] = {"shape": (rows, columns), "strides": (columns, 1), "device": 0}
     return TensorView(at, dtype=dtype, **{**fields, **changes})

@@ -1,4 +1,4 @@
-"""Graphs lowered for Hopper, and every index in them as an array of numbers."""
+"""Graphs lowered for Hopper, with every index evaluated as a NumPy array."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ from tests.codegen.nvptx.isa import Array
 __all__ = ["LAUNCH", "NOTHING", "ORIGIN", "Lowered", "lowered", "mesh", "with_warp"]
 
 NOTHING = -1
-"""What memory holds that nobody has written."""
+"""The value that stands for memory that was never written."""
 LAUNCH: Mapping[str, int] = {"workgroup": 5, "tiles_n": 3, "k_tile": 2, "ring.step": 7}
 ORIGIN = (1, 2, 2)
-"""The data-parallel tile of that workgroup in m and n, and the k tile, counted in tiles."""
+"""The output tile of the workgroup under test, in m and n, and its k tile; all counted in tiles."""
 K = TypeVar("K", bound=Operation)
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A configuration's lowered graph, and who has what part of its tile."""
+    """The lowered graph of one configuration, and which part of the tile each warpgroup and thread
+    holds.
+    """
 
     configuration: Configuration
 
@@ -42,12 +44,12 @@ class Lowered:
 
     @cached_property
     def everything(self) -> list[Node]:
-        """All operations, in order."""
+        """All resolved operations of the graph, in program order."""
         roots = resolve(self.graph.control.root.body, self.graph.scope())
         return [node for root in roots for node in root.walk()]
 
     def nodes(self, kind: type[Operation], **fields: object) -> list[Node]:
-        """The operations of a kind with these fields, in order."""
+        """The operations of one kind whose fields have these values, in program order."""
         return [
             node
             for node in self.everything
@@ -56,24 +58,26 @@ class Lowered:
         ]
 
     def operations(self, kind: type[K]) -> list[K]:
-        """Those operations alone."""
+        """The control operations of one kind, without their scopes."""
         return [node.op for node in self.everything if isinstance(node.op, kind)]
 
     def size(self, dim: str) -> int:
         return self.graph.coordinates[dim].fixed_size
 
     def values(self, wanted: Basic, indices: Mapping[str, Array]) -> Array:
-        """An expression at all these indices; whatever else it needs is `LAUNCH`'s."""
+        """The value of an expression at all these indices; other symbols take their value from
+        `LAUNCH`.
+        """
         known = {**LAUNCH, **with_warp(indices)}
         symbols = sorted((s for s in wanted.free_symbols if isinstance(s, Symbol)), key=str)
         (found,) = compile_function([wanted], symbols)(*(known[s.name] for s in symbols))
         return np.asarray(found)
 
     def place(self, node: Node, dim: str, indices: Mapping[str, Array]) -> Array:
-        """The index along `dim` at a node."""
+        """The index along the dimension `dim` that an operation uses."""
         return self.values(node.place(dim).values[0], indices)
 
-    # The division of the tile, said once more in plain numbers.
+    # The expected division of a tile, computed independently of the graph.
 
     @property
     def ranks(self) -> int:
@@ -81,52 +85,54 @@ class Lowered:
 
     @property
     def part(self) -> tuple[int, int, int]:
-        """A workgroup's own extents in m, n and k."""
+        """Extents in m, n and k of the part of the tile that one workgroup of the cluster computes."""
         m, n, k = (
             t // c for t, c in zip(self.configuration.tile, self.configuration.cluster, strict=True)
         )
         return m, n, k
 
     def first(self, rank: Array, axis: int) -> Array:
-        """Where a workgroup's part begins in the tile along m (0), n (1) or k (2)."""
+        """The first row (axis 0), column (1) or k (2) in the tile of the part of a workgroup of the
+        cluster.
+        """
         _, n, k = self.configuration.cluster
         along = (rank // (n * k), rank // k % n, rank % k)[axis]
         return along * self.part[axis]
 
     @property
     def swapped(self) -> bool:
-        """B's columns are the rows of the instruction."""
+        """Whether the operands are swapped: B's columns are the rows (M) of the wgmma instruction."""
         m, n, _ = self.part
         return m % 64 != 0 or (self.turns == 1 and m < 128 <= n)
 
     @property
     def left(self) -> int:
-        """The axis of D along the instruction's rows."""
+        """The axis of D, m or n, along the rows (M) of the wgmma instruction."""
         return int(self.swapped)
 
     @property
     def consumers(self) -> int:
-        """Warpgroups that multiply: all but the producer's."""
+        """The number of consumer warpgroups; the producer warpgroup is not counted."""
         return self.size("workitem") // 128 - 1
 
     @property
     def turns(self) -> int:
-        """Tiles that they multiply at a time."""
+        """The number of tiles that are computed at the same time: 2 for ping-pong, else 1."""
         return 2 if self.configuration.consumers == "pingpong" else 1
 
     @property
     def team(self) -> int:
-        """Warpgroups that multiply one of them."""
+        """The number of warpgroups that compute one tile together."""
         return self.consumers // self.turns
 
     @property
     def blocks(self) -> int:
-        """64-row blocks of each of them."""
+        """The number of 64-row blocks of one warpgroup."""
         return self.size("acc.m")
 
     @property
     def wide(self) -> int:
-        """N of an instruction."""
+        """N of one wgmma instruction."""
         op = self.operations(MultiplyShared)[0]
         shape = re.fullmatch(r"wgmma\.m64n(\d+)k(?:16|32)\.\w+", op.instruction)
         assert shape is not None
@@ -134,16 +140,18 @@ class Lowered:
 
     @property
     def beside(self) -> int:
-        """Instructions side by side in a block."""
+        """The number of wgmma instructions side by side in one 64-row block."""
         return self.size("acc.p")
 
     @property
     def registers(self) -> int:
-        """Sums of a thread."""
+        """The number of accumulator registers of one thread."""
         return self.blocks * self.beside * self.wide // 2
 
     def corner(self, warpgroup: Array) -> tuple[Array, Array]:
-        """Where a warpgroup's share of the product begins: they divide its rows or its columns."""
+        """First row and column of a warpgroup's share of the tile; warpgroups divide its rows or
+        its columns.
+        """
         rows, columns = self.part[self.left], self.part[1 - self.left]
         warpgroup = warpgroup % self.team
         if self.blocks * 64 * self.team == rows:
@@ -154,24 +162,24 @@ class Lowered:
         return warpgroup * 0, warpgroup * self.beside * self.wide
 
     def element(self, row: Array, column: Array) -> Array:
-        """A name for an element of D's tile."""
+        """One number for the element (row, column) of D's tile, unique in the tile."""
         return row * self.configuration.tile[1] + column
 
 
 @cache
 def lowered(configuration: Configuration) -> Lowered:
-    """One for each configuration."""
+    """The lowered graph of a configuration; built once, then cached."""
     return Lowered(configuration)
 
 
 def with_warp(indices: Mapping[str, Array]) -> Mapping[str, Array]:
-    """The workitem's warp, too: its number counts 32 lanes."""
+    """The indices with the warp's number added: the thread's number divided by 32."""
     if "workitem" not in indices:
         return indices
     return {**indices, "warp.number": indices["workitem"] // 32}
 
 
 def mesh(**sizes: int) -> dict[str, Array]:
-    """All indices, one axis each, under names in which `_` stands for a dot."""
+    """All indices as broadcastable arrays, one axis each; names have `_` in place of a dot."""
     grids = np.ix_(*(np.arange(size) for size in sizes.values()))
     return {name.replace("_", "."): grid for name, grid in zip(sizes, grids, strict=True)}

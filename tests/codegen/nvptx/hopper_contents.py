@@ -1,8 +1,7 @@
-"""What lies in the stages of operands, element by element, where groups end inside a k tile.
+"""The contents of operand stages in shared memory, where a group ends inside a k tile.
 
-Of every element it is known which k it is of. TMA brings whole boxes; what of them lies
-behind the end of a group must be zeros by the time that the matrix unit reads them, and nothing
-else may be.
+Each element records the k that it was loaded from. TMA loads whole boxes; elements behind the end
+of a group must be zero when wgmma reads them, and all others must keep what TMA loaded.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from tests.codegen.nvptx.isa import Array, swizzled
 __all__ = ["Contents", "Filled", "of_box"]
 
 ZERO = -2
-"""An element that was filled, or that TMA found outside of the tensor."""
+"""The value of an element that a thread zeroed or that TMA read outside its tensor."""
 Stage = tuple[str, int]
 
 
 @dataclass
 class Filled:
-    """Zeros that one warpgroup has stored, on their way to where the matrix unit sees them.
+    """Zeros that one warpgroup has stored but that wgmma may not see yet.
 
-    Its stores are its own until it fences them and meets those who multiply the same stage (PTX
-    ISA, "Async proxy"): fence first, then the barrier.
+    The stores become visible when the warpgroup fences them and then meets the warpgroups that
+    multiply the stage at a barrier, in that order (PTX ISA, "Async proxy").
     """
 
     stored: list[tuple[Stage, Array]] = field(default_factory=list[tuple[Stage, Array]])
@@ -36,7 +35,7 @@ class Filled:
         self.stored = []
 
     def meet(self, contents: Contents) -> None:
-        """Come to a barrier of all that multiply the stage."""
+        """Arrive at the barrier of all warpgroups that multiply the stage."""
         for stage, places in self.fenced:
             contents.fill(stage, places)
         self.fenced = []
@@ -44,29 +43,32 @@ class Filled:
 
 @dataclass
 class Contents:
-    """The stages of one workgroup's operands: the k of every element, by its place in the stage."""
+    """The operand stages of one workgroup: for each place in a stage, the k of the element there."""
 
     arrays: dict[Stage, Array] = field(default_factory=dict[Stage, Array])
     boxes: dict[Stage, list[tuple[Array, Array]]] = field(
         default_factory=dict[Stage, list[tuple[Array, Array]]]
     )
-    """Of a step: where its boxes lie, and what they brought."""
+    """For each step: the places of its TMA boxes and the k values that they loaded."""
     steps: dict[Stage, int] = field(default_factory=dict[Stage, int])
 
     def copy(self, stage: Stage, size: int, step: int, places: Array, k: Array) -> None:
-        """Bring a box of a step to a stage of so many elements."""
+        """Load a TMA box of a step into a stage that has `size` elements."""
         if self.steps.get(stage) != step:
             self.steps[stage], self.boxes[stage] = step, []
         self.arrays.setdefault(stage, np.full(size, ZERO))[places] = k
         self.boxes[stage].append((places, k))
 
     def fill(self, stage: Stage, places: Array) -> None:
-        """Zeros, which may also lie where no box was asked for."""
+        """Store zeros at places of a stage, also where no TMA box was requested."""
         if stage in self.arrays:
             self.arrays[stage][places] = ZERO
 
     def check(self, stage: Stage, step: int, end: int) -> None:
-        """The matrix unit reads: k of the group as it was brought, zeros behind the end."""
+        """Check what wgmma reads:
+
+        the k values that TMA loaded up to the group's end, zeros behind it.
+        """
         assert self.steps[stage] == step, "another step's box"
         for places, k in self.boxes[stage]:
             found = self.arrays[stage][places]

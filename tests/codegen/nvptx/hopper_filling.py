@@ -1,4 +1,6 @@
-"""What boxes bring to a stage, element by element, and the zeros that workitems store there."""
+"""Model of what TMA boxes load into a stage, element by element, and of the zeros that threads
+store.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,13 @@ WARPGROUP = 128
 
 @cache
 def compiled(expr: Any) -> tuple[Callable[..., tuple[Any, ...]], tuple[Symbol, ...]]:
-    """An expression as a function of these symbols: most are needed many times."""
+    """An expression compiled to a function of these symbols, because most are evaluated many times."""
     symbols = tuple(symbols_of(sympify(expr)))
     return compile_function([expr], symbols), symbols
 
 
 def bring(role: Role, node: Node, op: CopyBox, contents: Contents, stage: tuple[str, int]) -> None:
-    """What a box holds: the k of its elements."""
+    """Load a TMA box: record the k of each of its elements."""
     axis = f"{op.tensor}.{1 - 'AB'.index(op.tensor)}"
     extent = role.depth(axis)
     size = _room(role, op.destination)
@@ -43,7 +45,7 @@ def bring(role: Role, node: Node, op: CopyBox, contents: Contents, stage: tuple[
 
 
 def fill(role: Role, node: Node) -> None:
-    """Zeros on one side of a condition, stored by all workitems of a warpgroup that are there."""
+    """Store zeros on one side of a condition, by all threads of the warpgroup for which it holds."""
     (inner,) = (*node.body, *node.orelse)
     assert isinstance(inner.op, FillElements)
     home, found = inner.op.destination, inner.place(inner.op.destination)
@@ -63,13 +65,13 @@ def fill(role: Role, node: Node) -> None:
 
 
 def _room(role: Role, dim: str) -> int:
-    """Elements of a stage."""
+    """The number of elements of one stage."""
     coordinates = role.machine.graph.coordinates
     return coordinates[dim].fixed_size // coordinates["stage"].fixed_size
 
 
 def _everybody(role: Role, expr: Any) -> Array:
-    """An expression, or all parts of a condition, for each workitem of the warpgroup."""
+    """The value of an expression, or of all parts of a condition, for each thread of the warpgroup."""
     if isinstance(expr, And):
         return np.all([_everybody(role, part) for part in expr.args], axis=0)
     function, symbols = compiled(expr)

@@ -1,8 +1,8 @@
-"""A machine that plays lowered Hopper kernels, warpgroup by warpgroup, in any order.
+"""A simulated Hopper GPU that runs lowered kernels, one warpgroup step at a time, in random order.
 
-Each warp role of each workgroup is an agent that walks the control graph (`hopper_role`); a random
-one goes on at every step. What operations change in memory, and what must not happen there, is in
-`hopper_memory`.
+Each warp role of each workgroup is an agent that walks the control graph (`hopper_role`); every
+step lets one random agent go on. `hopper_memory` holds the memory model: what operations change,
+and what counts as an error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CLUSTER = ("cluster.m", "cluster.n", "cluster.k")
 
 
 class Deadlock(AssertionError):
-    """Agents are left, and all of them wait."""
+    """Every agent that has not finished waits for another one."""
 
 
 class Hopper(Device):
@@ -69,9 +69,9 @@ class Hopper(Device):
         self.offsets = offsets
         along_k = sides[2] if sides else offsets
         self.ends = along_k[1:] if along_k and graph.gemm.ragged("k") else ()
-        """Where k of each group ends, if groups part it."""
+        """The end of each group along k, in a problem grouped along k."""
         self.rows = 0 if sides else sizes["m"] + macro_tile(graph.coordinates)[0]
-        """Of one matrix of D and more, where there are several: they follow one another."""
+        """Rows of D: of one matrix, or of all matrices of a batch one after another."""
         self.matrices = Matrices(sides, values) if sides else None
         size = graph.coordinates[graph.workgroup.id].size
         assert size is not None
@@ -85,13 +85,13 @@ class Hopper(Device):
         self.ranks = self.cluster[0] * self.cluster[1] * self.cluster[2]
         self.turns = ORDER in graph.coordinates
         self.team = 1 if self.turns else self.warpgroups - 1
-        """Warpgroups that multiply one tile."""
+        """The number of warpgroups that compute one tile together."""
         self.boxes: dict[Place, str] = {}
-        """Of D, and who stored them: TMA, or workitems by rows."""
+        """Written boxes of D, and whether TMA or the stores of threads wrote each."""
         self.memory: dict[int, list[Workgroup]] = {}
 
     def run(self) -> None:
-        """Play all workgroups to their ends."""
+        """Run all workgroups until each has finished."""
         waiting = deque(range(self.grid))
         agents: dict[int, list[tuple[Agent, Ready]]] = {}
         while waiting or agents:
@@ -124,7 +124,7 @@ class Hopper(Device):
         return made
 
     def sharing(self, rank: int, along: tuple[str, ...]) -> list[int]:
-        """The ranks that differ from one only along these coordinates."""
+        """The ranks of a cluster whose coordinates differ from those of `rank` only along `along`."""
         _, n, k = self.cluster
         here = (rank // (n * k), rank // k % n, rank % k)
         places = product(*(range(count) for count in self.cluster))

@@ -1,4 +1,7 @@
-"""Maps that a kernel writes: of which matrices there are any, and whether they are right."""
+"""Model of the tensor maps that a kernel writes:
+
+for which matrices one exists, and whether it is right.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from coordgraph.gemm import ROW_STEP, TENSORS, elements_of
 __all__ = ["WHOLE_WARPS", "Map", "Matrices"]
 
 WHOLE_WARPS = ("barrier.described", "barrier.used")
-"""Barriers at which all workitems of a warp arrive."""
+"""Barriers that every thread of a warp arrives at."""
 
 
 class Map(NamedTuple):
-    """What TMA is told of a matrix: see `DescribeMatrix`."""
+    """The fields of one tensor map, as the operation `DescribeMatrix` writes them."""
 
     tensor: str
     first: int
@@ -41,7 +44,9 @@ class Matrices:
         return self.end(axis, group) - self.sides[axis][group]
 
     def map(self, tensor: str, group: int, *, turned: bool) -> Map:
-        """Of one matrix; one without elements is told to have one, inside the tensor."""
+        """The tensor map of one matrix; an empty matrix is described as one element inside the
+        tensor, for TMA rejects extent 0.
+        """
         across, along = reversed(TENSORS[tensor]) if turned else TENSORS[tensor]
 
         def pitch(group: int) -> int:
@@ -54,12 +59,12 @@ class Matrices:
         return Map(tensor, min(first, last), found, max(ROW_STEP, pitch(group)))
 
     def publish(self, written: Mapping[int, Map]) -> None:
-        """Others may use them from now on."""
+        """Make written tensor maps visible to the other warps."""
         for place, map in written.items():
             assert self.maps.get(place, map) == map, "a place is written with another map"
             self.maps[place] = map
 
     def check(self, place: int, wanted: Map) -> None:
-        """What a box is of."""
+        """Check that a TMA box reads the matrix that it is wanted from."""
         assert place in self.maps, "a box is asked for before its matrix is described"
         assert self.maps[place] == wanted, "the map of another matrix"

@@ -1,8 +1,8 @@
-"""What lies in the memories of a Hopper machine, and what must not happen there.
+"""The memory of the simulated Hopper GPU, and the rules that operations must keep.
 
-It knows mbarriers, boxes in shared memory, wgmma's groups, partial sums and flags, and of the data
-who has added up which k tiles. Every method that changes something first asserts that it may: that
-nothing is overwritten before it was used, read before it is there, or done twice.
+It models mbarriers, TMA boxes in shared memory, wgmma groups, partial sums and flags. Of data it
+records which k tiles have been summed. Every method that changes something first asserts that it is
+allowed: nothing is overwritten before its use, read before it is written, or done twice.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ from tests.codegen.nvptx.hopper_contents import Contents, Filled
 __all__ = ["Barrier", "Box", "Device", "Place", "Run", "Stage", "Warpgroup", "Workgroup"]
 
 Place = tuple[int, int]
-"""Where a box begins in A or B: along the first axis and the second."""
+"""Where a TMA box begins in A or B: its first row and first column, in elements."""
 OUTSIDE: Place = (-1, -1)
 Stage = tuple[str, int]
-"""The shared memory of an operand, and a stage of it."""
+"""A stage in shared memory: the operand's buffer and the stage's number."""
 Step = tuple[Place, Place]
-"""What a multiplication reads of A and of B."""
+"""What one multiplication reads: the boxes of A and of B."""
 Sum = tuple[Step, ...]
 Where = tuple[int, int, int]
-"""Workgroup, rank and warpgroup."""
+"""A warpgroup's identity: workgroup, rank in the cluster, warpgroup number."""
 
 
 @dataclass
 class Barrier:
-    """An mbarrier (PTX ISA, "mbarrier"): a phase ends with its last arrival and its last byte."""
+    """An mbarrier:
+
+    a phase completes with its last arrival and its last transferred byte (PTX ISA, "mbarrier").
+    """
 
     arrivals: int
     pending: int = 0
@@ -49,13 +52,16 @@ class Barrier:
             self.pending = self.arrivals
 
     def ended(self, parity: int) -> bool:
-        """The phase of this parity has ended, as try_wait.parity sees it."""
+        """Whether the phase of this parity has completed, as `mbarrier.try_wait.parity` tests it."""
         return self.phase % 2 != parity
 
 
 @dataclass
 class Box:
-    """A box in shared memory, its step of the ring, the warpgroups that have multiplied it."""
+    """A TMA box in shared memory:
+
+    its step of the stage ring, and the warpgroups that have multiplied it.
+    """
 
     place: Place
     step: int
@@ -63,25 +69,28 @@ class Box:
 
 
 class Run(Box):
-    """A run of partials: where its first one lies in memory, and 1 for the first of a slot's."""
+    """A run of partial sums: its address, and whether it is the first of its slot (1) or not (0)."""
 
 
 @dataclass
 class Warpgroup:
-    """The registers of a warpgroup, what it still reads and what it has seen."""
+    """The state of one warpgroup:
+
+    its accumulators, what its wgmma still reads, which flags it has seen.
+    """
 
     sum: Sum = ()
     issued: set[Stage] = field(default_factory=set[Stage])
     reading: deque[set[Stage]] = field(default_factory=deque[Any])
-    """What its groups of multiplications may still read."""
+    """Stages that pending wgmma groups of the warpgroup may still read."""
     unfenced: bool = False
-    """Plain loads have read what TMA may overwrite."""
+    """Whether plain loads have read shared memory that TMA may overwrite, with no fence since."""
     taken: set[int] = field(default_factory=set[int])
-    """Flags that single workitems have acquired."""
+    """Flags that a single thread of the warpgroup has acquired."""
     acquired: set[int] = field(default_factory=set[int])
-    """Flags that all workitems have."""
+    """Flags whose acquisition is visible to all threads of the warpgroup."""
     read: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
-    """Pieces of shares that it has added."""
+    """Pieces of a tile's share that the warpgroup has added to its accumulators."""
     filled: Filled = field(default_factory=Filled)
 
     def commit(self) -> None:
@@ -97,7 +106,7 @@ class Warpgroup:
         return self.sum
 
     def give_back(self) -> None:
-        """A stage, to TMA."""
+        """Release a stage, so that TMA may overwrite it."""
         assert not self.unfenced, "given back before TMA must see that it was read"
         assert not self.filled.stored, "given back before TMA must see zeros in it"
 
@@ -119,16 +128,16 @@ class Workgroup:
     warpgroups: dict[int, Warpgroup] = field(default_factory=dict[int, Warpgroup])
     barriers: dict[tuple[str, int], Barrier] = field(default_factory=dict[Any, Barrier])
     boxes: dict[Stage, dict[int, Box]] = field(default_factory=dict[Any, Any])
-    """By their place in the stage."""
+    """The TMA boxes of a stage, by their place in it."""
     named: Counter[int] = field(default_factory=Counter[int])
     met: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
-    """Flags that those had taken who came to a named barrier."""
+    """Flags that the warpgroups had acquired when they arrived at a named barrier."""
     multiplying: set[int] = field(default_factory=set[int])
-    """Warpgroups in their main loops."""
+    """The warpgroups that are in their main loops now."""
     steps: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
-    """Of each role the steps of the ring that it filled or multiplied."""
+    """For each role, the steps of the stage ring that it has filled or multiplied."""
     outside: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
-    """Operands, by their shared memory, of which no box comes in a step."""
+    """Operands, by their buffer in shared memory, of which no box is loaded in a step."""
     contents: Contents = field(default_factory=Contents)
 
     def begin_barrier(self, name: str, number: int, arrivals: int) -> None:
@@ -139,7 +148,7 @@ class Workgroup:
         self.steps.setdefault(role, []).append(step)
 
     def enter(self, warpgroup: int, *, alone: bool) -> None:
-        """A main loop, in which a warpgroup must be alone where they take turns."""
+        """Enter a main loop; with ping-pong (`alone`) no other warpgroup may be in one."""
         self.multiplying.add(warpgroup)
         assert not alone or len(self.multiplying) == 1, "main loops side by side"
 
@@ -148,7 +157,7 @@ class Workgroup:
 
     def copy_box(self, stage: Stage, offset: int, box: Box) -> None:
         boxes = self.boxes.setdefault(stage, {})
-        # A stage is filled with boxes of one step; those of the last may be fewer and smaller.
+        # A stage holds boxes of one step; the last step may load fewer and smaller boxes.
         old = [other for other in boxes.values() if other.step != box.step]
         assert self._used(old), "overwritten before it was multiplied"
         if old:
@@ -170,9 +179,9 @@ class Workgroup:
         return any(stage in group for w in self.warpgroups.values() for group in w.reading)
 
     def multiply(self, stage: Stage, step: int, warpgroup: int) -> Place:
-        """Read a stage in a group of multiplications; returns where its first box is from.
+        """Read a stage in a wgmma group; return the tensor position of the stage's first box.
 
-        That is `OUTSIDE` where no box is awaited; what a box before left is read then.
+        The result is `OUTSIDE` where no box is loaded; wgmma then reads what an earlier box left.
         """
         self.warpgroups[warpgroup].issued.add(stage)
         if (stage[0], step) in self.outside:
@@ -187,7 +196,7 @@ class Workgroup:
         return boxes[0].place
 
     def add_run(self, stage: Stage, warpgroup: int) -> Place:
-        """Read a run of partials by plain loads; returns its place."""
+        """Read a run of partial sums by plain loads; return its address."""
         self.warpgroups[warpgroup].unfenced = True
         (run,) = self.boxes[stage].values()
         assert isinstance(run, Run), "added before it is there"
@@ -197,20 +206,26 @@ class Workgroup:
 
 
 class Device:
-    """Global memory: flags, partial sums, D, and who stored it."""
+    """The simulated global memory:
+
+    flags, partial sums, D, and which warpgroup stored each element of D.
+    """
 
     def __init__(self) -> None:
         self.flags: Counter[int] = Counter()
         self.partials: dict[int, Sum] = {}
         self.added: dict[int, Sum] = {}
-        """What several have added to, and what of it was read is empty until it is cleared."""
+        """Slots that several workgroups add to; one that was read counts as empty until it is
+        cleared.
+        """
         self.stored: dict[Place, Sum] = {}
         self.accumulators: dict[Place, str] = {}
-        """Whose sums were stored there."""
+        """For each slot, the warpgroup whose accumulators were stored there."""
         self.finished: Counter[Where] = Counter()
-        """Shares of a tile that each warpgroup has finished."""
+        """For each warpgroup, the shares of a tile whose epilogue it has run."""
         self.epilogues: list[Where] = []
-        """Who stored something, once for every time."""
+        """For each store of a tile, the warpgroup that made it; a second store adds a second entry.
+        """
 
     def raise_flag(self, flag: int, up: int) -> None:
         assert not self.flags[flag], "a flag is raised that is up"
@@ -225,7 +240,7 @@ class Device:
         return self.partials[place]
 
     def take_partials(self, place: int) -> Sum:
-        """Read a slot for the last time: it may be written again, or must be cleared."""
+        """Read a slot for the last time; afterwards it may be overwritten, or must be cleared."""
         if place in self.added:
             sum, self.added[place] = self.added[place], ()
             assert sum, "a sum is read twice"
@@ -233,12 +248,12 @@ class Device:
         return self.partials.pop(place)
 
     def add_partials(self, place: int, sum: Sum) -> None:
-        """Add to what others add to."""
+        """Add accumulators to a slot that several workgroups add to."""
         assert self.added.get(place) != (), "a slot is added to behind its last reader"
         self.added[place] = self.added.get(place, ()) + sum
 
     def clear_partials(self, place: int) -> None:
-        """Zeros where a sum was."""
+        """Store zeros over the sum in a slot."""
         assert self.added.pop(place) == (), "a sum is cleared before it was read"
 
     def store(self, place: Place, sum: Sum, accumulator: str, here: Where, *, share: bool) -> None:

@@ -1,6 +1,7 @@
-"""One warpgroup's walk of a lowered Hopper kernel, and what each operation does on the machine.
+"""The walk of one warpgroup through a lowered Hopper kernel, and what each operation does in the
+model.
 
-A warpgroup is played by its first workitems; a walk yields what it waits for.
+Only the first threads of a warpgroup are simulated. A walk yields the condition that it waits for.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ __all__ = ["ORDER", "WARPGROUP", "Agent", "Ready", "Role"]
 
 WARPS = 4
 PLAYED = 32
-"""Workitems of a warpgroup that are played: those that do something for all."""
+"""Threads of a warpgroup that are simulated: those that act for the whole warpgroup."""
 ORDER = "barrier.order"
 EACH = (ops.CopyBox, ops.Advance, ops.StoreBox)
-"""What loops that are written out do once for every part."""
+"""Unrolled loops whose body acts once for every index."""
 BATCH, SHARE = "partial.batch", index_symbol("fixup.share")
 Ready = Callable[[], bool]
 Agent = Iterator[Ready]
 
 
 class Role:
-    """One warpgroup's walk of the control graph."""
+    """The walk of one warpgroup through the control graph."""
 
     def __init__(
         self, machine: Hopper, number: int, rank: int, warpgroup: int, warp: int = 0
@@ -129,7 +130,9 @@ class Role:
                 yield from self.run(node.body)
                 index += self.value(loop.step)
             if op.unroll and not each:
-                return  # the first of a product's parts stands for all
+                # only the first part of a multiplication is modelled; it
+                # represents the others
+                return
 
     def _if(self, node: Node) -> Agent:
         condition, workitem = node.condition, index_symbol("workitem")
@@ -187,7 +190,8 @@ class Role:
     def do_Barrier(self, node: Node, op: elements.Barrier) -> Agent:
         if op.workitems:
             named, number = self.own.named, self.value(node.scope.resolve(op.identifier))
-            everybody = max(1, op.workitems // WARPGROUP)  # one warp of the producer
+            # the producer is a single warp, less than a warpgroup
+            everybody = max(1, op.workitems // WARPGROUP)
             named[number] += 1
             round = -(-named[number] // everybody)
             met = self.own.met.setdefault(number, set())
@@ -198,7 +202,7 @@ class Role:
 
     @property
     def step(self) -> int:
-        """Of the ring."""
+        """The step of the stage ring at this point of the walk."""
         return self.env[index_symbol("ring.step")]
 
     # Copies and multiplications
@@ -219,15 +223,16 @@ class Role:
         yield lambda: True
 
     def _extent(self, tensor: str) -> int:
-        """Rows of A, or columns of B; where groups have their own, the end of this one's."""
+        """Rows of A or columns of B; in a grouped problem, where the current group ends."""
         if self.machine.matrices:
             return self.machine.matrices.end("mn"["AB".index(tensor)], self.group)
         return self.value(self.machine.graph.coordinates[f"{tensor}.{'AB'.index(tensor)}"].size)
 
     def depth(self, axis: str) -> int:
-        """Where TMA ends boxes along k."""
+        """The extent along k at which TMA stops reading a tensor."""
         if self.machine.matrices:
-            # One without k is told to have one, which workitems clear.
+            # TMA rejects extent 0, so a group without k is described with one k, and
+            # threads zero it.
             begin = self.machine.matrices.sides["k"][self.group]
             return max(begin + 1, self.machine.matrices.end("k", self.group))
         return self.value(self.machine.graph.coordinates[axis].size)
@@ -246,14 +251,14 @@ class Role:
         yield lambda: True
 
     def _map(self, tensor: str) -> Map:
-        """What the map of the group at hand must say."""
+        """The fields that the tensor map of the current group must have."""
         matrices, gemm = self.machine.matrices, self.machine.graph.gemm
         assert matrices
         turned = {"A": gemm.transpose_a, "B": gemm.transpose_b}.get(tensor, False)
         return matrices.map(tensor, self.group, turned=turned)
 
     def _check_map(self, node: Node, op: ops.CopyBox | ops.StoreBox) -> None:
-        """A box is of the matrix of the group at hand."""
+        """Check that a TMA box reads the matrix of the current group."""
         matrices = self.machine.matrices
         assert bool(op.map) == bool(matrices)
         if matrices:
@@ -267,13 +272,13 @@ class Role:
         yield lambda: True
 
     def _home(self, node: Node, dim: str) -> Stage:
-        """The stage that a run of partials lies in."""
+        """The stage in shared memory that a run of partial sums occupies."""
         shared = self.machine.graph.coordinates[dim]
         assert isinstance(shared, Shared)
         return shared.within, self.place(node, "stage")
 
     def _stage(self, node: Node, dim: str) -> tuple[Stage, int]:
-        """The stage of a place in shared memory, and the place in the stage."""
+        """The stage that a place in shared memory belongs to, and the place within that stage."""
         coordinates = self.machine.graph.coordinates
         shared = coordinates[dim]
         assert isinstance(shared, Shared)
@@ -335,7 +340,7 @@ class Role:
         yield lambda: True
 
     def _raised(self, node: Node, turn: str) -> int:
-        """What a flag is when it is up."""
+        """The value that a flag has once it is raised."""
         return 1 + (self.place(node, turn) if turn else 0)
 
     def do_AccumulateFragment(self, node: Node, op: elements.AccumulateFragment) -> None:
@@ -345,12 +350,12 @@ class Role:
             return
         self.own.count(f"consumer {self.warpgroup}", self.step)
         first, begins = self.own.add_run(self._home(node, op.source), self.warpgroup)
-        if begins:  # stands for the rest
+        if begins:  # the first index represents the others
             own = 0 if self.machine.turns else self.warpgroup
             self.state.sum += self.machine.take_partials(first + 4 * WARPGROUP * own)
 
     def _add_share(self, node: Node) -> None:
-        """Add what one access brings of a piece; the first access of it stands for all."""
+        """Add one access of a piece of a share; the first access represents the others."""
         flag, share = self.place(node, "flags"), self.env[SHARE]
         with self.binding(SHARE, 0):
             first = self.place(node, "partials")
@@ -374,7 +379,8 @@ class Role:
 
     def do_FillElements(self, node: Node, op: elements.FillElements) -> None:
         assert op.destination == "partials", "shared memory is filled where groups end"
-        if self.value(node.scope.resolve(index_symbol("fixup.step"))) == 0:  # stands for the rest
+        # the first index represents the others
+        if self.value(node.scope.resolve(index_symbol("fixup.step"))) == 0:
             self.machine.clear_partials(self.place(node, op.destination))
 
     def do_WaitStores(self, node: Node, op: ops.WaitStores) -> None:
@@ -382,7 +388,7 @@ class Role:
 
     def do_CommitStores(self, node: Node, op: ops.CommitStores) -> None:
         if self.machine.matrices:
-            self.slots.full.clear()  # boxes outside of a matrix, which nobody asks to store
+            self.slots.full.clear()  # boxes outside of a matrix, which no TMA store writes
         self.slots.commit()
 
     def do_StoreBox(self, node: Node, op: ops.StoreBox) -> None:
@@ -406,21 +412,21 @@ class Role:
             self._box(node, op.source, "rows")
 
     def _end(self) -> int | None:
-        """Where the rows of the group of the tile at hand end, if there are groups of rows."""
+        """The end of the rows of the current tile's group, in a problem grouped along m."""
         offsets = self.machine.offsets
         if offsets is None or self.machine.ends:
             return None
         return offsets[self.env[index_symbol("group")] + 1]
 
     def _row(self, node: Node) -> int:
-        """A row of D, counted through the matrices of all groups where each has one."""
+        """A row of D, counted through the matrices of all groups."""
         row = self.place(node, "D.0")
         if not self.machine.ends:
             return row
         return row + self.machine.rows * self.env[index_symbol("group")]
 
     def _box(self, node: Node, source: str, who: str) -> None:
-        """A box of D; the first one of a tile stands for all where sums are looked at."""
+        """Write a box of D; where sums are checked, the first box of a tile represents the others."""
         place, tile = (self._row(node), self.place(node, "D.1")), source[: -len("D.shared")]
         assert place not in self.machine.boxes, "a box is stored twice"
         self.machine.boxes[place] = who
