@@ -1,8 +1,8 @@
-"""Three architectures that the library does not know, as somebody else would write them.
+"""Three architectures registered from outside the library.
 
-`sm_8x` and `sm_9x` have facts of their own and the library's lowerings. `sm_8y` prefers a lowering
-of its own, with an option, an emitter and a rule for plans, which takes A and B only where they are
-aligned to 16 bytes.
+`sm_8x` and `sm_9x` have facts of their own and the library's lowerings. `sm_8y` prefers its own
+lowering, with an option, an emitter and a rule for plans, and takes only A and B that are aligned
+to 16 bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SM_9X = Architecture(
 
 @dataclass(frozen=True)
 class LowerWithoutWide(LowerToTensorCores):
-    """As for the tensor cores, but refuses tiles that are wider than `widest`."""
+    """The lowering for tensor cores, except that it refuses tiles wider than `widest`."""
 
     widest: int = 64
 
@@ -49,7 +49,7 @@ class Narrow(MmaSync):
 
 
 class Marking(CudaWalker):
-    """Writes a remark at the beginning of a kernel."""
+    """An emitter that writes a comment at the beginning of a kernel."""
 
     def begin(self) -> None:
         super().begin()
@@ -65,7 +65,7 @@ SM_8Y = Architecture("sm_8y", 89, 101376, (Narrow(), MMA_SYNC), isa="sm_89", exa
 
 
 def register_all() -> None:
-    """Make them known."""
+    """Register the three architectures."""
     register(SM_8X)
     register(SM_9X)
     own = Narrow.instructions

@@ -1,4 +1,4 @@
-"""What `--import` takes: to import it is to register the architectures from outside."""
+"""A module for `--import`: importing it registers the architectures from outside."""
 
 from tests.codegen.outside_architecture import register_all
 

@@ -1,4 +1,4 @@
-"""How far arrays are aligned, by address and strides."""
+"""The alignment of arrays, computed from their addresses and strides."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def test_it_divides_address_and_rows(dtype: str, columns: int, pointer: int):
 
 @pytest.mark.parametrize(("stride", "wanted"), [(64, 16), (68, 8), (65, 2), (0, 1)])
 def test_matrices_of_a_batch_count_too(stride: int, wanted: int):
-    """Matrices that coincide are not aligned for TMA, which needs strides above 0."""
+    """The stride between matrices counts too; a stride of 0 is not aligned for TMA, which needs
+    positive strides.
+    """
     assert alignment_of(TensorView(0, (3, 4, 16), (stride, 16, 1), "bf16")) == wanted
 
 

@@ -1,4 +1,4 @@
-"""Architectures from outside: nothing in the library knows them, and everything takes them."""
+"""Architectures registered from outside the library work in all of its functions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ def kernel(target: str, tile: Any = (128, 128, 64), **options: Any) -> CudaKerne
 
 @pytest.mark.usefixtures("ptxas")
 def test_facts_of_its_own():
-    """Less shared memory holds fewer stages; LLVM and ptxas know it by another name."""
+    """An architecture has its own facts:
+
+    less shared memory gives fewer stages; LLVM and ptxas know it by other names.
+    """
     stages = {
         name: kernel(name).lowered.coordinates["stage"].fixed_size for name in ("sm_80", "sm_8x")
     }
@@ -155,7 +158,7 @@ def test_what_is_registered_is_checked():
 def test_gpus_get_the_best_that_runs_on_them():
     wanted = {80: "sm_80", 86: "sm_86", 88: "sm_87", 90: "sm_90a", 103: "sm_100", 121: "sm_120"}
     assert {number: native_to(number).name for number in wanted} == wanted
-    assert native_to(89).name == "sm_8y"  # it is for this GPU and no other
+    assert native_to(89).name == "sm_8y"  # sm_8y claims compute capability 8.9 exactly
     unregister("sm_8y")
     assert native_to(89).name == "sm_89"
     register(SM_8Y)

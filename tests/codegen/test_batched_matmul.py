@@ -1,4 +1,7 @@
-"""`codegen.matmul` of batches: against numpy on the CPU, and its choices for a GPU."""
+"""`codegen.matmul` of batches:
+
+results against numpy on the CPU, and the plans it chooses for a GPU.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,12 @@ A, B, D = 1 << 30, 2 << 30, 3 << 30
 
 
 def whole(*shape: int) -> np.ndarray:
-    """Small whole numbers, whose products are exact."""
+    """Arrays of small integers, whose products are exact in every type."""
     return np.random.default_rng(shape).integers(-4, 5, shape).astype(np.float32)
 
 
 def stored(batch: np.ndarray, turned: bool) -> np.ndarray:
-    """The same matrices, in memory row-major or as their transposes."""
+    """The same matrices, stored row-major or as their transposes."""
     if not turned:
         return np.ascontiguousarray(batch)
     return np.ascontiguousarray(batch.swapaxes(-1, -2)).swapaxes(-1, -2)
@@ -69,7 +72,7 @@ def test_batches_are_as_numpy_has_them(
     a, b = operand(l, how_a, turned_a, m, k), operand(l + more, how_b, turned_b, k, n)
     try:
         want = a @ b
-    except ValueError:  # neither as many matrices as the other, nor one
+    except ValueError:  # the numbers of matrices differ, and neither is 1
         with pytest.raises(LaunchError, match=r"b is .* is needed"):
             codegen.matmul(a, b)
         return
@@ -102,12 +105,12 @@ def test_the_epilogue_of_a_batch(shared: bool):
     want = 2 * (a @ b) - 3 * c
     assert np.array_equal(codegen.matmul(a, b, c, alpha=2.0, beta=-3.0), want)
     every = np.full((4, 3, 20, 24), 7, np.float32)
-    for out in (np.empty_like(want), every[:, 1]):  # also with gaps between its matrices
+    for out in (np.empty_like(want), every[:, 1]):  # also with gaps between the matrices of out
         for _ in range(2):
             assert codegen.matmul(a, b, c, out, 2.0, -3.0) is out
             assert np.array_equal(out, want)
     assert (every[:, ::2] == 7).all()
-    one = np.broadcast_to(c[0], c.shape)  # C may be one matrix for all
+    one = np.broadcast_to(c[0], c.shape)  # C may be one matrix for the whole batch
     assert np.array_equal(codegen.matmul(a, b, one, beta=1.0), a @ b + c[0])
 
 
@@ -130,7 +133,10 @@ def test_a_plan_for_a_batch_can_be_told():
 def test_only_the_call_that_says_so_measures(
     fake: FakeDriver, monkeypatch: pytest.MonkeyPatch, tune: bool
 ):
-    """Outputs with and without gaps are one kind of call, but of two kernels."""
+    """Only a call with tune=True measures.
+
+    Outputs with and without gaps are calls of the same kind, but run two kernels.
+    """
     calls: list[tuple[int, Any]] = []
 
     def tune_plans(request: PlanRequest, views: Any, stream: Any) -> None:
@@ -167,7 +173,7 @@ def test_chosen_is_what_matmul_takes(fake: FakeDriver, how: str):
 
 
 def expanded(*shape: int) -> np.ndarray:
-    """One matrix, as many times as the first axis says."""
+    """One matrix expanded along the first axis, with stride 0."""
     return np.broadcast_to(whole(*shape[1:]), shape)
 
 
@@ -179,7 +185,8 @@ def expanded(*shape: int) -> np.ndarray:
         (whole(0, 3, 7), expanded(2, 7, 5), "b is 2x7x5, 0x7x5 is needed"),
         (whole(4, 3, 0), whole(5, 0, 5), "b is 5x0x5, 4x0x5 is needed"),  # strides of 0
         (expanded(4, 3, 7), whole(5, 7, 5), "b is 5x7x5, 4x7x5 is needed"),
-        # Shapes are those that were passed, not those of the product that the batch is.
+        # Errors show the shapes that the caller passed, not those of the rearranged
+        # product.
         (whole(4, 3, 7), whole(6, 5), "^a is 4x3x7 and b is 6x5: k would be 7 and 6"),
         (whole(4, 3, 7), expanded(4, 6, 5), "^a is 4x3x7 and b is 4x6x5: k would be 7 and 6"),
         (whole(3, 7), whole(4, 6, 5), "^a is 3x7 and b is 4x6x5: k would be 7 and 6"),
@@ -235,7 +242,8 @@ def test_outputs_must_fit(shared: bool):
     square = whole(3, 5, 5)
     with pytest.raises(LaunchError, match="out overlaps a"):
         codegen.matmul(square, square[0] if shared else whole(3, 5, 5), out=square)
-    # Who calls `matmul` makes no other kernel, so no message says how.
+    # A caller of `matmul` compiles no kernel, so the message does not advise to compile
+    # another.
     with pytest.raises(LaunchError, match=r"a is not contiguous .*; pass a contiguous copy$"):
         codegen.matmul(whole(3, 4, 10)[..., ::2], b)
     with pytest.raises(LaunchError, match=r"b is not contiguous .*; pass a contiguous copy$"):
@@ -249,19 +257,19 @@ def test_outputs_must_fit(shared: bool):
 
 
 def batch(count: int, rows: int, columns: int, at: int, step: int | None = None) -> Any:
-    """Matrices at an address."""
+    """A batch of row-major matrices at a fake address."""
     step = rows * columns if step is None else step
     shape, strides = (count, rows, columns), (step, columns, 1)
     return matrix(rows, columns, at, shape=shape, strides=strides)
 
 
 def turned(rows: int, columns: int, at: int) -> Any:
-    """The transpose of a matrix at an address."""
+    """The transpose of a matrix at a fake address."""
     return library(view := matrix(rows, columns, at)).transposed(view)
 
 
 def turned_batch(count: int, rows: int, columns: int, at: int) -> Any:
-    """The transposes of matrices at an address."""
+    """The transposes of a batch of matrices at a fake address."""
     return library(view := batch(count, rows, columns, at)).transposed(view)
 
 
@@ -293,19 +301,21 @@ def test_calls_of_matrices_and_of_batches_are_told_apart(
     for a, b, d in calls:
         assert codegen.matmul(a, b, out=d) is d
     assert fake.launches[len(first) :] == first
-    with pytest.raises(TypeError):  # another batch
+    with pytest.raises(TypeError):  # an array of another batch size
         codegen.matmul(batch(3, 512, 64, A), batch(3, 64, 768, B), out=batch(3, 512, 768, D))
 
 
 def test_one_matrix_for_all_products_is_one_product(fake: FakeDriver):
-    """TMA takes no matrices that coincide, so the rows of A become one product's."""
+    """A batch of A with one B is computed as one product, since TMA cannot load matrices with
+    stride 0.
+    """
     tall = matrix(4 * 512, 1024, A), matrix(1024, 768, B), matrix(4 * 512, 768, D)
     codegen.matmul(tall[0], tall[1], out=tall[2])
     for b in (matrix(1024, 768, B), batch(4, 1024, 768, B, step=0), batch(1, 1024, 768, B)):
         codegen.matmul(batch(4, 512, 1024, A), b, out=batch(4, 512, 768, D))
         assert fake.launches[-1] == fake.launches[0]
     assert len(fake.loaded) == 1
-    # With gaps in D they are not.
+    # With gaps between matrices of D the rows do not form one matrix.
     gaps = batch(4, 512, 768, D, step=1024 * 768)
     codegen.matmul(batch(4, 512, 1024, A), matrix(1024, 768, B), out=gaps)
     assert "mma.sync" in fake.loaded[-1]

@@ -1,4 +1,4 @@
-"""The cache on disk only ever saves time: nothing in it can make a kernel wrong or fail."""
+"""The disk cache only saves time: no content of it can make a kernel wrong or fail."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEY = cache.key_of("some", "parts")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of its own, not there yet."""
+    """The path of a cache folder that does not exist yet."""
     made = tmp_path / "there" / "cache"
     monkeypatch.setenv("COORDGRAPH_CACHE", str(made))
     return made
@@ -81,7 +81,7 @@ def test_keys_keep_parts_apart():
 
 
 def test_keys_know_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Another version of any source file, or of LLVM, finds nothing of this one."""
+    """Cache keys depend on every source file and on LLVM's version."""
 
     def key(changed: str = "") -> str:
         (root / "passes" / "x.py").write_text(changed)
@@ -99,7 +99,7 @@ def test_keys_know_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         assert key("y = 1") != one
         monkeypatch.setattr(cache, "version", lambda name: "0.0.0")
         assert key() != one
-        # Without sources there is no telling: nothing is ever found.
+        # Without source files the key is unknown, so nothing is loaded.
         (root / "coordgraph" / "__init__.py").unlink()
         assert key() != key()
     finally:
@@ -156,7 +156,7 @@ def test_the_least_recently_used_go_first(folder: Path, monkeypatch: pytest.Monk
     for age, key in enumerate(keys[:10]):
         cache.store(key, FILES)
         os.utime(folder / f"{key}.kernel.zip", (1000 + age, 1000 + age))
-    assert cache.load(keys[0]) == FILES  # used: now it is the youngest
+    assert cache.load(keys[0]) == FILES  # loading an entry makes it the most recently used
     cache.store(keys[10], FILES)
     left = [cache.load(key) is not None for key in keys]
     assert left == [True, False, False, *[True] * 8]
@@ -182,7 +182,7 @@ def test_what_a_killed_process_left_is_cleared(folder: Path):
 
 
 def test_readers_see_whole_entries(folder: Path):
-    """While others write them again and again."""
+    """Readers see complete entries while other processes rewrite them."""
     cache.store(KEY, FILES)
     stop, seen = threading.Event(), []
 
@@ -250,7 +250,10 @@ def test_entries_are_archives_that_any_tool_opens(folder: Path):
 
 
 def test_only_what_our_sources_define_is_kept():
-    """What an edge from elsewhere means is not in the graph's text."""
+    """Only graphs of the library's own edges are cached:
+
+    the text does not define the meaning of other edges.
+    """
     tiled = Gemm().graph((64, 64, 32))
     ours = DataParallel()(tiled)
     assert cache.cacheable(ours, LowerToTensorCores(), None)

@@ -1,4 +1,4 @@
-"""`codegen.explain` says what `codegen.matmul` does."""
+"""`codegen.explain` reports what `codegen.matmul` does."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ A100 = driver.Device(0, "NVIDIA A100-SXM4-80GB", "sm_80", 108, CONTEXT)
 
 
 class Chosen(Exception):
-    """Instead of a kernel: the plan that one would be made for."""
+    """A stand-in for a kernel: it only keeps the plan."""
 
 
 @pytest.fixture(autouse=True)
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No GPU, and no kernel is compiled."""
+    """No GPU is present, and no kernel is compiled."""
     monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
     monkeypatch.setattr(driver, "unavailable", lambda: "the test says so")
 
@@ -47,7 +47,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def here(monkeypatch: pytest.MonkeyPatch, device: driver.Device) -> None:
-    """Put a GPU into this machine."""
+    """Pretend that this machine has a GPU."""
     install(monkeypatch)
     monkeypatch.setattr(driver, "device", lambda ordinal=0: device)
     monkeypatch.setattr(driver, "device_count", lambda: 1)
@@ -57,7 +57,7 @@ def here(monkeypatch: pytest.MonkeyPatch, device: driver.Device) -> None:
 
 
 def multiplied(*arrays: Any, **options: Any) -> Plan:
-    """The plan that `matmul` takes."""
+    """The plan that `matmul` uses."""
     with pytest.raises(Chosen) as caught:
         codegen.matmul(*arrays, **options)
     return caught.value.args[0]
@@ -107,7 +107,7 @@ def test_a_batch(device: driver.Device, monkeypatch: pytest.MonkeyPatch):
     rates = [
         float(text.split("(")[1].split()[0]) for text in (found.reasons()[0], alone.reasons()[0])
     ]
-    assert rates[0] > rates[1]  # more products, more tiles for all SMs
+    assert rates[0] > rates[1]  # more products have more tiles, which fill all SMs
     with pytest.raises(VerifyError, match="batches"):
         codegen.explain(512, 512, 512, batches=0)
 
@@ -171,7 +171,7 @@ SIZE = 2048, 2304, 8192
 
 
 def tuned(monkeypatch: pytest.MonkeyPatch, order: int) -> list[Plan]:
-    """Tune on a device that takes 1, 2, … ms for the plans of the short list, or the reverse."""
+    """Tune on a fake device that takes 1, 2, … ms for the plans of the short list, or the reverse."""
     m, n, k = SIZE
     plans: list[Plan] = []
 
@@ -180,7 +180,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch, order: int) -> list[Plan]:
         return {plan: 1e-3 * (1 + place) for place, plan in enumerate(plans[::order])}
 
     class Made:
-        """Of a kernel, what `matmul` asks for before it is called."""
+        """A stand-in for a kernel, with what `matmul` reads before it calls one."""
 
         def __init__(self, plan: Plan, gemm: Gemm, *_: Any, **__: Any) -> None:
             self.graph = plan.graph(gemm)
@@ -194,7 +194,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch, order: int) -> list[Plan]:
         patch.setattr(tuning, "_refuse_capture", lambda _: None)
         codegen.matmul(matrix(m, k, A), matrix(k, n, B), out=matrix(m, n, D), tune=True)
     matmul.forget()
-    measured.forget()  # what is known from here on is on disk
+    measured.forget()  # drops what was measured in this process, so that later reads come from disk
     return plans[::order]
 
 
@@ -211,7 +211,7 @@ def test_what_was_tuned_is_told(order: int, monkeypatch: pytest.MonkeyPatch):
     assert found.best.plan == launched == plans[0]
     assert [plan for plan, _ in found.measured.times] == plans
     assert len(plans) == tuning.MEASURED
-    # The times beside what the model says of the same plans.
+    # Measured times are shown beside the model's prediction for the same plan.
     predicted = {choice.plan: choice.seconds for choice in choices(before.problem)}
     data = found.as_data()
     assert [(t["plan"], t["seconds"], t["predicted"]) for t in data["tuned"]] == [
@@ -223,7 +223,7 @@ def test_what_was_tuned_is_told(order: int, monkeypatch: pytest.MonkeyPatch):
     assert head == ["plan", "measured", "predicted", "measured / predicted"]
     assert first[:2] == [str(plans[0]), "1000"]
     assert float(first[3]) == pytest.approx(1e-3 / predicted[plans[0]], abs=0.01)
-    # Words, and the prediction under them.
+    # The text explains the choice in words and shows the prediction below them.
     text = str(found)
     assert (
         f"{plans[0]} is remembered: tune=True measured 1000 µs (77 TFLOP/s), the least of 12"
@@ -278,7 +278,7 @@ def test_the_command_tells_what_was_tuned(
 
 @pytest.mark.parametrize("size", [(16, 6144, 4096), (2048, 2304, 8192), (4096, 4096, 4096)])
 def test_plans_read_back(size: tuple[int, int, int]):
-    """What is printed can be given to `matmul` and to `coordgraph run --plan`."""
+    """Printed plans can be passed to `matmul` and to `coordgraph run --plan`."""
     problem = Gemm("bf16", None, *size)
     plans = {choice.plan for choice in choices(problem)} | {c.plan for c in rank(problem)}
     plans |= {codegen.explain(*size, device="cpu").best.plan, codegen.explain(5, 5, 5).best.plan}

@@ -1,7 +1,7 @@
-"""Printed expressions, compiled for the host, compute what `evaluate` says.
+"""Index expressions compiled for the host compute what `evaluate` computes.
 
-Random expressions over symbols of all widths go through LLVM to machine code: that settles the
-widths chosen from ranges, signed against unsigned division, shifts, and magic numbers.
+Random expressions over symbols of all widths go through LLVM to machine code. This tests the widths
+that are chosen from ranges, signed and unsigned division, shifts, and magic numbers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ from coordgraph.integers import (
 
 I64 = ir.IntType(64)
 LARGEST = 2**31 - 1
-# A launch argument of 31 bits, one of a few, indices below them, a wide one, and two with signs.
+# A 31-bit launch argument, one of a few bits, indices below them, a wide one, and two signed
+# ones.
 N, G = size_symbol("n"), size_symbol("g")
 X, J, W = index_symbol("i"), index_symbol("j"), index_symbol("w")
 S, T = Symbol("s", integer=True), Symbol("t", integer=True)
@@ -116,7 +117,7 @@ expressions = st.recursive(leaves, _extended, max_leaves=8)
 
 @dataclass
 class Printer:
-    """Makes the function `values -> numbers` of some expressions."""
+    """Compiles the function `values -> numbers` of some expressions."""
 
     widest: bool
     magic: bool = True
@@ -184,14 +185,14 @@ class Printer:
 
 
 def uniform_divisors(exprs: list[Basic]) -> list[Expr]:
-    """What launch arguments alone decide of the divisors."""
+    """The divisors that depend on launch arguments alone."""
     found = {d.args[1] for e in exprs for d in e.atoms(FloorDiv, FloorMod)}
     uniform = (d for d in found if d.free_symbols and d.free_symbols <= UNIFORM)
     return sorted((d for d in uniform if isinstance(d, Expr)), key=str)
 
 
 def representable(exprs: list[Basic], values: Values) -> bool:
-    """True where no part of the expressions leaves 64 bits: there the promise ends."""
+    """Whether all subexpressions fit in 64 bits, which the compiled code requires."""
     nodes = {node for expr in exprs for node in _nodes(expr)}
     return all(-(2**62) < evaluate(node, values) < 2**62 for node in nodes)
 
@@ -222,7 +223,7 @@ def test_the_machine_computes_what_the_expression_means(
 
 
 TRICKY: tuple[Expr, ...] = (
-    # More than 32 bits between, fewer in the end.
+    # The intermediate value exceeds 32 bits, the result does not.
     floor_div(N * X, N),
     floor_mod(W, N),
     floor_mod(minimum(W, Integer(100)), G),
@@ -235,7 +236,7 @@ TRICKY: tuple[Expr, ...] = (
     floor_div(T, Integer(8)),
     floor_mod(T, Integer(8)),
     floor_div(S * N, Integer(1000)),
-    # At the edges of 32 bits.
+    # Values at the limits of 32 bits.
     G**3,
     N**2 * G,
     N + X,

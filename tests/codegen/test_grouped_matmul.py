@@ -1,4 +1,4 @@
-"""`codegen.grouped_matmul`: against numpy on the CPU, and its choices for a GPU."""
+"""`codegen.grouped_matmul`: results against numpy on the CPU, and the plans it chooses for a GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BORDERS = np.array([0, 30, 30, 31, 70, 90], np.int32)
 
 
 def whole(*shape: int) -> np.ndarray:
-    """Small whole numbers, whose products are exact."""
+    """Arrays of small integers, whose products are exact in every type."""
     return np.random.default_rng(shape).integers(-4, 5, shape).astype(np.float32)
 
 
@@ -37,7 +37,7 @@ def slices(offsets: Any) -> list[slice]:
 
 
 def turned(array: np.ndarray) -> np.ndarray:
-    """The transpose of each matrix, row-major."""
+    """The transpose of each matrix, stored row-major."""
     return np.ascontiguousarray(array.swapaxes(-1, -2))
 
 
@@ -159,7 +159,7 @@ def test_wrong_calls(change: dict[str, Any], words: str):
 
 
 def on_gpu(at: int, *shape: int, dtype: str = "bf16") -> Any:
-    """A row-major array at an address."""
+    """A row-major array at a fake address."""
     strides = tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
     return matrix(1, 1, at, dtype, shape=shape, strides=strides)
 
@@ -174,7 +174,7 @@ def test_the_plan_is_that_of_groups_of_average_size(fake: FakeDriver):
     assert plan.workgroups is not None
     assert fake.launches[0].grid == (plan.workgroups * plan.cluster[0] * plan.cluster[1], 1, 1)
     assert fake.launches[1] == fake.launches[0]
-    # Along k, and A by a view of its transpose.
+    # Groups along k, with A given as a view of its transpose.
     x, y, g = on_gpu(A, 8192, 4096), on_gpu(B, 8192, 2048), on_gpu(D, 16, 4096, 2048)
     view = library(x).transposed(x)
     codegen.grouped_matmul(view, y, borders, group_axis="k", out=g)
@@ -186,7 +186,10 @@ def test_the_plan_is_that_of_groups_of_average_size(fake: FakeDriver):
 
 
 def test_layouts_without_boxes_take_a_simple_plan(fake: FakeDriver):
-    """Groups begin anywhere along k, boxes at multiples of 16 bytes."""
+    """Layouts that TMA cannot load get a plan without TMA.
+
+    Groups begin at any k, but boxes begin at multiples of 16 bytes.
+    """
     borders, d = on_gpu(OFFSETS, 17, dtype="i32"), on_gpu(D, 16, 512, 256)
     a, b = on_gpu(A, 512, 8192), on_gpu(B, 8192, 256)
     codegen.grouped_matmul(a, b, borders, group_axis="k", out=d)
@@ -245,12 +248,12 @@ def test_epilogues_of_groups_of_rows():
     bias, residual = whole(24), whole(90, 24)
     expected = [a[i:j] @ b[g] for g, (i, j) in enumerate(pairwise(offsets))]
     expected = np.maximum(np.concatenate(expected) + bias, 0) + residual
-    for _ in range(2):  # the second call is a look-up
+    for _ in range(2):  # the second call finds the prepared kernel
         d = codegen.grouped_matmul(
             a, b, offsets, epilogue=bias_relu_residual, bias=bias, residual=residual
         )
         assert np.array_equal(d, expected)
-    # Another layout of an operand is another call.
+    # An operand with another layout is another kind of call.
     with pytest.raises(LaunchError, match=r"bias: shape \(3,\) given, \(n,\) = \(24,\) needed"):
         codegen.grouped_matmul(
             a, b, offsets, epilogue=bias_relu_residual, bias=bias[:3], residual=residual

@@ -1,4 +1,4 @@
-"""int8 is exact: the interpreter and the CPU against sums of 64 bits, reduced modulo 2^32."""
+"""int8 is exact: interpreter and CPU against 64-bit sums modulo 2^32."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ targets = pytest.mark.parametrize("target", ["interpreter", "cpu"])
 
 
 def product(a: Any, b: Any) -> Any:
-    """A·B as sums of 32 bits have it."""
+    """A·B with sums modulo 2^32, as signed 32-bit integers."""
     return (a.astype(np.int64) @ b.astype(np.int64)).astype(np.int32)
 
 
 def whole(dtype: str, *shape: int, seed: int = 0) -> Any:
-    """All values of a type alike."""
+    """Random values of a type, all equally likely."""
     kind = TYPES[dtype]
     info, random = np.iinfo(kind), np.random.default_rng((seed, *shape))
     return random.integers(info.min, info.max, shape, endpoint=True).astype(kind)
@@ -55,7 +55,7 @@ def whole(dtype: str, *shape: int, seed: int = 0) -> Any:
 
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[str, Any, Any]:
-    """Sizes that are multiples of nothing, and values of which many are the extremes."""
+    """Sizes that are not multiples of the tile, and values of which many are the type's extremes."""
     dtype = draw(st.sampled_from(sorted(TYPES)))
     info = np.iinfo(TYPES[dtype])
     element = st.one_of(
@@ -80,7 +80,7 @@ def test_sums_are_exact(problem: tuple[str, Any, Any], schedule: Any):
 @targets
 @every_type
 def test_the_largest_sums_wrap_around(dtype: str, target: str):
-    """From k = 2^17 on sums of products of the extremes exceed 31 bits; they are modulo 2^32."""
+    """Sums wrap modulo 2^32: from k = 2^17 on, products of extremes exceed 31 bits."""
     info = np.iinfo(TYPES[dtype])
     extreme = info.min if info.min else info.max
     a = np.full((1, 140_000), extreme, TYPES[dtype])

@@ -12,7 +12,7 @@ def test_what_was_used_lately_is_there(limit: int, used: list[int]):
     for position, key in enumerate(used):
         found = memory.get(key)
         assert found in (None, str(key))
-        # Of the keys used since the last time there are fewer than the limit: it must be there.
+        # Fewer keys than the limit were used since, so the key must still be cached.
         earlier = used[:position]
         if key in earlier:
             last = len(earlier) - 1 - earlier[::-1].index(key)
@@ -35,7 +35,7 @@ def test_a_look_up_is_a_use():
     memory = LRUCache[str, int](3)
     for key in "abcde":
         memory.put(key, 1)
-    assert memory.get("a") == 1  # one of the oldest, used once more
+    assert memory.get("a") == 1  # an old key that is used again
     for key in "fg":
         memory.put(key, 1)
     assert memory.get("a") == 1

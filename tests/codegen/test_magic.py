@@ -1,4 +1,4 @@
-"""Multiplication by a magic number is division, for every dividend of 31 bits."""
+"""Multiplication by a magic number equals division, for every 31-bit dividend."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_it_is_division(x: int, divisor: int):
 
 @given(divisors, st.data())
 def test_around_multiples_of_the_divisor(divisor: int, data: st.DataObject):
-    """Where a quotient changes an error would show first."""
+    """Dividends near multiples of the divisor, where the quotient changes, show an error first."""
     multiple = divisor * data.draw(st.integers(0, LARGEST // divisor))
     for x in (multiple - 1, multiple, multiple + 1, LARGEST // divisor * divisor - 1, LARGEST):
         if 0 <= x <= LARGEST:
@@ -49,5 +49,8 @@ def test_the_largest_dividends(divisor: int):
 
 
 def test_a_divisor_of_zero_has_numbers_too():
-    """The division is never executed then, but its numbers are computed at every launch."""
+    """Magic numbers exist for divisor 0:
+
+    they are computed at every launch, though the division never runs.
+    """
     assert Magic.numbers(0) == Magic.numbers(1)

@@ -1,4 +1,4 @@
-"""`codegen.matmul` on the CPU, and its choices on a GPU that only writes down what it is told."""
+"""`codegen.matmul` on the CPU, and the plans that it chooses on a fake GPU."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_transposes_are_read_where_they_lie():
 
 
 def test_transposes_need_no_attribute(fake: FakeDriver):
-    """Libraries turn arrays each in its own way; not all have `.T`."""
+    """Transposed arrays need no `.T` attribute, since not all libraries have it."""
     a, b = matrix(512, 64, A), matrix(768, 64, B)
     view_a, view_b = (library(x).transposed(x) for x in (matrix(64, 512, A), b))
     codegen.matmul(a, b, out=matrix(512, 768, D), transpose_b=True)
@@ -108,7 +108,9 @@ def test_a_grid_is_refused_where_there_is_none_to_choose():
 
 @pytest.mark.parametrize("first", [None, " on 5"])
 def test_a_refused_grid_refuses_no_other_call(first: str | None):
-    """One kernel serves every grid, so what is remembered of it must not tell them apart."""
+    """A refused number of workgroups does not affect later calls of the same kernel, which serves
+    every number.
+    """
     a, b = operands(4, 4, 4)
     plan = "16x16x16 data-parallel"
     if first is None:
@@ -178,7 +180,7 @@ def test_a_plan_that_spills_gives_way_to_the_next(fake: FakeDriver):
     refused: list[str] = []
 
     def spills(code: str) -> bool:
-        """All code with the multiplication of the first that comes."""
+        """Whether code is that of the first kernel that was assembled, which is made to spill."""
         multiply = re.findall(r"wgmma\.mma_async\S+", code)[0]
         if multiply in refused or not refused:
             refused.append(multiply)
@@ -190,7 +192,7 @@ def test_a_plan_that_spills_gives_way_to_the_next(fake: FakeDriver):
     codegen.matmul(a, b, out=d)
     assert len(fake.launches) == 1
     tries = len(refused)
-    matmul._prepared.clear()  # the kernels are still known
+    matmul._prepared.clear()  # the compiled kernels are still cached
     codegen.matmul(a, b, out=d)
     assert len(refused) == tries
     assert any(isinstance(known, CodegenError) for known in build._kernels.values())
@@ -286,7 +288,7 @@ def test_what_is_no_array(value: Any):
 
 
 class Measured(np.ndarray):
-    """A subclass from outside of numpy."""
+    """A subclass of numpy's array, as other libraries define."""
 
 
 @pytest.mark.parametrize("kind", [Measured, np.matrix, np.memmap, np.ma.MaskedArray])

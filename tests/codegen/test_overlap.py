@@ -1,4 +1,4 @@
-"""Memory that D shares with other tensors: exact for matrices that lie in step with each other."""
+"""Memory that D shares with other tensors: the check is exact for batches with equal strides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def view(at: int, count: int, rows: int, columns: int, gap: int, kind: str) -> T
 
 
 def addresses(array: TensorView) -> set[int]:
-    """Of every byte."""
+    """The addresses of all bytes of an array."""
     size = SIZES[array.dtype]
     first, *_ = array.strides
     per_matrix = array.shape[1] * array.shape[2]
@@ -93,7 +93,8 @@ def test_a_gpu_launches_where_matrices_lie_between_each_other(
 
     a, b, d = part(0), part(1), part(2)
     codegen.matmul(a, b, out=d)
-    # Ranges of addresses overlap each time, so each time matrices are looked at, but only that.
+    # The address ranges overlap in each call, so each call compares the matrices, but makes
+    # no other check.
     monkeypatch.setattr(cuda_kernel, "check_call", None)
     codegen.matmul(a, b, out=d)
     assert len(fake.launches) == 2

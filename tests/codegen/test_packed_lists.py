@@ -1,4 +1,4 @@
-"""Lists of matrices: where they lie in a vector, and products of them."""
+"""Packed lists of matrices: their offsets in a vector, and products of them."""
 
 from __future__ import annotations
 

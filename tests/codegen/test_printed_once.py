@@ -1,4 +1,4 @@
-"""An expression is printed once for the same numbers, as far as its value reaches."""
+"""Code generation prints an expression once in the scope of its value."""
 
 from __future__ import annotations
 

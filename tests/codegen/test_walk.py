@@ -1,4 +1,4 @@
-"""How many functions a call passes through from `matmul` to the launch of its kernel."""
+"""The number of functions that a call enters from `matmul` to the launch of its kernel."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from codegen.targets.cpu import HostKernel
 pytestmark = pytest.mark.usefixtures("forgotten")
 
 MOST = 20
-"""Functions between entering `matmul` and the kernel, the first time."""
+"""Largest number of functions between `matmul` and the kernel, in a first call."""
 MOST_ARRANGED = 23
-"""The same where the kernel takes other arrays than the caller's."""
+"""Largest number in a first call whose arrays have to be rearranged for the kernel."""
 MOST_AGAIN = 5
-"""Functions of a call like one before, where the kernel takes the caller's arrays."""
+"""Largest number in a repeated call that passes the caller's arrays on."""
 
 EXCLUDED: dict[CodeType, str] = {
     build.compile_plan.__code__: "compiling",
@@ -31,7 +31,7 @@ EXCLUDED: dict[CodeType, str] = {
 
 
 class Walk:
-    """The functions of `codegen` that one call entered, in order, before its kernel."""
+    """The functions of `codegen` that one call enters before its kernel, in order."""
 
     def __init__(self) -> None:
         self.functions: list[str] = []
@@ -39,7 +39,7 @@ class Walk:
         self._excluded = 0
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
-        """See `sys.setprofile`."""
+        """The profile function; see `sys.setprofile`."""
         code = frame.f_code
         if self.launched or event not in ("call", "return"):
             return
@@ -56,9 +56,10 @@ class Walk:
 
 
 def _function(frame: FrameType) -> str:
-    """The name of a function of `codegen`; '' for comprehensions, properties and record's fields.
+    """The name of a function of `codegen`; '' for comprehensions, properties and generated methods.
 
-    A property reads like an attribute, and the constructors of records are made by `dataclass`.
+    Properties and dataclass constructors read like plain attributes and calls of records, so they
+    are not counted.
     """
     module, code = frame.f_globals.get("__name__", ""), frame.f_code
     if not module.startswith("codegen.") or "<" in (code.co_name[0], code.co_filename[0]):
@@ -120,7 +121,7 @@ def test_a_call_like_one_before(name: str):
 
 
 def test_the_walk_sees_functions():
-    """It would not be worth much if it saw none."""
+    """The walk records functions, so the limits below mean something."""
     with walking() as walk:
         build.forget()
         HostKernel.__name__  # noqa: B018

@@ -1,4 +1,4 @@
-"""Extents of 0: an empty D is left alone, and sums of nothing are 0, on every target."""
+"""Extents of 0 on every target: an empty D is not touched, and sums over nothing are 0."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ HOSTS = ("cpu", "interpreter")
 NO_D = [(0, 5, 6), (4, 5, 0), (0, 0, 6), (0, 0, 0)]
 A, B, C, D, OFFSETS = (place << 28 for place in (1, 2, 3, 4, 5))
 ZEROS = 1 << 32
-"""What the driver allocates first."""
+"""The address of the driver's first allocation, a buffer of zeros."""
 DEPTH = 8
-"""Elements of 16 bits in the 16 bytes that TMA takes."""
+"""The number of 16-bit elements in the 16 bytes that TMA needs."""
 
 
 def kernel(target: str, **options: Any) -> Any:
@@ -44,7 +44,7 @@ def test_an_empty_d(target: str, m: int, k: int, n: int):
 
 @pytest.mark.parametrize("target", HOSTS)
 def test_no_depth(target: str):
-    """Whatever alpha is: it scales nothing."""
+    """With k = 0, D is 0 or beta·C, whatever alpha is, NaN included."""
     made, c, out = kernel(target), np.arange(24, dtype=np.float32).reshape(4, 6), ones(4, 6)
     assert np.array_equal(made(ones(4, 0), ones(0, 6)), np.zeros((4, 6)))
     made(ones(4, 0), ones(0, 6), c, out, np.nan, 2.0)
@@ -71,7 +71,7 @@ def test_groups(target: str):
 
 @pytest.mark.parametrize("target", HOSTS)
 def test_groups_along_k(target: str):
-    """Without m, n or groups there is no D; without k all of D is zeros, or C."""
+    """Without m, n or groups D is empty; without k all of D is zeros, or beta·C."""
     made, offsets = kernel(target, grouped=True, group_axis="k"), np.array([0, 1, 5], np.int32)
     for m, n in ((0, 6), (4, 0), (0, 0)):
         assert made(ones(m, 5), ones(5, n), offsets=offsets).shape == (2, m, n)
@@ -81,7 +81,7 @@ def test_groups_along_k(target: str):
     out = 7 * c
     made(ones(4, 0), ones(0, 6), c, out, np.nan, 2.0, offsets=none)
     assert np.array_equal(out, 2 * c)
-    # Groups that are empty, of tensors that are not.
+    # All groups are empty, but the tensors are not.
     assert not made(ones(4, 5), ones(5, 6), offsets=np.full(4, 3, np.int32)).any()
 
 
@@ -148,10 +148,10 @@ def test_a_gpu_multiplies_zeros_where_there_is_no_depth(
     assert launched.grid == (6, 1, 1)
     assert launched.values[:4] == (ZEROS, ZEROS, C, D)
     assert {x.at for x in fake.encoded} == ({ZEROS, D} if target == "sm_90a" else set())
-    # alpha, which may be NaN, is passed as 0: the product of nothing is 0.
+    # alpha, which may be NaN, is passed as 0, since a product over nothing is 0.
     numbers = [struct.unpack("<f", struct.pack("<Q", x)[:4])[0] for x in launched.values]
     assert (0.0, 2.0) in pairwise(numbers)
-    # The same again, and a larger one: the buffer of zeros grows, and is kept.
+    # A repeated call, then a larger one: the buffer of zeros grows and is kept.
     made(**empty, c=matrix(128, 192, C), out=matrix(128, 192, D), beta=2.0)
     assert len(zeroed) == 1
     made(matrix(256, 0, A), matrix(0, 192, B), out=matrix(256, 192, D))
@@ -163,7 +163,9 @@ def test_a_gpu_multiplies_zeros_where_there_is_no_depth(
 def test_a_gpu_multiplies_zeros_where_groups_have_no_depth(
     fake: FakeDriver, target: str, layout: str
 ):
-    """One of zeros along k in memory, whichever way that is; D has a matrix for every group."""
+    """Where groups have no k, the kernel multiplies one 16-byte chunk of zeros in memory, in either
+    layout.
+    """
     a_turned, b_turned = (side == "t" for side in layout)
     gemm = Gemm("bf16", grouped=True, group_axis="k", transpose_a=a_turned, transpose_b=b_turned)
     made = codegen.compile(DataParallel()(gemm.graph((64, 64, 64))), target)

@@ -1,4 +1,4 @@
-"""Running the command line in this process and in others."""
+"""Run the command line in this process, or in a process of its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended."""
+    """The exit code, standard output and standard error of a command."""
 
     code: int
     out: str
@@ -29,20 +29,20 @@ class Outcome:
 
     @property
     def json(self) -> dict[str, Any]:
-        """The one document on stdout; nothing is on stderr."""
+        """The JSON document on standard output; standard error must be empty."""
         assert self.err == ""
         return json.loads(self.out)
 
 
 def coordgraph(*words: str, stdin: str | None = None) -> Outcome:
-    """Run a command in this process."""
+    """Run a `coordgraph` command in this process, with `stdin` as its standard input."""
     done = CliRunner().invoke(app, list(words), input=stdin, prog_name="coordgraph")
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return Outcome(done.exit_code, done.stdout, done.stderr)
 
 
 def process(*words: str, stdin: str = "", code: str | None = None) -> Outcome:
-    """Run `python -m codegen.cli` as a shell would; `code` replaces the module."""
+    """Run `python -m codegen.cli` in a new process; with `code`, run that Python code instead."""
     start = ["-m", "codegen.cli"] if code is None else ["-c", code]
     done = subprocess.run(
         [sys.executable, "-W", "error", *start, *words],

@@ -1,4 +1,4 @@
-"""What all commands share: help, versions, errors, exit codes, light imports."""
+"""Behaviour that all commands share: help, versions, errors, exit codes, no heavy imports."""
 
 from __future__ import annotations
 
@@ -132,7 +132,10 @@ SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
     ],
 )
 def test_what_is_wrong_is_said_once_and_decides_the_exit_code(words, code, why):
-    """In words on stderr; with --json as the one document on stdout."""
+    """An error is printed once:
+
+    in words on standard error, or with --json as JSON on standard output.
+    """
     done = coordgraph(*words)
     assert done.code == code
     assert why in " ".join(re.sub(r"[│\s]+", " ", done.err).split())

@@ -1,4 +1,4 @@
-"""`show`, `eval`, `opt`, `passes`, `explain`: commands on graphs."""
+"""The commands on graphs: `show`, `eval`, `opt`, `passes`, `explain`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.codegen.cli.commands import coordgraph, process
 
 PIPELINE = "reorder{swap=true},stream-k"
 TILE = ("--tile", "16x16x16")
-# Tests register passes too, whose docstrings are their own affair.
+# Other tests register passes too, so only those of the library are checked.
 OWN_PASSES = sorted(n for n, kind in PASSES.items() if kind.__module__.startswith("passes."))
 OPENINGS = {"mermaid": "graph TD", "text": "coordgraph 1", "pseudocode": "//", "json": "{"}
 
@@ -94,7 +94,7 @@ def test_batches_and_groups():
 
 
 def test_graphs_are_piped_from_command_to_command(tmp_path: Path):
-    """In real processes, as text and as JSON."""
+    """A pipeline of real processes passes graphs on as text and as JSON."""
     path = tmp_path / "gemm.txt"
     assert coordgraph("show", "text", "--stage", "0", "-o", str(path)).code == 0
     through = process("opt", "-p", PIPELINE, stdin=path.read_text())
@@ -170,13 +170,13 @@ def test_malformed_graphs_are_refused_with_their_place(text, where, why):
 
 
 def test_an_index_with_numbers():
-    """A workgroup's fourth iteration: the number from the formula, by hand."""
+    """The index of a workgroup's fourth iteration equals the number computed by hand."""
     done = coordgraph(
         *("eval", "A.tile.0", "B.tile.1", "A.1", "-s", "stream-k", "-w", "32", "--json"),
         *("--at", "workgroup=5,for_tile=0,for_k=3,A.index.1=7", "--with", "m=1280,n=1536,k=1024"),
     )
     found = done.json
-    # 10 x 12 tiles of 32 iterations in 32 shares of 120.
+    # 10 x 12 tiles of 32 iterations, in 32 shares of 120 iterations each.
     at = 5 * 120 + 3
     expected = [at // (32 * 12), at // 32 % 12, at % 32 * 32 + 7]
     assert found["parameters"]["share"] == 120

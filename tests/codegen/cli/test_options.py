@@ -20,7 +20,7 @@ FOLDER = Path(codegen.cli.__file__).parent
 
 
 def declared(tree: ast.AST) -> Iterator[list[str]]:
-    """The flags of each `typer.Option`, as `["--output", "-o"]`."""
+    """The flags of each `typer.Option` in a syntax tree, as `["--output", "-o"]`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("typer.Option", "Option"):
             words = (word.value for word in node.args if isinstance(word, ast.Constant))
@@ -33,14 +33,18 @@ def every_declaration() -> list[list[str]]:
 
 
 def test_no_option_is_declared_twice():
-    """One letter may stand for different options of different commands."""
+    """Long flags are declared once; a short letter may stand for different options of different
+    commands.
+    """
     found = Counter(f for flags in every_declaration() for f in flags if f.startswith("--"))
     assert len(found) > 30
     assert [flag for flag, count in found.items() if count > 1] == []
 
 
 def test_every_option_says_its_flag():
-    """One that typer makes of a parameter's name would escape the count."""
+    """Every option names its flag; a flag that typer derives from a parameter's name would not be
+    counted.
+    """
     assert all(any(flag.startswith("--") for flag in flags) for flags in every_declaration())
 
 
@@ -51,7 +55,7 @@ def test_declarations_are_found():
 
 @dataclass(frozen=True)
 class Size:
-    """Two options."""
+    """A pass with two options, for this test."""
 
     rows: Annotated[int | None, typer.Option("--rows", "-r", min=1, help="Of A.")] = None
     columns: Annotated[int, typer.Option("--columns")] = 7

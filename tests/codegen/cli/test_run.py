@@ -1,4 +1,4 @@
-"""`run`, `compile` and `doctor`: commands that make kernels."""
+"""The commands that make kernels: `run`, `compile` and `doctor`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def test_a_run_in_json(tmp_path: Path):
     assert schedule["tiles"] == [3, 3, 4]
     assert schedule["iterations"] == 36
     assert schedule["iterations_per_workgroup"] == [4, 8]
-    # Shares of 8 iterations begin in tiles 2, 4, 6, 8, all at their first: nothing is shared.
+    # Each share has 8 iterations, two tiles of 4: all shares begin at the start of a tile, so
+    # no tile is shared.
     assert (schedule["segments"], schedule["fix_ups"]) == ({"whole": 9}, 0)
     assert schedule["utilisation"] == 36 / 40
     assert found["repeats"] == 1
@@ -99,7 +100,7 @@ def test_the_gpu_here_is_chosen_for(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("fixed", [(), ("--fixed",)])
 def test_a_run_of_a_plan(fixed: tuple[str, ...]):
-    """It says the tile, the passes and the grid."""
+    """The report names the tile, the passes and the number of workgroups."""
     plan = "16x32x16 rasterize{width=2},stream-k{owner=last} on 5"
     words = ("run", *SIZES, "--dtype", "f32", "-t", "interpreter", "--repeat", "1", "--check")
     found = coordgraph(*words, *fixed, "--plan", plan, "--json").json
@@ -113,7 +114,7 @@ def test_a_run_of_a_plan(fixed: tuple[str, ...]):
 
 @pytest.mark.parametrize("size", [("512", "511", "513"), ("64", "64", "64")])
 def test_what_is_explained_can_be_run(size: tuple[str, ...]):
-    """Also where TMA does not take the operands."""
+    """The plan that `explain` prints can be passed to `run`, also for sizes that TMA cannot load."""
     sizes = tuple(word for pair in zip(("--m", "--n", "--k"), size, strict=True) for word in pair)
     plan = coordgraph("explain", *sizes, "--json").json["plans"][0]["plan"]
     found = coordgraph(
@@ -147,7 +148,7 @@ def test_a_run_on_the_interpreter_passes_its_check(dtype: str, options: tuple[st
 
 
 def test_a_run_on_the_cpu_for_people(tmp_path: Path):
-    """No colours where it is piped, and nothing on stderr."""
+    """Output that is piped has no colours, and standard error is empty."""
     done = process("run", *SMALL, "-t", "cpu", "--threads", "1", "--check", "-w", "7")
     assert (done.code, done.err) == (0, "")
     assert "\x1b" not in done.out
@@ -166,7 +167,7 @@ def test_a_run_on_the_cpu_for_people(tmp_path: Path):
 
 
 class _Wrong(Kernel):
-    """Leaves the last element, or spoils it."""
+    """A kernel that leaves out the last element of D, or stores a wrong value there."""
 
     def __init__(self, kernel: Kernel, value: float | None) -> None:
         super().__init__(kernel.graph, kernel.target)
@@ -200,7 +201,7 @@ def test_a_single_wrong_element_fails_the_check(monkeypatch, value, found):
 
 @pytest.mark.parametrize(("value", "passed"), [(0.0, True), (2.0, False)])
 def test_a_wrong_element_is_seen_in_a_large_matrix_too(value: float, passed: bool):
-    """Where it is lost in the norm."""
+    """One wrong element is reported even in a matrix so large that the norm hides it."""
     problem = checking.Problem(512, 512, 8, "bf16", None, False, False)
     inputs = checking.make_inputs(problem, 1.0, 0.0, 0)
     d = (inputs.a.astype(np.float32) @ inputs.b.astype(np.float32)).astype(inputs.a.dtype)
@@ -282,7 +283,7 @@ def test_compile_for_the_host_prints_assembly():
 
 
 def test_the_doctor_tries_what_is_here(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("codegen.cli.doctor.TILES", {})  # one that compiles sooner
+    monkeypatch.setattr("codegen.cli.doctor.TILES", {})  # a tile that compiles faster
     done = coordgraph("doctor", "--json")
     found = done.json
     assert done.code == 0

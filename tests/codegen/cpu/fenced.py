@@ -1,8 +1,7 @@
-"""Run kernels on tensors that end, or begin, at a page that may not be touched.
+"""Run kernels on tensors that begin or end at a memory page without access rights.
 
-    python -m tests.codegen.cpu.fenced
-
-A process of its own: reading or writing one element too far ends it.
+Run as `python -m tests.codegen.cpu.fenced`, in a process of its own: an access one element outside
+a tensor ends the process.
 """
 
 from __future__ import annotations
@@ -22,7 +21,9 @@ _kept: list[mmap.mmap] = []
 
 
 def fenced(shape: tuple[int, int], kind: np.dtype, *, at_end: bool) -> np.ndarray:
-    """Zeros right before or right after a forbidden page."""
+    """An array of zeros that begins right after, or ends right before, a page without access
+    rights.
+    """
     size = shape[0] * shape[1] * kind.itemsize
     pages = -(-size // PAGE) + 2
     memory = mmap.mmap(-1, pages * PAGE)
@@ -37,7 +38,7 @@ def fenced(shape: tuple[int, int], kind: np.dtype, *, at_end: bool) -> np.ndarra
 
 
 def check(code: HostKernel, m: int, n: int, k: int, *, at_end: bool) -> None:
-    """One call."""
+    """Run one kernel on fenced tensors."""
     gemm = code.graph.gemm
     kind = numpy_dtype(gemm.dtype)
     shapes = (k, m) if gemm.transpose_a else (m, k), (n, k) if gemm.transpose_b else (k, n)

@@ -1,4 +1,6 @@
-"""Kernels compiled once for all tests, problems for them, and the comparison with float64."""
+"""CPU kernels that are compiled once for all tests, problems for them, and comparison with
+float64.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from passes import Pipeline
 from tests.passes.schedules import ORDERS, schedule
 
 TILE = (12, 40, 24)
-"""Register blocks and vectors do not divide it."""
-# Rounding of a sum of products, relative to the sum of their sizes; rounding of the output.
+"""A macro tile that neither register blocks nor vectors divide."""
+# Error bounds: of a sum of products, relative to the sum of their magnitudes; and of rounding D.
 SUMS = {"f64": 1e-14, "f32": 2e-6, "bf16": 2e-6, "f16": 2e-6}
 OUTPUTS = {"f64": 2**-53, "f32": 2**-24, "bf16": 2**-8, "f16": 2**-11}
 GUARD = 64
@@ -33,13 +35,13 @@ def kernel(
     transpose_a: bool = False,
     transpose_b: bool = False,
 ) -> HostKernel:
-    """One kernel for all sizes."""
+    """A compiled CPU kernel for all sizes; equal arguments share one."""
     gemm = Gemm(dtype, out_dtype, transpose_a=transpose_a, transpose_b=transpose_b)
     return HostKernel(Pipeline([*ORDERS[order], schedule(name)])(gemm.graph(tile)))
 
 
 def guarded(value: np.ndarray, fill: float = np.nan) -> np.ndarray:
-    """A copy with poison before and after it in memory."""
+    """A copy of an array with poison values before and after it in memory."""
     memory = np.full(value.size + 2 * GUARD, fill, value.dtype)
     inside = memory[GUARD : GUARD + value.size].reshape(value.shape)
     inside[...] = value
@@ -47,7 +49,7 @@ def guarded(value: np.ndarray, fill: float = np.nan) -> np.ndarray:
 
 
 def untouched(value: np.ndarray) -> bool:
-    """Whether the poison around a guarded array is still there."""
+    """Whether the poison values around a guarded array are unchanged."""
     memory = value.base
     assert memory is not None
     ends = np.concatenate([memory[:GUARD], memory[-GUARD:]]).astype(np.float64)
@@ -56,7 +58,7 @@ def untouched(value: np.ndarray) -> bool:
 
 @dataclass
 class Problem:
-    """Inputs for a kernel, and what must come out."""
+    """Inputs of a kernel and the expected result."""
 
     kernel: HostKernel
     m: int
@@ -82,7 +84,7 @@ class Problem:
         self.out = guarded(np.full((self.m, self.n), np.nan, numpy_dtype(gemm.out_dtype or "f32")))
 
     def run(self, **options: Any) -> np.ndarray:
-        """Call the kernel into poisoned memory."""
+        """Run the kernel; D starts as poison."""
         self.out[...] = np.nan
         c = self.c if self.beta else None
         if any(p.name == "workgroups" for p in self.kernel.graph.parameters.given):
@@ -97,7 +99,7 @@ class Problem:
         return self.out
 
     def check(self, **options: Any) -> np.ndarray:
-        """Run, and compare every element with float64."""
+        """Run the kernel, and compare every element of D with the float64 result."""
         d = self.run(**options)
         assert untouched(self.out)
         gemm = self.kernel.graph.gemm

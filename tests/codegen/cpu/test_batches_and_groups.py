@@ -1,4 +1,4 @@
-"""The CPU target: batches and groups against float64, and what calls refuse."""
+"""Batches and groups on the CPU target: results against float64, and calls that are refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def kernel(name: str, dtype: str = "f32", *steps: str, **gemm: Any) -> Any:
 
 
 def close(d: np.ndarray, a: np.ndarray, b: np.ndarray, dtype: str) -> bool:
-    """D against A·B in double precision."""
+    """Whether D equals A·B computed in float64, within rounding."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     wanted, size = a @ b, abs(a) @ abs(b)
     allowed = SUMS[dtype] * size + 1.01 * OUTPUTS[dtype] * abs(wanted)
@@ -187,7 +187,8 @@ def test_c_is_out_only_with_the_same_strides():
     made = kernel("stream-k", batched=True)
     random = np.random.default_rng(0)
     a, b, out = (random.standard_normal((3, 20, 20), dtype=np.float32) for _ in "abo")
-    # One matrix of C for all, which is the first of D: it would be written before it is read.
+    # One C for all matrices is also the first matrix of D, so D would be written before C is
+    # read.
     with pytest.raises(LaunchError, match="out overlaps c"):
         made(a, b, np.broadcast_to(out[0], out.shape), out, beta=1.0)
     expected = a @ b + out

@@ -1,4 +1,4 @@
-"""Calls that do not fit are refused before anything is written."""
+"""Calls with wrong arguments are refused before anything is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversions: bf16 and f16 in memory, to the nearest and to even, NaN stays NaN."""
+"""Conversion of bf16 and f16 in memory: round to nearest even, NaN stays NaN."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.codegen.cpu.kernels import kernel
 
 
 def every(kind: type) -> np.ndarray:
-    """All values of a type of 16 bits."""
+    """All 65,536 values of a 16-bit type."""
     return np.arange(2**16, dtype=np.uint16).view(kind)
 
 
 def same(found: np.ndarray, wanted: np.ndarray) -> None:
-    """Equal bits, but any NaN for a NaN, and any zero for a zero (0 + -0 is 0)."""
+    """Equal bits, except that NaN equals any NaN and 0 equals -0 (0 + -0 is 0)."""
     with np.errstate(invalid="ignore"):
         before, after = wanted.astype(np.float64), found.astype(np.float64)
     nan = np.isnan(before)

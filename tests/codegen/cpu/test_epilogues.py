@@ -1,4 +1,7 @@
-"""Epilogues on the CPU and the interpreter, against f64: schedules, reductions, batches, groups."""
+"""Epilogues on the CPU and in the interpreter against float64:
+
+schedules, reductions, batches, groups.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def check(made: Array, exact: Array, kind: str) -> None:
 @every_case
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_schedule_and_reduction(schedule: str, case: Case):
-    """Once for each tile, after fix-up: also after atomic sums, of which one workgroup has all."""
+    """An epilogue runs once for each tile, on the complete sum, also with the reduction `atomic`."""
     graph = Pipeline.parse(schedule)(Gemm("f32", epilogue=case.function).graph((8, 8, 8)))
     a, b = matrices((M, K), (K, N))
     given, wide = operands(case, {"l": 1, "m": M, "n": N}, np.float32, apart=False)
@@ -94,7 +97,9 @@ def test_groups_of_k(case: Case):
 
 
 def test_groups_of_rows():
-    """`n` is common, `ln` is a vector for every group, `m` and `mn` follow rows of all groups."""
+    """An operand along n is shared by all groups, one along ln is a vector for each; m and mn
+    follow the rows.
+    """
 
     @ep.epilogue(bias="ln", common="n", row="m", c=ep.operand("mn", optional=True))
     def mixed(acc: Any, bias: Any, common: Any, row: Any, c: Any) -> Any:
@@ -184,7 +189,7 @@ def test_a_number_is_a_number(target: str):
     )
     a, b, row = matrices((M, K), (K, N), (M,))
     kernel = codegen.compile(graph, target)
-    factor = np.ones((), np.float32)  # without axes, or with one
+    factor = np.ones((), np.float32)  # a scalar may have no axis, or one axis of length 1
     assert np.array_equal(
         kernel(a, b, row=row, scale=1, factor=factor),
         kernel(a, b, row=row, scale=1, factor=factor.reshape(1)),
@@ -195,7 +200,7 @@ def test_a_number_is_a_number(target: str):
 
 @every_case
 def test_matmul(case: Case):
-    """With an epilogue, twice: a plan is chosen, then found again; also a batch, and refusals."""
+    """`matmul` with an epilogue: two calls, a batch, and calls that are refused."""
     for shape in ((), (3,)):
         a, b = matrices((*shape, M, K), (*shape, K, N))
         sizes = {"l": 3 if shape else 1, "m": M, "n": N}
@@ -213,7 +218,7 @@ def test_matmul(case: Case):
 
 
 def test_sums_of_integers():
-    """i32 sums become floats in the function; the registers that held them hold the result."""
+    """An epilogue turns i32 sums into floats, in the registers that held the sums."""
 
     @ep.epilogue(row=ep.operand("m", "f32"), bias=ep.operand("n", "f32"))
     def dequantized(acc: Any, row: Any, bias: Any) -> Any:
@@ -242,7 +247,9 @@ def test_a_number_that_integers_cannot_be_scaled_by(target: str):
 
 @pytest.mark.parametrize("target", ["interpreter", "cpu"])
 def test_an_optional_operand_that_is_left_out_counts_as_0(target: str):
-    """Whatever multiplies it; only C, of which beta says whether it is wanted, must be given."""
+    """A left-out operand counts as 0, whatever multiplies it; only C must be given if beta is not
+    0.
+    """
     a, b, x = matrices((M, K), (K, N), (M, N))
 
     def kernel(name: str, scale: str) -> Any:

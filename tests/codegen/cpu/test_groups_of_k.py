@@ -1,4 +1,4 @@
-"""The CPU target: groups along k against float64, and what calls refuse."""
+"""Groups along k on the CPU target: results against float64, and calls that are refused."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def draw(random: np.random.Generator, dtype: str, *shape: int) -> np.ndarray:
 
 
 def stored(matrix: np.ndarray, side: str) -> np.ndarray:
-    """As a kernel takes it: itself, or its transpose."""
+    """A matrix as the kernel's layout stores it: as it is, or transposed."""
     return guarded(matrix.T if side == "t" else matrix)
 
 
 class Groups:
-    """A problem, and what must come out; around the groups there are no numbers."""
+    """A problem in groups along k, with NaN around the groups, and its expected result."""
 
     def __init__(
         self, dtype: str, m: int, n: int, sizes: list[int], first: int = 0, spare: int = 0
@@ -66,7 +66,7 @@ class Groups:
             self.a[:, outside], self.b[outside] = NAN, INF
 
     def run(self, made: Any, alpha: float = 1.0, beta: float = 0.0, **options: Any) -> np.ndarray:
-        """Into memory that holds no numbers."""
+        """Run the kernel; D starts as NaN."""
         turned = (made.graph.gemm.transpose_a, made.graph.gemm.transpose_b)
         a, b = (stored(x, "nt"[turn]) for x, turn in zip((self.a, self.b), turned, strict=True))
         out = guarded(np.full(self.c.shape, NAN, self.c.dtype))
@@ -79,7 +79,7 @@ class Groups:
         return out
 
     def check(self, d: np.ndarray, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Every group in double precision; one without k is zeros, or C."""
+        """Compare every group with float64; a group with k = 0 is zeros, or beta·C."""
         a, b, c, d = (x.astype(np.float64) for x in (self.a, self.b, self.c, d))
         for group, (begin, end) in enumerate(pairwise(map(int, self.offsets))):
             left, right = a[:, begin:end], b[begin:end]
@@ -121,7 +121,7 @@ def test_groups(name: str, layout: str, dtype: str):
 
 @pytest.mark.parametrize(("layout", "dtype"), covering(2, LAYOUTS, DTYPES))
 def test_every_layout(layout: str, dtype: str):
-    """Neighbours that are no numbers stay where they are, too."""
+    """Every layout works, and NaN beside a group does not change its result."""
     made, problem = kernel("stream-k{owner=last}", dtype, layout), Groups(dtype, 25, 50, [7] * 5)
     problem.a[:, 7:14], problem.b[21:28] = INF, NAN
     d = problem.run(made, workgroups=4)
@@ -135,7 +135,7 @@ def test_every_layout(layout: str, dtype: str):
 
 
 def test_other_types():
-    """Sums of halves in f32, stored as such; and doubles."""
+    """f16 inputs with f32 sums and f16 results; and f64."""
     mixed = kernel("stream-k", "f16", "tn", out_dtype="f32")
     random, offsets = np.random.default_rng(0), np.array([0, 5, 5, 40], np.int32)
     a, b = draw(random, "f16", 40, 20), draw(random, "f16", 40, 30)
@@ -149,7 +149,7 @@ def test_other_types():
 
 
 def test_other_groups_need_no_other_kernel():
-    """One kernel; as many groups as before, more, fewer, and one."""
+    """One kernel serves as many groups as before, more, fewer, and a single one."""
     made, problem = kernel("stream-k{owner=last}"), Groups("f32", 20, 30, [64])
     for offsets in (
         [0, 16, 32, 48, 64],
@@ -167,7 +167,7 @@ def test_other_groups_need_no_other_kernel():
 
 
 def test_offsets_are_read_at_every_call():
-    """Also where they are the same array, with other numbers."""
+    """Offsets are read at every call, also when the same array holds other numbers."""
     made, problem = kernel("stream-k"), Groups("f32", 20, 30, [10, 20, 30])
     for end in (10, 35, 60, 0):
         problem.offsets[1:3] = (end // 2, end)
@@ -185,7 +185,7 @@ def test_numbers_for_sizes():
 
 @pytest.mark.parametrize(("name", "layout"), covering(3, SCHEDULES[1:4], LAYOUTS))
 def test_no_k_at_all(name: str, layout: str):
-    """Zeros, or C; whatever alpha is."""
+    """With k = 0 for all groups D is zeros, or beta·C, whatever alpha is."""
     made, c = kernel(name, "f32", layout), np.arange(3 * 13 * 7, dtype=np.float32).reshape(3, 13, 7)
     a = np.zeros((0, 13) if layout[0] == "t" else (13, 0), np.float32)
     b = np.zeros((7, 0) if layout[1] == "t" else (0, 7), np.float32)
@@ -255,7 +255,9 @@ def test_no_overlap():
 
 
 def test_groups_along_m_take_other_shapes():
-    """One kernel is not the other: B of groups along m is a matrix for each."""
+    """A kernel for groups along m takes one matrix of B for each group, one for groups along k does
+    not.
+    """
     rows = codegen.compile(Pipeline.parse("stream-k")(Gemm("f32", grouped=True).graph(TILE)), "cpu")
     a, b = np.zeros((9, 20), np.float32), np.zeros((20, 5), np.float32)
     with pytest.raises(LaunchError, match="b has shape 20x5; as many matrices as products"):

@@ -23,7 +23,7 @@ from tests.codegen.cpu.kernels import Problem
 from tests.passes.schedules import SCHEDULES, symbolic
 from tests.passes.test_scatter import changed
 
-# A kernel that hangs does so in native code, where only another thread can end it.
+# A kernel that hangs is in native code, so only the timeout of another thread can end the test.
 pytestmark = pytest.mark.timeout(120, method="thread")
 
 A, B = np.ones((16, 100), np.float32), np.ones((100, 8), np.float32)
@@ -46,7 +46,7 @@ def test_a_partial_that_nobody_sends_is_a_deadlock(threads: int):
 
 
 def test_a_wait_that_ends_late_is_no_deadlock():
-    """More threads than processors: most of them wait for long."""
+    """With more threads than processors most threads wait for long, which is no deadlock."""
     kernel = HostKernel(symbolic("stream-k{reduction=turnstile}"))
     for _ in range(20):
         Problem(kernel, 10, 30, 24 * 40).check(workgroups=40, threads=40)
@@ -101,7 +101,7 @@ def test_a_batch_with_gaps_between_matrices_is_in_bounds():
 
 
 def test_an_interrupt_waits_for_all_threads():
-    """Ctrl-C while other threads work: it is raised when none works, and `stop` is called first."""
+    """Ctrl-C calls `stop`, and KeyboardInterrupt is raised only when no thread works any more."""
     begun, stopped = threading.Barrier(4), threading.Event()
     ended: list[int] = []
 

@@ -1,4 +1,7 @@
-"""The CPU target and the interpreter's: lists of products against float64, refused calls."""
+"""Lists of products on the CPU target and in the interpreter:
+
+results against float64, refused calls.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ DTYPES = ("f32", "bf16")
 TARGETS = ("cpu", "interpreter")
 NAN, INF = float("nan"), float("inf")
 BEFORE = 7.0
-"""What is in D before; it stays where no matrix is."""
+"""The value of D before a launch; elements between the matrices must keep it."""
 
 
 @cache
@@ -54,7 +57,7 @@ def kernel(
 
 
 class List:
-    """Products, and what must come out; what fills rows up are no numbers."""
+    """A list of products with NaN between the matrices, and its expected result."""
 
     def __init__(self, made: Any, sizes: list[Sizes]) -> None:
         random, gemm = np.random.default_rng(len(sizes)), made.graph.gemm
@@ -80,7 +83,7 @@ class List:
         return out
 
     def check(self, alpha: float = 1.0, beta: float = 0.0, **options: Any) -> None:
-        """Every product in double precision; between matrices nothing was written."""
+        """Compare every product with float64; elements between the matrices must be unchanged."""
         d, products = views([(m, n) for m, n, _ in self.sizes], self.pool_c.dtype)
         inside, masks = views([(m, n) for m, n, _ in self.sizes], np.bool_, fill=False)
         for mask in masks:
@@ -152,20 +155,22 @@ def test_neighbours_that_are_no_numbers():
 @given(lists.filter(lambda sizes: any(m * n for m, n, _ in sizes)), st.integers(1, 9))
 @example([(13, 9, 0), (5, 3, 33)], 3)
 def test_other_types(sizes: list[Sizes], workgroups: int):
-    """Sums of halves in f32, stored as such; and doubles."""
+    """f16 inputs with f32 sums and f16 results; and f64."""
     for made in (kernel(dtype="f16", layout="tn", out_dtype="f32"), kernel(dtype="f64")):
         List(made, sizes).check(workgroups=workgroups)
 
 
 def test_other_lists_need_no_other_kernel():
-    """One kernel; as many groups as before, more, fewer, one, and as many as there may be."""
+    """One kernel serves as many products as before, more, fewer, one, and the largest number
+    allowed.
+    """
     made, random = kernel("stream-k{owner=last}"), np.random.default_rng(0)
     for groups in (4, 4, 9, 2, 1, 64):
         List(made, drawn(random, groups, 40)).check()
 
 
 def test_offsets_are_read_at_every_call():
-    """Also where they are the same array, with other numbers."""
+    """Offsets are read at every call, also when the same array holds other numbers."""
     made, offsets = kernel(), np.zeros((3, 3), np.int32)
     for sizes in ([(9, 8, 20), (3, 16, 2)], [(12, 8, 1), (0, 16, 21)], [(3, 24, 0), (9, 0, 22)]):
         offsets[...] = ends_of(sizes)
@@ -174,14 +179,14 @@ def test_offsets_are_read_at_every_call():
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_offsets_may_begin_anywhere(target: str):
-    """It is their differences that count."""
+    """Only the differences of offsets count, so they may begin at any number."""
     problem = List(kernel(target=target), [(13, 9, 20), (0, 3, 1), (2, 30, 33)])
     problem.check(offsets=problem.offsets + np.array([[7], [100], [3]], np.int32))
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_vectors_without_elements(target: str):
-    """Where there is no k at all; and where there is no D."""
+    """A and B may be empty where k = 0 for all products, and D where m or n is 0."""
     made, nothing = kernel(target=target), np.zeros(0, np.float32)
     offsets, c = ends_of([(3, 9, 0), (1, 2, 0)]), np.arange(56, dtype=np.float32)
     out = np.full(56, BEFORE, np.float32)
@@ -199,7 +204,7 @@ def test_vectors_without_elements(target: str):
 
 
 def call(target: str = "cpu", **changes: Any) -> Any:
-    """A list of (3, 9, 5) and (2, 2, 2)."""
+    """Arguments of a call with the products (3, 9, 5) and (2, 2, 2)."""
     arguments: dict[str, Any] = {
         "a": np.zeros(40, np.float32),
         "b": np.zeros(96, np.float32),

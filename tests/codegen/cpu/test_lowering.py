@@ -1,4 +1,4 @@
-"""The lowered graph: blocks, buffers, loops without guards."""
+"""The graph lowered for the host: register blocks, buffers, and loops without guards."""
 
 from __future__ import annotations
 
@@ -40,12 +40,15 @@ def test_blocks_fit_the_registers(m: int, n: int, lanes: int, registers: int):
 def test_a_block_for_avx2_and_one_for_avx512():
     assert (choose_block(96, 96, 8, 16).rows, choose_block(96, 96, 8, 16).columns) == (6, 16)
     assert (choose_block(112, 96, 16, 32).rows, choose_block(112, 96, 16, 32).columns) == (14, 32)
-    assert choose_block(128, 96, 8, 16).rows == 4  # no row of padding
+    # 4 rows divide 128, so no row of a block is padding
+    assert choose_block(128, 96, 8, 16).rows == 4
 
 
 @pytest.mark.parametrize("schedule", [DataParallel(), StreamK()])
 def test_copies_have_no_guard(schedule: Any):
-    """Loops are clipped to the tensor instead, so LLVM makes vectors of them."""
+    """Copy loops end at the tensor's border instead of testing a guard, so that LLVM can vectorise
+    them.
+    """
     graph = LowerToHost()(schedule(Gemm("f32").graph((64, 64, 32))))
     copies = 0
     for root in resolve(graph.control.root.body, graph.scope()):

@@ -1,4 +1,6 @@
-"""Other processors: narrower vectors, no fused instruction, no f16, another architecture."""
+"""Code for other processors: narrower vectors, no fused multiply-add, no f16, another
+architecture.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def test_f16_needs_instructions(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_code_for_aarch64():
-    """Cross-compiled: it waits with a hint of its own and multiplies with its vectors."""
+    """Cross-compiled code waits with AArch64's hint instruction and multiplies with its vectors."""
     host_machine()  # initialises LLVM's targets
     triple = "aarch64-unknown-linux-gnu"
     there = llvm.Target.from_triple(triple).create_target_machine(cpu="generic", opt=3)

@@ -1,4 +1,4 @@
-"""No element outside a tensor is read or written, not even one."""
+"""No element outside a tensor is read or written."""
 
 from __future__ import annotations
 

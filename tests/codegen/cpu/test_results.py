@@ -1,4 +1,4 @@
-"""Numbers: every schedule, order, type and size gives what float64 gives."""
+"""Every schedule, tile order, type and size gives the float64 result, within rounding."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def test_the_output_may_have_another_type(dtype: str, out_dtype: str):
 @pytest.mark.parametrize(("dtype", "out_dtype"), [*TYPES, ("bf16", "f32")])
 @pytest.mark.parametrize("small", ["{small_m=3,small_n=8}", "{small_m=12,small_n=1}"])
 def test_tiles_of_two_shapes(small: str, dtype: str, out_dtype: str | None, transposed: str):
-    """Each has register blocks of its own; neither number of rows nor of columns fits them."""
+    """Tiles of two shapes have register blocks of their own, and neither shape is a multiple of a
+    block.
+    """
     code = kernel(
         f"heterogeneous-tiles{small}",
         dtype=dtype,

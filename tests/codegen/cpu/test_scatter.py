@@ -1,4 +1,4 @@
-"""Reduce-scatter on a processor: workgroups that wait for each other get a thread each."""
+"""Reduce-scatter on the CPU: workgroups that wait for each other run on one thread each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.codegen.cpu.kernels import Problem, kernel
 from tests.passes.schedules import in_tiles, parameters, symbolic
 from tests.passes.test_scatter import changed
 
-# A kernel that hangs does so in native code, where only another thread can end it.
+# A kernel that hangs is in native code, so only the timeout of another thread can end the test.
 pytestmark = pytest.mark.timeout(240, method="thread")
 
 NAMES = ("stream-k{reduction=scatter}", "split-k{splits=4,reduction=scatter}")
@@ -25,7 +25,7 @@ STREAM = NAMES[0]
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_one_tile_in_many_pieces(name: str, threads: int):
-    """More threads than asked for, as nobody could go on otherwise."""
+    """A reduce-scatter starts more threads than requested, since with fewer it could not finish."""
     problem = Problem(kernel(name), 10, 30, 24 * 40, 1.0, 1.0)
     first = problem.check(workgroups=40, threads=threads)
     for _ in range(5):
@@ -70,13 +70,13 @@ def test_who_must_run_together_is_seen():
     given = parameters(graph, in_tiles(1, 1, 16, 5))
     with pytest.raises(Circle, match=r"wait for each other in a circle"):
         starting_order(graph, wait_direction(graph), 5, given)
-    # Nobody shares a tile: any order will do.
+    # No tile is shared, so every order of the workgroups works.
     alone = parameters(graph, in_tiles(5, 1, 3, 5))
     assert sorted(starting_order(graph, "mixed", 5, alone)) == list(range(5))  # type: ignore[arg-type]
 
 
 def test_a_circle_for_ever_is_refused():
-    """Each waits before it sends what others wait for: threads would not help."""
+    """A schedule that waits before it sends is refused: no number of threads would end it."""
 
     def before(op: Operation) -> Operation | Body:
         return (AwaitPartial(op.slot), op) if isinstance(op, SendPartial) else op
@@ -103,7 +103,7 @@ def test_by_default_there_is_a_workgroup_for_each_thread():
 
 
 def test_shares_are_those_of_the_lowered_graph():
-    """The loop runs to the number that lowering cuts tiles into, not to that of the schedule."""
+    """The loop over shares has the bound of the lowered graph, not that of the schedule."""
     code = kernel(STREAM)
     shares, blocks = (code.lowered.coordinates[d].fixed_size for d in ("fixup.share", "block.m"))
     assert shares == blocks

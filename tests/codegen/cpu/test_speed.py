@@ -1,4 +1,4 @@
-"""The CPU target is no toy: at least a quarter of numpy's speed on the same threads."""
+"""The CPU target reaches at least a quarter of numpy's speed on the same number of threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.measures.cpu_vs_numpy import measure
 @pytest.mark.parametrize("threads", [1, 2])
 def test_at_least_a_quarter_of_numpys_speed(threads: int):
     best = 0.0
-    for _ in range(3):  # another process may take the processor away meanwhile
+    for _ in range(3):  # another process may use the processor during one try
         found = measure(1024, threads)
         best = max(best, found["coordgraph"] / found["numpy"])
         if best >= 0.25:

@@ -1,4 +1,4 @@
-"""Passes and edges of others compile like our own: code generation knows no schedule."""
+"""Passes and edges from outside the library compile like its own."""
 
 from __future__ import annotations
 

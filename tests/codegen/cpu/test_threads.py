@@ -1,4 +1,7 @@
-"""Threads: no order hangs, results do not depend on them, flags end at zero."""
+"""Threads on the CPU:
+
+no launch hangs, results do not depend on the thread count, flags end at zero.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from coordgraph.progress import wait_direction
 from tests.codegen.cpu.kernels import Problem, kernel
 from tests.passes.schedules import CORNERS, SCHEDULES, parameters, symbolic
 
-# A kernel that hangs does so in native code, where only another thread can end it.
+# A kernel that hangs is in native code, so only the timeout of another thread can end the test.
 pytestmark = pytest.mark.timeout(240, method="thread")
 
 WAITING = [
@@ -35,7 +38,7 @@ def test_two_runs_give_the_same_bits_on_any_number_of_threads(name: str):
     first = problem.check(workgroups=7, threads=1)
     for threads in (1, 2, 5):
         for _ in range(3):
-            if "atomic" in name:  # as they come
+            if "atomic" in name:  # atomic sums are added in an order that differs from run to run
                 problem.check(workgroups=7, threads=threads)
                 continue
             assert np.array_equal(problem.run(workgroups=7, threads=threads), first)
@@ -44,7 +47,7 @@ def test_two_runs_give_the_same_bits_on_any_number_of_threads(name: str):
 @pytest.mark.parametrize("name", WAITING)
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_one_tile_in_many_pieces(name: str, threads: int):
-    """Every workgroup waits or is waited for."""
+    """Each workgroup waits for another one, or another one waits for it."""
     Problem(kernel(name), 10, 30, 24 * 40, 1.0, 1.0).check(workgroups=40, threads=threads)
 
 
@@ -81,7 +84,7 @@ def test_flags_are_zero_again():
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_sums_are_zero_again(dtype: str):
-    """What is no number does not stay either."""
+    """The workspace of atomic sums is zero after a launch, also where sums were NaN or infinite."""
     code = kernel("stream-k{owner=last,reduction=atomic}", dtype=dtype)
     problem = Problem(code, 20, 60, 300)
     problem.check(workgroups=9, threads=3)
@@ -130,7 +133,7 @@ def test_the_number_of_threads(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_every_thread_works_at_the_same_time():
-    """Each waits for all others: one that is not started would hang the test."""
+    """Each thread waits for all others, so the test would hang if one did not start."""
     together = threading.Barrier(4, timeout=30)
 
     def work(thread: int) -> None:

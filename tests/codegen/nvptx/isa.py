@@ -1,6 +1,7 @@
-"""Where Hopper's units find and leave things, written out from the PTX ISA, for NumPy arrays.
+"""Layouts of Hopper's matrix fragments and shared memory, written from the PTX ISA's text for
+NumPy.
 
-Nothing here comes from the lowering. Places in shared memory are in bytes.
+They are independent of the lowering under test. Addresses in shared memory are in bytes.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ Array = npt.NDArray[np.int64]
 
 
 def swizzled(byte: Array, span: int) -> Array:
-    """Where a byte lies in rows of `span` bytes, under the swizzle of 128, 64 or 32 if it is one.
+    """The byte address under a TMA swizzle of 128, 64 or 32 bytes; other spans have none.
 
-    "Swizzling modes": the number of a 16-byte chunk in its span is exchanged with the number of
-    the 128-byte line, over lines 0 to span/16 - 1 and again.
+    PTX ISA, "Swizzling modes": the number of the 16-byte chunk in a span is combined by exclusive
+    or with the number of the 128-byte line, modulo span/16.
     """
     chunks = span // 16
     if span not in (128, 64, 32):
@@ -26,9 +27,9 @@ def swizzled(byte: Array, span: int) -> Array:
 
 
 def accumulator(thread: Array, register: Array) -> tuple[Array, Array]:
-    """Row and column of d_register of a warpgroup's thread in an m64nN result.
+    """Row and column of accumulator register d_register of a thread in an m64nN wgmma.
 
-    "Register Fragments and Shared Memory Matrix Layouts", matrix D of m64nNk16.
+    PTX ISA, "Register Fragments and Shared Memory Matrix Layouts", matrix D of m64nNk16.
     """
     warp, lane = thread // 32, thread % 32
     row = 16 * warp + lane // 4 + 8 * (register // 2 % 2)
@@ -38,11 +39,11 @@ def accumulator(thread: Array, register: Array) -> tuple[Array, Array]:
 def operand(
     outer: Array, k: Array, strides: tuple[int, int], span: int, *, transposed: bool, size: int = 2
 ) -> Array:
-    """Byte offset, before the swizzle, of an element of so many bytes from a descriptor's address.
+    """Byte offset of an operand's element from the descriptor's address, before the swizzle.
 
-    "Strides": K-major rows of `span` bytes, eight of them a group, groups `stride` apart;
-    transposed (MN-major), `span` bytes of outer elements are a row, the next are `leading`
-    further, and `stride` leads from eight rows of k to the next.
+    PTX ISA, "Strides". K-major: rows of `span` bytes, eight rows a group, groups `stride` bytes
+    apart. MN-major (`transposed`): rows of `span` bytes along the outer axis, `leading` bytes from
+    one to the next, and `stride` bytes from eight rows of k to the next eight.
     """
     leading, stride = strides
     wide = span // size
@@ -52,6 +53,8 @@ def operand(
 
 
 def stmatrix(lane: Array, half: Array, *, trans: bool) -> tuple[Array, Array]:
-    """Row of an 8x8 matrix and element in it where a lane's low (0) or high (1) half goes."""
+    """Row of an 8x8 matrix, and element in it, that a lane's low (0) or high (1) half holds in
+    stmatrix.
+    """
     row, element = lane // 4, 2 * (lane % 4) + half
     return (element, row) if trans else (row, element)

@@ -1,4 +1,4 @@
-"""Indices of a lowered graph as plain functions, to be enumerated."""
+"""Index expressions of a lowered graph as plain functions, to enumerate their values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORKITEM = index_symbol("workitem")
 
 @dataclass(frozen=True)
 class Lowered:
-    """A data-parallel kernel for tensor cores; `layout` is `n` or `t` for A and for B."""
+    """A data-parallel kernel lowered for tensor cores; `layout` is `n` or `t` for A and for B."""
 
     tile: Tile
     layout: str = "nn"
@@ -56,17 +56,19 @@ class Lowered:
         return self.graph.coordinates[dim].fixed_size
 
     def extents(self, tensor: str) -> tuple[int, int]:
-        """Rows and columns of a tile, as the tensor is meant (not as it is stored)."""
+        """Rows and columns of a tensor's tile in the product's orientation, not in that of
+        storage.
+        """
         return self.size(f"{tensor}.index.0"), self.size(f"{tensor}.index.1")
 
     def copy(self, tensor: str) -> Node:
-        """The copy that the accumulation loop makes."""
+        """The asynchronous copy of a tensor in the accumulation loop."""
         return [n for n in self.nodes if isinstance(n.op, CopyElements) and n.op.source == tensor][
             -1
         ]
 
     def load(self, tensor: str) -> Node:
-        """The ldmatrix of a tensor."""
+        """The ldmatrix operation of a tensor."""
         return next(
             n for n in self.nodes if isinstance(n.op, LoadFragment) and n.op.fragment == tensor
         )
@@ -74,7 +76,7 @@ class Lowered:
     def function(
         self, node: Node, *wanted: str | Basic, names: tuple[str, ...]
     ) -> Callable[..., tuple[int, ...]]:
-        """Coordinates (or expressions) at a node, as a function of named symbols."""
+        """Coordinates or expressions at an operation, as a function of named symbols."""
         found = [node.scope.reverse(w).values[0] if isinstance(w, str) else w for w in wanted]
         used = set[Symbol]().union(*(e.free_symbols for e in found))
         arguments = [index_symbol(name) for name in names]
@@ -82,11 +84,11 @@ class Lowered:
         return compile_function(found, arguments)
 
     def each(self, *dims: str) -> Iterator[tuple[int, ...]]:
-        """All indices of some dimensions."""
+        """All index values of some dimensions."""
         return product(*(range(self.size(dim)) for dim in dims))
 
 
 @cache
 def lowered(tile: Tile, layout: str = "nn", vector: int = 0, dtype: str = "bf16") -> Lowered:
-    """One for each kernel."""
+    """The lowered kernel with these options; built once, then cached."""
     return Lowered(tile, layout, vector, dtype)

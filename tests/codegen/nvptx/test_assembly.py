@@ -1,4 +1,4 @@
-"""Every supported configuration is assembled, by LLVM and then by ptxas, without a spill."""
+"""Every supported configuration compiles with LLVM and ptxas, without a register spill."""
 
 from __future__ import annotations
 
@@ -110,11 +110,12 @@ def check(configuration: Configuration) -> None:
     (use,) = report.functions.values()
     assert use.stack_frame == 0
     assert use.registers is not None
-    # All of a workgroup must fit the 65536 registers of a processor, 255 at most for a thread.
+    # A processor has 65536 registers for a workgroup, and a thread has at most 255.
     assert use.registers <= 255
     assert use.registers * program.threads <= 65536
     if budgets := program.lowered.control.of_kind(SetRegisters):
-        # What one role gives back, the other may take; more would wait for ever.
+        # The consumers may take the registers that the producer gives back; if they asked
+        # for more, setmaxnreg would wait for ever.
         grown, shrunk = (op.count for op in budgets)
         consumers = program.threads - 128
         assert grown * consumers + shrunk * 128 <= use.registers * program.threads

@@ -1,4 +1,4 @@
-"""Kernels whose pieces are added in memory: assembled without a spill, flags that count."""
+"""Kernels with atomic reduction: they assemble without a spill, and flags count the senders."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def test_it_is_assembled(configuration: Configuration):
 
 @pytest.mark.parametrize("configuration", KERNELS, ids=str)
 def test_flags_count_senders(configuration: Configuration):
-    """One place raises the flag by one, with release; one waits for a number, with acquire."""
+    """One operation raises the flag by one with release order; one waits for the count with
+    acquire.
+    """
     program = configuration.program
     control = program.lowered.control
     (wait,) = control.of_kind(WaitFlag)
@@ -103,10 +105,12 @@ def test_all_have_added_before_one_says_so(configuration: Configuration):
 
 @pytest.mark.parametrize("configuration", KERNELS, ids=str)
 def test_every_sum_is_added_and_cleared(configuration: Configuration):
-    """In vectors where the machine adds them: from sm_90 on, which takes PTX 8.1 to say."""
+    """Sums are added with vector atomics where the architecture has them (sm_90, PTX 8.1), then
+    cleared.
+    """
     program = configuration.program
     (add,) = program.lowered.control.of_kind(ReduceFragment)
-    # Of a last step that is shorter there is one of its own.
+    # A last step that is shorter has a clear operation of its own width.
     clears = {op.width for op in program.lowered.control.of_kind(FillElements) if _clears(op)}
     (width,) = clears
     assert width == add.width == (4 if configuration.boxes else 2)
@@ -122,7 +126,7 @@ def test_every_sum_is_added_and_cleared(configuration: Configuration):
     assert len(adds) * (add.width if many else 1) * team == m * n
     zeros = re.escape(f"{{{', '.join(['0'] * width)}}};")
     stores = re.findall(rf"st\.global\.v{width}\.b32\s+\S+ {zeros}", text)
-    if not stores:  # two of them are a register of 64 bits on the latest machines
+    if not stores:  # from sm_90 on two 32-bit stores may be one 64-bit register
         stores = re.findall(r"st\.global\.b64\s", text)
     assert len(stores) * width * team == m * n
     version = re.search(r"^\.version (\S+)", text, re.M)

@@ -1,4 +1,4 @@
-"""Batches and groups on NVIDIA GPUs, as far as they can be seen without one."""
+"""Batches and groups on NVIDIA GPUs: the checks that need no GPU."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_hopper_assembles(
 
 @pytest.mark.parametrize("schedule", [PERSISTENT, StreamK()], ids=str)
 def test_tables_are_not_read_along_k(schedule: Pass):
-    """Which group, and where it begins and ends, is asked once for a tile."""
+    """A kernel reads the tables of groups once for each tile, not in the loop over k."""
     ptx = program(schedule, (128, 128, 32), "group").ptx
     blocks = re.split(r"^\$L__BB\w+:", ptx, flags=re.M)
     (k_loop,) = (text for text in blocks if "mma.sync" in text)
@@ -103,12 +103,13 @@ def test_tables_are_not_read_along_k(schedule: Pass):
     for text in (k_loop, *step):
         assert "ld.global" not in text
         assert "ld.shared.b32" not in text
-    # The last sum, an entry in each step of the search, and the start of the group found.
+    # Three reads of tables: the total, one entry in each step of the binary search, the start
+    # of the group found.
     assert ptx.count("ld.shared.b32") == 3
 
 
 def test_boxes_of_one_matrix():
-    """TMA moves a box of one matrix; rows of a group begin anywhere."""
+    """A TMA box never crosses from one matrix to the next; groups of rows may begin at any row."""
     batch = program(PERSISTENT, (128, 256, 64), "batch", lowering=LowerToHopper(), vectors=WIDE)
     group = program(PERSISTENT, (128, 256, 64), "group", lowering=LowerToHopper(), vectors=WIDE)
     sources = {op.tensor: op.source for op in batch.lowered.control.of_kind(CopyBox)}
@@ -133,7 +134,9 @@ def test_the_kernel_waits_for_earlier_launches_before_it_reads_offsets():
 
 
 def test_what_the_host_need_not_know():
-    """Deferred parameters are no arguments, and no divisor of the host's."""
+    """Parameters that the device computes are no kernel arguments, and the host divides by none of
+    them.
+    """
     facts = Facts.of(program(LAST, (128, 128, 32), "group"))
     deferred = facts.parameters.deferred
     assert {"tiles_m", "share"} <= deferred
@@ -175,7 +178,7 @@ def test_a_call_of_groups(fake_driver: FakeDriver):
     of_a, of_b, of_d = fake_driver.encoded
     assert (of_a.shape, of_a.box) == ((1000, 128), (64, 64))
     assert (of_b.shape, of_b.stride, of_b.matrices) == ((7, 256, 128), 256, 2 * 256 * 128)
-    # Rows of all groups are one matrix.
+    # The rows of all groups form one matrix.
     assert (of_d.shape, of_d.box) == ((1000, 256), (64, 64))
     with pytest.raises(LaunchError, match="offsets is 7, 8 is needed"):
         made(a, b, out=d, offsets=offsets(6))
@@ -196,11 +199,12 @@ def test_a_call_of_a_batch(fake_driver: FakeDriver):
     assert (of_a.shape, of_a.matrices) == ((5, 256, 128), 2 * 256 * 128)
     assert (of_b.shape, of_b.matrices) == ((5, 512, 128), 2 << 20)
     assert of_d.box[2] == 1
-    # One matrix for all: no map has a stride of 0, so other code serves it.
+    # One matrix for the whole batch: tensor maps cannot have stride 0, so a kernel without
+    # TMA serves it.
     made(a, matrices(5, 512, 128, B_AT, stride=0), out=d)
     assert len(fake_driver.encoded) == 3
     assert len(fake_driver.loaded) == 2
-    # Matrices that begin at odd multiples of 8 bytes.
+    # Matrices that begin at odd multiples of 8 bytes, which TMA cannot load.
     made(a, matrices(5, 512, 128, B_AT, stride=512 * 128 + 4), out=d)
     assert len(fake_driver.loaded) == 3
     with pytest.raises(LaunchError, match="the matrices of out overlap"):
@@ -214,7 +218,7 @@ def test_c_is_out_only_with_the_same_strides(fake_driver: FakeDriver):
         for rows, columns, at in ((256, 128, A_AT), (512, 128, B_AT), (256, 512, D_AT))
     )
     made(a, b, d, d, beta=1.0)
-    made(a, b, d, d, beta=1.0)  # looked at before
+    made(a, b, d, d, beta=1.0)  # these arrays have passed the checks of an earlier call
     with pytest.raises(LaunchError, match="out overlaps c"):
         made(a, b, matrices(5, 256, 512, D_AT, stride=0), d, beta=1.0)
     apart, together = matrices(5, 256, 512, C_AT, stride=0), matrices(5, 256, 512, D_AT, stride=0)

@@ -1,4 +1,4 @@
-"""Kernels through the cache on disk: what is found is not generated again, and is the same."""
+"""Kernels in the disk cache: a cached kernel is not generated again, and equals a new one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def forbid_generation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From here on, what is lowered or emitted is a failure, and so is a check of a graph."""
+    """Make any later lowering, code generation or graph check fail the test."""
 
     def generate(*_: Any, **__: Any) -> Any:
         raise AssertionError("this was in the cache")
@@ -71,7 +71,7 @@ def test_what_is_cached_is_not_generated(
     launch(second)
     assert fake_driver.loaded[0] == fake_driver.loaded[1]
     one, two = fake_driver.launches
-    workspaces = (one.values[4:], two.values[4:])  # each kernel has its own
+    workspaces = (one.values[4:], two.values[4:])  # each kernel has a workspace of its own
     assert (one.grid, one.block, one.shared_bytes, one.attributes, one.values[:4]) == (
         (two.grid, two.block, two.shared_bytes, two.attributes, two.values[:4])
     ), workspaces
@@ -93,7 +93,8 @@ def test_what_makes_other_code_is_kept_apart(fake_driver: FakeDriver, folder: Pa
         launch(made)
     assert len(entries(folder)) == len(kernels)
     made = kernel(DataParallel())
-    for shift in (0, 2, 4, 8):  # 8 bytes more of A: other code, that copies narrower pieces
+    # A begins 8 bytes later: it is copied in narrower pieces, by another program
+    for shift in (0, 2, 4, 8):
         a, b = matrix(256, 128, (1 << 24) + shift), matrix(128, 512, 2 << 24)
         made(a, b, out=matrix(256, 512, 3 << 24))
     assert len(entries(folder)) == len(kernels) + 3
@@ -130,7 +131,7 @@ def test_bad_entries_are_made_anew(fake_driver: FakeDriver, folder: Path, damage
 
 
 def test_the_code_that_does_not_spill_is_kept(fake_driver: FakeDriver, monkeypatch: Any):
-    """The search for it is not repeated, and `ptx` shows what was loaded."""
+    """If the default code spills, the variant that does not is kept: later calls and `ptx` use it."""
     tried: list[str] = []
 
     def spills(code: str) -> bool:
@@ -150,7 +151,7 @@ def test_the_code_that_does_not_spill_is_kept(fake_driver: FakeDriver, monkeypat
     launch(again)
     assert len(tried) == 3
     assert again.ptx == lean.ptx
-    # A driver that assembles it in another way: the search begins anew.
+    # Another driver version assembles differently, so the search begins again.
     good = {lean.leaner().ptx}  # type: ignore[union-attr]
     launch(kernel(StreamK(), "sm_80"))
     assert tried[-1] in good
@@ -175,7 +176,9 @@ def test_edges_from_elsewhere_are_not_kept(fake_driver: FakeDriver, folder: Path
 
 
 def test_refusals_come_at_compile_time():
-    """With an empty cache, and with one that holds a kernel of the other way."""
+    """Refusals are raised at compile time, both with an empty cache and with one that holds another
+    kernel.
+    """
     with pytest.raises(CodegenError, match=r"sm_80: .* the tile 64x64x24 must be a multiple"):
         codegen.compile(graph(DataParallel(), (64, 64, 24)), "sm_80")
     with pytest.raises(CodegenError, match="not f32; use target='cpu'"):
@@ -188,19 +191,22 @@ def test_refusals_come_at_compile_time():
 
 
 def test_clusters_and_overlap_come_from_the_code(fake_driver: FakeDriver):
-    """In the first process and in those after it."""
+    """The cluster size and launch overlap of a cached kernel are those of its code, in later
+    processes too.
+    """
     for _ in range(2):
         made = kernel(StreamK(owner="last"), lowering=LowerToHopper(cluster_m=2))
         assert made.resident == CLUSTERS
         launch(made)
         found = fake_driver.launches[-1]
         assert found.grid == (2 * CLUSTERS, 1, 1)
-        # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, …_PROGRAMMATIC_STREAM_SERIALIZATION
+        # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION and
+        # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION.
         assert found.attributes == {4: (2, 1, 1), 6: (1, 0, 0)}
 
 
 def test_a_lesser_lowering_can_be_asked_for(fake_driver: FakeDriver):
-    """Its options are used, and well-aligned tensors are served by it too."""
+    """A lowering can be requested by its options, and then serves well-aligned tensors too."""
     made = kernel(DataParallel(), lowering=LowerToTensorCores("sm_90a", stages=3))
     assert made.instructions == "mma.sync"
     assert made.lowered.coordinates["stage"].fixed_size == 3
@@ -233,7 +239,7 @@ def test_a_kernel_says_why_a_better_lowering_declined(gemm: Any, tile: Any, reas
     assert made.instructions == "mma.sync"
     (note,) = made.lowering_notes
     assert note.startswith(f"wgmma: {reason}"), note
-    # Where there is one lowering, there is nothing to decline.
+    # This architecture has one lowering, so none was declined.
     assert codegen.compile(scheduled, "sm_90").lowering_notes == ()  # type: ignore[attr-defined]
 
 
@@ -243,7 +249,8 @@ def test_a_lowering_is_used_or_refused(fake_driver: FakeDriver):
     assert made.lowered.coordinates["stage"].fixed_size == 2
     launch(made)
     assert fake_driver.loaded[0] == made.ptx
-    # What TMA cannot take is served by other code.
+    # Rows that are no multiple of 16 bytes cannot be loaded by TMA, so another program serves
+    # the call.
     made(matrix(256, 127, 1 << 24), matrix(127, 512, 2 << 24), out=matrix(256, 512, 3 << 24))
     assert "cp.async.bulk" not in fake_driver.loaded[1]
     lowering: Any

@@ -1,4 +1,4 @@
-"""Calls of a GPU kernel, up to the driver: what is checked, what is kept, what is launched."""
+"""Calls of a GPU kernel up to the driver: checks, caches, and launch arguments."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def kernel(
 
 
 def count_arguments(made: CudaKernel, fake: FakeDriver) -> None:
-    """Tell the driver how many arguments there are, by the code's own declaration."""
+    """Set the number of arguments that the fake driver reads, from the kernel's own declaration."""
     head = made.ptx[made.ptx.index(".entry") : made.ptx.index("{")]
     fake.arguments = head.count(".param")
 
@@ -69,13 +69,13 @@ def test_what_the_kernel_is_given(fake_driver: FakeDriver):
     assert launch.attributes == {}
     assert launch.values[:4] == (A_AT, B_AT, C_AT, D_AT)
     assert [as_float(x) for x in launch.values[4:6]] == [2.0, -0.5]
-    # m, n, k, read_c, tiles_m, tiles_n, tiles_k
+    # The integer arguments: m, n, k, read_c, tiles_m, tiles_n, tiles_k.
     assert launch.values[6:13] == (M, N, K, 1, 2, 4, 2)
     made(a, b, out=d)
     assert fake_driver.launches[1].values[:4] == (A_AT, B_AT, 0, D_AT)
     assert [as_float(x) for x in fake_driver.launches[1].values[4:6]] == [1.0, 0.0]
     assert fake_driver.launches[1].values[9] == 0
-    made(a, b, c, out=d)  # beta is zero: C is checked, and not read
+    made(a, b, c, out=d)  # beta is zero, so C is checked but not read
     assert fake_driver.launches[2].values[9] == 0
 
 
@@ -95,17 +95,18 @@ def test_a_call_like_one_before_is_not_checked_again(
     a, b, c, d = operands()
     for _ in range(3):
         made(a, b, out=d)
-        made(*operands(a=5 << 24, b=6 << 24)[:2], out=d)  # other addresses
+        made(*operands(a=5 << 24, b=6 << 24)[:2], out=d)  # other addresses of the same shapes
         made(a, b, out=d, alpha=3.0, stream=5)
     assert len(checked) == 1
     made(a, b, c, out=d)
     made(a, b, c, out=d, beta=1.0)
-    made(a, b, operands(c=D_AT)[2], out=d, beta=1.0)  # C is the output: this one needs no check
+    # C is also the output, so no overlap needs to be checked
+    made(a, b, operands(c=D_AT)[2], out=d, beta=1.0)
     made(*operands(m=300)[:2], out=operands(m=300)[3])
-    made(a, b, out=operands(d=D_AT + 4)[3])  # another alignment
+    made(a, b, out=operands(d=D_AT + 4)[3])  # D has another alignment
     assert len(checked) == 5
     assert [x.grid[0] for x in fake_driver.launches[-2:]] == [3 * 4, 2 * 4]
-    assert len(fake_driver.loaded) == 1  # pairs of D are served by the same code
+    assert len(fake_driver.loaded) == 1  # one program serves all D that are aligned to two elements
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def test_overlaps_are_seen_in_every_call(fake_driver: FakeDriver, d_at: int, wor
     made = kernel()
     a, b, c, d = operands()
     made(a, b, c, out=d, beta=1.0)
-    made(a, b, c, out=operands(d=C_AT)[3], beta=1.0)  # C itself may be the output
+    made(a, b, c, out=operands(d=C_AT)[3], beta=1.0)  # D may be the same array as C
     for _ in range(2):
         with pytest.raises(LaunchError, match=words):
             made(a, b, c, out=operands(d=d_at)[3], beta=1.0)
@@ -179,7 +180,7 @@ def test_the_context_is_switched_only_where_it_must_be(fake_driver: FakeDriver):
             )
             made(a, b, out=d)
         assert len(pushed) == expected
-        assert fake_driver.current == current  # the caller's is current again
+        assert fake_driver.current == current  # the caller's CUDA context is current again
     assert len(fake_driver.launches) == 4
 
 
@@ -197,7 +198,7 @@ def test_maps_are_made_once_for_an_address(fake_driver: FakeDriver):
     of_a = [x for x in fake_driver.encoded if x.shape == (M, K)]
     of_b = [x for x in fake_driver.encoded if x.shape == (K, N)]
     assert len(of_a) == len(of_b) == 50
-    # CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 and CU_TENSOR_MAP_SWIZZLE_128B
+    # 9 is CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3 is CU_TENSOR_MAP_SWIZZLE_128B.
     assert {(x.stride, x.box, x.kind, x.swizzle) for x in of_a} == {(2 * K, *boxes["A"], 9, 3)}
     assert {(x.stride, x.box, x.kind, x.swizzle) for x in of_b} == {(2 * N, *boxes["B"], 9, 3)}
     assert len([x for x in fake_driver.encoded if x.shape == (M, N)]) == ("D" in boxes)
@@ -220,7 +221,7 @@ def test_each_shape_of_box_has_a_map_of_its_own(fake_driver: FakeDriver):
 
 
 def test_each_launch_has_the_maps_of_its_tensors(fake_driver: FakeDriver):
-    """The fake writes the address into the map."""
+    """Every launch passes tensor maps with the addresses of its own tensors."""
     made = kernel(target="sm_90a")
     count_arguments(made, fake_driver)
     order = list(made.program().walker.boxes)
@@ -260,7 +261,7 @@ def test_which_code_serves_which_address(fake_driver: FakeDriver, at: dict[str, 
 
 
 def work(fake: FakeDriver) -> list[tuple[int, ...]]:
-    """The addresses of partials and flags of every launch."""
+    """The addresses of partial sums and flags in every launch."""
     return [launch.values[4:6] for launch in fake.launches]
 
 
@@ -285,7 +286,7 @@ def test_streams_have_workspaces_of_their_own(fake_driver: FakeDriver):
 
 @pytest.mark.parametrize("reduction", ["peers", "atomic"])
 def test_what_must_be_zero_is_made_so_once(fake_driver: FakeDriver, reduction: Reduction):
-    """Flags, and sums that pieces are added to; every launch leaves them so."""
+    """Flags and atomic sums are set to zero once; every launch leaves them at zero."""
     made = kernel(StreamK(owner="last", reduction=reduction))
     count_arguments(made, fake_driver)
     a, b, _, d = operands()
@@ -306,7 +307,8 @@ def test_the_stream_of_a_thread_is_not_that_of_another(fake_driver: FakeDriver):
         for _ in range(2):
             made(a, b, out=d, stream=workspace.PER_THREAD_STREAM, workgroups=5)
 
-    # One after the other: a thread's number may be that of one that has ended.
+    # Threads run one after another, and a new thread may get the identifier of a finished
+    # one.
     for _ in range(3):
         thread = threading.Thread(target=launch)
         thread.start()

@@ -1,4 +1,4 @@
-"""Candidates of every family of schedules are assembled, by LLVM and then by ptxas; none spills."""
+"""Candidates of every family of schedules assemble with LLVM and ptxas, and none spills registers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from tests.support.ptxas import assert_clean
 SIZES = (2048, 2304, 8192), (320, 1736, 6592)
 LAYOUTS = {"nn": (False, False), "nt": (False, True)}
 EVERY = 7
-"""How many kernels a slow test stands for; there are thousands."""
+"""Each slow test assembles one of so many kernels; there are thousands."""
 LARGEST = (
-    # Of each family, parts of tiles with the most sums that candidates have, and those alone.
+    # The largest accumulators that candidates of each family have: in tiles of two parts, and
+    # alone.
     ("nn", "144x256x64 two-tile-stream-k{owner=last,least_segment=8}"),
     ("nt", "288x256x64@c2x1 hybrid-stream-k{owner=last}"),
     ("nn", "128x288x64 hybrid-stream-k{owner=last,reduction=turnstile}"),
@@ -28,7 +29,7 @@ LARGEST = (
     ("nt", "512x192x64@c2x1 rasterize,heterogeneous-tiles{small_m=256}"),
     ("nt", "176x256x64 heterogeneous-tiles{small_m=176}"),
     ("nn", "128x256x64@c1x2@pingpong heterogeneous-tiles"),
-    # One warpgroup alone.
+    # A tile that one warpgroup computes alone.
     ("nt", "128x176x64 data-parallel{persistent=true}"),
     ("nn", "176x128x64 data-parallel{persistent=true}"),
     ("nn", "80x256x64 data-parallel{persistent=true}"),
@@ -42,7 +43,9 @@ def problem(layout: str, size: tuple[int, int, int]) -> Gemm:
 
 @cache
 def kernels(layout: str) -> tuple[Plan, ...]:
-    """A plan of every kernel of the candidates, of all kinds; bands make no difference to it."""
+    """One plan for each distinct kernel among the candidates; bands of tiles do not change the
+    kernel.
+    """
     found: dict[str, Plan] = {}
     for size in SIZES:
         table = candidates(problem(layout, size), constants_of(), all_kinds=True)
@@ -62,11 +65,11 @@ def test_what_is_assembled_are_candidates():
     plans = [Plan.parse(text) for _, text in LARGEST]
     every = [plan for layout in LAYOUTS for plan in kernels(layout)]
     assert {plan.family for plan in every} - {plan.family for plan in plans} == {
-        # Kernels that were measured, on every tile.
+        # Families whose kernels were measured with every tile.
         *("stream-k", "stream-k scatter", "two-tile-stream-k"),
-        # With one main loop less than others of the list.
+        # Families that have one main loop fewer than others in this list.
         *("stream-k tree", "stream-k turnstile", "stream-k without slivers"),
-        # With a fix-up like others of the list.
+        # Families with the same fix-up as others in this list.
         *("hybrid-stream-k tree", "hybrid-stream-k without slivers"),
     }
     assert {(p.tile, p.cluster) for p in plans} <= {(p.tile, p.cluster) for p in every}

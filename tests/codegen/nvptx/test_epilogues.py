@@ -1,4 +1,4 @@
-"""Epilogues on GPUs, without one: where operands are read, PTX, registers, refusals."""
+"""Epilogues on GPUs, the checks that need no GPU: operand indices, PTX, registers, refusals."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def compiled(
 def test_operands_are_read_where_d_is_written(
     target: str, schedule: str, tile: tuple[int, int, int], options: dict[str, Any], case: Case
 ):
-    """Along every axis that an operand has, its index is D's, in every place that applies it."""
+    """Wherever the epilogue is applied, the index of an operand along each of its axes equals D's."""
     graph = compiled(case.function, target, schedule, tile, **options).lowered
     nodes = [n for root in resolve(graph.control.root.body, graph.scope()) for n in root.walk()]
     applied = [n for n in nodes if isinstance(n.op, ApplyFragment)]
@@ -71,7 +71,7 @@ def test_operands_are_read_where_d_is_written(
                 (here,) = node.scope.reverse(f"{tensor}.{i}").values
                 (there,) = node.scope.reverse(f"D.{'mn'.index(axis)}").values
                 assert here == there, (tensor, axis)
-            if not graph.gemm.axes[tensor]:  # one element for each product
+            if not graph.gemm.axes[tensor]:  # one element for each product of the batch
                 (here,) = node.scope.reverse(tensor).values
                 assert here == node.scope.reverse(graph.gemm.leading).values[0]
 
@@ -104,7 +104,10 @@ def test_every_epilogue_assembles(target: str, case: Case):
 
 
 def test_what_an_operand_lacks_is_loaded_once():
-    """A bias of f32 is one load of a pair for two rows; a row's factor is one for all columns."""
+    """A broadcast operand is loaded once:
+
+    a bias for both rows of a pair, a row factor for all columns.
+    """
 
     @ep.epilogue(bias=ep.operand("n", "f32"))
     def add_bias(acc: Any, bias: Any) -> Any:
@@ -119,14 +122,15 @@ def test_what_an_operand_lacks_is_loaded_once():
         return len(re.findall(r"ld\.global(?!\.nc\.v4)", ptx))
 
     plain = loads(ep.ALPHA_BETA)
-    # Two blocks of 64 rows, in each 16 groups of 8 columns and two halves of 8 rows.
+    # 2 blocks of 64 rows, each with 16 groups of 8 columns; a bias is loaded once for both
+    # halves of 8 rows.
     assert loads(add_bias) - plain == 2 * 16
     assert loads(scale_rows) - plain == 2 * 2
 
 
 def test_an_operand_that_is_not_given_is_not_read():
     text = compiled(EPILOGUES[2].function, "sm_80").ptx
-    assert "read_gate" not in text  # a parameter has a number, not a name
+    assert "read_gate" not in text  # PTX numbers parameters, so their names do not appear in it
     kernel = compiled(ep.ALPHA_BETA, "sm_90a")
     assert not any(op.sources for op in kernel.lowered.control.of_kind(ApplyFragment))
 

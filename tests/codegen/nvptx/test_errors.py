@@ -1,4 +1,4 @@
-"""What the CUDA target refuses, and how it says so; nothing here needs a GPU."""
+"""Errors of the CUDA target: which inputs it refuses, and its messages; no GPU needed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def scheduled(tile: tuple[int, int, int] = (64, 64, 32), **options: object) -> K
         ("sm_75", "need sm_80 or later"),
         ("sm_", "not an architecture to generate code for; there are sm_80"),
         ("sm_ninety", "not an architecture to generate code for"),
-        ("sm_80a", "not an architecture to generate code for"),  # LLVM would end the process
+        ("sm_80a", "not an architecture to generate code for"),  # LLVM would abort the process
         ("gfx942", "unknown target 'gfx942'; there are interpreter, cpu"),
         ("", "unknown target ''"),
         ("SM_80", "unknown target 'SM_80'"),

@@ -1,4 +1,4 @@
-"""What a launch has to know of a kernel survives as plain data."""
+"""The facts about a kernel that a launch needs survive a round trip through plain data."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_facts_are_read_back_as_they_were(schedule: Pass):
         given["workgroups"] = 11
     values = again(facts).parameters.evaluate(given)
     assert values == made.lowered.parameters.evaluate(given)
-    # The integer arguments, as the code declares them.
+    # The integer arguments, as the generated code declares them.
     arguments = made.walker.arguments
     expected = [int(evaluate(s.value, values)) for s in arguments.scalars.values()]
     for magic in arguments.magics.values():

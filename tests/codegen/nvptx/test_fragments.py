@@ -1,7 +1,7 @@
-"""Fragments lie in registers as the PTX ISA's tables say, all the way from the tile's copy.
+"""Matrix fragments in registers follow the PTX ISA's tables, from the tile's copy to the mma.
 
-The tables are those of "Matrix Fragments for mma.m16n8k16 with floating point type" and of
-"ldmatrix" in the PTX ISA; they are written out here as the instruction set has them.
+The tables are "Matrix Fragments for mma.m16n8k16 with floating point type" and "ldmatrix"; they are
+written here independently of the lowering.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Place = tuple[int, int]
 
 
 def isa_a(lane: int, i: int) -> Place:
-    """Row and column of element a_i, i in 0..7."""
+    """Row and column of element a_i (i in 0..7) of mma.m16n8k16, from the PTX ISA."""
     group, thread = lane >> 2, lane % 4
     row = group if i in (0, 1, 4, 5) else group + 8
     column = thread * 2 + (i & 1) + (0 if i < 4 else 8)
@@ -32,22 +32,25 @@ def isa_a(lane: int, i: int) -> Place:
 
 
 def isa_b(lane: int, i: int) -> Place:
-    """Row (k) and column (n) of element b_i, i in 0..3."""
+    """Row (k) and column (n) of element b_i (i in 0..3) of mma.m16n8k16, from the PTX ISA."""
     group, thread = lane >> 2, lane % 4
     return thread * 2 + (i & 1) + (0 if i < 2 else 8), group
 
 
 def isa_accumulator(lane: int, i: int) -> Place:
-    """Row and column of element c_i, i in 0..3."""
+    """Row and column of element c_i (i in 0..3) of mma.m16n8k16, from the PTX ISA."""
     group, thread = lane >> 2, lane % 4
     return (group if i < 2 else group + 8), thread * 2 + (i & 1)
 
 
 def ldmatrix(register: int, half: int, lane: int, *, trans: bool) -> Place:
-    """Which lane's row a register's half comes from, and which of its 8 elements.
+    """The lane whose row address a half of an ldmatrix register comes from, and which of the row's
+    8 elements.
 
-    Lanes 8j to 8j + 7 point at the rows of matrix j, which fills register j. Lane T receives
-    elements 2·(T % 4) and the next of row T // 4; transposed, the other way round.
+    Lanes 8j to 8j + 7 hold the row addresses of matrix j, which fills register j. Lane T receives
+    elements 2·(T % 4) and 2·(T % 4) + 1 of row T
+
+    4; with `trans`, rows and elements change roles.
     """
     row, column = lane // 4, 2 * (lane % 4) + half
     if trans:
@@ -69,7 +72,8 @@ def test_the_accumulator_is_where_mma_leaves_it(tile: tuple[int, int, int]):
     seen: Counter[Place] = Counter()
     for workitem, m, n, eighth, half, pair in this.each(*names):
         row, column = place(workitem, m, n, eighth, half, pair)
-        # An instruction writes 16 x 8; its registers are numbered half before pair.
+        # One instruction writes 16 x 8 elements; the number of its registers counts half
+        # first, then pair.
         assert (row % 16, column % 8) == isa_accumulator(workitem % 32, 2 * half + pair)
         assert (row // 16 % this.size("fragment.m"), column // 8 % 2) == (m, eighth)
         seen[row, column] += 1
@@ -79,7 +83,7 @@ def test_the_accumulator_is_where_mma_leaves_it(tile: tuple[int, int, int]):
 
 
 def shared_memory(this: Lowered, tensor: str) -> dict[int, Place]:
-    """What stage 0 holds after every workitem has made its copies of step 0."""
+    """The contents of stage 0 after every thread has made its copies of step 0."""
     node, axes = this.copy(tensor), (f"{tensor}.index.0", f"{tensor}.index.1")
     names = ("workitem", f"{tensor}.copy.pass", "ahead")
     source = this.function(node, *axes, names=names)
@@ -125,7 +129,8 @@ def test_operands_arrive_where_mma_wants_them(tile: tuple[int, int, int], layout
                 assert at % 8 == 0, "rows of ldmatrix are aligned to 16 bytes"
                 row, column = memory[at + element]
                 i = 2 * register + half
-                # One x4 load of B feeds two instructions: registers 0, 1 and 2, 3.
+                # One ldmatrix.x4 of B feeds two mma instructions: registers 0 and
+                # 1, then 2 and 3.
                 if tensor == "A":
                     wanted = isa_a(lane, i)
                 else:
@@ -141,7 +146,9 @@ def test_operands_arrive_where_mma_wants_them(tile: tuple[int, int, int], layout
 
 @every_layout
 def test_the_rest_of_a_row_follows_its_first_element(layout: str):
-    """A copy and a row of ldmatrix are contiguous in the tile too, not only in shared memory."""
+    """The 16 bytes of a copy and of an ldmatrix row are contiguous in the tile as well as in shared
+    memory.
+    """
     this = lowered((128, 128, 32), layout)
     for tensor in "AB":
         names = ("workitem", "fragment.k", f"fragment.{'m' if tensor == 'A' else 'n'}", "stage")

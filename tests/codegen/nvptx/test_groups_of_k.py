@@ -1,4 +1,4 @@
-"""Groups along k on NVIDIA GPUs, as far as they can be seen without one."""
+"""Groups along k on NVIDIA GPUs: the checks that need no GPU."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def program(
     )
 
 
-# What ptxas says
+# Assembly with ptxas
 
 
 @needs_ptxas
@@ -124,13 +124,17 @@ def test_hopper_assembles(tile: Tile, lowering: LowerToHopper, schedule: str, re
     assert_clean(made.assembled()[1])
 
 
-# How they are lowered
+# Lowering
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("vectors", [PAIRS, Vectors(2, 4, 2)], ids=["wide", "narrow"])
 def test_sm_80_copies_elements_where_groups_part_a_contiguous_axis(layout: str, vectors: Vectors):
-    """A group begins anywhere there; across it whole vectors of one k are in it or not."""
+    """On sm_80, single elements are copied where groups part the contiguous axis, since a group may
+    begin anywhere.
+
+    Across the contiguous axis, a whole vector has one k and lies in one group.
+    """
     made = program(LAST, (128, 128, 32), layout, vectors=vectors)
     copies = made.lowered.control.of_kind(CopyElements)
     widths = {op.source: op.width for op in copies if op.asynchronous}
@@ -155,7 +159,7 @@ def operations(body: Body) -> list[Operation]:
 
 
 def main_loops(lowered: KernelGraph) -> list[For]:
-    """The loops over k tiles in which consumers multiply."""
+    """The loops over k tiles in which consumer warpgroups multiply."""
     return [
         op
         for op in lowered.control.operations
@@ -167,7 +171,10 @@ def main_loops(lowered: KernelGraph) -> list[For]:
 def test_zeros_behind_the_end_in_the_last_k_tile_alone(
     tile: Tile, lowering: LowerToHopper, schedule: str
 ):
-    """For both operands: once the tile is there, and before anybody multiplies it."""
+    """Threads zero what lies behind a group's end, in its last k tile only.
+
+    For both operands, after the tile has arrived and before wgmma reads it.
+    """
     lowered = program(schedule, tile, lowering=lowering, vectors=WIDE).lowered
     loops = main_loops(lowered)
     assert loops
@@ -179,13 +186,13 @@ def test_zeros_behind_the_end_in_the_last_k_tile_alone(
         assert kinds.index(WaitBarrier) < loop.body.index(tail)
         multiplies = next(i for i, op in enumerate(loop.body) if has(op, MultiplyShared))
         assert loop.body.index(tail) < multiplies
-        # In the last iteration alone.
+        # The condition holds in the last iteration only.
         assert tail.condition == Eq(loop.symbol, loop.stop - 1)
         assert not tail.orelse
         (located,) = tail.body
         assert isinstance(located, Locate)
         assert located.dims == ("A.tile.1", "B.tile.0")
-        # And only where the group ends before the tile does.
+        # The inner condition holds only where the group ends before the tile does.
         (cut,) = located.body
         assert isinstance(cut, If)
         assert cut.body == ()
@@ -194,7 +201,7 @@ def test_zeros_behind_the_end_in_the_last_k_tile_alone(
         assert isinstance(cut.condition, And)
         assert all(part.has(end) for part in cut.condition.args)
         assert numbers(cut.condition) == {"A.tile.1", "B.tile.0"}
-        # What all have stored is seen by all before the matrix units read.
+        # A fence and a barrier make the stores of all threads visible to wgmma.
         *filling, fence, barrier = cut.orelse
         assert isinstance(fence, FenceShared)
         assert isinstance(barrier, Barrier)
@@ -204,7 +211,7 @@ def test_zeros_behind_the_end_in_the_last_k_tile_alone(
             assert (inside.dims, inside.body) == ((axis,), ())
             assert fills(*inside.orelse)
         every += len(fills(tail))
-    # Behind what is collected of atomic sums they are zeros, too.
+    # Slots of atomic sums are zeroed too, after they were collected; they are not meant here.
     stages = [op for op in lowered.control.of_kind(FillElements) if op.destination != "partials"]
     assert len(stages) == every
 
@@ -223,7 +230,9 @@ def numbers(condition: Boolean) -> set[str]:
 
 
 def test_who_waits_for_whose_zeros():
-    """All warpgroups of a tile; those that take turns have each a barrier of their own."""
+    """All warpgroups of a tile meet at one barrier for the zeros; ping-pong warpgroups have one
+    each.
+    """
 
     def barrier(tile: Tile, lowering: LowerToHopper) -> Barrier:
         lowered = program(PERSISTENT, tile, lowering=lowering, vectors=WIDE).lowered
@@ -242,7 +251,10 @@ def test_who_waits_for_whose_zeros():
 
 @pytest.mark.parametrize(("rows", "whole"), [(48, False), (64, True)])
 def test_chunks_that_there_are_not_are_not_cleared(rows: int, whole: bool):
-    """Two warpgroups have 256 chunks in a pass; 48 rows of 64 elements are one pass and a half."""
+    """Only chunks that exist are zeroed:
+
+    two warpgroups clear 256 chunks a pass, and 48 rows of 64 are one and a half passes.
+    """
     made = program(PERSISTENT, (rows, 256, 64), lowering=LowerToHopper(), vectors=WIDE)
     store = r'br i1 (%\S+), label %"A\.tail\.pass\.body\.else\.if"'
     found = re.search(store, made.llvm_ir)
@@ -257,7 +269,10 @@ def names(value: Expr | int) -> set[str]:
 
 @pytest.mark.parametrize("kind", ["one", "batch", "rows"])
 def test_other_problems_have_no_tails(kind: str):
-    """What lies behind the end of k there is outside of the tensors, and zeros already."""
+    """Other problems zero nothing:
+
+    behind the end of k TMA reads outside the tensor, which gives zeros.
+    """
     more: dict[str, Any] = {"one": {}, "batch": {"batched": True}, "rows": {"grouped": True}}[kind]
     problem = Gemm("bf16", transpose_b=True, **more).graph((128, 256, 64))
     lowered = LowerToHopper()(Pipeline.parse(PERSISTENT)(problem))
@@ -267,7 +282,7 @@ def test_other_problems_have_no_tails(kind: str):
 
 
 def test_boxes():
-    """A and B are matrices of all groups; D has one for each, and its boxes are whole."""
+    """A and B are one matrix for all groups; D has one for each group, so its boxes are whole."""
     made = program(PERSISTENT, (128, 256, 64), lowering=LowerToHopper(), vectors=WIDE)
     control = made.lowered.control
     sources = {op.tensor: op.source for op in control.of_kind(CopyBox)}
@@ -281,7 +296,10 @@ def test_boxes():
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_which_layouts_the_copy_engine_takes(layout: str):
-    """Where groups part a contiguous axis, boxes would have to begin anywhere."""
+    """TMA cannot load a layout in which groups part the contiguous axis:
+
+    a box would begin at any element.
+    """
     along = {"nn": "A", "nt": "A and B", "tt": "B"}.get(layout)
     made = codegen.compile(graph(LAST, (128, 128, 64), layout), "sm_90a")
     assert ("wgmma" in made.ptx) == ("cp.async.bulk.tensor" in made.ptx) == (along is None)
@@ -296,7 +314,7 @@ def test_which_layouts_the_copy_engine_takes(layout: str):
 
 
 def test_tables_are_not_read_along_k():
-    """Which group, and where it begins and ends, is asked once for a tile."""
+    """A kernel reads the tables of groups once for each tile, not in the loop over k."""
     for schedule in (PERSISTENT, LAST):
         ptx = program(schedule, (128, 128, 32)).ptx
         blocks = re.split(r"^\$L__BB\w+:", ptx, flags=re.M)
@@ -338,7 +356,7 @@ def offsets(groups: int, **changes: Any) -> Any:
 
 
 def test_a_call(fake_driver: FakeDriver):
-    """K need be no multiple of anything; as many groups as offsets say."""
+    """A call accepts any k, and as many groups as the offsets have."""
     made = kernel(PERSISTENT, "sm_90a")
     fake_driver.arguments = made.ptx[: made.ptx.index(")\n.")].count(".param")
     a, b, d = matrix(1003, 128, A_AT), matrix(1003, 256, B_AT), matrices(7, 128, 256, D_AT)
@@ -351,7 +369,7 @@ def test_a_call(fake_driver: FakeDriver):
     assert (of_a.shape, of_a.box) == ((1003, 128), (64, 64))
     assert (of_b.shape, of_b.box) == ((1003, 256), (64, 64))
     assert (of_d.shape, of_d.box) == ((7, 128, 256), (64, 64, 1))
-    # Another number of groups is another D, and no other code.
+    # Another number of groups has another D, but the same kernel.
     made(a, b, out=matrices(9, 128, 256, D_AT), offsets=offsets(9))
     assert len(fake_driver.loaded) == 1
     c = matrices(7, 128, 256, C_AT)

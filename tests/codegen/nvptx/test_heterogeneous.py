@@ -1,4 +1,7 @@
-"""Tiles of two shapes in one kernel: each lowered as if alone, in one ring and in shared slots."""
+"""Tiles of two shapes in one kernel: each shape is lowered as in a kernel of its own.
+
+They share the ring of operand stages and the staging slots of D.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ WORK = (
     MultiplyFragments,
     CopyElements,
 )
-"""What is done with elements of tiles."""
+"""The operations that work on elements of tiles."""
 MMA, WGMMA = LowerToTensorCores(stages=3), LowerToHopper(stages=3)
 TURNS = LowerToHopper(stages=3, consumers="pingpong")
 PAIRS = (
@@ -60,7 +63,7 @@ PAIRS = (
     (TURNS, (128, 128, 64), (64, 128, 64)),
     (TURNS, (128, 128, 64), (64, 64, 64)),
 )
-"""Shapes that have as many warps alone as together."""
+"""Pairs of tile shapes for which both together use as many warps as each alone."""
 every_pair = pytest.mark.parametrize(("step", "large", "small"), PAIRS, ids=str)
 
 
@@ -75,19 +78,19 @@ def together(step: Pass, large: Shape, small: Shape, layout: str = "nt") -> Kern
 
 
 def renamed(text: str, graph: KernelGraph) -> str:
-    """A text in which coordinates are called what small tiles' are in a graph with both."""
+    """Text in which coordinates have the names that small tiles have in a graph of both shapes."""
 
     def name(found: re.Match[str]) -> str:
         own = PREFIX + found[0]
         return own if own in graph.coordinates else found[0]
 
-    # A name with a dot, or one in quotes; others are parameters.
+    # Names with a dot and names in quotes are coordinates; other names are parameters.
     pattern = r"\b[A-Za-z]\w*(\.\w+)+|(?<=')[a-z]\w*(?=')"
     return re.sub(pattern, name, text.replace("'acc'", "'small'"))
 
 
 def written(op: Operation, name: Callable[[str], str] = str) -> str:
-    """An operation with its names changed; what an `And` joins is in order again."""
+    """An operation with renamed coordinates; the terms of `And` are sorted again."""
     text = name(repr(op))
     return re.sub(r"Eq\(.*?\) & Eq\(.*?\)", lambda x: str(sorted(x[0].split(" & "))), text)
 
@@ -98,9 +101,10 @@ def written(op: Operation, name: Callable[[str], str] = str) -> str:
 def test_each_shape_is_lowered_as_if_alone(
     pair: tuple[Pass, Shape, Shape], layout: str, which: str
 ):
-    """Same coordinates, edges and instructions, but for the schedule and for room of the largest.
+    """Each shape has the coordinates, edges and instructions that it has alone.
 
-    That is the ring's, and of D's slots as many as fit where the largest has its own.
+    Exceptions are the schedule and the sizes of shared memory: the ring and D's staging slots are
+    those of the largest shape.
     """
     step, large, small = pair
     mine = large if which == "large" else small
@@ -151,7 +155,7 @@ def test_stages_begin_where_they_do_for_the_largest_tile(step: Pass, large: Shap
             assert place == stage * room + inside - 1
 
 
-# D's slots
+# Staging slots of D
 
 SLOTS = (
     boxed((128, 256, 64), schedule=HeterogeneousTiles(small_m=64, small_n=64)),
@@ -165,7 +169,7 @@ SLOTS = (
 
 
 def fills(this: Lowered, prefix: str, warpgroup: int) -> Iterator[tuple[list[int], set[int]]]:
-    """Of each box of a tile: what is waited for before, and where a warpgroup fills it."""
+    """For each box of a tile: the waits before a warpgroup fills it, and the slot."""
     (node,) = this.nodes(StoreFragment, destination=f"{prefix}D.shared")
     (parent,) = (
         n
@@ -202,9 +206,9 @@ def _holds(this: Lowered, node: Node, at: dict[str, np.ndarray]) -> bool:
 @pytest.mark.parametrize("configuration", SLOTS, ids=str)
 @pytest.mark.parametrize("order", ["LLSSSLSL", "SLLS"])
 def test_no_slot_is_filled_while_it_is_read(configuration: object, order: str):
-    """Tiles of both shapes after each other: TMA reads a slot until it is waited for.
+    """Across tiles of both shapes, no staging slot is filled before the wait for its TMA store.
 
-    A warpgroup waits for its own stores alone, so nobody else may write to its slots.
+    A warpgroup waits for its own stores alone, so only one warpgroup may write to a slot.
     """
     this = lowered(configuration)  # type: ignore[arg-type]
     everybody: list[set[int]] = []
@@ -226,7 +230,7 @@ def test_no_slot_is_filled_while_it_is_read(configuration: object, order: str):
 
 
 def test_bytes_are_those_of_the_boxes_of_a_part():
-    """A stage of small tiles is full when the small boxes are there."""
+    """The mbarrier of a stage expects the bytes of small boxes where the tile is small."""
     graph = together(LowerToHopper(stages=3), (128, 256, 64), (64, 64, 64))
     sizes: set[int] = set()
     for op in graph.control.of_kind(ops.ExpectBytes):
@@ -242,7 +246,7 @@ def test_bytes_are_those_of_the_boxes_of_a_part():
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize("step", [MMA, WGMMA, TURNS], ids=str)
 def test_batches_have_tiles_of_both_shapes(step: LowerToTensorCores | LowerToHopper):
-    """A box is of one matrix, whatever its shape."""
+    """In a batch, a TMA box of either shape lies in one matrix."""
     instructions = "wgmma" if isinstance(step, LowerToHopper) else "mma.sync"
     graph = HeterogeneousTiles()(Gemm("bf16", batched=True).graph((128, 128, 64)))
     lowering = replace(step, stages=0) if isinstance(step, LowerToHopper) else None
@@ -288,7 +292,7 @@ def test_what_is_refused(step: Pass, large: Shape, small: Shape, why: str):
         step(graph)
 
 
-# What launches know
+# Launch data
 
 
 @pytest.mark.parametrize(
@@ -322,7 +326,7 @@ def test_shapes_that_are_equal_along_an_axis_share_a_map():
 
 
 def test_memory_is_that_of_the_largest_tile():
-    """Small tiles cost neither shared memory nor stages."""
+    """Small tiles need no more shared memory and cost no stages of the ring."""
     for large, small in (((128, 256, 64), (64, 64)), ((128, 128, 64), (64, 128))):
         both = HeterogeneousTiles(small_m=small[0], small_n=small[1])
         one, two = (

@@ -1,4 +1,4 @@
-"""Kernels with tiles of two shapes, played in any order: every element is stored once."""
+"""Kernels with tiles of two shapes on the simulated Hopper GPU: every element of D is stored once."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ PROBLEMS = {
 
 @cache
 def played(kind: str) -> tuple[KernelGraph, KernelGraph]:
-    """A kind's graph, scheduled and then lowered."""
+    """The graph of one kind of problem, scheduled and then lowered."""
     step, large, small = PLAYED[kind]
     scheduled = HeterogeneousTiles(small_m=small[0], small_n=small[1])(gemm().graph(large))
     return scheduled, step(scheduled)
 
 
 def play(kind: str, problem: tuple[int, ...], seed: int) -> None:
-    """Every element of D is stored once, by a tile of the shape that the schedule says."""
+    """Simulate a problem; each element of D must be stored once, by a tile of the scheduled shape."""
     _, large, small = PLAYED[kind]
     scheduled, made = played(kind)
     *tiles, workgroups = problem
@@ -54,7 +54,7 @@ def play(kind: str, problem: tuple[int, ...], seed: int) -> None:
     sizes = {"m": m, "n": n, "k": k, "workgroups": workgroups}
     machine = Hopper(made, sizes, resident=2, seed=seed)
     machine.run()
-    # In units of a workgroup's part of a small tile.
+    # Counted in units of a workgroup's part of a small tile.
     high, wide = (
         extent // count for extent, count in zip(small, machine.cluster[:2], strict=False)
     )

@@ -1,4 +1,4 @@
-"""The Hopper lowering: roles, ring, registers, what it refuses, what of it is written and drawn."""
+"""The Hopper lowering: warp roles, stage ring, registers, refusals, text and drawings."""
 
 from __future__ import annotations
 
@@ -54,12 +54,14 @@ SWAPPED = boxed((48, 128, 128), schedule=TwoTileStreamK(first="dp"))
 
 
 def test_the_ring_never_drains():
-    """Stage and phase are those of one running count, for every loop of the schedule."""
+    """Stage and phase follow one running count through all loops of a schedule, so the ring never
+    drains.
+    """
     this = lowered(boxed((128, 256, 64), schedule=TwoTileStreamK(workgroups=132)))
     stages = this.size("stage")
     waits = this.nodes(WaitBarrier)
-    # Two roles, each with a streamed and a data-parallel loop and one over partials, whose last
-    # step is shorter and stands by itself.
+    # Two roles, each with a streamed loop, a data-parallel loop and a loop over partial sums,
+    # whose shorter last step is separate.
     assert len(waits) == 8
     for node in waits:
         for step in range(3 * stages):
@@ -81,22 +83,28 @@ def test_roles_share_the_schedule_but_not_the_work():
 
 @every_shape
 def test_registers_go_from_the_producer_to_the_consumers(configuration: Configuration):
-    """PTX ISA, "setmaxnreg": 24 to 256, a multiple of 8; together what a launch has."""
+    """The producer gives registers to the consumers by setmaxnreg: 24 to 256, multiples of 8, the
+    same total.
+
+    PTX ISA, "setmaxnreg".
+    """
     this = lowered(configuration)
     grown, shrunk = this.operations(SetRegisters)
     assert (grown.grow, shrunk.grow) == (True, False)
     assert all(24 <= op.count <= 256 and op.count % 8 == 0 for op in (grown, shrunk))
     consumers = 128 * this.consumers
     assert this.size("workitem") == consumers + 128
-    threads = consumers + 128  # a launch has a multiple of 8 for each, and gives no more
+    threads = consumers + 128  # a launch gives each thread a multiple of 8 registers, rounded down
     assert grown.count * consumers + shrunk.count * 128 <= 65536 // threads // 8 * 8 * threads
-    # The sums, the other operands of an instruction, and what addresses need.
+    # Registers for accumulators, for the other operands of an instruction, and for addresses.
     assert grown.count >= this.registers + 16
 
 
 @every_shape
 def test_shared_memory_is_all_there_and_used(configuration: Configuration):
-    """227 KiB hold the ring, D's slots and the sums; where they could hold four stages, they do."""
+    """Ring, staging slots and sums fit 227 KiB of shared memory; where four stages fit, there are
+    four.
+    """
     this = lowered(configuration)
     program = configuration.program
     assert program.shared_bytes <= 227 * 1024
@@ -107,7 +115,7 @@ def test_shared_memory_is_all_there_and_used(configuration: Configuration):
 
 @pytest.mark.parametrize("configuration", [MULTICAST, SPLIT, SWAPPED], ids=str)
 def test_nothing_reads_memory_before_earlier_launches_have_ended(configuration: Configuration):
-    """Barriers are there for all of the cluster, then the launches before are waited for."""
+    """Reads of global memory come after the cluster's barrier setup and griddepcontrol.wait."""
     this = lowered(configuration)
     body = this.graph.control.root.body
     kinds = [type(op) for op in body]
@@ -117,7 +125,8 @@ def test_nothing_reads_memory_before_earlier_launches_have_ended(configuration: 
     last = first.index(PublishBarriers())
     assert {type(op) for op in first[:last]} == {InitBarrier}
     assert [op.tensor for op in first[last + 1 :] if isinstance(op, PrefetchMap)] == ["A", "B", "D"]
-    # Others may still write to this workgroup's shared memory when it is done.
+    # Other workgroups of the cluster may still write to this one's shared memory when it is
+    # done.
     assert kinds[5:] == ([ClusterBarrier] if this.ranks > 1 else [])
 
 
@@ -248,7 +257,7 @@ def test_what_it_refuses(reason: str):
 
 @pytest.mark.parametrize("shape", [*HOPPER_SHAPES, *LARGE_SHAPES], ids=str)
 def test_it_refuses_nothing_else(shape: tuple[tuple[int, int, int], tuple[int, int, int]]):
-    """Elements of 32 bits may ask for too many registers; nothing else is wrong with them."""
+    """Only too many registers, with 32-bit D, are a reason to refuse these shapes."""
     for layout in LAYOUTS:
         assert boxed(*shape, layout).program.why_not() is None
         why = boxed(*shape, layout, types=("bf16", "f32")).program.why_not()
@@ -256,7 +265,7 @@ def test_it_refuses_nothing_else(shape: tuple[tuple[int, int, int], tuple[int, i
 
 
 def test_swapping_makes_narrow_tiles_fit():
-    """Rows that no instruction has are columns of one with B's columns as its rows."""
+    """Swapping the operands makes narrow tiles fit: the instruction's rows are then columns of B."""
     for rows in (16, 32, 48, 64, 80, 96, 112):
         this = lowered(boxed((rows, 128, 64)))
         assert this.swapped
@@ -284,7 +293,8 @@ WRITTEN = (
         ((128, 256, 64), 256, 1),
         ((128, 320, 64), 160, 2),
         ((128, 384, 64), 192, 2),
-        ((192, 256, 64), 128, 1),  # three blocks of rows: the warpgroups divide the columns
+        # three 64-row blocks do not divide by two warpgroups, so they divide the columns
+        ((192, 256, 64), 128, 1),
         ((64, 48, 64), 48, 1),
     ],
 )
@@ -304,7 +314,9 @@ def test_the_text_reads_back(configuration: Configuration):
 
 
 def all_operations() -> list[Operation]:
-    """Those of `WRITTEN`, and of a list of products, which writes maps."""
+    """The operations in `WRITTEN`, and those of a list of products, whose kernels write tensor
+    maps.
+    """
     products = Gemm("bf16", grouped=True, group_axis="mnk").graph((128, 128, 64))
     of_list = LowerToHopper()(DataParallel(persistent=True)(products)).control.operations
     return [*(node.op for c in WRITTEN for node in lowered(c).nodes(Operation)), *of_list]

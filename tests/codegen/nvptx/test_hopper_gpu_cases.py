@@ -1,4 +1,6 @@
-"""What tests/gpu launches on Hopper, seen without a GPU: it is legal, assembles, and is varied."""
+"""The kernels that tests/gpu launches on Hopper are legal, assemble and are varied; checked without
+a GPU.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +125,9 @@ def test_the_sweep_is_a_latin_square():
 
 
 def test_tiles_of_both_shapes_are_launched():
-    """Full waves with a rest, a rest alone and full waves alone, by the grids of the cases."""
+    """The grids of the cases give full waves with a ragged one, a ragged wave alone, and full waves
+    alone.
+    """
     for spec in TWO_SHAPES:
         found: set[tuple[bool, bool]] = set()
         for case in two_shape_cases(spec):

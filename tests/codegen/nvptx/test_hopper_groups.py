@@ -1,4 +1,4 @@
-"""Groups of rows on Hopper: boxes that a group's end cuts, and those that it does not."""
+"""Groups of rows on Hopper: TMA boxes of D that a group's end cuts, and boxes that it does not."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def lowered(schedule: str, name: str) -> KernelGraph:
 
 
 def cases() -> Iterator[tuple[str, str]]:
-    """Schedules and groups; a schedule other than the first meets some of them."""
+    """Schedules and groups; schedules other than the first are combined with some of the groups."""
     for place, schedule in enumerate(SCHEDULES):
         for number, groups in enumerate(GROUPS):
             if place == 0 or number % len(SCHEDULES) == place:
@@ -73,9 +73,11 @@ def cases() -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize(("schedule", "groups"), list(cases()))
 @every_lowering
 def test_every_box_of_every_group_is_stored_once(schedule: str, name: str, groups: str):
-    """By TMA where it lies in its group, else by rows; never before its slot is free.
+    """Every box of D is stored once, by TMA if it lies in its group, else row by row, after its
+    slot is free.
 
-    The machine refuses boxes that reach into the next group, and slots that are filled too early.
+    The simulated GPU refuses boxes that reach into the next group and slots that are filled too
+    early.
     """
     graph, sizes, first = lowered(schedule, name), GROUPS[groups], 5
     rows, columns, depth = macro_tile(graph.coordinates)
@@ -91,7 +93,8 @@ def test_every_box_of_every_group_is_stored_once(schedule: str, name: str, group
     ((wide, high),) = {op.box for op in graph.control.of_kind(StoreBox)}
     expected: dict[tuple[int, int], str] = {}
     for begin, end in pairwise(offsets):
-        # Boxes begin with a tile; the last of a tile may hold fewer rows than others.
+        # Boxes begin with a tile; the last box of a tile may have fewer rows than the
+        # others.
         for top in range(begin, end, rows):
             for row in range(top, min(top + rows, end), high):
                 way = "engine" if row + high <= end else "rows"
@@ -114,7 +117,7 @@ def nodes(graph: KernelGraph) -> list[Node]:
 
 @every_lowering
 def test_rows_of_a_box_are_copied_once_from_where_they_lie(name: str):
-    """Every chunk of every box of a tile: from its swizzled place, to its row and column of D."""
+    """Every chunk of every box is copied from its swizzled address to its row and column of D."""
     graph = lowered(PERSISTENT, name)
     rows, columns, _ = macro_tile(graph.coordinates)
     (node,) = (node for node in nodes(graph) if isinstance(node.op, CopyElements))
@@ -129,7 +132,7 @@ def test_rows_of_a_box_are_copied_once_from_where_they_lie(name: str):
     consumers = size["warpgroup"] - 1
     sizes = (ranks, 128 * consumers, *(size[dim] for dim in dims))
     rank, workitem, *places = np.ix_(*map(range, sizes))
-    # The second tile of a group whose first row is 40, in the first column of tiles.
+    # The second tile of a group that begins at row 40, in the first column of tiles.
     launch = {"A.tile.0": 1, "wave": 0, "workgroup": 0, "workgroups": 3, "tiles_n": 1}
     at = {name: np.asarray(value) for name, value in launch.items()}
     at |= {"cluster.rank": rank, "workitem": workitem, "warp.number": workitem // 32}
@@ -146,9 +149,9 @@ def test_rows_of_a_box_are_copied_once_from_where_they_lie(name: str):
     once = np.zeros((rows, columns), int)
     np.add.at(once, (row.ravel(), column.ravel()), 1)
     chunks = np.arange(columns) % 8 == 0
-    # Warpgroups that take turns each store a tile of their own.
+    # With ping-pong each warpgroup stores a tile of its own.
     assert (once == chunks * (2 if name == "taking turns" else 1)).all()
-    # In its slot every chunk has the row and the column of a box, swizzled as boxes are.
+    # In its slot every chunk has the row and column of a box, under TMA's swizzle.
     slots = size["store.slot"]
     number = places[0] * size["store.box"] + places[1]
     slot = workitem // 128 * slots + number % slots
@@ -158,7 +161,10 @@ def test_rows_of_a_box_are_copied_once_from_where_they_lie(name: str):
 
 @every_lowering
 def test_groups_alone_have_two_ways(name: str):
-    """Other matrices end where the tensor does, and there TMA cuts boxes itself."""
+    """Only groups need row-by-row stores:
+
+    other matrices end with the tensor, where TMA clips boxes.
+    """
     tile, lowering = LOWERINGS[name]
     for gemm in (Gemm("bf16"), Gemm("f16", batched=True), Gemm("bf16", m=1000, n=264, k=512)):
         graph = lowering(Pipeline.parse(PERSISTENT)(replace(gemm, transpose_b=True).graph(tile)))
@@ -182,7 +188,7 @@ def walk(body: Body) -> list[Operation]:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_groups_are_looked_up_beside_the_last_multiplications(schedule: str):
-    """Nothing that a main loop of the consumers does waits for a table."""
+    """Tables of groups are read while the last multiplications run, not in a consumer's main loop."""
     graph = lowered(schedule, "two warpgroups")
     (roles,) = (op for op in graph.control.root.body if isinstance(op, If) and op.orelse)
     found = [op for root in roles.body for op in root.walk() if isinstance(op, Locate)]

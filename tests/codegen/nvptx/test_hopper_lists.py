@@ -1,4 +1,7 @@
-"""Lists of products on Hopper: maps of all matrices, and boxes that end where those do."""
+"""Lists of products on Hopper:
+
+a tensor map for each matrix, and boxes that end where the matrix ends.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,10 @@ def lowered(schedule: str, name: str) -> KernelGraph:
 
 @pytest.mark.parametrize(("schedule", "name", "sizes"), covering(6, SCHEDULES, LOWERINGS, LISTS))
 def test_every_box_of_every_product_is_stored_once(schedule: str, name: str, sizes: str):
-    """Of sums over its own k. The machine refuses boxes of maps that are not there, or others."""
+    """Every box of every product is stored once, with the sum over the product's own k.
+
+    The simulated GPU refuses a box without a tensor map, or with that of another matrix.
+    """
     graph, products = lowered(schedule, name), LISTS[sizes]
     sides = [[*map(int, row)] for row in ends_of(products)]
     elements = {

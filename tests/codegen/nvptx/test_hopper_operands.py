@@ -1,7 +1,7 @@
-"""From A and B to wgmma: boxes, multicast, swizzled shared memory, descriptors, barriers.
+"""From A and B to wgmma: TMA boxes, multicast, swizzle, descriptors and mbarriers.
 
-TMA and the matrix unit are played by `tests.codegen.nvptx.isa`; where they are told to
-read and write comes from the lowered graph.
+`tests.codegen.nvptx.isa` models TMA and the tensor core; their addresses come from the lowered
+graph.
 """
 
 from __future__ import annotations
@@ -63,22 +63,22 @@ CONFIGURATIONS = (
 )
 every_configuration = pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=str)
 AXES = {"A": (0, 2), "B": (2, 1)}
-"""Which of m, n and k the axes of a tensor are."""
+"""The axes of each tensor, as numbers: 0 is m, 1 is n, 2 is k."""
 
 
 def stage_elements(this: Lowered, tensor: str) -> int:
-    """Elements of a workgroup's part of a tile."""
+    """The number of elements of a workgroup's part of a tensor's tile."""
     rows, columns = (this.part[along] for along in AXES[tensor])
     return rows * columns
 
 
 def name(this: Lowered, tensor: str, first: Array, second: Array) -> Array:
-    """A name for an element of a tensor's tile."""
+    """One number for the element (first, second) of a tensor's tile, unique in the tile."""
     return first * this.configuration.tile[AXES[tensor][1]] + second
 
 
 def element(this: Lowered) -> DType:
-    """The type of A and B."""
+    """The element type of A and B."""
     return dtype(this.configuration.types[0])
 
 
@@ -87,15 +87,15 @@ def stage(this: Lowered) -> int:
 
 
 def boxes(this: Lowered, tensor: str) -> int:
-    """How many boxes make up a workgroup's part of a tile across k."""
+    """The number of TMA boxes side by side, across k, in a workgroup's part of a tile."""
     return this.size(f"{tensor}.boxes")
 
 
 def bring(this: Lowered, tensor: str) -> tuple[Array, Array]:
-    """Play all copies of one step.
+    """Simulate all TMA copies of one step.
 
-    Returns, for every rank, what its stage holds, and how often each element of the tile was read
-    from memory.
+    Returns the contents of the stage of every rank, and how many times each element of the tile was
+    read from memory.
     """
     size = stage_elements(this, tensor)
     memory = np.full((this.ranks, size), NOTHING)
@@ -127,7 +127,7 @@ def bring(this: Lowered, tensor: str) -> tuple[Array, Array]:
         assert first % 128 == 0, "what TMA writes is aligned to 128 bytes"
         bytes_ = isa.swizzled(first + size_of_one * (row * wide + column), size_of_one * wide)
         places = bytes_ // size_of_one - stage(this) * size
-        # A cluster has one extent: who shares a box is everybody in it.
+        # A cluster extends along one axis, so a multicast box goes to all its workgroups.
         for receiver in range(this.ranks) if op.receivers else (rank,):
             assert (memory[receiver, places] == NOTHING).all()
             memory[receiver, places] = names
@@ -154,7 +154,9 @@ def test_each_element_is_brought_once_to_all_that_need_it(
 @pytest.mark.parametrize("tensor", ["A", "B"])
 @every_configuration
 def test_the_graph_knows_where_every_element_lies(configuration: Configuration, tensor: str):
-    """Not only where boxes and operands of instructions begin."""
+    """The graph knows the address of every element of a stage, not only where boxes and operands
+    begin.
+    """
     this = lowered(configuration)
     memory, _ = bring(this, tensor)
     first, second = (f"{tensor}.own.{axis}" for axis in (0, 1))
@@ -177,7 +179,10 @@ def test_every_swizzle_and_height_is_tried():
 
 @every_configuration
 def test_what_an_operand_is_shared_by_follows_the_cluster(configuration: Configuration):
-    """Workgroups side by side in n need the same rows of A; one above the other, the same of B."""
+    """Multicast follows the cluster:
+
+    workgroups side by side in n share rows of A, those along m share columns of B.
+    """
     m, n, _ = configuration.cluster
     receivers = {op.tensor: op.receivers for op in lowered(configuration).operations(CopyBox)}
     assert receivers == {
@@ -188,7 +193,9 @@ def test_what_an_operand_is_shared_by_follows_the_cluster(configuration: Configu
 
 @every_configuration
 def test_descriptors_point_at_the_operands(configuration: Configuration):
-    """Element (i, kk) that an instruction reads is that of the rows and the k it is meant for."""
+    """The element (i, kk) that a descriptor selects is the row and the k that the instruction
+    multiplies.
+    """
     this = lowered(configuration)
     (node,) = this.nodes(MultiplyShared)
     op = node.op
@@ -212,7 +219,8 @@ def test_descriptors_point_at_the_operands(configuration: Configuration):
         (op.a, op.a_strides, op.rows[0], op.transpose_a),
         (op.b, op.b_strides, op.rows[1], op.transpose_b),
     )
-    # Rows of the instruction are 64 of the left operand's, its columns N of the right one's.
+    # The instruction's 64 rows come from the left operand, its N columns from the right
+    # operand.
     row, column = this.corner(warpgroup)
     top, left = row + 64 * at["acc.m"], column + this.wide * at["acc.p"]
     wanted = (
@@ -239,7 +247,7 @@ def test_descriptors_point_at_the_operands(configuration: Configuration):
 @pytest.mark.parametrize("tensor", ["A", "B"])
 @every_configuration
 def test_boxes_outside_are_not_waited_for(configuration: Configuration, tensor: str):
-    """Of a tile that begins inside, whatever of it is outside: m or n ends anywhere in it."""
+    """The mbarrier expects no bytes of boxes outside the tensor, wherever m or n ends in the tile."""
     this, along = lowered(configuration), AXES[tensor]["AB".index(tensor)]
     count, extent = boxes(this, tensor), configuration.tile[along]
     counted = this.nodes(Inside, dims=(f"{tensor}.{'AB'.index(tensor)}",))
@@ -273,14 +281,16 @@ def test_a_stage_waits_for_all_bytes_and_all_readers(configuration: Configuratio
     for role in arrivals:
         nodes = this.nodes(InitBarrier, barrier=f"barrier.{role}")
         assert [int(this.place(n, f"barrier.{role}", {})) for n in nodes] == list(range(stages))
-    # Full: one producer arrives and says how many bytes come, from itself and from others.
+    # Full barrier: one producer thread arrives and expects the bytes of its own boxes and of
+    # multicast ones.
     (expected,) = (node for node in this.nodes(ExpectBytes))
     inside = {f"{tensor}.boxes.inside": boxes(this, tensor) for tensor in "AB"}
     bytes = this.values(expected.scope.resolve(expected.op.bytes), inside)  # type: ignore[attr-defined]
     size = element(this).bytes
     assert bytes == size * sum(stage_elements(this, tensor) for tensor in "AB")
     assert arrivals["full"] == 1
-    # Empty: as many arrive as are awaited, at every workgroup, for the stage of the step before.
+    # Empty barrier: it counts as many arrivals as it awaits, on every workgroup, for the
+    # stage of the step before.
     around = [n for n in this.nodes(If) if any(isinstance(x.op, ArriveBarrier) for x in n.walk())]
     for node in this.nodes(ArriveBarrier, barrier="barrier.empty"):
         (branch,) = (n for n in around if n.body and node in [*n.walk()][:3])

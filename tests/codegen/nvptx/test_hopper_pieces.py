@@ -1,4 +1,4 @@
-"""Sums that travel: partials of a fix-up in memory, products of a cluster that divides k."""
+"""Sums that move: partial sums of a fix-up through memory, and sums of a cluster that divides k."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ SLOTS = "partial.slot"
 def places(
     this: Lowered, node: Node, dim: str, ranks: int, turn: int = 0, **more: Array | int
 ) -> Array:
-    """Where every element of every access lies: by rank, workitem and number of the register.
+    """The index of every element of every access, by rank, thread and register number.
 
-    `turn` says which of the warpgroups that take turns.
+    `turn` selects one of the ping-pong warpgroups.
     """
     op = node.op
     assert isinstance(op, StoreFragment | AccumulateFragment | ReduceFragment)
@@ -99,14 +99,15 @@ def places(
 
 
 def owners(this: Lowered) -> int:
-    """Workgroups of a cluster with a sum of their own."""
+    """The workgroups of a cluster that have a sum of their own."""
     return 1 if this.configuration.cluster[2] > 1 else this.ranks
 
 
 def in_steps(this: Lowered, copies: Sequence[Node]) -> list[tuple[range, int]]:
-    """Steps and accesses of each that operations stand for: one in a loop, one for a shorter step.
+    """The steps, and accesses of each, that the operations stand for: one in a loop, one for a
+    shorter step.
 
-    The copies say how many come in a step.
+    `copies` says how many runs come in one step.
     """
     total, most = this.size("piece.vector"), this.size("fixup.place")
     assert this.size("fixup.step") == -(-total // most), "as few steps as there are"
@@ -118,16 +119,17 @@ def in_steps(this: Lowered, copies: Sequence[Node]) -> list[tuple[range, int]]:
 
 
 def by_turns(nodes: Sequence[Node], every: int) -> list[list[Node]]:
-    """The operations of each place in the program that receives."""
+    """The operations at each point of the program that receives partial sums."""
     return [list(nodes[first : first + every]) for first in range(0, len(nodes), every)]
 
 
 def received(
     this: Lowered, copies: Sequence[Node], reads: Sequence[Node], turn: int, slot: int
 ) -> Array:
-    """Which element of the partials comes to every register: by rank, workitem and register.
+    """The element of the partial sums that reaches each register, by rank, thread and register
+    number.
 
-    TMA brings a run of them to a stage; there the consumers find theirs.
+    TMA loads a run of partial sums into a stage, where the consumers read their registers.
     """
     ranks, found = owners(this), list[Array]()
     for copy, read, (steps, vectors) in zip(copies, reads, in_steps(this, copies), strict=True):
@@ -154,7 +156,7 @@ def received(
 
 @every_piece
 def test_a_partial_is_all_registers_once(configuration: Configuration):
-    """(vector, workitem, element) is a bijection onto a slot; a receiver reads what was sent."""
+    """(vector, thread, element) is a bijection onto a slot, and a receiver reads what was sent."""
     this = lowered(configuration)
     rows, columns, _ = configuration.tile
     size = rows * columns
@@ -176,7 +178,9 @@ def test_a_partial_is_all_registers_once(configuration: Configuration):
 
 @pytest.mark.parametrize("configuration", ADDED, ids=str)
 def test_sums_are_cleared_where_pieces_are_added(configuration: Configuration):
-    """Every element of a slot is added to, read and cleared by one register each, the same one."""
+    """Each element of a slot is added to, read and cleared by the same register of the same
+    thread.
+    """
     this = lowered(configuration)
     rows, columns, _ = configuration.tile
     (add,), clears = this.nodes(ReduceFragment), this.nodes(FillElements)
@@ -205,7 +209,9 @@ def test_sums_are_cleared_where_pieces_are_added(configuration: Configuration):
 
 @pytest.mark.parametrize("configuration", [*PIECES, *TURNS, *ADDED], ids=str)
 def test_runs_of_partials_fit_in_their_stages(configuration: Configuration):
-    """The memory of one operand, stage by stage; runs begin where TMA can begin."""
+    """Runs of partial sums fit in the stages of one operand and begin at addresses that TMA
+    accepts.
+    """
     this = lowered(configuration)
     coordinates = this.graph.coordinates
     shared = coordinates["fixup.shared"]
@@ -227,9 +233,9 @@ def test_runs_of_partials_fit_in_their_stages(configuration: Configuration):
     ids=str,
 )
 def test_roles_take_the_same_steps(configuration: Configuration):
-    """Without what differs, the roles are one and the same walk through the ring's steps.
+    """Producer and consumers take the same steps of the ring.
 
-    Those who take turns are played by a machine instead: what they count is an expression.
+    Ping-pong consumers are tested on the simulated GPU instead, since their count is an expression.
     """
     this = lowered(configuration)
     made, used = (skeleton(op.body) for op in this.operations(Counter) if op.dim == "ring.step")
@@ -238,7 +244,7 @@ def test_roles_take_the_same_steps(configuration: Configuration):
 
 
 def skeleton(body: Body) -> tuple[object, ...]:
-    """Loops and branches in which the ring moves on."""
+    """The loops and branches in which the stage ring advances."""
     found: list[object] = []
     for op in body:
         if isinstance(op, Advance) and op.dim == "ring.step":
@@ -312,7 +318,7 @@ def test_all_who_hold_a_product_meet_between_the_data_and_what_says_it_is_there(
 
 
 def allowed(this: Lowered, node: Node, **at: int) -> bool:
-    """False where a branch that depends on nothing but these indices keeps an operation out."""
+    """Whether the branches around an operation, decided by these indices alone, let it run."""
     values = with_warp({name.replace("_", "."): np.array(value) for name, value in at.items()})
 
     def known(condition: Basic | None) -> bool:
@@ -331,7 +337,7 @@ def allowed(this: Lowered, node: Node, **at: int) -> bool:
 
 
 def who(this: Lowered, node: Node) -> set[int]:
-    """The ranks that an operation is for."""
+    """The ranks of the cluster that run an operation."""
     return {rank for rank in range(this.ranks) if allowed(this, node, cluster_rank=rank)}
 
 
@@ -371,7 +377,9 @@ def test_what_follows_a_sum_is_for_the_first_workgroup(configuration: Configurat
 
 
 def arrivals(this: Lowered, barrier: str) -> Iterator[tuple[int, int, bool]]:
-    """(from, to, whether it publishes) of all arrivals at a barrier for one sum."""
+    """(from, to, whether it publishes stores) for all arrivals at a cluster barrier during one
+    sum.
+    """
     (node,) = this.nodes(ArriveBarrier, barrier=barrier)[:1]
     op = node.op
     assert isinstance(op, ArriveBarrier)

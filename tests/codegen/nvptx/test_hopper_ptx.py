@@ -1,4 +1,4 @@
-"""What the PTX of a Hopper kernel has and has not, and in which order."""
+"""The instructions that the PTX of a Hopper kernel contains, and their order."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_header(configuration: Configuration):
     assert (cluster in text) == (this.ranks > 1)
     assert ("%clusterid.x" in text) == (this.ranks > 1)
     assert ("%ctaid.x" in text) == (this.ranks == 1)
-    # TMA's maps stay where the driver puts them: 128 bytes, aligned to 64.
+    # Tensor maps are kernel parameters of 128 bytes, aligned to 64.
     maps = 2 if configuration is DIRECT else 3
     assert count(r"\.param \.align 64 \.b8 \w+\[128\]", text) == maps
     assert count(r"prefetch\.tensormap", text) == maps
@@ -97,7 +97,7 @@ def test_d_leaves_by_one_way(configuration: Configuration):
     assert sums == 1, "shared memory is free once at the end"
     assert boxes % (this.size("store.m") * this.size("store.box")) == 0
     received = this.nodes(AccumulateFragment, source="fixup.shared")
-    # A last step that is shorter stands by itself.
+    # A last step that is shorter has code of its own.
     shorter = bool(received) and this.size("piece.vector") % this.size("fixup.place") > 0
     places = len(received) // (1 + shorter)
     runs = places * this.size("fixup.step") if received else 0
@@ -105,7 +105,7 @@ def test_d_leaves_by_one_way(configuration: Configuration):
     assert count(r"cp\.async\.bulk\.commit_group;", text) == boxes
     form = r"stmatrix\.sync\.aligned\.m8n8\.x4" + (r"\.trans" if this.swapped else "")
     assert count(form + r"\.shared\.b16", text) == boxes * this.size("store.n")
-    # Nothing but partials and flags goes to memory from registers.
+    # Only partial sums and flags are stored from registers to global memory.
     assert (count(r"st\.global\.v4", text) > 0) == bool(configuration in (ALONE, SHARED_B))
     assert not re.search(r"st\.global\.(?:b16|b32|b64|v2)", text)
     order = [
@@ -113,7 +113,7 @@ def test_d_leaves_by_one_way(configuration: Configuration):
         for m in re.finditer(rf"stmatrix|fence\.proxy\.async\.shared|{STORE}|bulk\.commit", text)
     ]
     squeezed = [a for a, b in zip(order, [*order[1:], ""], strict=True) if a != b]
-    if runs:  # those of partials come before the first box
+    if runs:  # loads of partial sums come before the first box of D
         squeezed = squeezed[squeezed.index("stmatrix") :]
     assert len(squeezed) == 4 * boxes
     assert squeezed[:2] == ["stmatrix", "fence.proxy.async.shared"]
@@ -148,7 +148,9 @@ def test_what_a_cluster_shares(configuration: Configuration):
 
 @every_kernel
 def test_the_loops_over_k_compute_no_index(configuration: Configuration):
-    """Neither the consumers' loop nor the producer's divides, and none touches memory."""
+    """The loops over k of consumers and producer contain no division and no access to global
+    memory.
+    """
     text = ptx(configuration)
     loops = accumulation_loops(text.replace("wgmma.mma_async", "wgmma.mma.sync"))
     assert loops

@@ -1,4 +1,7 @@
-"""Reduce-scatter on Hopper: where shares lie, who waits for whom, and that it is assembled."""
+"""Reduce-scatter on Hopper:
+
+where shares are stored, which waits there are, and assembly with ptxas.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,7 @@ FROM_REGISTERS = (
     boxed((16, 128, 64), schedule=STREAM, vector=1),
     boxed((64, 128, 128), (1, 1, 2), schedule=STREAM, vector=2),
 )
-"""Tiles that are stored as a whole by the same operation as their shares."""
+"""Tiles that one operation stores, both as a whole and share by share."""
 
 
 @pytest.mark.usefixtures("ptxas")
@@ -89,13 +92,16 @@ def test_it_is_assembled(configuration: Configuration):
 
 @pytest.mark.parametrize("configuration", KERNELS[::4], ids=str)
 def test_flags_count_readers(configuration: Configuration):
-    """Raised to a number with release; taken with acquire, one by one, atomically."""
+    """A flag is set to the number of readers with release order; each reader takes one by an
+    acquire atomic.
+    """
     text = configuration.program.ptx
     (raised,) = re.findall(r"st\.release\.gpu\.global\.u32 \[%rd\d+\], (\S+);", text)
     assert raised.startswith("%r")
     (taken,) = re.findall(r"ld\.acquire\.gpu\.global\.u32 v, \[(%rd\d+)\]; setp\.eq\.u32", text)
     assert f"red.relaxed.gpu.global.add.u32 [{taken}], 0xffffffff;" in text
-    # Pieces are written in this launch: nothing may take them for constants.
+    # Other workgroups write the pieces in the same launch, so loads must not use the
+    # non-coherent path.
     assert "ld.global.nc" not in text
     assert Facts.of(configuration.program).together
 
@@ -104,7 +110,9 @@ def test_flags_count_readers(configuration: Configuration):
 def test_a_share_is_read_where_it_was_sent_and_stored_where_it_belongs(
     configuration: Configuration,
 ):
-    """For every register of every workitem: the place in the slot, and the element of D."""
+    """Every register reads the place in the slot that was sent for it, and stores to its element of
+    D.
+    """
     this = lowered(configuration)
     (send,) = this.nodes(StoreFragment, destination="partials")
     whole, shared = (
@@ -135,7 +143,7 @@ def test_a_share_is_read_where_it_was_sent_and_stored_where_it_belongs(
 
 
 def stored(this: Lowered, node: Node, shares: int | None) -> Array:
-    """The element of the tile that each register goes to, of all workitems of all workgroups."""
+    """The element of the tile that each register is stored to, for all threads of all workgroups."""
     assert isinstance(node.op, StoreFragment)
     ranks, workitems, accesses = owners(this), 128 * this.team, this.registers // 4
     at = mesh(cluster_rank=ranks, workitem=workitems, part=accesses, acc_half=2, acc_pair=2)
@@ -151,14 +159,16 @@ def stored(this: Lowered, node: Node, shares: int | None) -> Array:
     if node.op.width == 2:
         column = column + at["acc.pair"]
     found = this.element(row, column)
-    # Each element of the tile once.
+    # Each element of the tile occurs once.
     assert np.array_equal(np.sort(found.ravel()), np.arange(found.size))
     return found
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 66, 131])
 def test_batches_take_every_peer_once_and_in_order(count: int):
-    """As many as there are, from the first on; no more than one batch of each but the largest."""
+    """Batches of peers contain every peer once and in order; only the largest size occurs more than
+    once.
+    """
     this = lowered(FROM_REGISTERS[2])
     (finish,) = this.nodes(For, dim=SHARE)
     batches = [
@@ -184,7 +194,7 @@ def test_batches_take_every_peer_once_and_in_order(count: int):
     assert found == list(range(low, low + count))
 
 
-# Played in many orders
+# Simulated in many orders
 
 STREAMS = (
     "stream-k{reduction=scatter}",
@@ -208,7 +218,7 @@ def scattered(
 
 
 def finished(machine: Hopper) -> Counter[int]:
-    """Shares that each workgroup has finished."""
+    """The number of shares whose epilogue each workgroup has run."""
     found: Counter[int] = Counter()
     for (number, _, _), count in machine.finished.items():
         found[number] += count
@@ -232,7 +242,7 @@ def test_clusters_in_every_order(schedule: str, cluster: tuple[int, int], seed: 
 
 
 def test_all_who_have_a_piece_finish_shares():
-    """One tile in five pieces of 32 shares: 7, 7, 6, 6 and 6 for either warpgroup."""
+    """All five workgroups that have a piece of a tile finish shares of it: 7, 7, 6, 6 and 6 of 32."""
     graph = scattered(STREAMS[0])
     shares = graph.coordinates[SHARE].fixed_size
     machine = play(graph, (1, 1, 20, 5))
@@ -251,7 +261,7 @@ def few_readers(op: Operation) -> Operation:
 
 
 def no_barrier_after(kind: type[Operation]) -> Rewrite:
-    """Without the first barrier that follows an operation of a kind."""
+    """A fault: remove the first barrier after an operation of a kind."""
 
     def change(op: Operation) -> Operation:
         for name in op.BODIES:
@@ -266,7 +276,7 @@ def no_barrier_after(kind: type[Operation]) -> Rewrite:
 
 
 def not_the_first(op: Operation) -> Operation:
-    """The first piece is not waited for."""
+    """A fault: do not wait for the first piece."""
     if not isinstance(op, For) or op.dim != "partial.first":
         return op
     return replace(op, start=op.start + 1)
@@ -277,7 +287,7 @@ def other_shares(op: Operation) -> Operation:
 
 
 def one_end(op: Operation) -> Operation:
-    """Both pieces of a workgroup in one slot."""
+    """A fault: send both pieces of a workgroup to the same slot."""
     end = isinstance(op, SetCoordinate) and op.dim == END
     return replace(op, value=Integer(0)) if end else op
 

@@ -1,6 +1,6 @@
-"""From accumulators to D: by stmatrix and boxes of TMA, or straight from registers.
+"""From accumulators to D: through stmatrix and TMA boxes, or directly from registers.
 
-`stmatrix` and TMA are played by `tests.codegen.nvptx.isa`.
+`tests.codegen.nvptx.isa` models stmatrix and TMA.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ narrow = pytest.mark.parametrize(
 
 
 def owned(this: Lowered, rank: Array, thread: Array, register: Array) -> Array:
-    """The element of D's tile that the matrix unit leaves in a register of a consumer."""
+    """The element of D's tile that wgmma leaves in a register of a consumer thread."""
     number, inside = register // (this.wide // 2), register % (this.wide // 2)
     block, beside = number // this.beside, number % this.beside
     row, column = isa.accumulator(thread % 128, inside)
@@ -69,14 +69,17 @@ def owned(this: Lowered, rank: Array, thread: Array, register: Array) -> Array:
 
 
 def adders(this: Lowered) -> range:
-    """The workgroups that have the sum over k: all, or the first of those that divide k."""
+    """The workgroups of a cluster that hold the sum over k:
+
+    all, or the first where the cluster divides k.
+    """
     return range(1 if this.configuration.cluster[2] > 1 else this.ranks)
 
 
 def positions(
     this: Lowered, node: Node, dims: tuple[str, str], at: dict[str, Array]
 ) -> tuple[Array, Array]:
-    """D's row and column at a node, in its tile."""
+    """Row and column of D in its tile, at an operation."""
     rows, columns, _ = this.configuration.tile
     row = this.place(node, dims[0], at) - ORIGIN[0] * rows
     return row, this.place(node, dims[1], at) - ORIGIN[1] * columns
@@ -84,7 +87,9 @@ def positions(
 
 @every_configuration
 def test_accumulators_are_where_wgmma_leaves_them(configuration: Configuration):
-    """Numbered m, p, n, half, pair, they are the registers of the instructions, block by block."""
+    """Accumulator registers, numbered m, p, n, half, pair, are those of the wgmma instructions,
+    block by block.
+    """
     this = lowered(configuration)
     at = mesh(
         cluster_rank=this.ranks,
@@ -110,7 +115,9 @@ def test_accumulators_are_where_wgmma_leaves_them(configuration: Configuration):
 
 
 def fill(this: Lowered, memory: Array, rank: int, m: int, box: int) -> set[int]:
-    """Play the stmatrix instructions of one box of every warpgroup; the places they write."""
+    """Simulate the stmatrix instructions of one box of every warpgroup; return the addresses they
+    write.
+    """
     (node,) = this.nodes(StoreFragment, destination="D.shared")
     op = node.op
     assert isinstance(op, StoreFragment)
@@ -120,7 +127,7 @@ def fill(this: Lowered, memory: Array, rank: int, m: int, box: int) -> set[int]:
     thread = 32 * at["warp"] + at["lane"]
     number = (m * this.size("store.box") + box) * this.size("store.n") + at["store.n"]
     values = owned(this, np.array(rank), thread, 8 * number + 2 * at["matrix"] + at["half"])
-    # Row r of matrix j goes where lane 8j + r points.
+    # Lane 8j + r holds the address of row r of matrix j.
     row, element = isa.stmatrix(at["lane"], at["half"], trans=this.swapped)
     pointing = 32 * at["warp"] + 8 * at["matrix"] + row
     here = {"cluster.rank": rank, "store.m": m, "store.box": box, "store.n": at["store.n"]}
@@ -138,30 +145,32 @@ def fill(this: Lowered, memory: Array, rank: int, m: int, box: int) -> set[int]:
 
 
 def box_of(this: Lowered) -> int:
-    """Elements of a row of a box."""
+    """The number of elements of a row of a box."""
     (node,) = this.nodes(StoreBox)
     assert isinstance(node.op, StoreBox)
     return node.op.box[0]
 
 
 def swizzled(this: Lowered) -> bool:
-    """Whether a row of a box is the span of a swizzle."""
+    """Whether a row of a box is as long as the span of a TMA swizzle."""
     return box_of(this) in (16, 32, 64)
 
 
 def boxes(this: Lowered) -> list[tuple[int, int]]:
-    """The boxes of a block, block by block, as they are stored."""
+    """The boxes of D, block by block, in the order in which they are stored."""
     return list(product(range(this.size("store.m")), range(this.size("store.box"))))
 
 
 def drains(this: Lowered) -> bool:
-    """Whether slots go round unevenly in a tile, so that it waits for all of the one before."""
+    """Whether a tile waits for all stores of the tile before, because its boxes are no multiple of
+    the slots.
+    """
     return len(boxes(this)) % this.size("store.slot") > 0
 
 
 @every_configuration
 def test_slots_go_round_without_a_break_between_tiles(configuration: Configuration):
-    """TMA may still read the boxes before, one less than there are slots."""
+    """Slots are reused in order across tiles; TMA may still read all boxes before but one slot."""
     this = lowered(configuration)
     memory = np.full(this.size("D.shared"), NOTHING)
     used = [fill(this, memory, 0, m, box) for m, box in boxes(this)]
@@ -181,12 +190,12 @@ def test_slots_go_round_without_a_break_between_tiles(configuration: Configurati
         ((256, 208, 64), 208, 1, 1),
         ((256, 224, 64), 112, 2, 1),
         ((256, 144, 64), 144, 2, 2),
-        # No room: with wide ones there would be three stages.
+        # Wider boxes would leave room for three stages only.
         ((512, 144, 64), 16, 18, 3),
         ((256, 288, 64), 32, 9, 2),
-        # One box would have more elements than TMA takes.
+        # One box would have more elements than TMA allows (256 along an axis).
         ((64, 272, 64), 16, 17, 4),
-        # 64 go in evenly.
+        # Boxes of 64 elements divide the width evenly.
         ((256, 320, 64), 64, 5, 3),
         ((256, 192, 64), 64, 3, 3),
     ],
@@ -199,7 +208,9 @@ def test_boxes_are_few_and_wide_where_there_is_room(
 
 
 def test_where_boxes_would_be_too_high_registers_are_stored():
-    """Of 272 rows of D, as B's columns are the rows of an instruction."""
+    """With swapped operands and 272 rows, boxes of D would be too high for TMA, so registers are
+    stored.
+    """
     for rows, boxes_of_d in ((272, 0), (256, 1)):
         configuration = replace(boxed((rows, 64, 64)), reads_c=False)
         assert len(lowered(configuration).nodes(StoreBox)) == boxes_of_d
@@ -233,14 +244,15 @@ def test_every_element_is_stored_once_where_it_belongs(configuration: Configurat
             }
             at = {key: np.asarray(value) for key, value in given.items()}
             first = this.place(node, "D.shared", at) * 2
-            begins = 2 * wide * 8 if swizzled(this) else 128  # PTX ISA: TMA's alignment
+            # the alignment that the PTX ISA asks of TMA's shared-memory addresses
+            begins = 2 * wide * 8 if swizzled(this) else 128
             assert first % begins == 0, "a box begins where its swizzle does"
             places = isa.swizzled(first + 2 * (row * wide + column), 2 * wide) // 2
             top, left = positions(this, node, ("D.0", "D.1"), at)
             names = this.element(top + row, left + column)
             assert (memory[places] == names).all()
             np.add.at(stored, names.ravel(), 1)
-    # Warpgroups that take turns each store a tile of their own.
+    # With ping-pong each warpgroup stores a tile of its own.
     assert (stored == this.turns).all()
 
 
@@ -248,7 +260,10 @@ def test_every_element_is_stored_once_where_it_belongs(configuration: Configurat
 def test_a_slot_is_filled_when_it_is_free_and_handed_over_when_it_is_full(
     configuration: Configuration,
 ):
-    """Around the fill: the one who hands over waits, all meet, all fence, all meet."""
+    """A slot is filled after its TMA store has read it, and stored when all have filled it.
+
+    Order: the storing thread waits, a barrier, the fill, a fence, a barrier.
+    """
     this = lowered(configuration)
     (parent,) = (n for n in this.nodes(Operation) if any(c.op == FenceShared() for c in n.body))
     *drained, waiting, before, filling, fence, after, handing = parent.body
@@ -276,14 +291,14 @@ def test_a_slot_is_filled_when_it_is_free_and_handed_over_when_it_is_full(
         numbers.add(int(this.values(before.scope.resolve(loop.identifier), at)))
     assert len(numbers) == this.consumers
     assert not numbers & {0, 1}, "those are of the workgroup and of all consumers"
-    # At the end nothing reads shared memory any more.
+    # At the end TMA has read all slots.
     assert WaitStores(0) in this.operations(WaitStores)
 
 
 @narrow
 @pytest.mark.parametrize("tensor", ["C", "D"])
 def test_registers_and_memory_meet_element_by_element(configuration: Configuration, tensor: str):
-    """What is read from C, and what is stored without boxes, is each element of the tile once."""
+    """Loads of C and direct stores of D cover each element of the tile once."""
     this = lowered(configuration)
     if tensor == "C":
         (node,) = this.nodes(ApplyFragment, sources=("C",))

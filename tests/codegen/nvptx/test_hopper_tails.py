@@ -1,8 +1,9 @@
-"""Groups along k on a played Hopper: zeros behind a group's end before anybody multiplies.
+"""Groups along k on the simulated Hopper GPU: elements behind a group's end are zero before wgmma
+reads them.
 
-The machine knows the k of every element in shared memory, and refuses to multiply what lies behind
-the end of a group, or zeros in front of it; and zeros that were not fenced and met for it does not
-see.
+The simulation knows the k of every element in shared memory. It refuses multiplications of what
+lies behind a group's end, and zeros before it; it ignores zeros that were not fenced and published
+at a barrier.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def lowered(schedule: str, name: str) -> KernelGraph:
 
 
 def play(graph: KernelGraph, sizes: tuple[int, ...], first: int = 5, workgroups: int = 3) -> Hopper:
-    """Two tiles by two of each group; a machine that has run."""
+    """Simulate two tiles by two of each group; return the simulation after its end."""
     rows, columns, _ = macro_tile(graph.coordinates)
     offsets = list(accumulate((first, *sizes)))
     given = {
@@ -75,7 +76,7 @@ def play(graph: KernelGraph, sizes: tuple[int, ...], first: int = 5, workgroups:
 
 
 def cases() -> list[object]:
-    """Shares of a tile are finished by all warpgroups together, so none takes turns."""
+    """Problems and schedules; all warpgroups finish shares together, so ping-pong is left out."""
     every = covering(8, SCHEDULES, GROUPS, LOWERINGS)
     odd = {SCHEDULES[2], "taking turns"}
     return [case for case in every if not odd <= set(getattr(case, "values", ()))]
@@ -92,7 +93,7 @@ def test_every_k_of_a_group_is_multiplied_once(schedule: str, groups: str, name:
     assert {row // machine.rows for row, _ in machine.stored} == set(range(len(sizes)))
     for (row, _), steps in machine.stored.items():
         begin, end = borders[row // machine.rows]
-        # A group without k has one k tile, of zeros.
+        # A group without k has one k tile, all zeros.
         wanted = list(range(begin, max(end, begin + 1), depth))
         assert sorted(k for (_, k), _ in steps) == wanted
         assert sorted(k for _, (k, _) in steps) == wanted
@@ -104,7 +105,7 @@ LAST_ONE = "k_tile == load(tile_starts, group + 1) - load(tile_starts, group) - 
 
 
 def tail(lines: list[str]) -> list[int]:
-    """The lines of the fence and of the barrier behind the zeros."""
+    """The PTX lines of the fence and the barrier behind the stores of zeros."""
     filled = max(i for i, line in enumerate(lines) if FILLS["B"] in line)
     fence = next(i for i in range(filled, len(lines)) if "FenceShared" in lines[i])
     assert "Barrier" in lines[fence + 1]
@@ -112,7 +113,7 @@ def tail(lines: list[str]) -> list[int]:
 
 
 def bent(graph: KernelGraph, how: str) -> KernelGraph:
-    """The graph with something wrong about its tails."""
+    """The graph with a fault in its code for group ends."""
     lines = graph.text().splitlines()
     fence, barrier = tail(lines)
     match how:
@@ -159,7 +160,7 @@ def test_the_machine_refuses_what_is_wrong(how: str, why: str, name: str):
 
 
 def test_what_is_not_cut_is_not_touched():
-    """Where groups are whole k tiles nothing is cleared, and nobody meets for it."""
+    """Where groups are whole k tiles nothing is zeroed and no barrier is added."""
     graph = lowered(SCHEDULES[0], "two warpgroups")
     play(bent(graph, "A keeps what is behind"), (64, 128, 64))
     play(bent(graph, "no barrier"), (64, 128, 64))

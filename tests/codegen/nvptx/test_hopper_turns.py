@@ -1,4 +1,4 @@
-"""Ping-pong: warpgroups that take turns with whole work items, played in many orders."""
+"""Ping-pong consumers, which compute whole tiles alternately, simulated in many orders."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ PROBLEMS = {
     "shares end where tiles end": (4, 2, 6, 4),
     "longer than the ring": (2, 1, 23, 3),
 }
-"""Tiles in m, n and k, and workgroups."""
+"""Tiles in m, n and k, and the number of workgroups."""
 EVERYBODY = 1 << 16
 
 
@@ -64,7 +64,7 @@ EVERYBODY = 1 << 16
 def lowered(
     schedule: str, cluster: tuple[int, int] = ALONE, consumers: str = "pingpong", vector: int = 8
 ) -> KernelGraph:
-    """64 x 128 elements of D for every workgroup, few stages."""
+    """A lowered graph with 64 x 128 elements of D for every workgroup, and few stages."""
     tile = (64 * cluster[0], 128 * cluster[1], 64)
     lowering = LowerToHopper(
         stages=3,
@@ -77,13 +77,13 @@ def lowered(
 
 
 def play(graph: KernelGraph, problem: tuple[int, int, int, int], seed: int = 0) -> Hopper:
-    """The machine behind a launch; nothing that it had to do is missing or done twice."""
+    """Simulate a launch and check that nothing is missing or done twice; return the simulation."""
     *tiles, workgroups = problem
     extents = macro_tile(graph.coordinates)
-    # The last tiles are ragged.
+    # The last tile of each axis is partly filled.
     m, n, k = (count * extent - 8 for count, extent in zip(tiles, extents, strict=True))
     sizes = {"m": m, "n": n, "k": k, "workgroups": workgroups}
-    # Who waits for higher numbers needs all workgroups to be there, others begin in order.
+    # Workgroups that wait for higher numbers must all be resident; others may start in order.
     in_order = any(
         "owner=last" in step
         or "data-parallel" in step
@@ -98,7 +98,9 @@ def play(graph: KernelGraph, problem: tuple[int, int, int, int], seed: int = 0) 
 
 
 def covered(machine: Hopper, tiles: tuple[int, int, int]) -> None:
-    """Every part of every tile is stored once, the sum of all its k tiles, each once."""
+    """Every part of every tile is stored once and is the sum of all its k tiles, each counted
+    once.
+    """
     rows, columns, depth = macro_tile(machine.graph.coordinates)
     m, n, _ = machine.cluster
     parts = {(i, j) for i in range(tiles[0] * m) for j in range(tiles[1] * n)}
@@ -127,7 +129,7 @@ def covered(machine: Hopper, tiles: tuple[int, int, int]) -> None:
 
 
 def some_quick(every: int, *choices: Sequence[object]) -> list[object]:
-    """All combinations; one in so many is quick, the others are behind `slow`."""
+    """All combinations; one in `every` is in the quick tests, the others are marked slow."""
     return [
         pytest.param(*chosen, marks=() if number % every == 0 else pytest.mark.slow)
         for number, chosen in enumerate(product(*choices))
@@ -152,7 +154,9 @@ def test_clusters_in_every_order(schedule: str, cluster: tuple[int, int], seed: 
 @pytest.mark.parametrize("vector", [8, 2])
 @pytest.mark.parametrize("consumers", ["cooperative", "pingpong"])
 def test_both_kinds_of_consumers_store_the_same(consumers: str, vector: int):
-    """The machine knows cooperative consumers, too; there each warpgroup has half of each tile."""
+    """Cooperative and ping-pong consumers store the same; cooperative warpgroups have half of each
+    tile.
+    """
     graph = lowered("stream-k{owner=last}", IN_M, consumers, vector)
     machine = play(graph, PROBLEMS["items of a workgroup even and odd"])
     assert machine.turns == (consumers == "pingpong")
@@ -174,7 +178,10 @@ def test_work_items_are_those_of_one_count():
 
 
 def test_what_is_lowered(golden: Golden):
-    """Main loops one after another; what the other warpgroup has is skipped, but counted."""
+    """The lowered text:
+
+    main loops in sequence, where a warpgroup skips the other's steps but counts them.
+    """
     text = lowered("data-parallel{persistent=true}").text()
     start, end = (text.index(f"Scope name={name}") for name in ("consumers", "producer"))
     lines = text[:end].splitlines()[text[:start].count("\n") :]
@@ -184,7 +191,9 @@ def test_what_is_lowered(golden: Golden):
 
 
 def test_two_loops_in_a_row_are_refused():
-    """Whose the second one is cannot be told."""
+    """Two accumulation loops in a row are refused, since the warpgroup of the second is not
+    defined.
+    """
     graph = DataParallel()(Gemm("bf16").graph((64, 128, 64)))
 
     def twice(op: Operation) -> Operation | tuple[Operation, ...]:
@@ -195,37 +204,37 @@ def test_two_loops_in_a_row_are_refused():
 
 
 def broken(graph: KernelGraph, change: Rewrite) -> KernelGraph:
-    """The graph with another control."""
+    """The graph with changed control operations."""
     control = graph.control.rewrite(change)
     assert control is not graph.control
     return replace(graph, control=control)
 
 
 def uncounted(op: Operation) -> Operation:
-    """Steps of others are not counted."""
+    """A fault: a warpgroup does not count the steps of the other one."""
     skips = isinstance(op, If) and any(isinstance(x, Advance) for x in op.orelse)
     return replace(op, orelse=()) if skips else op
 
 
 def unordered(op: Operation) -> Operation | tuple[Operation, ...]:
-    """Nobody waits for the main loop before."""
+    """A fault: a warpgroup does not wait for the main loop before its own."""
     return () if isinstance(op, WaitBarrier) and op.barrier == ORDER else op
 
 
 def silent(op: Operation) -> Operation | tuple[Operation, ...]:
-    """Nobody says that its main loop has been issued."""
+    """A fault: a warpgroup does not signal that it has issued its main loop."""
     return () if isinstance(op, ArriveBarrier) and op.barrier == ORDER else op
 
 
 def doubly_freed(op: Operation) -> Operation:
-    """A stage counts as many arrivals as there are warpgroups."""
+    """A fault: the barrier of a free stage counts an arrival from every warpgroup."""
     both = isinstance(op, InitBarrier) and op.barrier == "barrier.empty"
     return replace(op, arrivals=2) if both else op
 
 
 @pytest.mark.parametrize("change", [uncounted, unordered, silent, doubly_freed])
 def test_the_machine_sees_what_is_broken(change: Rewrite):
-    """Some order of the agents shows it."""
+    """Some order of the agents shows each fault."""
     graph = broken(lowered("stream-k{owner=last}"), change)
 
     def many() -> None:

@@ -1,4 +1,4 @@
-"""Every index of two kernels, to read."""
+"""Golden text of every index expression of two kernels."""
 
 from __future__ import annotations
 

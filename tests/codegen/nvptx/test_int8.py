@@ -1,4 +1,4 @@
-"""int8 on GPUs: fragments of m16n8k32, instructions, code without spills, and what is refused.
+"""int8 on GPUs: fragments of m16n8k32, instructions, assembly without spills, and refusals.
 
 The tables are those of "Matrix Fragments for mma.m16n8k32 with integer type" in the PTX ISA.
 """
@@ -29,14 +29,14 @@ PERSISTENT = DataParallel(persistent=True)
 
 
 def isa_a(lane: int, i: int) -> Place:
-    """Row and column of element a_i, i in 0..15."""
+    """Row and column of element a_i (i in 0..15) of mma.m16n8k32, from the PTX ISA."""
     group, thread = lane >> 2, lane % 4
     row = group if i < 4 or 8 <= i < 12 else group + 8
     return row, thread * 4 + (i & 3) + (0 if i < 8 else 16)
 
 
 def isa_b(lane: int, i: int) -> Place:
-    """Row (k) and column (n) of element b_i, i in 0..7."""
+    """Row (k) and column (n) of element b_i (i in 0..7) of mma.m16n8k32, from the PTX ISA."""
     group, thread = lane >> 2, lane % 4
     return thread * 4 + (i & 3) + (0 if i < 4 else 16), group
 
@@ -45,7 +45,9 @@ def isa_b(lane: int, i: int) -> Place:
 @pytest.mark.parametrize("tensor", ["A", "B"])
 @pytest.mark.parametrize("dtype", ["i8", "u8"])
 def test_operands_arrive_where_mma_wants_them(tile: tuple[int, int, int], tensor: str, dtype: str):
-    """ldmatrix moves pairs of bytes: each register gets four elements along k."""
+    """ldmatrix, which moves pairs of bytes, fills each register with the four elements along k that
+    mma reads.
+    """
     this = Lowered(tile, "nt", dtype=dtype)
     memory, node = shared_memory(this, tensor), this.load(tensor)
     fragment = {"A": "fragment.m", "B": "fragment.n"}[tensor]
@@ -57,8 +59,9 @@ def test_operands_arrive_where_mma_wants_them(tile: tuple[int, int, int], tensor
     for workitem, k, part in this.each("workitem", "fragment.k", fragment):
         lane, warp = workitem % 32, workitem - workitem % 32
         for register in range(4):
-            # Lanes 8j to 8j + 7 point at the rows of matrix j, which fills register j: lane T
-            # receives bytes 4·(T % 4) to 4·(T % 4) + 3 of row T // 4.
+            # Lanes 8j to 8j + 7 hold the row addresses of matrix j, which fills
+            # register j: lane T receives bytes 4·(T % 4) to 4·(T % 4) + 3 of row T //
+            # 4.
             at = address(warp + 8 * register + lane // 4, 0, k, part)[0]
             assert at % 16 == 0, "rows of ldmatrix are aligned to 16 bytes"
             for byte in range(4):
@@ -136,7 +139,8 @@ def test_kernels_are_assembled_without_a_spill(configuration: Configuration):
     kind = {"i8": "s8", "u8": "u8"}[configuration.types[0]]
     if configuration.boxes:
         form = rf"wgmma\.mma_async\.sync\.aligned\.m64n\d+k32\.s32\.{kind}\.{kind} "
-        # Neither signs nor transposes: only the predicate that says whether to add.
+        # The instruction has no scales or transposes: its only option is the predicate
+        # that keeps the sum.
         assert re.search(form + r"\{[^}]*\}, %rd\d+, %rd\d+, p; \}", program.ptx)
     else:
         form = rf"mma\.sync\.aligned\.m16n8k32\.row\.col\.s32\.{kind}\.{kind}\.s32\s"
@@ -149,7 +153,7 @@ def test_kernels_are_assembled_without_a_spill(configuration: Configuration):
     "configuration", [KERNELS[4], KERNELS[5], KERNELS[12]], ids=["sm_89", "sm_90", "sm_90a"]
 )
 def test_partial_sums_are_added_as_integers(configuration: Configuration):
-    """`red` has vectors of floats alone."""
+    """Integer partial sums are added one by one, since `red` has vectors for floats only."""
     program = configuration.program
     assert {op.form for op in program.lowered.control.of_kind(ReduceFragment)} == {"scalar"}
     assert "red.relaxed.gpu.global.add.s32" in ptx(configuration)

@@ -1,4 +1,4 @@
-"""What the driver is told of a launch: clusters, overlap with the launch before, cooperation."""
+"""The attributes of a launch: cluster size, overlap with the launch before, cooperative launch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.codegen.nvptx.fake_driver import (
 )
 
 COOPERATIVE, CLUSTER, OVERLAP = 2, 4, 6
-"""CU_LAUNCH_ATTRIBUTE_…"""
+"""Numbers of the attributes CU_LAUNCH_ATTRIBUTE_…"""
 
 
 def function(**options: Any) -> Function:
@@ -28,13 +28,13 @@ def function(**options: Any) -> Function:
 
 def launch(fake: FakeDriver, made: Function, grid: int) -> Any:
     config = made.config(grid)
-    gc.collect()  # the attributes belong to the description
+    gc.collect()  # the attributes must live as long as the description
     made(config, 0)
     return fake.launches[-1]
 
 
 def test_the_structures_are_the_drivers():
-    """By the sizes and offsets that cuda.h gives them on 64-bit machines."""
+    """The structures have the sizes and offsets that cuda.h gives them on 64-bit machines."""
     assert ctypes.sizeof(LaunchAttribute) == 72
     assert LaunchAttribute.value.offset == 8
     assert ctypes.sizeof(LaunchConfig) == 56

@@ -1,4 +1,4 @@
-"""Lists of products on NVIDIA GPUs, as far as they can be seen without one."""
+"""Lists of products on NVIDIA GPUs: the checks that need no GPU."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def program(
     )
 
 
-# What ptxas says
+# Assembly with ptxas
 
 
 @needs_ptxas
@@ -90,7 +90,7 @@ HOPPER: tuple[tuple[Tile, LowerToHopper, str, str, bool], ...] = (
     ((64, 256, 64), LowerToHopper(), HYBRID, "nt", False),
     ((128, 256, 64), LowerToHopper(), f"longest-first,{PERSISTENT}", "nt", False),
     ((128, 192, 64), LowerToHopper(), f"longest-first,{TWO_TILE}", "nt", False),
-    # Shares of tiles before the whole ones: wgmma must not be serialized for them.
+    # Shares of tiles come before whole tiles; ptxas must not serialise wgmma because of them.
     ((64, 128, 64), LowerToHopper(), "two-tile-stream-k{reduction=scatter}", "nt", False),
 )
 MORE: tuple[tuple[Tile, LowerToHopper, str, str, bool], ...] = (
@@ -128,7 +128,7 @@ def test_hopper_assembles(
 
 @pytest.mark.parametrize("schedule", [LAST, TURNS, ATOMIC, TWO_TILE, HYBRID])
 def test_streamed_parts_that_are_too_large(schedule: str):
-    """What a group's indices take beside 128 x 256 sums of pieces is more than there is."""
+    """Streamed parts with 128 x 256 accumulators leave too few registers for a group's indices."""
     why = "part 128x256 of bf16 does not fit the registers"
     for tile, lowering in (
         ((128, 256, 64), LowerToHopper()),
@@ -141,7 +141,7 @@ def test_streamed_parts_that_are_too_large(schedule: str):
         codegen.compile(graph(schedule, (128, 256, 64)), "sm_90a", lowering=LowerToHopper())
 
 
-# How they are lowered
+# Lowering
 
 
 def walk(*body: Operation) -> list[Operation]:
@@ -159,7 +159,9 @@ def described(body: Body) -> list[str]:
 @pytest.mark.parametrize("options", [{}, {"cluster_n": 2}], ids=str)
 @pytest.mark.parametrize("schedule", [PERSISTENT, LAST, SCATTER])
 def test_a_warp_of_its_own_describes_matrices(schedule: str, options: dict[str, Any]):
-    """Of A, B and D; boxes of all three are of its maps, and it has a ring with the producer."""
+    """A separate warp writes the tensor maps of A, B and D and shares a ring of them with the
+    producer.
+    """
     control = hopper(schedule, **options).lowered.control
     scopes = {op.name: op for op in control.of_kind(Scope)}
     roles = {label: scopes[label] for label in ("producer", "describer")}
@@ -183,7 +185,7 @@ def test_a_warp_of_its_own_describes_matrices(schedule: str, options: dict[str, 
 
 
 def test_boxes_begin_inside_a_matrix():
-    """Its map has the extents of that matrix alone."""
+    """The tensor map of a matrix has that matrix's extents, and boxes begin inside them."""
     control = hopper().lowered.control
     sources = {op.tensor: op.source for op in control.of_kind(CopyBox)}
     assert sources == {"A": ("A.depth", "A.row"), "B": ("B.depth", "B.column")}
@@ -192,7 +194,9 @@ def test_boxes_begin_inside_a_matrix():
 
 
 def test_room_for_maps():
-    """One for each group and tensor in every workgroup, or in each of a cluster."""
+    """The workspace holds a tensor map for each group and tensor, for every workgroup or for
+    each of a cluster.
+    """
     for options, workgroups in (({}, 7), ({"cluster_n": 2}, 14)):
         lowered = hopper(PERSISTENT, **options).lowered
         (maps,) = (t for t in lowered.tensors if t.role is Role.MAPS)
@@ -206,10 +210,10 @@ def values_of(lowered: KernelGraph, values: dict[str, int]) -> dict[Any, int]:
 
 
 def test_what_ptx_has():
-    """`tensormap.replace` is of PTX 8.3, which nothing else needs."""
+    """`tensormap.replace` needs PTX 8.3; kernels without it declare an earlier version."""
     ptx = hopper(LAST).ptx
     assert ".version 8.3" in ptx
-    # Of A, B and D: address, two extents, and the pitch.
+    # For each of A, B and D: address, two extents, and the row stride.
     assert ptx.count("tensormap.replace") == 12
     assert ptx.count("tensormap.cp_fenceproxy") == 3
     rows = Pipeline.parse(LAST)(Gemm("bf16", transpose_b=True, grouped=True).graph((128, 128, 64)))
@@ -236,7 +240,9 @@ ALONG = ["m_tile_starts", "n_tile_starts", "k_tile_starts"]
 def test_tables_that_are_read_by_several_warps_at_once(
     schedule: str, counted: list[str], target: str
 ):
-    """In two levels; how many iterations or tiles groups have is read by the other schedules."""
+    """Tables that several warps read have two levels; schedules differ in whether they count
+    iterations or tiles.
+    """
     made = hopper(schedule) if target == "sm_90a" else program(schedule, (128, 128, 32))
     control = made.lowered.control
     body = walk(*control.root.body)
@@ -252,7 +258,9 @@ def test_tables_that_are_read_by_several_warps_at_once(
 
 
 def test_tables_of_partly_streamed_schedules():
-    """Whole tiles are counted, and the iterations of those that are streamed."""
+    """Partly streamed schedules have tables of whole tiles and of the iterations of streamed
+    tiles.
+    """
     control = hopper(TWO_TILE).lowered.control
     tables = {op.table for op in control.of_kind(Tabulate)}
     assert tables == {*STARTS, *ALONG, "output_tiles_before", "iterations_before"}
@@ -293,14 +301,16 @@ def kernel(schedule: str, target: str = "sm_90a", layout: str = "nt") -> Any:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_is_taken_by_the_copy_engine(layout: str):
-    """Rows begin at multiples of 16 bytes, wherever they end."""
+    """TMA loads every layout of a list, since each row begins at a multiple of 16 bytes."""
     made = kernel(PERSISTENT, layout=layout)
     assert "wgmma" in made.ptx
     assert "cp.async.bulk.tensor" in made.ptx
 
 
 def test_a_call(fake_driver: FakeDriver):
-    """Other lists need no other code; where there is room for maps, it grows with the groups."""
+    """Another list needs no other kernel; the memory for tensor maps grows with the number of
+    groups.
+    """
     made = kernel(PERSISTENT)
     fake_driver.arguments = made.ptx[: made.ptx.index(")\n.")].count(".param")
     a, b, d = vector(A_AT, 8000), vector(B_AT, 16000), vector(D_AT, 32000)
@@ -309,7 +319,7 @@ def test_a_call(fake_driver: FakeDriver):
     first, again = fake_driver.launches
     assert first.grid == again.grid == (132, 1, 1)
     assert first.values[:4] == (A_AT, B_AT, 0, D_AT)
-    # Rows of offsets are tables of their own.
+    # Each row of offsets is a table of its own.
     row = 4 * 8
     assert first.values[4:7] == tuple(OFFSETS_AT + axis * row for axis in range(3))
     room = sum(fake_driver.allocated)
@@ -322,7 +332,7 @@ def test_a_call(fake_driver: FakeDriver):
 
 
 def test_vectors_that_begin_anywhere(fake_driver: FakeDriver):
-    """What TMA does not take is copied element by element."""
+    """Vectors that TMA cannot load are copied element by element."""
     made = kernel(PERSISTENT)
     a, b, d = vector(A_AT + 2, 8000), vector(B_AT, 16000), vector(D_AT, 32000)
     made(a, b, out=d, offsets=offsets(7))
@@ -331,7 +341,7 @@ def test_vectors_that_begin_anywhere(fake_driver: FakeDriver):
 
 
 def test_vectors_without_elements(fake_driver: FakeDriver):
-    """Without D there is nothing to do; without A, zeros are multiplied."""
+    """If D is empty nothing is launched; if A is empty, zeros are multiplied."""
     made = kernel(PERSISTENT)
     fake_driver.arguments = made.ptx[: made.ptx.index(")\n.")].count(".param")
     nothing, d = vector(A_AT, 0), vector(D_AT, 32000)

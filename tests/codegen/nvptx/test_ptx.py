@@ -1,4 +1,4 @@
-"""What a kernel's PTX has and has not: patterns, not whole files."""
+"""Patterns that the PTX of a kernel must and must not contain."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def count(pattern: str, text: str) -> int:
 
 
 def blocks(text: str) -> nx.DiGraph:
-    """Basic blocks by label, with their text and the ways between them."""
+    """The basic blocks by label: their text and their successors."""
     graph, name, ended = nx.DiGraph(), "entry", True
     body = text[text.index("{\n") :]
     for line in body.splitlines():
@@ -48,7 +48,7 @@ def blocks(text: str) -> nx.DiGraph:
 
 
 def accumulation_loops(text: str) -> list[str]:
-    """The innermost loops around a multiplication, one text for each."""
+    """The text of each innermost loop around a multiplication."""
     graph = blocks(text)
     above = nx.immediate_dominators(graph, "entry")
 
@@ -116,7 +116,7 @@ def test_each_step_has_its_loads_and_multiplications(name: str):
         count(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.bf16\.bf16\.f32", loop)
         == 2 * m * n * k
     )
-    # Together the warps multiply the whole tile.
+    # The warps together multiply the whole tile.
     rows, columns, depth = configuration.tile
     assert 2 * m * n * k * program.threads // 32 == (rows // 16) * (columns // 8) * (depth // 16)
 
@@ -173,12 +173,13 @@ def test_fix_up_releases_and_acquires():
     assert count(r"st\.release\.gpu\.global\.u32", text) == 1
     assert count(r"ld\.acquire\.gpu\.global\.u32", text) == 1
     assert count(r"st\.relaxed\.gpu\.global\.u32", text) == 1
-    # Every workitem stores its part of the partial; then all meet; then one publishes.
+    # Every thread stores its part of the partial sums; then a barrier; then one thread
+    # publishes.
     release = text.index("st.release.gpu")
     barrier = max(m.start() for m in re.finditer(r"bar(rier)?\.sync", text[:release]))
     assert count(r"st\.global\.(?:v2|b64)", text[:barrier]) >= 1
     assert not re.search(r"st\.global", text[barrier:release])
-    # The waiter acquires; only then the others may read.
+    # One thread acquires the flag, and the others read only after a barrier.
     acquire = text.index("ld.acquire.gpu")
     following = re.search(r"bar(rier)?\.sync|ld\.global", text[acquire:])
     assert following is not None

@@ -1,4 +1,4 @@
-"""Reduce-scatter with mma.sync: shares are pairs of registers; assembled without a spill."""
+"""Reduce-scatter with mma.sync: shares are pairs of registers; kernels assemble without a spill."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_it_is_assembled(configuration: Configuration):
 
 @pytest.mark.parametrize("configuration", [KERNELS[0], KERNELS[3]], ids=str)
 def test_a_share_is_read_where_it_was_sent(configuration: Configuration):
-    """What the registers of a share read are the elements that they store, of the same slot."""
+    """The registers of a share read the elements that they store, all from one slot."""
     graph = configuration.program.lowered
     roots = resolve(graph.control.root.body, graph.scope())
     nodes = [node for root in roots for node in root.walk()]

@@ -1,4 +1,4 @@
-"""Every accumulation loop has a ring of stages of its own, counted by the loop's own index."""
+"""Every accumulation loop has a stage ring of its own, counted by the loop's own index."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def lowered(step: Pass, **gemm: object) -> KernelGraph:
 
 
 def stages(graph: KernelGraph) -> set[str]:
-    """The stage that fragments are loaded from, wherever they are."""
+    """The stage index of every load of fragments."""
     roots = resolve(graph.control.root.body, graph.scope())
     nodes = [node for root in roots for node in root.walk()]
     loads = [node for node in nodes if isinstance(node.op, LoadFragment)]
@@ -29,11 +29,14 @@ def stages(graph: KernelGraph) -> set[str]:
 
 
 def test_loops_over_k_and_over_a_part_of_k_have_a_ring_each():
-    """Whole tiles loop over `k_tile`, pieces over `for_k`, which is a part of it."""
+    """A loop over all of k and a loop over a part of k each have a ring.
+
+    Whole tiles loop over `k_tile`, pieces over `for_k`, which is a part of it.
+    """
     graph = lowered(RaggedSplitK())
     count = graph.coordinates["stage"].fixed_size
     assert stages(graph) == {f"k_tile.step % {count}", f"for_k % {count}"}
-    # The stage of a piece does not depend on which piece it is.
+    # The stage does not depend on the number of the piece.
     assert index_symbol("piece") not in graph.expressions
 
 
@@ -55,7 +58,10 @@ def test_a_loop_counts_its_own_ring_where_no_other_leads_to_it(step: Pass, loops
 
 
 def test_two_loops_that_do_not_lead_to_each_other_need_no_counter():
-    """Groups of unlike k: streamed tiles loop over `for_k`, whole ones over `dp.k`."""
+    """Two loops over unrelated k dimensions need no common counter.
+
+    In groups of different k, streamed tiles loop over `for_k` and whole ones over `dp.k`.
+    """
     graph = lowered(TwoTileStreamK(), grouped=True, group_axis="k")
     count = graph.coordinates["stage"].fixed_size
     assert stages(graph) == {f"for_k % {count}", f"dp.k % {count}"}

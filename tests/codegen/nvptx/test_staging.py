@@ -1,7 +1,7 @@
-"""Shared memory: every element is written once, and no access meets a bank conflict.
+"""Shared memory: each element is written once, and no access has a bank conflict.
 
-A warp's 16-byte accesses are served eight lanes at a time; the 32 banks of 4 bytes hold eight
-16-byte chunks side by side, so eight lanes are served at once where their chunks differ modulo 8.
+A warp's 16-byte accesses are served eight lanes at a time. The 32 banks of 4 bytes hold eight
+16-byte chunks, so eight lanes have no conflict if their chunks differ modulo 8.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ both_tensors = pytest.mark.parametrize("tensor", ["A", "B"])
 
 
 def writes(this: Lowered, tensor: str, ahead: int) -> dict[tuple[int, int], int]:
-    """(pass, workitem) to the first element written, of those copies that are made."""
+    """(pass, thread) to the first element written, for the copies that are made."""
     node = this.copy(tensor)
     names = ("workitem", f"{tensor}.copy.pass", "ahead")
     found = node.scope.reverse(f"{tensor}.shared")
@@ -44,7 +44,7 @@ def writes(this: Lowered, tensor: str, ahead: int) -> dict[tuple[int, int], int]
 
 
 def conflicts(first_elements: Iterable[int]) -> int:
-    """Lanes that must wait because another one needs their bank."""
+    """The number of lanes that wait because another lane uses their bank."""
     groups = [first // CHUNK % GROUPS for first in first_elements]
     return len(groups) - len(set(groups))
 

@@ -1,4 +1,4 @@
-"""Kernels that add up pieces by a tree: assembled without a spill, divisions outside the levels."""
+"""Kernels that reduce pieces by a tree: assembly without a spill, and no division in the levels."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def test_it_is_assembled(configuration: Configuration):
 
 @every_kernel
 def test_a_level_waits_once_and_divides_nothing(configuration: Configuration):
-    """Every flag is waited for in one place: the loop over levels, which only doubles a number."""
+    """Every flag is waited for at one place, in the loop over levels, which only doubles a number."""
     wait = "ld.acquire.gpu.global"
     text = configuration.program.ptx
     assert text.count(wait) == 1
     (level,) = accumulation_loops(text.replace("mma.sync", "mma").replace(wait, "mma.sync"))
     assert level.count("mma.sync") == 1
     assert re.search(r"shl\.b32\s+(%r\d+), \1, 1;", level)
-    # A division by a launch argument is a product of 64 bits that is shifted.
+    # A division by a launch argument would be a 64-bit multiplication and a shift.
     assert not re.search(r"\b(?:div\.|rem\.|mul\.hi\.[us]64|mul\.lo\.s64|shr\.u64)", level)

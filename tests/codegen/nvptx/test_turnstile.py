@@ -1,4 +1,7 @@
-"""Kernels whose pieces pass one accumulator on: assembled without a spill, flags in turns."""
+"""Kernels with turnstile reduction, where pieces add to one accumulator in order:
+
+no spill, flags count turns.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,9 @@ def test_it_is_assembled(configuration: Configuration):
 
 @pytest.mark.parametrize("configuration", KERNELS, ids=str)
 def test_flags_count_turns(configuration: Configuration):
-    """One place waits for a number, one raises the flag to a number, with acquire and release."""
+    """One operation waits for a number with acquire order; one sets the flag to a number with
+    release order.
+    """
     program = configuration.program
     control = program.lowered.control
     (wait,), (signal,) = control.of_kind(WaitFlag), control.of_kind(SignalFlag)

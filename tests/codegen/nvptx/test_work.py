@@ -1,4 +1,4 @@
-"""From graph to PTX in well under a second: how much work it takes, rather than how long."""
+"""Generating PTX from a graph takes little work, counted in calls rather than in seconds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STREAMED = (
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often expressions are printed and polynomials bounded."""
+    """The number of printed expressions and of bounded polynomials."""
     counts: Counter[str] = Counter()
 
     def watch(owner: type, name: str) -> None:
@@ -49,7 +49,10 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 @pytest.mark.parametrize("schedule", STREAMED, ids=str)
 def test_code_is_made_with_little_work(schedule: Pass, counted: Counter[str]):
-    """Without its memories it would print 25,000 expressions and bound 60,000 polynomials."""
+    """Caches keep the work low:
+
+    without them 25,000 expressions were printed and 60,000 polynomials bounded.
+    """
     _ = CudaProgram(schedule(Gemm().graph(TILE)), "sm_90a").module
     assert 0 < counted["_print"] < 3_000
     assert 0 < counted["_find_numeric_minimum"] < 15_000
@@ -57,7 +60,7 @@ def test_code_is_made_with_little_work(schedule: Pass, counted: Counter[str]):
 
 def test_from_graph_to_ptx_in_less_than_three_seconds():
     best = float("inf")
-    for _ in range(3):  # another process may take the processor away meanwhile
+    for _ in range(3):  # another process may use the processor during one try
         graph = Gemm().graph(TILE)
         start = time.perf_counter()
         assert CudaProgram(StreamK(owner="last")(graph), "sm_90a").ptx
@@ -69,7 +72,10 @@ def test_from_graph_to_ptx_in_less_than_three_seconds():
 
 @pytest.mark.parametrize("schedule", STREAMED, ids=str)
 def test_no_guard_asks_whether_there_are_tiles_left(schedule: Pass):
-    """A segment lies in its share and a share in the tile space: that is proved, not tested."""
+    """No generated guard tests whether tiles are left:
+
+    ranges prove that a segment lies in the tile space.
+    """
     kernel = codegen.compile(schedule(Gemm().graph((128, 128, 32))), "sm_80")
     guards = [x.guard for x in kernel.index_expressions]
     assert any("< m" in guard for guard in guards)
