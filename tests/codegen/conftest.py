@@ -12,7 +12,9 @@ from tests.codegen.nvptx.fake_driver import CONTEXT, FakeDriver, install
 
 @pytest.fixture
 def forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Clear every cache of chosen plans, and give the process an empty folder as its cache on disk."""
+    """Clear every cache of chosen plans, and give the process an empty folder as its cache on
+    disk.
+    """
     monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
 
     def forget() -> None:

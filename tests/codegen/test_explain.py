@@ -171,7 +171,9 @@ SIZE = 2048, 2304, 8192
 
 
 def tuned(monkeypatch: pytest.MonkeyPatch, order: int) -> list[Plan]:
-    """Tune on a fake device that takes 1, 2, … ms for the plans of the short list, or the reverse."""
+    """Tune on a fake device that takes 1, 2, … ms for the plans of the short list, or the
+    reverse.
+    """
     m, n, k = SIZE
     plans: list[Plan] = []
 

@@ -1,4 +1,6 @@
-"""`codegen.grouped_matmul`: results against numpy on the CPU, and the plans it chooses for a GPU."""
+"""`codegen.grouped_matmul`: results against numpy on the CPU, and the plans it chooses for a
+GPU.
+"""
 
 from __future__ import annotations
 

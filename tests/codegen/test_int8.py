@@ -55,7 +55,9 @@ def whole(dtype: str, *shape: int, seed: int = 0) -> Any:
 
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[str, Any, Any]:
-    """Sizes that are not multiples of the tile, and values of which many are the type's extremes."""
+    """Sizes that are not multiples of the tile, and values of which many are the type's
+    extremes.
+    """
     dtype = draw(st.sampled_from(sorted(TYPES)))
     info = np.iinfo(TYPES[dtype])
     element = st.one_of(

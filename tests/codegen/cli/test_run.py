@@ -114,7 +114,9 @@ def test_a_run_of_a_plan(fixed: tuple[str, ...]):
 
 @pytest.mark.parametrize("size", [("512", "511", "513"), ("64", "64", "64")])
 def test_what_is_explained_can_be_run(size: tuple[str, ...]):
-    """The plan that `explain` prints can be passed to `run`, also for sizes that TMA cannot load."""
+    """The plan that `explain` prints can be passed to `run`, also for sizes that TMA cannot
+    load.
+    """
     sizes = tuple(word for pair in zip(("--m", "--n", "--k"), size, strict=True) for word in pair)
     plan = coordgraph("explain", *sizes, "--json").json["plans"][0]["plan"]
     found = coordgraph(

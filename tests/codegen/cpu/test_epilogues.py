@@ -48,7 +48,9 @@ def check(made: Array, exact: Array, kind: str) -> None:
 @every_case
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_schedule_and_reduction(schedule: str, case: Case):
-    """An epilogue runs once for each tile, on the complete sum, also with the reduction `atomic`."""
+    """An epilogue runs once for each tile, on the complete sum, also with the reduction
+    `atomic`.
+    """
     graph = Pipeline.parse(schedule)(Gemm("f32", epilogue=case.function).graph((8, 8, 8)))
     a, b = matrices((M, K), (K, N))
     given, wide = operands(case, {"l": 1, "m": M, "n": N}, np.float32, apart=False)

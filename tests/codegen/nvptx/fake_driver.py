@@ -26,7 +26,9 @@ CLUSTERS = 66
 
 
 class LaunchAttribute(ctypes.Structure):
-    """CUlaunchAttribute as cuda.h declares it, with only the union members that are plain numbers."""
+    """CUlaunchAttribute as cuda.h declares it, with only the union members that are plain
+    numbers.
+    """
 
     _fields_ = (
         ("id", ctypes.c_uint32),
@@ -81,7 +83,9 @@ class Encoded:
 
 @dataclass
 class FakeDriver:
-    """A fake of cuda-python's driver module: its methods have the names of the driver's functions."""
+    """A fake of cuda-python's driver module: its methods have the names of the driver's
+    functions.
+    """
 
     arguments: int = 0
     current: int = CONTEXT

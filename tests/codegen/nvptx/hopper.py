@@ -85,7 +85,9 @@ class Lowered:
 
     @property
     def part(self) -> tuple[int, int, int]:
-        """Extents in m, n and k of the part of the tile that one workgroup of the cluster computes."""
+        """Extents in m, n and k of the part of the tile that one workgroup of the cluster
+        computes.
+        """
         m, n, k = (
             t // c for t, c in zip(self.configuration.tile, self.configuration.cluster, strict=True)
         )
@@ -101,7 +103,9 @@ class Lowered:
 
     @property
     def swapped(self) -> bool:
-        """Whether the operands are swapped: B's columns are the rows (M) of the wgmma instruction."""
+        """Whether the operands are swapped: B's columns are the rows (M) of the wgmma
+        instruction.
+        """
         m, n, _ = self.part
         return m % 64 != 0 or (self.turns == 1 and m < 128 <= n)
 

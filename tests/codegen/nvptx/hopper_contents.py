@@ -43,7 +43,9 @@ class Filled:
 
 @dataclass
 class Contents:
-    """The operand stages of one workgroup: for each place in a stage, the k of the element there."""
+    """The operand stages of one workgroup: for each place in a stage, the k of the element
+    there.
+    """
 
     arrays: dict[Stage, Array] = field(default_factory=dict[Stage, Array])
     boxes: dict[Stage, list[tuple[Array, Array]]] = field(

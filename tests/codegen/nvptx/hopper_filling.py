@@ -28,7 +28,9 @@ WARPGROUP = 128
 
 @cache
 def compiled(expr: Any) -> tuple[Callable[..., tuple[Any, ...]], tuple[Symbol, ...]]:
-    """An expression compiled to a function of these symbols, because most are evaluated many times."""
+    """An expression compiled to a function of these symbols, because most are evaluated many
+    times.
+    """
     symbols = tuple(symbols_of(sympify(expr)))
     return compile_function([expr], symbols), symbols
 
@@ -45,7 +47,9 @@ def bring(role: Role, node: Node, op: CopyBox, contents: Contents, stage: tuple[
 
 
 def fill(role: Role, node: Node) -> None:
-    """Store zeros on one side of a condition, by all threads of the warpgroup for which it holds."""
+    """Store zeros on one side of a condition, by all threads of the warpgroup for which it
+    holds.
+    """
     (inner,) = (*node.body, *node.orelse)
     assert isinstance(inner.op, FillElements)
     home, found = inner.op.destination, inner.place(inner.op.destination)
@@ -71,7 +75,9 @@ def _room(role: Role, dim: str) -> int:
 
 
 def _everybody(role: Role, expr: Any) -> Array:
-    """The value of an expression, or of all parts of a condition, for each thread of the warpgroup."""
+    """The value of an expression, or of all parts of a condition, for each thread of the
+    warpgroup.
+    """
     if isinstance(expr, And):
         return np.all([_everybody(role, part) for part in expr.args], axis=0)
     function, symbols = compiled(expr)

@@ -124,7 +124,9 @@ class Hopper(Device):
         return made
 
     def sharing(self, rank: int, along: tuple[str, ...]) -> list[int]:
-        """The ranks of a cluster whose coordinates differ from those of `rank` only along `along`."""
+        """The ranks of a cluster whose coordinates differ from those of `rank` only along
+        `along`.
+        """
         _, n, k = self.cluster
         here = (rank // (n * k), rank // k % n, rank % k)
         places = product(*(range(count) for count in self.cluster))

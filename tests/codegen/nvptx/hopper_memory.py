@@ -52,7 +52,9 @@ class Barrier:
             self.pending = self.arrivals
 
     def ended(self, parity: int) -> bool:
-        """Whether the phase of this parity has completed, as `mbarrier.try_wait.parity` tests it."""
+        """Whether the phase of this parity has completed, as `mbarrier.try_wait.parity` tests
+        it.
+        """
         return self.phase % 2 != parity
 
 
@@ -69,7 +71,9 @@ class Box:
 
 
 class Run(Box):
-    """A run of partial sums: its address, and whether it is the first of its slot (1) or not (0)."""
+    """A run of partial sums: its address, and whether it is the first of its slot (1) or not
+    (0).
+    """
 
 
 @dataclass

@@ -426,7 +426,9 @@ class Role:
         return row + self.machine.rows * self.env[index_symbol("group")]
 
     def _box(self, node: Node, source: str, who: str) -> None:
-        """Write a box of D; where sums are checked, the first box of a tile represents the others."""
+        """Write a box of D; where sums are checked, the first box of a tile represents the
+        others.
+        """
         place, tile = (self._row(node), self.place(node, "D.1")), source[: -len("D.shared")]
         assert place not in self.machine.boxes, "a box is stored twice"
         self.machine.boxes[place] = who

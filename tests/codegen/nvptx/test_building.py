@@ -131,7 +131,9 @@ def test_bad_entries_are_made_anew(fake_driver: FakeDriver, folder: Path, damage
 
 
 def test_the_code_that_does_not_spill_is_kept(fake_driver: FakeDriver, monkeypatch: Any):
-    """If the default code spills, the variant that does not is kept: later calls and `ptx` use it."""
+    """If the default code spills, the variant that does not is kept: later calls and `ptx` use
+    it.
+    """
     tried: list[str] = []
 
     def spills(code: str) -> bool:

@@ -1,4 +1,6 @@
-"""Candidates of every family of schedules assemble with LLVM and ptxas, and none spills registers."""
+"""Candidates of every family of schedules assemble with LLVM and ptxas, and none spills
+registers.
+"""
 
 from __future__ import annotations
 

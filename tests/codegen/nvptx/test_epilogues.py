@@ -58,7 +58,9 @@ def compiled(
 def test_operands_are_read_where_d_is_written(
     target: str, schedule: str, tile: tuple[int, int, int], options: dict[str, Any], case: Case
 ):
-    """Wherever the epilogue is applied, the index of an operand along each of its axes equals D's."""
+    """Wherever the epilogue is applied, the index of an operand along each of its axes equals
+    D's.
+    """
     graph = compiled(case.function, target, schedule, tile, **options).lowered
     nodes = [n for root in resolve(graph.control.root.body, graph.scope()) for n in root.walk()]
     applied = [n for n in nodes if isinstance(n.op, ApplyFragment)]

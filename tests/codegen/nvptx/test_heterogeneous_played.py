@@ -1,4 +1,6 @@
-"""Kernels with tiles of two shapes on the simulated Hopper GPU: every element of D is stored once."""
+"""Kernels with tiles of two shapes on the simulated Hopper GPU: every element of D is stored
+once.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def played(kind: str) -> tuple[KernelGraph, KernelGraph]:
 
 
 def play(kind: str, problem: tuple[int, ...], seed: int) -> None:
-    """Simulate a problem; each element of D must be stored once, by a tile of the scheduled shape."""
+    """Simulate a problem; each element of D must be stored once, by a tile of the scheduled
+    shape.
+    """
     _, large, small = PLAYED[kind]
     scheduled, made = played(kind)
     *tiles, workgroups = problem

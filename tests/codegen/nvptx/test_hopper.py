@@ -265,7 +265,9 @@ def test_it_refuses_nothing_else(shape: tuple[tuple[int, int, int], tuple[int, i
 
 
 def test_swapping_makes_narrow_tiles_fit():
-    """Swapping the operands makes narrow tiles fit: the instruction's rows are then columns of B."""
+    """Swapping the operands makes narrow tiles fit: the instruction's rows are then columns of
+    B.
+    """
     for rows in (16, 32, 48, 64, 80, 96, 112):
         this = lowered(boxed((rows, 128, 64)))
         assert this.swapped

@@ -188,7 +188,9 @@ def walk(body: Body) -> list[Operation]:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_groups_are_looked_up_beside_the_last_multiplications(schedule: str):
-    """Tables of groups are read while the last multiplications run, not in a consumer's main loop."""
+    """Tables of groups are read while the last multiplications run, not in a consumer's main
+    loop.
+    """
     graph = lowered(schedule, "two warpgroups")
     (roles,) = (op for op in graph.control.root.body if isinstance(op, If) and op.orelse)
     found = [op for root in roles.body for op in root.walk() if isinstance(op, Locate)]

@@ -247,7 +247,9 @@ def test_descriptors_point_at_the_operands(configuration: Configuration):
 @pytest.mark.parametrize("tensor", ["A", "B"])
 @every_configuration
 def test_boxes_outside_are_not_waited_for(configuration: Configuration, tensor: str):
-    """The mbarrier expects no bytes of boxes outside the tensor, wherever m or n ends in the tile."""
+    """The mbarrier expects no bytes of boxes outside the tensor, wherever m or n ends in the
+    tile.
+    """
     this, along = lowered(configuration), AXES[tensor]["AB".index(tensor)]
     count, extent = boxes(this, tensor), configuration.tile[along]
     counted = this.nodes(Inside, dims=(f"{tensor}.{'AB'.index(tensor)}",))

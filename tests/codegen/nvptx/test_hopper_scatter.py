@@ -143,7 +143,9 @@ def test_a_share_is_read_where_it_was_sent_and_stored_where_it_belongs(
 
 
 def stored(this: Lowered, node: Node, shares: int | None) -> Array:
-    """The element of the tile that each register is stored to, for all threads of all workgroups."""
+    """The element of the tile that each register is stored to, for all threads of all
+    workgroups.
+    """
     assert isinstance(node.op, StoreFragment)
     ranks, workitems, accesses = owners(this), 128 * this.team, this.registers // 4
     at = mesh(cluster_rank=ranks, workitem=workitems, part=accesses, acc_half=2, acc_pair=2)
@@ -242,7 +244,9 @@ def test_clusters_in_every_order(schedule: str, cluster: tuple[int, int], seed: 
 
 
 def test_all_who_have_a_piece_finish_shares():
-    """All five workgroups that have a piece of a tile finish shares of it: 7, 7, 6, 6 and 6 of 32."""
+    """All five workgroups that have a piece of a tile finish shares of it: 7, 7, 6, 6 and 6 of
+    32.
+    """
     graph = scattered(STREAMS[0])
     shares = graph.coordinates[SHARE].fixed_size
     machine = play(graph, (1, 1, 20, 5))

@@ -32,7 +32,9 @@ def test_it_is_assembled(configuration: Configuration):
 
 @every_kernel
 def test_a_level_waits_once_and_divides_nothing(configuration: Configuration):
-    """Every flag is waited for at one place, in the loop over levels, which only doubles a number."""
+    """Every flag is waited for at one place, in the loop over levels, which only doubles a
+    number.
+    """
     wait = "ld.acquire.gpu.global"
     text = configuration.program.ptx
     assert text.count(wait) == 1
