@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import cache
 from typing import Any
 
@@ -16,7 +17,7 @@ from coordgraph.interpreter.arguments import numpy_dtype
 from passes import Pipeline
 from tests.codegen.cpu.kernels import OUTPUTS, SUMS, guarded, untouched
 from tests.support.lists import Sizes, drawn, ends_of, views
-from tests.support.sampling import covering
+from tests.support.sampling import cover, words
 
 TILE = (12, 24, 16)
 SCHEDULES = (
@@ -110,7 +111,9 @@ CORNERS: tuple[list[Sizes], ...] = (
 )
 
 
-@pytest.mark.parametrize(("name", "layout", "dtype"), covering(4, SCHEDULES, LAYOUTS, DTYPES))
+@pytest.mark.parametrize(
+    ("name", "layout", "dtype"), cover(0, itertools.product(SCHEDULES, LAYOUTS, DTYPES), words)
+)
 def test_lists(name: str, layout: str, dtype: str):
     made = kernel(name, dtype, layout)
 
@@ -124,7 +127,9 @@ def test_lists(name: str, layout: str, dtype: str):
     settings(max_examples=8)(given(lists, st.integers(1, 20))(on))()
 
 
-@pytest.mark.parametrize(("name", "layout"), covering(4, SCHEDULES, LAYOUTS))
+@pytest.mark.parametrize(
+    ("name", "layout"), cover(0, itertools.product(SCHEDULES[::3], LAYOUTS), words)
+)
 def test_the_interpreter_as_a_target(name: str, layout: str):
     made = kernel(name, "f32", layout, "interpreter")
     for sizes in CORNERS[:6]:
