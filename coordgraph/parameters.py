@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from sympy import Expr, Integer, Symbol, sympify
@@ -197,7 +197,7 @@ class Parameters:
                 as declared.
         """
         values = self._of_host(given)
-        most = self._maximum(values)
+        most = self._maximum(dict(values))
         if self.tables and tables is not None:
             entries = tabulate(self.tables, tables, values)
             for p in self.items:
@@ -243,18 +243,27 @@ class Parameters:
         return values
 
     def _maximum(self, values: Mapping[str, int]) -> Callable[[Expr], int | None]:
-        """What expressions are at most, whatever tables hold; None where that is not known."""
-        ranges = Ranges()
-        for p in self.items:
-            low, high = Integer(p.minimum), Integer(p.maximum)
-            if p.name in values:
-                low = high = Integer(values[p.name])
-            ranges = ranges.with_bounds(p.symbol, low, (high,))
-            if p.name not in values and p.value is not None:
-                ranges = ranges.with_definition(p.symbol, p.value)
-        for table in self.tables:
-            ranges = table.known_in(ranges)
-        return lambda expr: ranges.interval(expr)[1]
+        """What expressions are at most, whatever tables hold; None where that is not known.
+
+        Ranges are made at the first call: their proofs take longer than the rest of a launch, and a
+        launch that has the entries of all tables needs none.
+        """
+
+        @cache
+        def ranges() -> Ranges:
+            known = Ranges()
+            for p in self.items:
+                low, high = Integer(p.minimum), Integer(p.maximum)
+                if p.name in values:
+                    low = high = Integer(values[p.name])
+                known = known.with_bounds(p.symbol, low, (high,))
+                if p.name not in values and p.value is not None:
+                    known = known.with_definition(p.symbol, p.value)
+            for table in self.tables:
+                known = table.known_in(known)
+            return known
+
+        return lambda expr: ranges().interval(expr)[1]
 
 
 def _evaluated(name: str, value: Expr, values: Mapping[str, int]) -> int:

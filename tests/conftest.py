@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from codegen.toolchain import find_ptxas
 from tests.support.golden import Golden
 from tests.support.ptxas import HAS_WHEEL
-from tests.support.sampling import sample
+from tests.support.sampling import Slow, sample
 
 _QUIET = [HealthCheck.too_slow]
 settings.register_profile(
@@ -35,8 +36,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--update-golden", action="store_true", help="write the golden files instead of comparing"
     )
     group.addoption(
-        "--sample", type=int, metavar="N", help="run a repeatable sample of N of the selected tests"
+        "--sample", type=int, metavar="N", help="run N of the selected tests, of every file some"
     )
+    group.addoption(
+        "--sample-seed", metavar="SEED", help="which sample; by default another one every day"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    Slow.collected = config.getoption("markexpr") != "not slow"
+    # Set before pytest-xdist starts its workers, which take the options over.
+    if config.getoption("--sample-seed") is None:
+        config.option.sample_seed = datetime.now(UTC).date().isoformat()
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    count, seed = config.getoption("--sample"), config.getoption("--sample-seed")
+    if count is None:
+        return []
+    return [f"sample: {count} tests; --sample {count} --sample-seed {seed} repeats it"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(obj: object) -> list[pytest.Item] | None:
+    """Leave out functions that are slow as a whole, where no slow test is wanted."""
+    marks = getattr(obj, "pytestmark", ())
+    slow = any(getattr(mark, "name", "") == "slow" for mark in marks)
+    return [] if slow and not Slow.collected else None
 
 
 # Last, so that the sample is taken of what -m and -k have selected.
@@ -45,7 +71,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     count = config.getoption("--sample")
     if count is None:
         return
-    picked = sample([item.nodeid for item in items], count)
+    seed = config.getoption("--sample-seed")
+    picked = sample([item.nodeid for item in items], count, seed)
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in picked])
     items[:] = [item for item in items if item.nodeid in picked]
 

@@ -102,6 +102,15 @@ ORDERS = {
     "grouped": (Grouped(groups=3),),
     "bands-grouped": (Rasterize(width=2), Grouped(groups=2)),
 }
+ORDERED = tuple(
+    (name, order)
+    for number, name in enumerate(SCHEDULES)
+    for order in ("plain", [*ORDERS][1 + number % (len(ORDERS) - 1)])
+)
+"""Pairs for quick tests: every schedule without an order and after one, every order in use.
+
+Files share these pairs, and so their graphs; the slow tests have the full product.
+"""
 
 
 def schedule(name: str, workgroups: int | None = None) -> Pass:

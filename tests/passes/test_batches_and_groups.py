@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,14 @@ from coordgraph.interpreter import SCHEDULERS, Trace, interpret, trace
 from coordgraph.interpreter.schedulers import Shuffled
 from coordgraph.progress import wait_direction
 from passes import DataParallel, Pipeline, Rasterize, Reorder, SplitK, StreamK
-from tests.passes.schedules import ORDERS, SCHEDULES, TILE, schedule, symbolic
-from tests.support.sampling import covering
+from tests.passes.schedules import (
+    ORDERS,
+    SCHEDULES,
+    TILE,
+    schedule,
+    symbolic,
+)
+from tests.support.sampling import cover, words
 
 GROUPED = [
     name
@@ -101,7 +107,10 @@ def test_groups_are_for_grids_that_are_given(name: str):
 
 @pytest.mark.parametrize(
     ("name", "order"),
-    covering(2, GROUPED, ("plain", "swap-group", "bands", "hilbert", "grouped")),
+    cover(
+        0,
+        product(GROUPED, ("plain", "swap-group", "bands", "hilbert", "grouped")),
+    ),
 )
 def test_every_iteration_once_and_every_tile_ends_once(name: str, order: str):
     @given(group_sizes, st.integers(1, 12))
@@ -130,7 +139,7 @@ def test_streams_balance_across_groups():
     assert len({segment.tile for segment in found.of(0)}) > 1
 
 
-@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize("name", cover(0, GROUPED, words))
 def test_groups_give_the_reference(name: str):
     @given(group_sizes, st.integers(1, 9), st.integers(0, 3), st.sampled_from(sorted(SCHEDULERS)))
     @settings(max_examples=8)
@@ -150,7 +159,7 @@ def test_groups_in_every_order_of_visits(order: str):
     check_groups(made, [5, 0, 1, 13, 4], 3, schedule=Shuffled(1))
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", cover(0, SCHEDULES, words))
 def test_batches(name: str):
     @given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9), st.integers(1, 8))
     @settings(max_examples=8)
@@ -207,7 +216,7 @@ def test_what_is_deferred():
     assert (known["tiles_m"], known["dp_waves"], known["sk_tiles"]) == (6, 1, 7)
 
 
-@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize("name", cover(0, GROUPED, words))
 def test_waiting_does_not_depend_on_groups(name: str):
     assert wait_direction(graph(name, grouped=True)) == wait_direction(graph(name))
 

@@ -25,7 +25,7 @@ from passes import (
 )
 from passes.schedules.partly_streamed import PartlyStreamed
 from tests.passes.schedules import ORDERS, STREAMS, TILE, schedule, symbolic
-from tests.support.sampling import covering
+from tests.support.sampling import cover, words
 
 PARTLY = (
     "two-tile-stream-k",
@@ -122,7 +122,13 @@ orders = ("plain", "swap-group", "bands", "hilbert", "grouped", "bands-grouped")
 # Records
 
 
-@pytest.mark.parametrize(("name", "order"), covering(5, EVERY, orders))
+@pytest.mark.parametrize(
+    ("name", "order"),
+    cover(
+        0,
+        product(EVERY, orders),
+    ),
+)
 def test_every_iteration_once_and_every_tile_ends_once(name: str, order: str):
     @given(group_sizes, st.integers(1, 30))
     @settings(max_examples=6)
@@ -145,7 +151,7 @@ def test_every_iteration_once_and_every_tile_ends_once(name: str, order: str):
     on()
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("name", cover(0, STREAMS, words))
 def test_streams_balance_across_groups(name: str):
     """From no k to much: nobody has one iteration more than a share, and all but one a whole."""
     sizes, (stream,) = [1, 50, 0, 3, 17, 2, 0, 29], Pipeline.parse(name).passes
@@ -175,7 +181,7 @@ def test_whole_tiles_do_not_balance():
     assert {segment.role for segment in one.segments} == {"whole"}
 
 
-@pytest.mark.parametrize("name", PARTLY)
+@pytest.mark.parametrize("name", cover(0, PARTLY, words))
 def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
     """The first tiles are shared, equally but for the last share; the others are whole."""
 
@@ -235,7 +241,7 @@ def test_a_record_that_is_wrong_about_depths_is_found(name: str):
 # Numbers
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", cover(0, EVERY, words))
 def test_groups_give_the_reference(name: str):
     @given(
         group_sizes,
@@ -269,7 +275,7 @@ def test_what_is_no_number_stays_in_its_group(name: str):
     on()
 
 
-@pytest.mark.parametrize(("order", "layout"), covering(4, ORDERS, ("nn", "nt", "tn", "tt")))
+@pytest.mark.parametrize(("order", "layout"), cover(0, product(ORDERS, ("nn", "nt", "tn", "tt"))))
 def test_every_order_of_visits_and_layout(order: str, layout: str):
     turned = {"transpose_a": layout[0] == "t", "transpose_b": layout[1] == "t"}
     made = graph("stream-k{owner=last,reduction=tree}", order, **turned)
@@ -294,7 +300,10 @@ def test_numbers_for_sizes(sizes: list[int], workgroups: int):
 # Forms
 
 
-@pytest.mark.parametrize(("name", "order"), covering(2, EVERY, ("plain", "bands-grouped")))
+@pytest.mark.parametrize(
+    ("name", "order"),
+    cover(0, product(EVERY, ("plain", "bands-grouped")), words),
+)
 def test_written_forms(name: str, order: str):
     made = graph(name, order, transpose_a=True)
     assert parse(made.text()) == made
@@ -310,7 +319,7 @@ def test_the_problem_itself():
     assert tables == {"offsets", "tile_starts"}
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("name", cover(0, STREAMS, words))
 def test_which_group_is_looked_up_once_in_a_segment(name: str):
     """And once for how far the loop over segments goes; the rest is in terms of its name."""
     made = graph(name)

@@ -80,7 +80,7 @@ def test_forward_finds_who_has_an_iteration(problem: tuple[int, int, int, int], 
 
 @every_kind
 @pytest.mark.parametrize("reduction", ["peers", "tree", "turnstile", "atomic"])
-@given(problems(most=18), leasts, st.sampled_from(["first", "last"]))
+@given(problems(most=18), st.sampled_from([2, 5]), st.sampled_from(["first", "last"]))
 @settings(max_examples=6)
 def test_results_under_all_schedulers(
     kind: type[StreamK],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -30,7 +31,7 @@ from passes import Pipeline, StreamK
 from passes.schedules.partly_streamed import PartlyStreamed
 from tests.passes.schedules import STREAMS, TILE, schedule, symbolic
 from tests.support.lists import Sizes, drawn, ends_of, views
-from tests.support.sampling import covering
+from tests.support.sampling import cover, words
 
 PARTLY = (
     "two-tile-stream-k",
@@ -159,7 +160,7 @@ lists = st.lists(
 # Records
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", cover(0, EVERY, words))
 def test_every_iteration_once_and_every_tile_ends_once(name: str):
     def on(sizes: list[Sizes], workgroups: int):
         found, shapes = record_of(name, sizes, workgroups), tiles_of(sizes)
@@ -179,7 +180,7 @@ def test_every_iteration_once_and_every_tile_ends_once(name: str):
     settings(max_examples=6)(given(lists, st.integers(1, 30))(on))()
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("name", cover(0, STREAMS, words))
 def test_streams_balance_across_groups(name: str):
     """Whatever the shapes: nobody has one iteration more than a share, and all but one a whole."""
     sizes, (stream,) = [(9, 3, 50), (0, 9, 9), (1, 1, 3), (20, 7, 9)], Pipeline.parse(name).passes
@@ -211,7 +212,7 @@ def test_whole_tiles_go_around(sizes: list[Sizes], workgroups: int):
     assert {s.role for s in found.segments} == {"whole"}
 
 
-@pytest.mark.parametrize("name", PARTLY)
+@pytest.mark.parametrize("name", cover(0, PARTLY, words))
 def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
     """The first tiles are shared, equally but for the last share; the others are whole."""
 
@@ -251,7 +252,7 @@ def test_waiting_does_not_depend_on_groups(name: str):
 # Numbers
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", cover(0, EVERY, words))
 def test_lists_give_the_reference(name: str):
     @given(lists, st.integers(1, 30), st.sampled_from(sorted(SCHEDULERS)))
     @settings(max_examples=6)
@@ -268,7 +269,7 @@ def test_lists_give_the_reference(name: str):
     on()
 
 
-@pytest.mark.parametrize(("name", "layout"), covering(4, EVERY, LAYOUTS))
+@pytest.mark.parametrize(("name", "layout"), cover(0, product(EVERY, LAYOUTS), words))
 def test_every_layout(name: str, layout: str):
     made = graph(name, layout)
     for seed, sizes in enumerate(CORNERS.values()):
@@ -358,7 +359,10 @@ def test_problems_that_are_refused(arguments: dict[str, Any], why: str):
 # Forms
 
 
-@pytest.mark.parametrize(("name", "layout"), covering(2, EVERY, ("nn", "tt")))
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    cover(0, product(EVERY, ("nn", "tt")), words),
+)
 def test_written_forms(name: str, layout: str):
     made = graph(name, layout)
     assert parse(made.text()) == made

@@ -15,6 +15,7 @@ from coordgraph.interpreter.schedulers import Scheduler, Shuffled
 from coordgraph.progress import wait_direction
 from tests.passes.schedules import (
     CORNERS,
+    ORDERED,
     ORDERS,
     SCHEDULES,
     TILE,
@@ -71,8 +72,7 @@ def test_the_result_is_the_reference_at_corners(name: str, corner: str):
         run(graph, problem, kind())
 
 
-@every_schedule
-@pytest.mark.parametrize("order", ["plain", "group", "bands"])
+@pytest.mark.parametrize(("name", "order"), ORDERED)
 def test_the_result_is_the_reference(name: str, order: str):
     graph = symbolic(name, order)
 

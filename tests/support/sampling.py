@@ -1,29 +1,114 @@
-"""Samples of tests: of those selected (`pytest -m slow --sample 40`), and of all combinations."""
+"""Which tests are quick, and samples of the slow ones (`pytest -m slow --sample 40`)."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from itertools import product
+import re
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Sequence
+from itertools import combinations, product
+from math import sqrt
+from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
-__all__ = ["covering", "sample"]
-
-
-def sample(names: Sequence[str], count: int) -> set[str]:
-    """Pick `count` of the names, the same ones every time and whatever their order."""
-    return set(sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())[:count])
+__all__ = ["Slow", "chosen", "cover", "covering", "sample", "words"]
 
 
-def covering(every: int, *choices: Iterable[object]) -> list[object]:
+class Slow:
+    """Whether this run collects slow tests: `conftest.py` sets it before test modules load.
+
+    There are more slow tests than quick ones, so a quick run does not even make their parameters.
+    """
+
+    collected = True
+
+
+def sample(names: Sequence[str], count: int, seed: str = "") -> set[str]:
+    """Pick `count` of the node ids: one or more of each file, and more of larger files.
+
+    The same seed picks the same ones, whatever their order.
+    """
+
+    def digest(name: str) -> bytes:
+        return hashlib.sha256(f"{seed}:{name}".encode()).digest()
+
+    files: dict[str, list[str]] = {}
+    for name in sorted(names, key=digest):
+        files.setdefault(name.partition("::")[0], []).append(name)
+    # Every file's first name comes before any file's second; the rest by the root of files' sizes.
+    ranks = {
+        name: (number > 0, number / sqrt(len(inside)), digest(name))
+        for inside in files.values()
+        for number, name in enumerate(inside)
+    }
+    return set(sorted(names, key=lambda name: ranks[name])[:count])
+
+
+def covering(every: int, *choices: Iterable[object]) -> list[ParameterSet]:
     """All combinations, of which one in `every` is quick and the others are behind `slow`.
 
     The quick ones lie on diagonals: every choice is among them with an equal share of those of each
     other parameter, and of three parameters with at least `every` choices, so is every pair.
     """
     return [
-        pytest.param(*(value for _, value in chosen), marks=() if quick else pytest.mark.slow)
+        _parameters(tuple(value for _, value in chosen), quick)
         for chosen in product(*map(enumerate, choices))
         for quick in [sum(number for number, _ in chosen) % every == 0]
+        if quick or Slow.collected
     ]
+
+
+def cover(
+    most: int, cases: Iterable[Any], values: Callable[[Any], tuple[object, ...]] | None = None
+) -> list[ParameterSet]:
+    """All cases, of which a cover is quick and the others are behind `slow`.
+
+    Every value is in a quick case. Then come the cases with the most pairs of values that are new,
+    until `most` cases are quick. The choice is the same in every run.
+
+    Args:
+        most: how many cases are quick, unless more are needed for all values.
+        cases: what to choose from; tuples are the values of several parameters.
+        values: the values of a case; by default those of the tuple, each with its position.
+    """
+    cases = [*cases]
+    axes = [values(case) if values else tuple(enumerate(case)) for case in cases]
+    left, quick = Counter(value for case in {*axes} for value in case), set[int]()
+    pairs = set[tuple[object, ...]]()
+    while len(quick) < len(cases) and (left or len(quick) < most):
+
+        def gain(number: int) -> tuple[int, int, int]:
+            new = {*combinations(axes[number], 2)} - pairs
+            return sum(value in left for value in axes[number]), len(new), -number
+
+        best = max((n for n in range(len(cases)) if n not in quick), key=gain)
+        quick.add(best)
+        pairs.update(combinations(axes[best], 2))
+        for value in axes[best]:
+            left.pop(value, None)
+    return [
+        _parameters(case if isinstance(case, tuple) else (case,), number in quick)
+        for number, case in enumerate(cases)
+        if number in quick or Slow.collected
+    ]
+
+
+def words(case: Any) -> tuple[str, ...]:
+    """The values of a case that is text: the name of a schedule and each of its options."""
+    text = ",".join(map(str, case)) if isinstance(case, tuple) else str(case)
+    return tuple(word for word in re.split("[{},]", text) if word)
+
+
+def chosen(quick: Container[Any], cases: Iterable[Any]) -> list[ParameterSet]:
+    """All cases, of which those in `quick` are quick and the others are behind `slow`."""
+    return [
+        _parameters(case if isinstance(case, tuple) else (case,), case in quick)
+        for case in cases
+        if case in quick or Slow.collected
+    ]
+
+
+def _parameters(values: tuple[object, ...], quick: bool) -> ParameterSet:
+    return pytest.param(*values, marks=() if quick else pytest.mark.slow)

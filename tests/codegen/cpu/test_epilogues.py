@@ -6,6 +6,7 @@ schedules, reductions, batches, groups.
 from __future__ import annotations
 
 import itertools
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from coordgraph import epilogue as ep
 from coordgraph.interpreter.arguments import Array, numpy_dtype
 from passes import Pipeline
 from tests.support.epilogues import EPILOGUES, Case, operands
+from tests.support.sampling import cover, words
 
 SCHEDULES = (
     "data-parallel",
@@ -45,8 +47,9 @@ def check(made: Array, exact: Array, kind: str) -> None:
     assert (error <= bound * np.maximum(1, np.abs(exact))).all()
 
 
-@every_case
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    ("schedule", "case"), cover(0, product(SCHEDULES, EPILOGUES), words), ids=str
+)
 def test_every_schedule_and_reduction(schedule: str, case: Case):
     """An epilogue runs once for each tile, on the complete sum, also with the reduction
     `atomic`.
@@ -59,8 +62,9 @@ def test_every_schedule_and_reduction(schedule: str, case: Case):
         check(codegen.compile(graph, target)(a, b, **given), exact, "f32")
 
 
-@every_case
-@pytest.mark.parametrize("kind", ["bf16", "f16"])
+@pytest.mark.parametrize(
+    ("kind", "case"), cover(0, product(["bf16", "f16"], EPILOGUES), words), ids=str
+)
 def test_types(kind: str, case: Case):
     graph = Pipeline.parse("stream-k{workgroups=3}")(
         Gemm(kind, epilogue=case.function).graph((8, 16, 8))
@@ -72,8 +76,13 @@ def test_types(kind: str, case: Case):
         check(codegen.compile(graph, target)(a, b, **given), exact, kind)
 
 
-@every_case
-@pytest.mark.parametrize("schedule", ["data-parallel{persistent=true}", "stream-k{workgroups=5}"])
+@pytest.mark.parametrize(
+    ("schedule", "case"),
+    cover(
+        0, product(["data-parallel{persistent=true}", "stream-k{workgroups=5}"], EPILOGUES), words
+    ),
+    ids=str,
+)
 def test_batches(schedule: str, case: Case):
     graph = Pipeline.parse(schedule)(
         Gemm("f32", batched=True, epilogue=case.function).graph((8, 8, 8))

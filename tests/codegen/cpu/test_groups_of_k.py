@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from coordgraph import Gemm, LaunchError
 from coordgraph.interpreter.arguments import numpy_dtype
 from passes import Pipeline
 from tests.codegen.cpu.kernels import OUTPUTS, SUMS, guarded, untouched
-from tests.support.sampling import covering
+from tests.support.sampling import cover, words
 
 TILE = (12, 24, 16)
 SCHEDULES = (
@@ -94,7 +94,9 @@ class Groups:
 group_sizes = st.lists(st.integers(0, 3 * TILE[2] + 1), min_size=1, max_size=6)
 
 
-@pytest.mark.parametrize(("name", "layout", "dtype"), covering(4, SCHEDULES, LAYOUTS, DTYPES))
+@pytest.mark.parametrize(
+    ("name", "layout", "dtype"), cover(0, product(SCHEDULES, LAYOUTS, DTYPES), words)
+)
 def test_groups(name: str, layout: str, dtype: str):
     made = kernel(name, dtype, layout)
 
@@ -119,7 +121,7 @@ def test_groups(name: str, layout: str, dtype: str):
     on()
 
 
-@pytest.mark.parametrize(("layout", "dtype"), covering(2, LAYOUTS, DTYPES))
+@pytest.mark.parametrize(("layout", "dtype"), cover(0, product(LAYOUTS, DTYPES)))
 def test_every_layout(layout: str, dtype: str):
     """Every layout works, and NaN beside a group does not change its result."""
     made, problem = kernel("stream-k{owner=last}", dtype, layout), Groups(dtype, 25, 50, [7] * 5)
@@ -183,7 +185,7 @@ def test_numbers_for_sizes():
         other.run(made)
 
 
-@pytest.mark.parametrize(("name", "layout"), covering(3, SCHEDULES[1:4], LAYOUTS))
+@pytest.mark.parametrize(("name", "layout"), cover(0, product(SCHEDULES[1:4], LAYOUTS), words))
 def test_no_k_at_all(name: str, layout: str):
     """With k = 0 for all groups D is zeros, or beta·C, whatever alpha is."""
     made, c = kernel(name, "f32", layout), np.arange(3 * 13 * 7, dtype=np.float32).reshape(3, 13, 7)

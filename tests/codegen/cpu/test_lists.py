@@ -5,6 +5,7 @@ results against float64, refused calls.
 
 from __future__ import annotations
 
+import itertools
 from functools import cache
 from typing import Any
 
@@ -19,7 +20,7 @@ from coordgraph.interpreter.arguments import numpy_dtype
 from passes import Pipeline
 from tests.codegen.cpu.kernels import OUTPUTS, SUMS, guarded, untouched
 from tests.support.lists import Sizes, drawn, ends_of, views
-from tests.support.sampling import covering
+from tests.support.sampling import cover, words
 
 TILE = (12, 24, 16)
 SCHEDULES = (
@@ -113,7 +114,9 @@ CORNERS: tuple[list[Sizes], ...] = (
 )
 
 
-@pytest.mark.parametrize(("name", "layout", "dtype"), covering(4, SCHEDULES, LAYOUTS, DTYPES))
+@pytest.mark.parametrize(
+    ("name", "layout", "dtype"), cover(0, itertools.product(SCHEDULES, LAYOUTS, DTYPES), words)
+)
 def test_lists(name: str, layout: str, dtype: str):
     made = kernel(name, dtype, layout)
 
@@ -127,7 +130,9 @@ def test_lists(name: str, layout: str, dtype: str):
     settings(max_examples=8)(given(lists, st.integers(1, 20))(on))()
 
 
-@pytest.mark.parametrize(("name", "layout"), covering(4, SCHEDULES, LAYOUTS))
+@pytest.mark.parametrize(
+    ("name", "layout"), cover(0, itertools.product(SCHEDULES[::3], LAYOUTS), words)
+)
 def test_the_interpreter_as_a_target(name: str, layout: str):
     made = kernel(name, "f32", layout, "interpreter")
     for sizes in CORNERS[:6]:

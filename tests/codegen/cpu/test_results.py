@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordgraph.interpreter import interpret
-from tests.codegen.cpu.kernels import TILE, Problem, kernel
+from tests.codegen.cpu.kernels import EVERY_SCHEDULE, TILE, Problem, kernel
 from tests.passes.schedules import ORDERS, SCHEDULES, parameters
+from tests.support.sampling import cover
 
 SIZES = [(1, 1, 1), (1, 40, 24), (12, 1, 25), (13, 41, 1), (24, 80, 48), (25, 95, 131), (61, 7, 90)]
 TYPES = [("f32", None), ("f64", None), ("bf16", None), ("f16", None)]
 MIXED = [("bf16", "f32"), ("f16", "f32"), ("f32", "bf16"), ("f64", "f16"), ("bf16", "f16")]
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", EVERY_SCHEDULE)
 def test_every_schedule_at_every_size(name: str):
     for m, n, k in SIZES:
         for workgroups in (1, 5):
             Problem(kernel(name), m, n, k, alpha=1.5, beta=-0.5).check(workgroups=workgroups)
 
 
-@pytest.mark.parametrize("order", [o for o in ORDERS if o != "plain"])
-@pytest.mark.parametrize("name", ["data-parallel", "two-tile-stream-k"])
+@pytest.mark.parametrize(
+    ("name", "order"),
+    cover(0, product(("data-parallel", "two-tile-stream-k"), [o for o in ORDERS if o != "plain"])),
+)
 def test_every_order(name: str, order: str):
     for m, n, k in SIZES:
         Problem(kernel(name, order), m, n, k).check(workgroups=4)
@@ -42,8 +47,10 @@ def test_everything_together(name: str, order: str, dtype: str):
                 problem.check(workgroups=workgroups)
 
 
-@pytest.mark.parametrize("transposed", ["", "a", "b", "ab"])
-@pytest.mark.parametrize(("dtype", "out_dtype"), TYPES)
+@pytest.mark.parametrize(
+    ("dtype", "out_dtype", "transposed"),
+    cover(8, [(*types, turned) for types in TYPES for turned in ("", "a", "b", "ab")]),
+)
 def test_every_type_and_transpose(dtype: str, out_dtype: str | None, transposed: str):
     code = kernel(
         "data-parallel",
@@ -62,9 +69,18 @@ def test_the_output_may_have_another_type(dtype: str, out_dtype: str):
         Problem(kernel("stream-k", dtype=dtype, out_dtype=out_dtype), m, n, k, 2.0, 0.5).check()
 
 
-@pytest.mark.parametrize("transposed", ["", "ab"])
-@pytest.mark.parametrize(("dtype", "out_dtype"), [*TYPES, ("bf16", "f32")])
-@pytest.mark.parametrize("small", ["{small_m=3,small_n=8}", "{small_m=12,small_n=1}"])
+@pytest.mark.parametrize(
+    ("small", "dtype", "out_dtype", "transposed"),
+    cover(
+        6,
+        [
+            (small, *types, turned)
+            for small in ("{small_m=3,small_n=8}", "{small_m=12,small_n=1}")
+            for types in (*TYPES, ("bf16", "f32"))
+            for turned in ("", "ab")
+        ],
+    ),
+)
 def test_tiles_of_two_shapes(small: str, dtype: str, out_dtype: str | None, transposed: str):
     """Tiles of two shapes have register blocks of their own, and neither shape is a multiple of a
     block.
@@ -110,7 +126,7 @@ def test_one_kernel_for_all_problems(
     Problem(kernel(name), *sizes, *scalars).check(workgroups=workgroups, threads=threads)
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", EVERY_SCHEDULE)
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (30, 50, 60), (24, 80, 120)])
 def test_the_interpreter_gives_the_same(name: str, sizes: tuple[int, int, int]):
     problem = Problem(kernel(name), *sizes, alpha=2.0, beta=-1.0, whole=True)

@@ -17,8 +17,8 @@ from codegen.targets.cpu.threads import VARIABLE, run_on_threads, thread_count
 from coordgraph import LaunchError
 from coordgraph.interpreter import trace
 from coordgraph.progress import wait_direction
-from tests.codegen.cpu.kernels import Problem, kernel
-from tests.passes.schedules import CORNERS, SCHEDULES, parameters, symbolic
+from tests.codegen.cpu.kernels import EVERY_SCHEDULE, Problem, kernel
+from tests.passes.schedules import CORNERS, parameters, symbolic
 
 # A kernel that hangs is in native code, so only the timeout of another thread can end the test.
 pytestmark = pytest.mark.timeout(240, method="thread")
@@ -32,7 +32,7 @@ WAITING = [
 ]
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", EVERY_SCHEDULE)
 def test_two_runs_give_the_same_bits_on_any_number_of_threads(name: str):
     problem = Problem(kernel(name), 61, 95, 140)
     first = problem.check(workgroups=7, threads=1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TypeVar
 
 from codegen.targets.nvptx.program import WIDEST, CudaProgram, Vectors
@@ -28,6 +29,7 @@ from passes import (
     TwoTileStreamK,
 )
 from passes.lowering import LowerToHopper
+from tests.support.sampling import words
 
 __all__ = [
     "HOPPER_SHAPES",
@@ -40,10 +42,13 @@ __all__ = [
     "hopper",
     "sweep",
     "taking_turns",
+    "traits",
     "two_shapes",
 ]
 
 Choice = TypeVar("Choice")
+KEPT = 128
+"""Graphs and programs that are kept: sweeps have thousands."""
 
 SCHEDULES: tuple[tuple[Pass, ...], ...] = (
     (DataParallel(),),
@@ -220,20 +225,12 @@ class Configuration:
 
     @property
     def graph(self) -> KernelGraph:
-        return Pipeline(self.schedule)(self.gemm.graph(self.tile))
+        return _scheduled(self.schedule, self.gemm, self.tile)
 
     @property
     def program(self) -> CudaProgram:
-        m, n, k = self.cluster
-        lowering = LowerToHopper(cluster_m=m, cluster_n=n, cluster_k=k, consumers=self.consumers)
-        return CudaProgram(
-            self.graph,
-            self.architecture,
-            self.vectors,
-            "wgmma" if self.boxes else "mma.sync",
-            self.reads_c,
-            lowering=lowering if self.boxes else None,
-        )
+        """Lowered and compiled once, for all tests of a configuration that follow one another."""
+        return _program(self)
 
     def __str__(self) -> str:
         parts = (self.tile, self.vectors, self.cluster)
@@ -242,6 +239,35 @@ class Configuration:
         kind = f"{self.consumers}{' C' if self.reads_c else ''}"
         boxes = f" boxes {cluster} {kind}" if self.boxes else ""
         return f"{tile} {schedule} {self.layout} {types} {vectors} {self.architecture}{boxes}"
+
+
+@lru_cache(KEPT)
+def _scheduled(schedule: tuple[Pass, ...], gemm: Gemm, tile: tuple[int, int, int]) -> KernelGraph:
+    return Pipeline(schedule)(gemm.graph(tile))
+
+
+@lru_cache(KEPT)
+def _program(made: Configuration) -> CudaProgram:
+    m, n, k = made.cluster
+    lowering = LowerToHopper(cluster_m=m, cluster_n=n, cluster_k=k, consumers=made.consumers)
+    return CudaProgram(
+        made.graph,
+        made.architecture,
+        made.vectors,
+        "wgmma" if made.boxes else "mma.sync",
+        made.reads_c,
+        lowering=lowering if made.boxes else None,
+    )
+
+
+def traits(made: Configuration) -> tuple[object, ...]:
+    """What a cover of configurations has each of: all but the tile and pairs of options."""
+    cluster = tuple(extent > 1 for extent in made.cluster)
+    return (
+        *words(made.schedule),
+        *(made.layout, made.types, (made.boxes, made.vectors)),
+        *(made.architecture, (made.consumers, cluster)),
+    )
 
 
 def sweep(turn: int = 0) -> Iterator[Configuration]:

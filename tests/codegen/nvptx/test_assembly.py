@@ -26,9 +26,11 @@ from tests.codegen.nvptx.configurations import (
     hopper,
     sweep,
     taking_turns,
+    traits,
     two_shapes,
 )
 from tests.support.ptxas import assert_clean
+from tests.support.sampling import cover
 
 QUICK = (
     Configuration((128, 256, 64), (StreamK(),)),
@@ -122,7 +124,7 @@ def check(configuration: Configuration) -> None:
 
 
 @pytest.mark.usefixtures("ptxas")
-@pytest.mark.parametrize("configuration", QUICK, ids=str)
+@pytest.mark.parametrize("configuration", cover(0, QUICK, traits), ids=str)
 def test_a_representative_is_assembled(configuration: Configuration):
     check(configuration)
 

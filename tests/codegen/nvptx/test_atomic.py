@@ -25,8 +25,9 @@ from coordgraph.control.operations import If, Operation
 from coordgraph.tensors import Role
 from passes import HybridStreamK, SplitK, StreamK, TwoTileStreamK
 from passes.lowering.architectures import ARCHITECTURES
-from tests.codegen.nvptx.configurations import Configuration, boxed
+from tests.codegen.nvptx.configurations import Configuration, boxed, traits
 from tests.codegen.nvptx.test_assembly import check
+from tests.support.sampling import cover
 
 FIRST, LAST = (StreamK(owner=owner, reduction="atomic") for owner in ("first", "last"))
 HYBRID = HybridStreamK(owner="last", reduction="atomic")
@@ -56,15 +57,16 @@ HOPPER = (
     boxed((64, 128, 64), layout="tn", schedule=HYBRID, types=("f16", "f32"), consumers="pingpong"),
 )
 KERNELS = (*PLAIN, *VECTORS, *HOPPER)
+every_kernel = pytest.mark.parametrize("configuration", cover(0, KERNELS, traits), ids=str)
 
 
 @pytest.mark.usefixtures("ptxas")
-@pytest.mark.parametrize("configuration", KERNELS, ids=str)
+@every_kernel
 def test_it_is_assembled(configuration: Configuration):
     check(configuration)
 
 
-@pytest.mark.parametrize("configuration", KERNELS, ids=str)
+@every_kernel
 def test_flags_count_senders(configuration: Configuration):
     """One operation raises the flag by one with release order; one waits for the count with
     acquire.
@@ -88,7 +90,7 @@ def holds(op: Operation, kind: type[Operation]) -> bool:
     return any(isinstance(inner, kind) for inner in op.walk())
 
 
-@pytest.mark.parametrize("configuration", KERNELS, ids=str)
+@every_kernel
 def test_all_have_added_before_one_says_so(configuration: Configuration):
     control = configuration.program.lowered.control
     bodies = [getattr(op, name) for op in control.operations for name in op.BODIES]
@@ -103,7 +105,7 @@ def test_all_have_added_before_one_says_so(configuration: Configuration):
     assert isinstance(found[2], If)
 
 
-@pytest.mark.parametrize("configuration", KERNELS, ids=str)
+@every_kernel
 def test_every_sum_is_added_and_cleared(configuration: Configuration):
     """Sums are added with vector atomics where the architecture has them (sm_90, PTX 8.1), then
     cleared.
@@ -138,7 +140,7 @@ def _clears(op: FillElements) -> bool:
     return op.destination == "partials"
 
 
-@pytest.mark.parametrize("configuration", KERNELS, ids=str)
+@every_kernel
 def test_the_workspace_begins_at_zero(configuration: Configuration):
     facts = Facts.of(configuration.program)
     roles = {t.name: t.role for t in facts.tensors if t.role.workspace}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from passes import DataParallel, Pass, Pipeline, StreamK, TwoTileStreamK
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 from tests.support.ptxas import HAS_WHEEL, assert_clean
-from tests.support.sampling import covering
+from tests.support.sampling import cover
 
 WIDE, PAIRS = Vectors(8, 8, 8), Vectors(8, 8, 2)
 PERSISTENT, LAST = DataParallel(persistent=True), TwoTileStreamK(owner="last")
@@ -60,9 +61,18 @@ def program(
 
 
 @needs_ptxas
-@pytest.mark.parametrize("vectors", [Vectors(8, 8, 2), Vectors(1, 1, 1)], ids=["wide", "narrow"])
-@pytest.mark.parametrize("kind", ["batch", "group"])
-@pytest.mark.parametrize("schedule", [PERSISTENT, StreamK(), LAST, ATOMIC], ids=str)
+@pytest.mark.parametrize(
+    ("schedule", "kind", "vectors"),
+    cover(
+        0,
+        product(
+            (PERSISTENT, StreamK(), LAST, ATOMIC),
+            ("batch", "group"),
+            (Vectors(8, 8, 2), Vectors(1, 1, 1)),
+        ),
+    ),
+    ids=str,
+)
 def test_sm_80_assembles(schedule: Pass, kind: str, vectors: Vectors):
     assert_clean(program(schedule, (128, 128, 32), kind, vectors=vectors).report())
 
@@ -80,7 +90,10 @@ HOPPER = (
 @needs_ptxas
 @pytest.mark.parametrize(
     ("reads_c", "schedule", "kind", "shape"),
-    covering(2, (False, True), (PERSISTENT, LAST, TURNSTILE, ATOMIC), ("batch", "group"), HOPPER),
+    cover(
+        8,
+        product((False, True), (PERSISTENT, LAST, TURNSTILE, ATOMIC), ("batch", "group"), HOPPER),
+    ),
     ids=str,
 )
 def test_hopper_assembles(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from _pytest.mark import ParameterSet
 
 import codegen
 from codegen.toolchain import assemble
@@ -15,6 +16,7 @@ from coordgraph import Gemm
 from passes.choosing import Plan, constants_of
 from passes.choosing.candidates import candidates
 from tests.support.ptxas import assert_clean
+from tests.support.sampling import Slow, chosen
 
 SIZES = (2048, 2304, 8192), (320, 1736, 6592)
 LAYOUTS = {"nn": (False, False), "nt": (False, True)}
@@ -83,12 +85,15 @@ def test_the_largest_of_a_family_are_assembled(layout: str, text: str):
     check(layout, Plan.parse(text))
 
 
+def parts(layout: str) -> list[ParameterSet]:
+    """One in so many kernels; to list them takes seconds, so only where slow tests are wanted."""
+    return chosen(
+        (), [(layout, plan) for plan in kernels(layout)[::EVERY]] if Slow.collected else ()
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("ptxas")
-@pytest.mark.parametrize(
-    ("layout", "plan"),
-    [(layout, plan) for layout in LAYOUTS for plan in kernels(layout)[::EVERY]],
-    ids=str,
-)
+@pytest.mark.parametrize(("layout", "plan"), [*parts("nn"), *parts("nt")], ids=str)
 def test_a_part_of_all_candidates_is_assembled(layout: str, plan: Plan):
     check(layout, plan)

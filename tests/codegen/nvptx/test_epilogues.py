@@ -17,6 +17,7 @@ from passes import Pipeline
 from passes.lowering import LowerToHopper
 from tests.support.epilogues import EPILOGUES, Case
 from tests.support.ptxas import assert_clean
+from tests.support.sampling import cover
 
 BIAS = EPILOGUES[0].function
 SCHEDULES = (
@@ -34,7 +35,6 @@ SCHEDULES = (
         {"grouped": True, "group_axis": "k", "transpose_a": True},
     ),
 )
-every_schedule = pytest.mark.parametrize(("schedule", "tile", "options"), SCHEDULES, ids=str)
 every_case = pytest.mark.parametrize("case", EPILOGUES, ids=str)
 
 
@@ -52,9 +52,20 @@ def compiled(
     return kernel
 
 
-@every_case
-@every_schedule
-@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize(
+    ("target", "schedule", "tile", "options", "case"),
+    cover(
+        0,
+        [
+            (target, *schedule, case)
+            for target in ("sm_80", "sm_90a")
+            for schedule in SCHEDULES
+            for case in EPILOGUES
+        ],
+        lambda case: (case[0], str(case[1:4]), (case[0], str(case[4]))),
+    ),
+    ids=str,
+)
 def test_operands_are_read_where_d_is_written(
     target: str, schedule: str, tile: tuple[int, int, int], options: dict[str, Any], case: Case
 ):

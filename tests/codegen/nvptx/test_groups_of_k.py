@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ from passes import Pipeline
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 from tests.support.ptxas import HAS_WHEEL, assert_clean
-from tests.support.sampling import covering
+from tests.support.sampling import chosen, cover
 
 WIDE, PAIRS = Vectors(8, 8, 8), Vectors(8, 8, 2)
 WHOLE, PERSISTENT = "data-parallel", "data-parallel{persistent=true}"
@@ -79,7 +80,7 @@ def program(
 @needs_ptxas
 @pytest.mark.parametrize(
     ("schedule", "layout", "vectors"),
-    covering(8, (WHOLE, LAST, SCATTER, TWO_TILE), LAYOUTS, (PAIRS, Vectors(1, 1, 1))),
+    cover(0, product((WHOLE, LAST, SCATTER, TWO_TILE), LAYOUTS, (PAIRS, Vectors(1, 1, 1)))),
     ids=str,
 )
 def test_sm_80_assembles(schedule: str, layout: str, vectors: Vectors):
@@ -113,10 +114,12 @@ MORE: tuple[tuple[Tile, LowerToHopper, str], ...] = (
 
 
 @needs_ptxas
-@pytest.mark.parametrize("reads_c", [False, True])
 @pytest.mark.parametrize(
-    ("tile", "lowering", "schedule"),
-    [*HOPPER, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)],
+    ("tile", "lowering", "schedule", "reads_c"),
+    chosen(
+        [(*case, number % 2 == 0) for number, case in enumerate(HOPPER)],
+        [(*case, reads_c) for case in (*HOPPER, *MORE) for reads_c in (False, True)],
+    ),
     ids=str,
 )
 def test_hopper_assembles(tile: Tile, lowering: LowerToHopper, schedule: str, reads_c: bool):
@@ -167,7 +170,9 @@ def main_loops(lowered: KernelGraph) -> list[For]:
     ]
 
 
-@pytest.mark.parametrize(("tile", "lowering", "schedule"), [*HOPPER, *MORE], ids=str)
+@pytest.mark.parametrize(
+    ("tile", "lowering", "schedule"), chosen(HOPPER, (*HOPPER, *MORE)), ids=str
+)
 def test_zeros_behind_the_end_in_the_last_k_tile_alone(
     tile: Tile, lowering: LowerToHopper, schedule: str
 ):

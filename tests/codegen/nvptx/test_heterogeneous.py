@@ -35,7 +35,7 @@ from tests.codegen.nvptx.configurations import LAYOUTS, boxed
 from tests.codegen.nvptx.hopper import Lowered, lowered, mesh
 from tests.support.mermaid import render
 from tests.support.ptxas import assert_clean
-from tests.support.sampling import covering
+from tests.support.sampling import cover
 
 Shape = tuple[int, int, int]
 PREFIX = "small."
@@ -96,7 +96,7 @@ def written(op: Operation, name: Callable[[str], str] = str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("pair", "layout", "which"), covering(2, PAIRS, LAYOUTS, ("large", "small")), ids=str
+    ("pair", "layout", "which"), cover(8, product(PAIRS, LAYOUTS, ("large", "small"))), ids=str
 )
 def test_each_shape_is_lowered_as_if_alone(
     pair: tuple[Pass, Shape, Shape], layout: str, which: str

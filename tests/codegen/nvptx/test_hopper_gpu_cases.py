@@ -5,9 +5,11 @@ a GPU.
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 
 import pytest
 
+from codegen.architectures import Variant
 from codegen.targets.nvptx.building import Builder
 from tests.gpu.hopper import (
     DIFFERENT_D,
@@ -32,34 +34,43 @@ from tests.gpu.hopper import (
     two_shape_cases,
 )
 from tests.gpu.kernels import Spec
+from tests.support.sampling import cover, words
 
 SWEPT = (*SWEEP, *TURNS, *SCATTER)
-NEEDED = (
-    *code_of(RANDOM, random_cases),
-    *code_of_d(),
-    *code_of(SWEPT, sweep_cases),
-    *code_of(TWO_SHAPES, two_shape_cases),
-)
-ALIGNED = tuple(
-    (spec, boxes(chunk_of_d(spec), reads_c=c))
-    for spec in (*RANDOM, *DIFFERENT_D)
-    for c in (False, True)
-)
-QUICK = tuple(dict.fromkeys((*code_of(RANDOM, random_cases), *ALIGNED)))
+EVERY = (*RANDOM, *DIFFERENT_D, *SWEPT, *TWO_SHAPES)
 
 
-def name(code: Code) -> str:
-    spec, (vectors, instructions, reads_c) = code
-    kind = f"{instructions}{' C' if reads_c else ''}"
-    return f"{spec} {'x'.join(map(str, vectors))} {kind}"
+def traits(spec: Spec) -> tuple[object, ...]:
+    """What a cover of kernels has each of: all but the tile and pairs of options."""
+    cluster = tuple(extent > 1 for extent in spec.cluster or ())
+    types = (spec.dtype, spec.out_dtype)
+    return (*words(spec.schedule), spec.layout, types, (spec.consumers, cluster))
 
 
-@pytest.mark.parametrize("spec", [*RANDOM, *DIFFERENT_D, *SWEPT, *TWO_SHAPES], ids=str)
+@cache
+def needed(spec: Spec) -> tuple[Variant, ...]:
+    """The machine code that the problems of a kernel need."""
+    codes: tuple[Code, ...] = code_of_d() if spec in DIFFERENT_D else ()
+    for specs, cases in (
+        (RANDOM, random_cases),
+        (SWEPT, sweep_cases),
+        (TWO_SHAPES, two_shape_cases),
+    ):
+        codes += code_of([spec], cases) if spec in specs else ()
+    return tuple(dict.fromkeys(variant for other, variant in codes if other == spec))
+
+
+def for_boxes(spec: Spec) -> tuple[Variant, Variant]:
+    """The code that serves aligned tensors, with C and without."""
+    return boxes(chunk_of_d(spec), reads_c=False), boxes(chunk_of_d(spec), reads_c=True)
+
+
+@pytest.mark.parametrize("spec", cover(0, EVERY, traits), ids=str)
 def test_no_kernel_is_refused(spec: Spec):
     assert spec.lowering is not None
     assert spec.lowering.why_not(spec.graph) is None
-    variants = [variant for other, variant in NEEDED if other == spec]
-    assert {boxes(chunk_of_d(spec), reads_c=c) for c in (False, True)} & {*variants}
+    variants = needed(spec)
+    assert {*for_boxes(spec)} & {*variants}
     assert [program((spec, variant)).why_not() for variant in variants] == [None] * len(variants)
 
 
@@ -69,16 +80,18 @@ def assembles(code: Code) -> None:
 
 
 @pytest.mark.usefixtures("ptxas")
-@pytest.mark.parametrize("code", QUICK, ids=name)
-def test_code_for_random_problems_and_aligned_tensors_assembles(code: Code):
-    assembles(code)
+@pytest.mark.parametrize("spec", cover(0, (*RANDOM, *DIFFERENT_D), traits), ids=str)
+def test_code_for_aligned_tensors_assembles(spec: Spec):
+    """With C or without; the slow tests have both, and all other code."""
+    assembles((spec, for_boxes(spec)[len(str(spec)) % 2]))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ptxas")
-@pytest.mark.parametrize("code", [code for code in NEEDED if code not in QUICK], ids=name)
-def test_all_other_code_assembles(code: Code):
-    assembles(code)
+@pytest.mark.parametrize("spec", EVERY, ids=str)
+def test_all_code_of_a_kernel_assembles(spec: Spec):
+    for variant in dict.fromkeys((*needed(spec), *for_boxes(spec))):
+        assembles((spec, variant))
 
 
 @pytest.mark.parametrize("spec", [RANDOM[0], RANDOM[1]], ids=str)
@@ -88,6 +101,7 @@ def test_programs_are_those_of_the_kernel(spec: Spec):
         assert program((spec, variant)) == builder.program(variant)
 
 
+@pytest.mark.slow  # what it tests is a choice of tests, and takes the graphs of all
 def test_thousands_of_problems_are_varied():
     cases = [case for spec in RANDOM for case in random_cases(spec)]
     assert len(set(cases)) == PROBLEMS * len(RANDOM)
@@ -124,6 +138,7 @@ def test_the_sweep_is_a_latin_square():
     assert len({(spec.schedule, spec.tile, spec.cluster) for spec in SWEEP}) == len(SWEEP)
 
 
+@pytest.mark.slow
 def test_tiles_of_both_shapes_are_launched():
     """The grids of the cases give full waves with a ragged one, a ragged wave alone, and full waves
     alone.

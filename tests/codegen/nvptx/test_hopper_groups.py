@@ -22,6 +22,7 @@ from passes import Pipeline
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.hopper_machine import Hopper
 from tests.codegen.nvptx.isa import Array, swizzled
+from tests.support.sampling import cover
 
 PERSISTENT, LAST = "data-parallel{persistent=true}", "stream-k{owner=last}"
 SCHEDULES = (
@@ -70,8 +71,10 @@ def cases() -> Iterator[tuple[str, str]]:
                 yield schedule, groups
 
 
-@pytest.mark.parametrize(("schedule", "groups"), list(cases()))
-@every_lowering
+@pytest.mark.parametrize(
+    ("schedule", "groups", "name"),
+    cover(14, [(*case, name) for case in cases() for name in LOWERINGS]),
+)
 def test_every_box_of_every_group_is_stored_once(schedule: str, name: str, groups: str):
     """Every box of D is stored once, by TMA if it lies in its group, else row by row, after its
     slot is free.

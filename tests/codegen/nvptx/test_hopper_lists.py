@@ -6,6 +6,7 @@ a tensor map for each matrix, and boxes that end where the matrix ends.
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 
 import pytest
 
@@ -16,7 +17,7 @@ from passes import Pipeline
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.hopper_machine import Hopper
 from tests.support.lists import Sizes, ends_of, pitch
-from tests.support.sampling import covering
+from tests.support.sampling import cover
 
 PERSISTENT, LAST = "data-parallel{persistent=true}", "stream-k{owner=last}"
 SCHEDULES = (
@@ -52,7 +53,9 @@ def lowered(schedule: str, name: str) -> KernelGraph:
     return lowering(Pipeline.parse(schedule)(gemm.graph(tile))).verify()
 
 
-@pytest.mark.parametrize(("schedule", "name", "sizes"), covering(6, SCHEDULES, LOWERINGS, LISTS))
+@pytest.mark.parametrize(
+    ("schedule", "name", "sizes"), cover(12, product(SCHEDULES, LOWERINGS, LISTS))
+)
 def test_every_box_of_every_product_is_stored_once(schedule: str, name: str, sizes: str):
     """Every box of every product is stored once, with the sum over the product's own k.
 

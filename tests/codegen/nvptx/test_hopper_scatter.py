@@ -31,13 +31,14 @@ from passes import HybridStreamK, Pipeline, SplitK, StreamK, TwoTileStreamK
 from passes.kit.reduce_scatter import END, PEER, SHARE
 from passes.lowering import LowerToHopper
 from passes.lowering.reduce_scatter import BATCHES
-from tests.codegen.nvptx.configurations import LAYOUTS, Configuration, boxed
+from tests.codegen.nvptx.configurations import LAYOUTS, Configuration, boxed, traits
 from tests.codegen.nvptx.hopper import Lowered, lowered, mesh
 from tests.codegen.nvptx.hopper_machine import Deadlock, Hopper
 from tests.codegen.nvptx.isa import Array
 from tests.codegen.nvptx.test_assembly import check
 from tests.codegen.nvptx.test_hopper_pieces import owners, places
-from tests.codegen.nvptx.test_hopper_turns import PROBLEMS, broken, play, some_quick
+from tests.codegen.nvptx.test_hopper_turns import PROBLEMS, broken, play
+from tests.support.sampling import chosen, cover, words
 
 STREAM, SPLIT = StreamK(reduction="scatter"), SplitK(splits=4, reduction="scatter")
 TWO_TILE = TwoTileStreamK(first="dp", reduction="scatter")
@@ -83,7 +84,7 @@ FROM_REGISTERS = (
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize(
     "configuration",
-    [*KERNELS, *(pytest.param(c, marks=pytest.mark.slow) for c in SLOW)],
+    [*cover(0, KERNELS, traits), *chosen((), SLOW)],
     ids=str,
 )
 def test_it_is_assembled(configuration: Configuration):
@@ -228,7 +229,7 @@ def finished(machine: Hopper) -> Counter[int]:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "problem", "shape"), some_quick(7, STREAMS, tuple(PROBLEMS), tuple(SHAPES))
+    ("schedule", "problem", "shape"), cover(8, product(STREAMS, PROBLEMS, SHAPES), words)
 )
 def test_every_share_is_finished_once(schedule: str, problem: str, shape: str):
     machine = play(scattered(schedule, shape), PROBLEMS[problem])
@@ -236,7 +237,8 @@ def test_every_share_is_finished_once(schedule: str, problem: str, shape: str):
 
 
 @pytest.mark.parametrize(
-    ("schedule", "cluster", "seed"), some_quick(11, STREAMS[:1] + STREAMS[4:], CLUSTERS, range(8))
+    ("schedule", "cluster", "seed"),
+    cover(8, product(STREAMS[:1] + STREAMS[4:], CLUSTERS, range(8))),
 )
 def test_clusters_in_every_order(schedule: str, cluster: tuple[int, int], seed: int):
     for problem in ("items of a workgroup even and odd", "one tile in many pieces"):

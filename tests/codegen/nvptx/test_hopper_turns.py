@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -22,6 +21,7 @@ from passes.lowering import LowerToHopper
 from passes.lowering.sm_90a.turns import ORDER
 from tests.codegen.nvptx.hopper_machine import Hopper
 from tests.support.golden import Golden
+from tests.support.sampling import cover, words
 
 ALONE, IN_M, IN_N = (1, 1), (2, 1), (1, 2)
 SCHEDULES = (
@@ -128,15 +128,7 @@ def covered(machine: Hopper, tiles: tuple[int, int, int]) -> None:
         assert sorted(s for each in steps.values() for s in each) == sorted(filled * machine.team)
 
 
-def some_quick(every: int, *choices: Sequence[object]) -> list[object]:
-    """All combinations; one in `every` is in the quick tests, the others are marked slow."""
-    return [
-        pytest.param(*chosen, marks=() if number % every == 0 else pytest.mark.slow)
-        for number, chosen in enumerate(product(*choices))
-    ]
-
-
-@pytest.mark.parametrize(("schedule", "problem"), some_quick(3, SCHEDULES, tuple(PROBLEMS)))
+@pytest.mark.parametrize(("schedule", "problem"), cover(16, product(SCHEDULES, PROBLEMS), words))
 def test_every_step_is_multiplied_by_the_one_warpgroup_that_has_it(schedule: str, problem: str):
     machine = play(lowered(schedule), PROBLEMS[problem])
     assert machine.team == 1
@@ -144,7 +136,7 @@ def test_every_step_is_multiplied_by_the_one_warpgroup_that_has_it(schedule: str
 
 
 @pytest.mark.parametrize(
-    ("schedule", "cluster", "seed"), some_quick(17, SCHEDULES, (IN_M, IN_N), range(8))
+    ("schedule", "cluster", "seed"), cover(8, product(SCHEDULES, (IN_M, IN_N), range(8)), words)
 )
 def test_clusters_in_every_order(schedule: str, cluster: tuple[int, int], seed: int):
     for problem in ("items of a workgroup even and odd", "one tile in many pieces"):
@@ -162,7 +154,9 @@ def test_both_kinds_of_consumers_store_the_same(consumers: str, vector: int):
     assert machine.turns == (consumers == "pingpong")
 
 
-@pytest.mark.parametrize("schedule", [s for s in SCHEDULES[1:] if "split-k" not in s])
+@pytest.mark.parametrize(
+    "schedule", cover(6, [s for s in SCHEDULES[1:] if "split-k" not in s], words)
+)
 def test_warpgroups_have_every_second_work_item(schedule: str):
     machine = play(lowered(schedule), PROBLEMS["one workgroup"])
     stored = [warpgroup for _, _, warpgroup in machine.epilogues]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ from passes import Pipeline
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 from tests.support.ptxas import HAS_WHEEL, assert_clean
-from tests.support.sampling import covering
+from tests.support.sampling import chosen, cover
 
 WIDE, PAIRS, NARROW = Vectors(8, 8, 8), Vectors(8, 8, 2), Vectors(1, 1, 1)
 PERSISTENT, ATOMIC = "data-parallel{persistent=true}", "stream-k{reduction=atomic}"
@@ -74,7 +75,7 @@ def program(
 @needs_ptxas
 @pytest.mark.parametrize(
     ("schedule", "layout", "vectors"),
-    covering(10, (PERSISTENT, LAST, SCATTER, TWO_TILE, SORTED), LAYOUTS, (PAIRS, NARROW)),
+    cover(0, product((PERSISTENT, LAST, SCATTER, TWO_TILE, SORTED), LAYOUTS, (PAIRS, NARROW))),
     ids=str,
 )
 def test_sm_80_assembles(schedule: str, layout: str, vectors: Vectors):
@@ -115,7 +116,7 @@ MORE: tuple[tuple[Tile, LowerToHopper, str, str, bool], ...] = (
 @needs_ptxas
 @pytest.mark.parametrize(
     ("tile", "lowering", "schedule", "layout", "reads_c"),
-    [*HOPPER, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)],
+    chosen(HOPPER, (*HOPPER, *MORE)),
     ids=str,
 )
 def test_hopper_assembles(

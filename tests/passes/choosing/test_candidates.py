@@ -24,6 +24,7 @@ from passes.choosing.plan import NO_CLUSTER
 from passes.choosing.plan_table import Table
 from passes.choosing.tile_candidates import small_tiles, sums, tilings
 from passes.lowering import CONSUMERS, LowerToHopper
+from tests.support.sampling import cover
 
 H200 = constants_of()
 LAYOUTS = [(a, b) for a in (False, True) for b in (False, True)]
@@ -34,8 +35,7 @@ def plans_of(table: Table) -> list[Plan]:
     return [table.plan(i) for i in range(len(table))]
 
 
-@pytest.mark.parametrize("out", ["bf16", "f32"])
-@pytest.mark.parametrize("reads_c", [False, True])
+@pytest.mark.parametrize(("out", "reads_c"), cover(0, product(["bf16", "f32"], [False, True])))
 def test_every_tiling_can_be_lowered(out: str, reads_c: bool):
     c_bytes = (4 if out == "f32" else 2) if reads_c else 0
     known = tilings(c_bytes)
@@ -58,25 +58,28 @@ def test_every_tiling_can_be_lowered(out: str, reads_c: bool):
         assert shape.consumers[0] == division.team, (tile, m, n, k)
 
 
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("turned_a", "turned_b"), LAYOUTS)
-def test_candidates_can_be_lowered_in_every_layout(turned_a: bool, turned_b: bool):
+def test_candidates_can_be_lowered_in_every_layout(turned_a: bool, turned_b: bool, every: int):
     problem = Gemm("bf16", None, 3000, 5000, 2000, turned_a, turned_b)
     graphs: dict[tuple[int, int, int], KernelGraph] = {}
     table = candidates(problem, H200, all_kinds=True)
-    for plan in {replace(plan, pipeline="", workgroups=None) for plan in plans_of(table)}:
+    plans = {replace(plan, pipeline="", workgroups=None) for plan in plans_of(table)}
+    for plan in sorted(plans, key=str)[::every]:
         if plan.tile not in graphs:
             graphs[plan.tile] = problem.graph(plan.tile)
         assert plan.lowering.why_not(graphs[plan.tile]) is None, plan
 
 
+@pytest.mark.parametrize("every", [13, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("turned_a", "turned_b"), LAYOUTS)
-def test_small_tiles_can_be_lowered_in_every_layout(turned_a: bool, turned_b: bool):
-    """A third of them in each layout; every one is in some."""
-    every = [(tiling, small) for tiling in tilings() for small in small_tiles(tiling)]
-    assert len(every) > 200
+def test_small_tiles_can_be_lowered_in_every_layout(turned_a: bool, turned_b: bool, every: int):
+    """Of the slow tests a third in each layout, so that every one is in some."""
+    known = [(tiling, small) for tiling in tilings() for small in small_tiles(tiling)]
+    assert len(known) > 200
     problem = Gemm("bf16", transpose_a=turned_a, transpose_b=turned_b)
     first = LAYOUTS.index((turned_a, turned_b)) % 3
-    for tiling, (m, n) in every[first::3]:
+    for tiling, (m, n) in known[first::every]:
         (consumers,) = (name for name, count in CONSUMERS.items() if count == tiling[6])
         schedule = HeterogeneousTiles(small_m=m, small_n=n)
         plan = Plan(tiling[:3], tiling[3:6], str(schedule), None, consumers)
@@ -90,8 +93,9 @@ def streamed(tile: tuple[int, int, int], reduction: Any) -> KernelGraph:
     return StreamK(reduction=reduction).apply(Gemm("bf16", transpose_b=True).graph(tile))
 
 
-def test_streamed_candidates_can_be_lowered():
-    """A third of them; nothing that lowering asks for depends on grids, bands or whole waves."""
+@pytest.mark.parametrize("every", [11, pytest.param(3, marks=pytest.mark.slow)])
+def test_streamed_candidates_can_be_lowered(every: int):
+    """A part of them; nothing that lowering asks for depends on grids, bands or whole waves."""
     problem = Gemm("bf16", m=3000, n=5000, k=2000, transpose_b=True)
     table = candidates(problem, H200, all_kinds=True)
     found = {replace(p, workgroups=None) for p in plans_of(table.where(table.streams))}
@@ -100,7 +104,7 @@ def test_streamed_candidates_can_be_lowered():
         for p in found
     }
     assert len(asked) > 100
-    for (tile, _, _, reduction), plan in sorted(asked.items())[::3]:
+    for (tile, _, _, reduction), plan in sorted(asked.items())[::every]:
         assert plan.lowering.why_not(streamed(tile, reduction)) is None, plan
 
 
