@@ -1,7 +1,8 @@
-"""Coordinate graphs: what a kernel is, before any schedule, target or machine.
+"""Kernels as graphs of coordinate transforms, independent of schedules, targets and machines.
 
-Every index in a kernel is a path through a graph of coordinate transforms. See `Gemm` for the
-front end, `CoordinateGraph` for the graph, `passes` for schedules and `codegen` to run them.
+Every index that a kernel computes is a path through its coordinate graph. `Gemm` describes a
+matrix product and builds its graph; `CoordinateGraph` is the graph; the package `passes` has the
+schedules, which rewrite it; the package `codegen` compiles and runs the result.
 """
 
 from coordgraph import checks as checks

@@ -1,4 +1,7 @@
-"""Named checks: what a kernel graph must satisfy, by level. Each collects all that is wrong."""
+"""Named checks of kernel graphs, and the checks that a graph of each level must pass.
+
+A check yields one message for each thing that is wrong, instead of stopping at the first.
+"""
 
 from __future__ import annotations
 
@@ -31,16 +34,23 @@ from coordgraph.tables import Table, TableNeed
 __all__ = ["CHECKS", "LEVELS", "check", "run_checks", "verify"]
 
 Check = Callable[[KernelGraph], Iterator[str]]
+"""A function that yields a message for each thing that is wrong with a kernel graph."""
 CHECKS: dict[str, Check] = {}
+"""Every registered check, by its name."""
 LEVELS = {
     "problem": ("well-formed", "problem"),
     "scheduled": ("well-formed", "scheduled"),
     "lowered": ("well-formed", "lowered"),
 }
+"""For each level of a kernel graph, the names of the checks that it must pass."""
 
 
 def check(name: str) -> Callable[[Check], Check]:
-    """Register a check under a name that passes may require or establish."""
+    """Decorator that registers a check under a name.
+
+    Passes declare by name which checks their input must pass (`requires`) and which their result
+    passes (`establishes`).
+    """
 
     def register(function: Check) -> Check:
         CHECKS[name] = function
@@ -50,83 +60,115 @@ def check(name: str) -> Callable[[Check], Check]:
 
 
 def run_checks(graph: KernelGraph, names: Iterable[str]) -> list[str]:
-    """All problems that the named checks find."""
+    """Run the named checks on a graph, and return every problem that they find.
+
+    Raises:
+        VerifyError: no check has one of the names.
+    """
     problems: list[str] = []
     for name in names:
         if name not in CHECKS:
-            raise VerifyError(f"there is no check '{name}'; there are {', '.join(CHECKS)}")
+            raise VerifyError(f"there is no check '{name}'; the checks are {', '.join(CHECKS)}")
         problems += CHECKS[name](graph)
     return problems
 
 
 @VERIFY.implement
 def verify(graph: KernelGraph) -> None:
-    """Run the checks of the graph's level; VerifyError lists every problem."""
+    """Run the checks of the graph's level; the VerifyError lists every problem.
+
+    Raises:
+        VerifyError: a check fails, or the level is unknown.
+    """
     if graph.level not in LEVELS:
-        raise VerifyError(f"unknown level '{graph.level}'; there are {', '.join(LEVELS)}")
+        raise VerifyError(f"unknown level '{graph.level}'; the levels are {', '.join(LEVELS)}")
     if problems := run_checks(graph, LEVELS[graph.level]):
         raise VerifyError(*problems)
 
 
 @check("well-formed")
 def _well_formed(graph: KernelGraph) -> Iterator[str]:
-    """Ids exist, names do not clash, size rules are not broken, symbols are bound."""
+    """Check that named ids exist, names are unique, size rules hold, and symbols are bound."""
     coordinates, parameters = graph.coordinates, graph.parameters
     for p in parameters.items:
         if p.name in coordinates:
-            yield f"'{p.name}' is both a parameter and a dimension"
+            yield f"'{p.name}' is both a parameter and a dimension; rename one of them"
     yield from _unknown_names(graph)
     ranges, launches = parameters.ranges(definitions=True), parameters.examples
     for edge in coordinates.edges:
         for rule in edge.size_rule(coordinates.sizes(edge)):
-            # What holds for one launch cannot be refuted; to try is what takes long.
+            # A rule that holds in an example launch cannot be disproved: skip the slow proof.
             if not any(_holds(rule, at) for at in launches) and decide(rule, ranges) is False:
-                yield f"{edge}: its size rule {rule} does not hold"
+                yield f"{edge}: its size rule {rule} does not hold; change the operands' sizes"
     yield from _tables(graph, ranges)
     symbols = {p.symbol for p in parameters.items}
     for dimension in coordinates:
         unbound = (dimension.size.free_symbols if dimension.size is not None else set()) - symbols
         for symbol in sorted(unbound, key=str):
-            yield f"the size of '{dimension.id}' reads '{symbol}', which is no parameter"
+            yield (
+                f"the size of '{dimension.id}' contains '{symbol}', which is not a parameter; "
+                "declare the parameter"
+            )
     yield from _unbound(graph)
 
 
 def _tables(graph: KernelGraph, ranges: Ranges) -> Iterator[str]:
-    """Each reads earlier ones only, and is what edges and searches need of it.
+    """Check that each table reads only earlier tables, and has what edges and searches need of it.
 
-    That must follow from what is declared: generated code reads tables without looking.
+    The declarations must prove that, because generated code reads tables without bounds checks.
     """
     coordinates, parameters = graph.coordinates, graph.parameters
     known = {p.symbol for p in parameters.items if p.name not in parameters.deferred}
     tables: dict[str, Table] = {}
     for table in parameters.tables:
         if table.name in coordinates or table.name in parameters:
-            yield f"'{table.name}' is both a table and a dimension or a parameter"
+            yield (
+                f"'{table.name}' is a table and also a dimension or a parameter; rename one of them"
+            )
         if table.name in tables:
-            yield f"there are two tables '{table.name}'"
+            yield f"there are two tables '{table.name}'; rename one of them"
         yield from table.problems(ranges)
         for read in sorted(tables_in(table.step or Integer(0)), key=str):
             if read.name not in tables:
-                yield f"table '{table.name}' reads '{read}', which is no table declared before it"
+                yield (
+                    f"table '{table.name}' reads '{read}', which is not a table declared before "
+                    f"it; declare '{read}' first"
+                )
         free = table.length.free_symbols | table.maximum.free_symbols
         if table.step is not None:
             last = cast(Expr, table.step.xreplace({table.place: table.steps - 1}))
-            yield from _beyond(f"table '{table.name}'", last, tables, ranges)
+            yield from _reads_out_of_bounds(f"table '{table.name}'", last, tables, ranges)
             free |= table.step.free_symbols - {table.place} - tables_in(table.step)
         for symbol in sorted(free - known, key=str):
-            yield f"table '{table.name}' reads '{symbol}', with which no launch begins"
+            yield (
+                f"table '{table.name}' reads '{symbol}', which is not a parameter that the host "
+                "knows at launch; use such a parameter"
+            )
         tables[table.name] = table
     named = {p.value: f"parameter '{p.name}'" for p in parameters.items if p.value is not None}
     for value in sorted((e for e in graph.expressions if e.has(Load)), key=to_text):
-        yield from _beyond(named.get(cast(Expr, value)) or to_text(value), value, tables, ranges)
+        yield from _reads_out_of_bounds(
+            named.get(cast(Expr, value)) or to_text(value), value, tables, ranges
+        )
     for edge in coordinates.edges:
         for need in edge.table_needs(coordinates.sizes(edge)):
             yield from (f"{edge}: {problem}" for problem in need.unmet(tables, ranges))
-    yield from _readings(graph, tables, ranges)
+    yield from _check_reads(graph, tables, ranges)
 
 
-def _beyond(what: str, value: Basic, tables: Mapping[str, Table], ranges: Ranges) -> Iterator[str]:
-    """Entries that a table surely has not; what a select reads, it may read in no case."""
+def _reads_out_of_bounds(
+    what: str, value: Basic, tables: Mapping[str, Table], ranges: Ranges
+) -> Iterator[str]:
+    """Messages about table reads that are provably out of bounds.
+
+    Expressions with a `Select` are skipped, because a branch may never be evaluated.
+
+    Args:
+        what: how messages name the expression.
+        value: the expression whose reads are checked.
+        tables: the declared tables, by name.
+        ranges: the known ranges of symbols.
+    """
     for read in sorted(() if value.has(Select) else value.atoms(Load), key=to_text):
         name, place = str(read.args[0]), cast(Expr, read.args[1])
         if name not in tables:
@@ -134,13 +176,16 @@ def _beyond(what: str, value: Basic, tables: Mapping[str, Table], ranges: Ranges
         length = tables[name].length
         if any(map(ranges.prove_nonnegative, (place - length, -1 - place))):
             yield (
-                f"{what} reads {to_text(read)}, and the length of the table '{name}' is "
-                f"{to_text(length)}; correct one of them"
+                f"{what} reads {to_text(read)}, but the table '{name}' has only "
+                f"{to_text(length)} entries; correct the position or the length"
             )
 
 
-def _readings(graph: KernelGraph, tables: Mapping[str, Table], ranges: Ranges) -> Iterator[str]:
-    """What expressions read as a table is one; what they search rises, as far as they look."""
+def _check_reads(graph: KernelGraph, tables: Mapping[str, Table], ranges: Ranges) -> Iterator[str]:
+    """Check that every table that an expression reads exists, and every one it searches is sorted.
+
+    A search must also stay within the table's length.
+    """
     found = {node for value in graph.expressions for node in value.atoms(Load, Search)}
     for node in sorted(found, key=to_text):
         name, text = str(node.args[0]), to_text(node)
@@ -150,22 +195,23 @@ def _readings(graph: KernelGraph, tables: Mapping[str, Table], ranges: Ranges) -
             table, count = tables.get(name), cast(Expr, node.args[1])
             if table and not all(map(ranges.prove_nonnegative, (table.length - count, count))):
                 yield (
-                    f"{text}: the length of the table '{name}' is {to_text(table.length)}; search "
-                    "no more of it, and no less than nothing"
+                    f"{text}: the table '{name}' has {to_text(table.length)} entries, and the "
+                    f"search covers {to_text(count)}; search between 0 and all of them"
                 )
         elif name not in tables:
-            yield f"{text}: there is no table '{name}'"
+            yield f"{text}: there is no table '{name}'; declare it"
 
 
 def _holds(rule: Boolean, values: Mapping[str, int]) -> bool:
+    """Whether a condition evaluates to true for these values; False if it cannot be evaluated."""
     try:
         return bool(evaluate(rule, values))
-    except (ArithmeticError, LookupError, TypeError):  # a table's entry, or no index expression
+    except (ArithmeticError, LookupError, TypeError):  # it reads a table, or divides by 0
         return False
 
 
 def _unknown_names(graph: KernelGraph) -> Iterator[str]:
-    """Tensors and dimensions that operations name and the graph does not have."""
+    """Messages about operations that name a tensor or a dimension which the graph lacks."""
     for position, op in enumerate(graph.control.operations):
         tensor = getattr(op, "tensor", None)
         named = (tensor,) if tensor is not None else ()
@@ -174,26 +220,37 @@ def _unknown_names(graph: KernelGraph) -> Iterator[str]:
             yield from _epilogue(graph, op, position)
         for tensor in named:
             if all(t.name != tensor for t in graph.tensors):
-                yield f"{op.kind} (operation {position}): no tensor '{tensor}'"
+                yield f"{op.kind} (operation {position}): there is no tensor '{tensor}'"
         if isinstance(op, Assign) and op.name in graph.coordinates:
-            yield f"{op.kind} (operation {position}): '{op.name}' is a dimension"
+            yield (
+                f"{op.kind} (operation {position}): '{op.name}' is a dimension; choose another name"
+            )
         for role, names in op.bindings.items():
             for name in names:
                 if name not in graph.coordinates:
-                    yield f"{op.kind} (operation {position}): no dimension '{name}' for {role}"
+                    yield (
+                        f"{op.kind} (operation {position}): there is no dimension '{name}', which "
+                        f"it names as {role}"
+                    )
 
 
 def _epilogue(graph: KernelGraph, op: Epilogue, position: int) -> Iterator[str]:
     """Check that an `Epilogue` has the problem's function and the operands of that function."""
     if op.function != graph.gemm.epilogue:
-        yield f"{op.kind} (operation {position}): its function is not that of the problem"
+        yield (
+            f"{op.kind} (operation {position}): its function is not the epilogue of the problem; "
+            "use graph.gemm.epilogue"
+        )
     elif op.operands != tuple(graph.gemm.operands):
         names = ", ".join(graph.gemm.operands)
-        yield f"{op.kind} (operation {position}): the operands of its function are ({names})"
+        yield (
+            f"{op.kind} (operation {position}): its operands are ({', '.join(op.operands)}), but "
+            f"its function has the operands ({names})"
+        )
 
 
 def _unbound(graph: KernelGraph) -> Iterator[str]:
-    """Symbols in operations that nothing around them binds."""
+    """Messages about symbols in operations that no surrounding operation and no hardware binds."""
     machine = {d.symbol for d in graph.coordinates if d.hardware}
     given = {p.symbol for p in graph.parameters.items} | {t.symbol for t in graph.parameters.tables}
 
@@ -207,12 +264,15 @@ def _unbound(graph: KernelGraph) -> Iterator[str]:
                 inside = bound | {graph.coordinates.symbol(dim) for dim in op.dims}
                 for read in op.reads:
                     for symbol in sorted(read.free_symbols - inside, key=str):
-                        yield f"{op.kind}: '{symbol}' in {to_text(read)} is not bound here"
+                        yield f"{op.kind}: '{symbol}' in {to_text(read)} is not bound here; bind it"
             for name, value in op.details.items():
                 free = getattr(value, "free_symbols", set())
                 scope = inside if isinstance(op, For) and name == "step" else bound
                 for symbol in sorted(free - scope, key=str):
-                    yield f"{op.kind}: '{symbol}' in {name} = {to_text(value)} is not bound here"
+                    yield (
+                        f"{op.kind}: '{symbol}' in {name} = {to_text(value)} is not bound here; "
+                        "bind it in a surrounding operation"
+                    )
             if isinstance(op, Assign):
                 bound.add(op.symbol)
             for body in op.BODIES:
@@ -229,21 +289,24 @@ def _unbound(graph: KernelGraph) -> Iterator[str]:
 
 @check("problem")
 def _problem(graph: KernelGraph) -> Iterator[str]:
-    """No schedule yet: tile numbers dangle, and one loop accumulates."""
+    """Check that a graph has no schedule yet: free tile numbers, and one accumulation loop."""
     if graph.control.root.workgroup:
-        yield "a schedule has tied this graph to workgroups already; start from Gemm.graph()"
+        yield (
+            "a schedule has tied this graph to workgroups already; start from the graph of "
+            "Gemm.graph()"
+        )
     elif not graph.dangling:
-        yield "no tile number dangles, so there is nothing to schedule"
+        yield "every tile number is already tied to workgroups or loops; nothing is to be scheduled"
     loops = [op for op in graph.control.operations if accumulates(op)]
     if len(loops) != 1 or not graph.control.root.body:
-        yield f"needs one accumulation loop, the graph has {len(loops)}"
+        yield f"the kernel must have exactly one accumulation loop, but it has {len(loops)}"
     elif loops[0] not in _tile_body(graph):
-        yield "the accumulation loop is not directly under the kernel"
+        yield "the accumulation loop must stand directly in the kernel's body, not in a deeper one"
     yield from _tilings(graph)
 
 
 def _tilings(graph: KernelGraph) -> Iterator[str]:
-    """Tiles that are multiplied or added have the sizes for it."""
+    """Check that the tiles that are multiplied or added together have matching extents."""
     try:
         for tiling in graph.tilings:
             yield from tiling.problems()
@@ -252,33 +315,39 @@ def _tilings(graph: KernelGraph) -> Iterator[str]:
 
 
 def _tile_body(graph: KernelGraph) -> tuple[Operation, ...]:
-    """The operations on one output tile, before a schedule."""
+    """The operations that compute one output tile, in a graph without a schedule."""
     body = graph.control.root.body
     return body[0].body if len(body) == 1 and isinstance(body[0], Locate) else body
 
 
 @check("scheduled")
 def _scheduled(graph: KernelGraph) -> Iterator[str]:
-    """Every tile number is tied to workgroups and loops; the work is there."""
+    """Check that every tile number is tied to workgroups or loops, and products are summed."""
     if not graph.control.root.workgroup:
         yield (
-            "no schedule has tied this graph to workgroups: apply one, as in "
+            "no schedule has tied this graph to workgroups; apply a schedule, as in "
             "DataParallel()(graph) or StreamK(workgroups=132)(graph)"
         )
     for dimension in graph.dangling:
         if isinstance(dimension, MacroTileNumber):
-            yield f"the tile number '{dimension.id}' still dangles"
+            yield (
+                f"the tile number '{dimension.id}' is not tied to workgroups or loops; connect it "
+                "by an edge"
+            )
     if not graph.control.of_kind(MultiplyAccumulate):
-        yield "nothing accumulates"
+        yield "the kernel has no MultiplyAccumulate, so it computes no product"
     yield from _tilings(graph)
 
 
 @check("lowered")
 def _lowered(graph: KernelGraph) -> Iterator[str]:
-    """A scheduled graph whose tile operations have become work of single workitems."""
+    """Check that a scheduled graph is lowered: operations on tiles became those of threads."""
     if not isinstance(graph.control.root, Kernel) or not graph.control.root.workgroup:
-        yield "no schedule has tied this graph to workgroups"
+        yield "no schedule has tied this graph to workgroups; apply a schedule before lowering"
     if graph.control.of_kind(MultiplyAccumulate):
-        yield "a MultiplyAccumulate on whole tiles is left"
+        yield "a MultiplyAccumulate on whole tiles is left; lowering must replace it"
     if not graph.control.of_kind(MultiplyFragments) and not graph.control.of_kind(MultiplyShared):
-        yield "there is no matrix instruction"
+        yield (
+            "the kernel has no matrix instruction: neither MultiplyFragments nor MultiplyShared; "
+            "lower it for a target"
+        )

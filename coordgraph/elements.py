@@ -91,12 +91,12 @@ class DType:
 
     @property
     def chunk(self) -> int:
-        """Elements of 16 bytes, the widest access of one thread."""
+        """Number of elements in 16 bytes, the widest memory access of one thread."""
         return CHUNK_BYTES // self.bytes
 
     @property
     def row(self) -> int:
-        """Elements of a 128-byte row of a TMA box."""
+        """Number of elements in a 128-byte row of a TMA box."""
         return ROW_BYTES // self.bytes
 
     @property
@@ -106,17 +106,17 @@ class DType:
 
     @property
     def roundoff(self) -> float:
-        """The largest relative error of rounding to the type; integers are exact."""
+        """The largest relative error of rounding a number to this type; 0.0 for integer types."""
         return 2.0**-self.digits if self.is_float else 0.0
 
     @property
     def least(self) -> int:
-        """The smallest value of an integer type."""
+        """The smallest value that an integer type can hold."""
         return -(1 << (self.bits - 1)) if self.number is Number.SIGNED else 0
 
     @property
     def largest(self) -> int:
-        """The largest value of an integer type."""
+        """The largest value that an integer type can hold."""
         return self.least + (1 << self.bits) - 1
 
     def instruction(self, family: str) -> MatrixInstruction | None:
@@ -139,7 +139,7 @@ class DType:
 def _float(
     name: str, bits: int, accumulator: str, library: str, digits: int, tensor_cores: bool = False
 ) -> DType:
-    """A floating-point type; if `tensor_cores`, with mma and wgmma of 16 elements along k."""
+    """A floating-point type; `tensor_cores` adds `mma.sync` and `wgmma` with 16 elements of k."""
     families = (WARP_MMA, WARPGROUP_MMA) if tensor_cores else ()
     instructions = tuple(MatrixInstruction(family, name, 16) for family in families)
     return DType(name, bits, Number.FLOAT, library, accumulator, digits, True, instructions)
@@ -170,7 +170,7 @@ DTYPES = {
 
 
 def dtype(name: str) -> DType:
-    """The type of a name: `bf16`, or `bfloat16` as NumPy and PyTorch call it.
+    """Look up an element type by its name: `bf16`, or `bfloat16` as NumPy and PyTorch call it.
 
     Raises:
         VerifyError: `name` is not a string, or no type has that name.
@@ -183,7 +183,7 @@ def dtype(name: str) -> DType:
                 return found
     operands = ", ".join(d.name for d in DTYPES.values() if d.operand)
     others = " and ".join(d.name for d in DTYPES.values() if not d.operand)
-    known = f"there are {operands}, and {others} for offsets and sums of integers"
+    known = f"use {operands}, or {others} for offsets and sums of integers"
     if not isinstance(name, str):
-        raise VerifyError(f"dtype = {name!r} is not the name of a type; {known}")
+        raise VerifyError(f"dtype = {name!r} is not the name of an element type; {known}")
     raise VerifyError(f"unknown dtype '{name}'; {known}")

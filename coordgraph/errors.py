@@ -1,4 +1,4 @@
-"""The errors of the project: each says what was wrong, where, and what to do."""
+"""The exceptions that the project raises; each message says what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -19,11 +19,18 @@ __all__ = [
 
 
 class CoordGraphError(Exception):
-    """Base of every error that a user can cause; anything else is a bug of ours."""
+    """Base class of every error that a user's input can cause.
+
+    Any other exception that a user's input causes is a bug of coordgraph.
+    """
 
 
 class VerifyError(CoordGraphError):
-    """A graph breaks a rule of its own (a size rule, an unknown id, a missing level)."""
+    """A graph or a field is not valid: a broken size rule, an unknown id, a wrong argument.
+
+    Args:
+        problems: one message for each thing that is wrong; kept in the attribute `problems`.
+    """
 
     def __init__(self, *problems: str) -> None:
         self.problems = problems
@@ -31,27 +38,32 @@ class VerifyError(CoordGraphError):
 
 
 class EvaluationError(CoordGraphError):
-    """A coordinate has no value: see the subclasses for the reason."""
+    """The index along a dimension cannot be computed; each subclass stands for one reason."""
 
 
 class NotInvertible(EvaluationError):
-    """The edge has no formula in the direction asked for."""
+    """A coordinate transform has no formula in the requested direction (forward or reverse)."""
 
 
 class AmbiguousPath(EvaluationError):
-    """Two routes through the graph define one coordinate."""
+    """Two edges of a coordinate graph define the same index, so its value is ambiguous."""
 
 
 class NoPath(EvaluationError):
-    """No route leads from the known coordinates to the wanted one."""
+    """No path of the coordinate graph leads from the known dimensions to the wanted dimension."""
 
 
 class NoEntry(EvaluationError, IndexError):
-    """A table is read or searched beyond its entries."""
+    """An index expression reads or searches a table of integers outside its bounds."""
 
 
 class Deadlock(EvaluationError):
-    """Every workgroup that has not ended waits; `waiting` maps each to the slot it waits for."""
+    """In the interpreter, every workgroup that has not ended waits for a partial sum.
+
+    Args:
+        message: what is printed.
+        waiting: for each waiting workgroup, the workspace slot of the partial sum that it needs.
+    """
 
     def __init__(self, message: str, waiting: dict[int, int]) -> None:
         self.waiting = waiting
@@ -59,25 +71,35 @@ class Deadlock(EvaluationError):
 
 
 class PassError(CoordGraphError):
-    """A pass refuses a graph, or left one that does not verify."""
+    """A pass cannot be applied to a graph, or it made a graph that fails its checks."""
 
     reproducer: str | None = None
+    """Text with the graph before the failing pass and the command that repeats the failure.
+
+    None if the pass was not run by a `Pipeline`.
+    """
 
 
 class ParseError(CoordGraphError):
-    """Malformed text; `line` and `column` count from 1."""
+    """Text that is parsed (a graph, an expression, a pipeline) has a syntax error.
+
+    Args:
+        message: what is wrong.
+        line, column: the position of the error in the text, counted from 1.
+        source: the line of text with the error, shown under the message if it is given.
+    """
 
     def __init__(self, message: str, line: int, column: int, source: str | None = None) -> None:
         self.message, self.line, self.column, self.source = message, line, column, source
         where = f"line {line}, column {column}: {message}"
-        if source is not None and source.strip():  # there is nothing to point at in a blank line
+        if source is not None and source.strip():  # a blank line has no column to point at
             where += f"\n  {source}\n  {' ' * (column - 1)}^"
         super().__init__(where)
 
 
 class CodegenError(CoordGraphError):
-    """A graph cannot be compiled for the target asked for."""
+    """A kernel graph cannot be compiled for the requested target."""
 
 
 class LaunchError(CoordGraphError):
-    """The arguments of a call do not fit the kernel; nothing was launched or written."""
+    """The arguments of a call do not suit the kernel; nothing was launched and nothing written."""

@@ -1,4 +1,4 @@
-"""The front end: `Gemm(...).graph(tile=...)` makes the graph that schedules start from."""
+"""The front end: `Gemm(...).graph(tile=...)` builds the kernel graph that schedules rewrite."""
 
 from __future__ import annotations
 
@@ -25,22 +25,34 @@ __all__ = ["Gemm"]
 
 @dataclass(frozen=True)
 class Gemm(GemmProblem):
-    """`D = alpha·A@B + beta·C`, and its graph; `GemmProblem` says what each field means."""
+    """The matrix product `D = alpha·A@B + beta·C`; `graph()` builds its kernel graph.
+
+    `GemmProblem`, the base class, documents the fields.
+    """
 
     @classmethod
     def of(cls, problem: GemmProblem) -> Gemm:
-        """The problem of a graph, from which other graphs can be made: `Gemm.of(graph.gemm)`."""
+        """Make a `Gemm` of the problem that a kernel graph stores: `Gemm.of(graph.gemm)`.
+
+        A kernel graph stores a plain `GemmProblem`; only a `Gemm` can build further graphs.
+        """
         if isinstance(problem, Gemm):
             return problem
         return cls(**{f.name: getattr(problem, f.name) for f in fields(problem)})
 
     def graph(self, tile: tuple[int, int, int] = (128, 128, 32)) -> KernelGraph:
-        """The precondition of every schedule: tiled tensors, dangling tile numbers, a K loop.
+        """Build the kernel graph of the problem, without a schedule.
+
+        The tensors are cut into macro tiles, a loop over k tiles computes one output tile, and no
+        edge ties the output tile numbers to workgroups yet. Every schedule starts from this graph.
 
         Args:
-            tile: elements of a macro tile in m, n and k, each a positive number.
+            tile: extents of a macro tile in m, n and k, in elements, each a positive integer.
+
+        Raises:
+            VerifyError: `tile` is not three positive integers.
         """
-        tile = _three(tile)
+        tile = _checked_tile(tile)
         given = [
             Parameter(name, 1, self.largest(name), note=f"extent of the problem in {name}")
             for name in ("m", "n", "k")
@@ -72,17 +84,21 @@ class Gemm(GemmProblem):
 
 
 def _why_read(gemm: GemmProblem, operand: Operand) -> str:
+    """The note of the launch parameter that says whether an optional epilogue operand is read."""
     scale = gemm.epilogue.scale_of(operand.name)
     more = f" and {scale} is not zero" if scale else ""
     return f"1 where {tensor_of(operand.name)} is given{more}"
 
 
-def _three(tile: Iterable[int]) -> tuple[int, int, int]:
-    """The extents of a tile."""
+def _checked_tile(tile: Iterable[int]) -> tuple[int, int, int]:
+    """Check that `tile` holds three positive integers and return them as ints."""
     try:
         m, n, k = map(index, tile)
         if min(m, n, k) > 0:
             return m, n, k
     except (TypeError, ValueError):
         pass
-    raise VerifyError(f"Gemm: tile {tile!r} must be three positive numbers (m, n, k)")
+    raise VerifyError(
+        f"Gemm: tile={tile!r} must be three positive integers: the extents in m, n and k, as in "
+        "(128, 256, 64)"
+    )

@@ -1,4 +1,7 @@
-"""The problem `D = alpha·A@B + beta·C` as a record; `coordgraph.frontend` makes graphs of it."""
+"""`GemmProblem`: the record that describes a matrix product `D = alpha·A@B + beta·C`.
+
+Its subclass `coordgraph.frontend.Gemm` builds kernel graphs from it.
+"""
 
 from __future__ import annotations
 
@@ -40,66 +43,82 @@ RESERVED = frozenset(
     "small_waves stride_a stride_b stride_c stride_d tile_starts tiles_k tiles_m tiles_n wave "
     "waves".split()
 )
-"""What an operand of an epilogue cannot be called: arguments of calls, and names in graphs."""
-NAMED = {"c": False, "alpha": True, "beta": True}
-"""Operands that every call has a parameter for, and whether it is a number."""
+"""Names that an epilogue operand must not have: arguments of kernel calls, and names in graphs."""
+IS_NUMBER = {"c": False, "alpha": True, "beta": True}
+"""For each operand with a parameter in every kernel call: whether it is a number, not a tensor."""
 MOST_GROUPS = 511
-"""Largest number of groups: shared memory holds their tables, of one entry more, beside the tiles.
+"""Largest number of groups of a grouped product along m or k.
 
-On Hopper four stages of 128 x 256 x 64 and two slots of D for each warpgroup leave 3 KiB."""
+Tables with one entry more than groups are kept in shared memory beside the tiles. On Hopper, four
+stages of 128 x 256 x 64 tiles and two slots of D for each warpgroup leave 3 KiB for the tables."""
 MOST_TOGETHER = 2**30
-"""Rows (or k) of all groups: half of what an index holds, since a group's last tile may reach
-over."""
+"""Largest sum of an extent over all groups, in elements (rows, columns or k).
+
+Half of what a 32-bit index holds, because a group's last tile may reach past the group's end."""
 LARGEST_STRIDE = 2**40
-"""Elements from one matrix of a batch to the next: what TMA takes."""
+"""Largest distance from one matrix of a batch to the next, in elements: a limit of TMA strides."""
 MOST_PROBLEMS = 64
-"""The same of groups that share no extent, which have eight tables."""
+"""Largest number of groups if they share no extent (`group_axis="mnk"`), which needs 8 tables."""
 ROW_STEP = 8
-"""Elements: where groups share no extent, rows of their matrices begin at multiples of it, or of 16
-bytes where these are more elements; see `row_step`."""
+"""Rows of matrices in a list of products begin at multiples of this many elements.
+
+That is for `group_axis="mnk"`; `row_step` has the exact rule, also for 1-byte types."""
 OFFSETS = "offsets"
-"""Where groups begin along the axis that they part, and where the last one ends: a table, or of
-groups that share no extent three."""
+"""Name of the table with the start of each group along `group_axis`, and the end of the last group.
+
+Groups that share no extent have three such tables instead, see `OFFSETS_OF`."""
 AXES = ("m", "n", "k")
+"""The axes of a matrix product: rows of D, columns of D, and the summed axis."""
 OFFSETS_OF = {axis: f"{axis}_{OFFSETS}" for axis in AXES}
-"""These three: rows of the array that a call is given."""
+"""For groups that share no extent: the name of the table of group starts along each axis.
+
+A kernel call takes the three tables as the rows of one array, in this order."""
 TENSORS = {"A": "mk", "B": "kn", "C": "mn", "D": "mn"}
-"""The axes of each matrix of the default problem."""
+"""The axes of each matrix of the default problem, rows first."""
 ARRAYS = {"A": "a", "B": "b", "C": "c", "D": "out"}
-"""What a call has for each of them."""
+"""The parameter of a kernel call that takes each tensor's array."""
 GROUP_AXES = ("m", "k", "mnk")
-"""The axes that groups may part."""
+"""The allowed values of `GemmProblem.group_axis`: the axes along which groups differ in extent."""
 
 
 @dataclass(frozen=True)
 class GemmProblem:
     """`D = alpha·A@B + beta·C` with A of m x k, B of k x n, C and D of m x n, all row-major.
 
+    With `grouped`, one kernel computes several products whose extents differ along `group_axis`.
+    `offsets` (i32, in device memory, non-decreasing) then holds the start of each group along that
+    axis, and the end of the last group:
+
+    - `group_axis="m"`: groups share k and n. A (m x k) has the rows of all groups, B is g x k x n.
+      Rows `offsets[g] .. offsets[g + 1] - 1` of D are those rows of A times B[g]. Rows of D that
+      belong to no group are not written.
+    - `group_axis="k"`: groups share m and n, as gradients of weights do. A (m x k) and B (k x n)
+      have the columns and rows of all groups; C and D are g x m x n. D[g] is the product of columns
+      `offsets[g] .. offsets[g + 1] - 1` of A and those rows of B; it is zero for an empty group.
+    - `group_axis="mnk"`: a list of products that share no extent. A, B, C and D are vectors that
+      hold the matrices of all groups one after another, row-major. Each row begins at a multiple
+      of `ROW_STEP` elements (16 for i8 and u8). Elements that pad a row are not read, and the
+      padding of D may be overwritten. `offsets` (3 x (g + 1)) has one row each for m, n and k:
+      A of group g has `offsets[0, g + 1] - offsets[0, g]` rows.
+
     Args:
-        dtype: of A and B: bf16, f16, f32 or f64, summed in f32 (f64 in f64); or i8 or u8, summed
-            in i32, exactly modulo 2^32.
-        out_dtype: of C and D; by default `dtype`, or i32 where A and B hold integers.
-        m, n, k: numbers to specialise the kernel on, or None for launch arguments.
+        dtype: element type of A and B: bf16, f16 or f32 (sums in f32), f64 (sums in f64), or i8 or
+            u8 (sums in i32, exact modulo 2^32).
+        out_dtype: element type of C and D; by default `dtype`, or i32 if A and B hold integers.
+        m, n, k: extents in elements that the kernel is specialised for; None makes an extent a
+            launch argument.
         transpose_a: A is given as its transpose, a row-major k x m tensor.
         transpose_b: B is given as its transpose, a row-major n x k tensor.
-        batched: many products of one shape: A is l x m x k, B l x k x n, C and D l x m x n. Every
-            matrix is contiguous; from one to the next there may be any stride, also 0 where A, B
-            or C has only one matrix for all.
-        grouped: products that share k and n, but not m: rows `offsets[g] .. offsets[g + 1] - 1` of
-            D are those rows of A (m x k, the rows of all groups) times B[g] (B is g x k x n).
-            `offsets` are whole numbers (i32) on the device, rising, at most m (or k). Rows of D
-            that belong to no group are not written.
-        group_axis: which axis groups part: `m`, or `k`, as gradients of weights need it. Then they
-            share m and n, and D[g] (D and C are g x m x n) is the product of columns
-            `offsets[g] .. offsets[g + 1] - 1` of A (m x k, the columns of all groups) and those
-            rows of B (k x n). A group without any makes zeros. Or `mnk`: a list of products that
-            share nothing. A, B, C and D are vectors with the matrices of all groups one after
-            another, row-major, each row beginning at a multiple of `ROW_STEP` elements (16 of i8
-            and u8): what fills a row up is not read, and in D it may be overwritten. `offsets`
-            (3 x (g + 1)) says for m, n and k where groups begin: group g has
-            `offsets[0, g + 1] - offsets[0, g]` rows of A, and so on.
-        epilogue: what becomes of the sums before they are stored as D: by default
-            `alpha·acc + beta·C`; see `coordgraph.epilogue`.
+        batched: compute l products of one shape: A is l x m x k, B is l x k x n, C and D are
+            l x m x n. Every matrix is contiguous. The stride from one matrix to the next is
+            arbitrary; stride 0 lets all products share one matrix A, B or C.
+        grouped: compute several products of different extents, as described above.
+        group_axis: the axes along which groups differ in extent: `m`, `k` or `mnk`.
+        epilogue: the elementwise function that is applied to the sums before they are stored as D;
+            by default `alpha·acc + beta·C`. See `coordgraph.epilogue`.
+
+    Raises:
+        VerifyError: a field has a value that is not allowed, or fields contradict each other.
     """
 
     dtype: str = "bf16"
@@ -120,7 +139,8 @@ class GemmProblem:
         if not kind.operand:
             operands = ", ".join(d.name for d in DTYPES.values() if d.operand)
             raise VerifyError(
-                f"Gemm: dtype = {kind} is for offsets and sums; A and B hold {operands}"
+                f"Gemm: dtype = {kind} is only for offsets and sums; choose one of {operands} "
+                "for A and B"
             )
         out = dtype(kind.result if self.out_dtype is None else self.out_dtype)
         sums = dtype(kind.accumulator)
@@ -128,8 +148,8 @@ class GemmProblem:
         if not sums.becomes(out):
             stored = ", ".join(d.name for d in DTYPES.values() if sums.becomes(d))
             raise VerifyError(
-                f"Gemm: out_dtype = {out}, but products of {kind} are summed in {sums}, and D may "
-                f"hold {stored}"
+                f"Gemm: out_dtype = {out}, but products of {kind} are summed in {sums}, which "
+                f"cannot be stored as {out}; choose one of {stored}"
             )
         for name in ("m", "n", "k"):
             if getattr(self, name) is None:
@@ -141,126 +161,156 @@ class GemmProblem:
         for name in ("transpose_a", "transpose_b", "batched", "grouped"):
             object.__setattr__(self, name, flag(getattr(self, name), f"Gemm: {name}"))
         if self.batched and self.grouped:
-            raise VerifyError("Gemm: products are batched or grouped, not both")
+            raise VerifyError(
+                "Gemm: products are batched or grouped, not both; set only one of batched=True and "
+                "grouped=True"
+            )
         if self.group_axis not in GROUP_AXES:
             *first, last = GROUP_AXES
             known = f"{', '.join(first)} or {last}"
-            raise VerifyError(f"Gemm: group_axis={self.group_axis!r} should be {known}")
+            raise VerifyError(f"Gemm: group_axis={self.group_axis!r} must be {known}")
         if self.group_axis != "m" and not self.grouped:
-            raise VerifyError(f"Gemm: group_axis={self.group_axis} belongs to grouped=True")
+            raise VerifyError(
+                f"Gemm: group_axis={self.group_axis} has no effect without groups; set grouped=True"
+            )
         if self.ragged("m") and self.transpose_a and not self.diagonal:
-            raise VerifyError("Gemm: groups are rows of A, so A cannot be given as its transpose")
+            raise VerifyError(
+                "Gemm: with group_axis=m, groups are rows of A, so A cannot be given as its "
+                "transpose; set transpose_a=False"
+            )
         if self.diagonal and (fixed := [x for x in "mnk" if getattr(self, x) is not None]):
             raise VerifyError(
-                f"Gemm: {', '.join(fixed)}: groups that part {self.group_axis} have extents of "
-                "their own, which offsets say"
+                f"Gemm: {', '.join(fixed)} cannot be fixed with group_axis={self.group_axis}: "
+                "every group has its own extents, given by offsets at launch; leave "
+                f"{', '.join(fixed)} as None"
             )
 
         self._check_epilogue()
 
     def _check_epilogue(self) -> None:
-        """Names are free, types go together, and the result can be stored."""
+        """Check the epilogue: names of its operands, their kinds, and the type of its result."""
         function = self.epilogue
         if not isinstance(function, EpilogueFunction):
             raise VerifyError(
-                f"Gemm: epilogue={function!r} is none; make one of a function with "
+                f"Gemm: epilogue={function!r} is not an epilogue; decorate a Python function with "
                 "@coordgraph.epilogue.epilogue(…)"
             )
         out = self.out_dtype or self.dtype
         self._check_names(function)
         for operand in function.operands:
-            wanted = NAMED.get(operand.name)
-            if wanted is not None and wanted != operand.is_scalar:
-                kind = "a number" if wanted else "a tensor"
-                raise VerifyError(f"Gemm: the epilogue's operand '{operand.name}' must be {kind}")
+            number = IS_NUMBER.get(operand.name)
+            if number is not None and number != operand.is_scalar:
+                kind = "a number" if number else "a tensor"
+                raise VerifyError(
+                    f"Gemm: the epilogue's operand '{operand.name}' must be {kind}; change it or "
+                    "rename it"
+                )
             if (
                 self.diagonal
                 and not operand.is_scalar
                 and operand.axes not in ("mn", "lmn", "l", "")
             ):
                 raise VerifyError(
-                    f"Gemm: operand {operand.name}: {operand.axes}: groups that share no extent "
-                    "have operands of lmn (laid out as D), l (one element a group) or none"
+                    f"Gemm: the epilogue's operand '{operand.name}' has axes '{operand.axes}', but "
+                    "with group_axis=mnk the axes must be 'lmn' (stored like D), 'l' (one element "
+                    "per group) or '' (one element)"
                 )
         kind, sums = function.kinds(self.accumulator, out).result, dtype(self.accumulator)
         if kind not in (sums.name, "f32"):
             raise VerifyError(
-                f"Gemm: the epilogue {function.name} makes {kind} of sums in {sums}: convert it "
-                f"with ep.cast(value, to='{sums if sums.is_float else 'f32'}')"
+                f"Gemm: the epilogue {function.name} returns {kind}, which cannot be computed from "
+                f"sums in {sums}; convert its result with "
+                f"ep.cast(value, to='{sums if sums.is_float else 'f32'}')"
             )
         if not dtype(kind).becomes(dtype(out)):
             raise VerifyError(
-                f"Gemm: the epilogue {function.name} makes {kind} and D holds {out}: convert it "
-                f"with ep.cast(value, to='{dtype(out).accumulator}')"
+                f"Gemm: the epilogue {function.name} returns {kind}, which cannot be stored in D "
+                f"of {out}; convert its result with ep.cast(value, to='{dtype(out).accumulator}')"
             )
 
     def _check_names(self, function: EpilogueFunction) -> None:
-        """No operand has the name of something else in a kernel."""
+        """Check that no epilogue operand has a name that a kernel already uses otherwise."""
         for operand in function.operands:
             if operand.name in RESERVED:
                 raise VerifyError(
-                    f"Gemm: the epilogue's operand '{operand.name}' has a name that means "
-                    "something else in a kernel; rename it"
+                    f"Gemm: the epilogue's operand '{operand.name}' has a name that kernels "
+                    "already use; rename the operand"
                 )
             for other in function.tensors:
                 if other.optional and operand.name == read_of(tensor_of(other.name)):
                     raise VerifyError(
                         f"Gemm: the epilogue's operand '{operand.name}' has the name of the "
-                        f"parameter that says whether '{other.name}' is read; rename it"
+                        f"kernel parameter that says whether '{other.name}' is read; rename the "
+                        "operand"
                     )
 
     @property
     def operands(self) -> dict[str, Operand]:
-        """The epilogue's operands in memory, by the names of their tensors."""
+        """The epilogue's operands that are tensors in memory, by the name of the tensor."""
         return {tensor_of(o.name): o for o in self.epilogue.tensors}
 
     @property
     def axes(self) -> dict[str, str]:
-        """The axes of every tensor, but the one that tells products apart."""
+        """The axes of every tensor, such as `mk`, without the axis that numbers the products."""
         found = {t: axes for t, axes in TENSORS.items() if t != "C"}
         return found | {t: o.axes.replace("l", "") for t, o in self.operands.items()}
 
     def is_apart(self, tensor: str) -> bool:
-        """Whether a tensor has a matrix, a vector or an element of its own for every product."""
+        """Whether a tensor has a separate matrix, vector or element for every product.
+
+        False for a tensor whose rows or columns the groups share out among themselves.
+        """
         if tensor in self.operands:
             axes = self.operands[tensor].axes
             return "l" in axes and bool(self.leading) and not any(map(self.ragged, axes))
         return tensor in self.batched_tensors
 
     def ragged(self, axis: str) -> bool:
-        """Whether groups part the axis `m`, `n` or `k`: how long it is in each is data."""
+        """Whether groups differ in extent along `axis` (`m`, `n` or `k`).
+
+        Their extents are then read from tables in device memory when the kernel runs.
+        """
         return self.grouped and axis in self.group_axis
 
     @property
     def diagonal(self) -> bool:
-        """Whether groups share no extent: all tensors are block-diagonal matrices, so to speak."""
+        """Whether groups share no extent (`group_axis="mnk"`).
+
+        Each tensor then has one matrix per group, like the blocks of a block-diagonal matrix.
+        """
         return self.grouped and self.group_axis == "mnk"
 
     def offsets(self, axis: str) -> str:
-        """The table with the start of each group along an axis, and the end of the last group."""
+        """Name of the table with the start of each group along an axis, and the last group's end.
+
+        Its entries count elements along `axis`; the table has one entry more than groups.
+        """
         return OFFSETS_OF[axis] if self.diagonal else OFFSETS
 
     def tile_starts(self, axis: str) -> str:
-        """The table of how many tiles along such an axis the groups before have."""
+        """Name of the table with the number of macro tiles along `axis` in all earlier groups."""
         return f"{axis}_tile_starts" if self.diagonal else "tile_starts"
 
     def largest(self, axis: str) -> int:
-        """The largest extent along `m`, `n` or `k`: of all groups, where they part that axis."""
+        """The largest allowed extent along `m`, `n` or `k`, in elements.
+
+        If groups differ in extent along `axis`, it limits the sum over all groups.
+        """
         return MOST_TOGETHER if self.ragged(axis) else LARGEST_SIZE
 
     @property
     def most_groups(self) -> int:
-        """How many groups there may be."""
+        """The largest number of groups that a kernel call may have."""
         return MOST_PROBLEMS if self.diagonal else MOST_GROUPS
 
     @property
     def leading(self) -> str:
-        """What tells apart the matrices of B: the dimension `batch` or `group`, or '' for one."""
+        """The dimension that numbers the products: `batch`, `group`, or '' for a single product."""
         return "batch" if self.batched else "group" if self.grouped else ""
 
     @property
     def batched_tensors(self) -> str:
-        """The tensors that have a matrix for every index along the leading dimension."""
+        """The tensors among A, B, C and D with a separate matrix for every product, as in `ABD`."""
         there = [
             t for t in TENSORS if t != "C" or "l" in getattr(self.operands.get("C"), "axes", "")
         ]
@@ -272,30 +322,43 @@ class GemmProblem:
 
     @property
     def accumulator(self) -> str:
-        """The type in which products are summed, and of alpha and beta."""
+        """The name of the type in which products are summed; alpha and beta have it too."""
         return dtype(self.dtype).accumulator
 
 
 def tensor_of(operand: str) -> str:
-    """The tensor of an epilogue's operand: `C` of `c`, like A and B, else of the same name."""
+    """The name of an epilogue operand's tensor: `C` for `c`, else the operand's own name."""
     return "C" if operand == "c" else operand
 
 
 def read_of(tensor: str) -> str:
-    """The parameter that says whether an optional operand of the epilogue is read."""
+    """The name of the launch parameter that is 1 if an optional epilogue operand is read, else 0.
+
+    Args:
+        tensor: the operand's tensor.
+    """
     return f"read_{'c' if tensor == 'C' else tensor}"
 
 
 def stride_of(tensor: str) -> str:
-    """The parameter that says how far one matrix of a batch is from the next, in elements."""
+    """The name of the launch parameter with the elements from one matrix of a batch to the next."""
     return f"stride_{tensor.lower()}"
 
 
 def row_step(kind: str) -> int:
-    """Elements of a type of which rows begin at multiples, where groups share no extent."""
+    """The alignment of rows in a list of products (`group_axis="mnk"`), in elements.
+
+    Rows of every matrix begin at multiples of it: `ROW_STEP`, or 16 bytes if that is more elements.
+
+    Args:
+        kind: the name of the element type.
+    """
     return max(ROW_STEP, dtype(kind).chunk)
 
 
 def elements_of(tensor: str) -> str:
-    """The parameter that says how many elements a vector of matrices has; operands' are D's."""
+    """The name of the launch parameter with the length of a vector of all groups' matrices.
+
+    It is for `group_axis="mnk"`. C and epilogue operands have D's length.
+    """
     return f"elements_{tensor.lower() if tensor in ('A', 'B') else 'd'}"

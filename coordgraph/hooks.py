@@ -20,6 +20,9 @@ class Hook(Generic[P, R]):
     """A function that is declared in one module and implemented in another.
 
     Decorate the implementation with `implement`; call the hook like the function.
+
+    Args:
+        name: how error messages name the hook, such as `KernelGraph.text`.
     """
 
     def __init__(self, name: str) -> None:
@@ -29,12 +32,18 @@ class Hook(Generic[P, R]):
     def implement(self, function: Callable[P, R]) -> Callable[P, R]:
         """Register `function` as the one implementation of the hook."""
         if self._function is not None:
-            raise RuntimeError(f"'{self.name}' is implemented already, by {self._function}")
+            raise RuntimeError(
+                f"the hook '{self.name}' is already implemented by {self._function}; implement a "
+                "hook once"
+            )
         self._function = function
         return function
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the implementation."""
+        """Call the implementation; RuntimeError if no module has registered one."""
         if self._function is None:
-            raise RuntimeError(f"'{self.name}' is not implemented: `import coordgraph` does that")
+            raise RuntimeError(
+                f"the hook '{self.name}' has no implementation yet; `import coordgraph` registers "
+                "all implementations"
+            )
         return self._function(*args, **kwargs)

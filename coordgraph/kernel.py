@@ -1,4 +1,8 @@
-"""The kernel graph: coordinates, control, bindings and parameters of one kernel, immutable."""
+"""`KernelGraph`: the immutable description of one kernel that passes rewrite and targets compile.
+
+It holds the coordinate graph (where data is), the control graph (what is done in which order), the
+launch-time parameters, and the tensors.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +33,19 @@ __all__ = ["JSON", "PSEUDOCODE", "TEXT", "VERIFY", "KernelEditor", "KernelGraph"
 
 @dataclass(frozen=True)
 class KernelGraph:
-    """What a kernel is: every index of it is a path through `coordinates`.
+    """One kernel: its problem, coordinate graph, control graph, parameters and tensors.
 
-    Passes make new graphs with `edit()`; `log` remembers which.
+    Every index that the kernel computes is a path through `coordinates`. The record is immutable;
+    a pass builds a new one with `edit()`.
+
+    Args:
+        gemm: the matrix product that the kernel computes.
+        coordinates: the dimensions and the coordinate transforms between them.
+        control: the operations and loops of the kernel, a tree.
+        parameters: the integers that are known at launch, and tables of integers.
+        tensors: the kernel's arguments and workspaces in device memory.
+        level: how far the graph is on its way to code: `problem`, `scheduled` or `lowered`.
+        log: the text form of each pass that was applied, in order.
     """
 
     gemm: GemmProblem
@@ -44,45 +58,53 @@ class KernelGraph:
 
     @property
     def bindings(self) -> dict[tuple[int, str], tuple[str, ...]]:
-        """(operation id, role) to the coordinates bound there."""
+        """The dimensions that each operation names, by (operation id, role).
+
+        An operation's id is its position in preorder; a role is a field's name, such as `tile`.
+        """
         return self.control.bindings
 
     @property
     def dangling(self) -> tuple[Dimension, ...]:
-        """The tile numbers that no schedule has tied yet: the contract between passes.
+        """The tile-number dimensions that no schedule has tied to workgroups or loops yet.
 
-        The one that counts products is the first, so that tiles of one product are neighbours.
+        Passes start from these dimensions, so passes compose. The dimension that counts the
+        products of a batch or of groups comes first, so that tiles of one product are neighbours.
         """
         return dangling_tiles(self)
 
     @property
     def workgroup(self) -> Workgroup:
-        """The grid; its size is the number of workgroups to launch."""
+        """The dimension that numbers the launched workgroups; its size is the grid.
+
+        Raises:
+            VerifyError: no schedule has been applied, so the kernel has no grid.
+        """
         name = self.control.root.workgroup
         found = self.coordinates[name] if name else None
         if not isinstance(found, Workgroup):
             raise VerifyError(
-                "no schedule has tied this graph to workgroups: apply one, as in "
+                "no schedule has tied this graph to workgroups; apply a schedule, as in "
                 "DataParallel()(graph) or StreamK(workgroups=132)(graph)"
             )
         return found
 
     @cached_property
     def tilings(self) -> Tilings:
-        """The macro tiles of each accumulator: there may be several shapes in one kernel."""
+        """The macro tiles of each accumulator; a kernel may have tiles of several shapes."""
         return Tilings.of(self.control, self.coordinates)
 
     def tensor(self, name: str) -> Tensor:
-        """A tensor by name."""
+        """The tensor with this name; VerifyError if the kernel has none."""
         for tensor in self.tensors:
             if tensor.name == name:
                 return tensor
         names = ", ".join(t.name for t in self.tensors)
-        raise VerifyError(f"there is no tensor '{name}'; there are {names}")
+        raise VerifyError(f"there is no tensor '{name}'; the kernel has {names or 'none'}")
 
     @cached_property
     def expressions(self) -> frozenset[Basic]:
-        """Every expression and condition that is written anywhere in the graph."""
+        """Every SymPy expression and condition in the graph's records and operations."""
         records: tuple[Any, ...] = (
             *self.parameters.items,
             *self.parameters.assumptions,
@@ -96,35 +118,47 @@ class KernelGraph:
         return frozenset(_basics(values))
 
     def scope(self) -> Scoped:
-        """The scope of the kernel's body: parameters, and what the machine binds."""
+        """The scope in which the kernel's body begins.
+
+        It binds the launch parameters and the indices that hardware provides, such as the
+        workgroup's and the thread's number.
+        """
         scope = Scoped(self.coordinates, self.parameters.ranges())
         bound = [self.control.root.workgroup] if self.control.root.workgroup else []
         machine = (d.id for d in self.coordinates if d.hardware and not isinstance(d, Workgroup))
         return scope.hardware([*bound, *machine])
 
     def edit(self, done: str = "") -> KernelEditor:
-        """Builds the next graph: `with graph.edit("my-pass") as e: …; e.graph`."""
+        """An editor that builds a changed copy: `with graph.edit("my-pass") as e: …; e.graph`.
+
+        Args:
+            done: the line that is appended to the log of the new graph; '' appends none.
+        """
         return KernelEditor(self, done)
 
     def verify(self) -> KernelGraph:
-        """Run every check of this graph's level; VerifyError lists all that is wrong."""
+        """Run every check of this graph's level and return the graph.
+
+        Raises:
+            VerifyError: a check fails; `problems` lists every failure.
+        """
         VERIFY(self)
         return self
 
     def mermaid(self, **options: Any) -> str:
-        """The coordinate graph as mermaid text."""
+        """The coordinate graph as a Mermaid diagram; options as in `CoordinateGraph.mermaid`."""
         return self.coordinates.mermaid(**options)
 
     def pseudocode(self) -> str:
-        """The loop nest as C-like text, indices written out."""
+        """The loop nest as C-like text, with every index as an expression."""
         return PSEUDOCODE(self)
 
     def text(self) -> str:
-        """The canonical text form; `coordgraph.parse` reads it back."""
+        """The canonical text form of the graph; `coordgraph.parse` reads it back."""
         return TEXT(self)
 
     def json(self) -> dict[str, Any]:
-        """The same as plain data for `json.dumps`; `coordgraph.from_json` reads it back."""
+        """The graph as plain data for `json.dumps`; `coordgraph.from_json` reads it back."""
         return JSON(self)
 
     def __str__(self) -> str:
@@ -137,17 +171,17 @@ class KernelGraph:
 
 
 VERIFY = Hook[[KernelGraph], None]("KernelGraph.verify")
-"""Implemented by `coordgraph.checks`."""
+"""The function behind `KernelGraph.verify`, implemented by `coordgraph.checks`."""
 PSEUDOCODE = Hook[[KernelGraph], str]("KernelGraph.pseudocode")
-"""Implemented by `coordgraph.show.pseudocode`."""
+"""The function behind `KernelGraph.pseudocode`, implemented by `coordgraph.show.pseudocode`."""
 TEXT = Hook[[KernelGraph], str]("KernelGraph.text")
-"""Implemented by `coordgraph.text.printer`."""
+"""The function behind `KernelGraph.text`, implemented by `coordgraph.text.printer`."""
 JSON = Hook[[KernelGraph], dict[str, Any]]("KernelGraph.json")
-"""Implemented by `coordgraph.text.plain`."""
+"""The function behind `KernelGraph.json`, implemented by `coordgraph.text.plain`."""
 
 
 def _basics(value: object) -> Iterator[Basic]:
-    """The expressions in a value of a field, which may hold several."""
+    """The SymPy expressions in a field's value: the value itself, or members of nested tuples."""
     if isinstance(value, Basic):
         yield value
     elif isinstance(value, tuple | list):
@@ -156,7 +190,12 @@ def _basics(value: object) -> Iterator[Basic]:
 
 
 class KernelEditor:
-    """Collects changes to a kernel graph; `graph` holds the result after the `with` block."""
+    """Collects changes to a kernel graph; `graph` holds the result after the `with` block.
+
+    Args:
+        graph: the graph that is changed.
+        done: the line that is appended to the log of the new graph; '' appends none.
+    """
 
     def __init__(self, graph: KernelGraph, done: str) -> None:
         self._before = graph
@@ -184,22 +223,40 @@ class KernelEditor:
             )
 
     def parameter(self, name: str, value: Expr, *, minimum: int = 1, note: str = "") -> Expr:
-        """Name a launch-time value; a constant comes back as a number, so graphs specialise."""
+        """Name an expression that the host computes at launch, and return its symbol.
+
+        A value that simplifies to a constant or to one symbol is returned as it is, without a new
+        parameter, so that a kernel for fixed sizes has constants in its indices.
+
+        Args:
+            name: the name of the new parameter.
+            value: its value, in terms of earlier parameters.
+            minimum: a lower bound of the value, checked at launch.
+            note: what the parameter means, for diagrams and errors.
+
+        Raises:
+            VerifyError: another parameter has this name, with another value.
+        """
         self.parameters, symbol = self.parameters.define(name, value, minimum, note)
         return symbol
 
     def assume(self, expr: Expr, maximum: int = LARGEST_INDEX) -> None:
-        """State that an expression in the parameters stays small; checked at launch."""
+        """Declare that an expression in the parameters is at most `maximum`; launches check it."""
         self.parameters = self.parameters.assume(expr, maximum)
 
     def table(self, table: Table) -> None:
-        """Declare a table that index expressions may read."""
+        """Declare a table of integers in device memory that index expressions may read."""
         self.parameters = self.parameters.tabled(table)
 
     def kernel(self, *body: Operation, workgroup: str = "") -> None:
-        """Replace the control graph."""
+        """Replace the control graph.
+
+        Args:
+            body: the operations of the kernel.
+            workgroup: the id of the dimension that numbers workgroups; '' before a schedule.
+        """
         self.control = ControlGraph(Kernel(body, workgroup))
 
     def snapshot(self) -> CoordinateGraph:
-        """The coordinates as edited so far, to ask for indices."""
+        """The coordinate graph as edited so far, for example to compute indices with `reverse`."""
         return self.coordinates.finish()

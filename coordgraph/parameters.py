@@ -1,11 +1,11 @@
-"""Parameters: the integers of a kernel that are known at launch.
+"""Launch-time parameters: integers that index expressions of a kernel read.
 
-Problem sizes are launch arguments; tile counts, shares and the like are expressions in them that
-the host evaluates once a launch. Bounds on them decide how wide index arithmetic must be, so they
-are checked at every launch.
+The caller gives some, such as the problem's extents. Others, such as tile counts, are expressions
+in them that the host evaluates once per launch. Bounds of parameters decide how many bits index
+arithmetic needs, so every launch checks them.
 
-A parameter whose value reads a table, itself or through another parameter, is *deferred*: the
-kernel works it out when it begins. The host knows its bounds alone.
+A parameter whose value depends on a table in device memory is *deferred*: the kernel computes it
+when it starts, and the host knows only its bounds.
 """
 
 from __future__ import annotations
@@ -35,14 +35,21 @@ from coordgraph.validation import whole
 __all__ = ["LARGEST_INDEX", "LARGEST_SIZE", "Assumption", "Parameter", "Parameters"]
 
 LARGEST_INDEX = 2**31 - 1
-"""What a 32-bit signed index can hold."""
+"""The largest value of a signed 32-bit index."""
 LARGEST_SIZE = 2**31 - 4096
-"""The largest m, n or k: padded to a whole tile it still fits 32 bits."""
+"""The largest m, n or k, in elements: rounded up to a whole tile it still fits in 32 bits."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A launch-time integer: given by the caller, or `value` in terms of earlier parameters."""
+    """A launch-time integer, which the caller gives or which follows from earlier parameters.
+
+    Args:
+        name: the name, which is also the name of its symbol in expressions.
+        minimum, maximum: the bounds of its value, both included; every launch checks them.
+        value: the value as an expression in earlier parameters; None if the caller gives it.
+        note: what the parameter means, for diagrams and error messages.
+    """
 
     name: str
     minimum: int = 1
@@ -52,13 +59,16 @@ class Parameter:
 
     @property
     def symbol(self) -> Symbol:
-        """Positive where the minimum says so, else non-negative."""
+        """The SymPy symbol of the parameter: positive if its minimum is at least 1, else >= 0."""
         return size_symbol(self.name) if self.minimum >= 1 else index_symbol(self.name)
 
 
 @dataclass(frozen=True)
 class Assumption:
-    """`expr <= maximum`, checked at launch; index widths rely on it."""
+    """The condition `expr <= maximum`, which every launch checks.
+
+    Code generation relies on it to choose the bit width of index arithmetic.
+    """
 
     expr: Expr
     maximum: int = LARGEST_INDEX
@@ -66,7 +76,13 @@ class Assumption:
 
 @dataclass(frozen=True)
 class Parameters:
-    """All parameters of a kernel, in an order in which each reads only earlier ones."""
+    """The launch-time parameters of a kernel, its assumptions about them, and its tables.
+
+    Args:
+        items: the parameters, in an order in which each depends only on earlier ones.
+        assumptions: upper bounds of expressions in the parameters.
+        tables: the tables of integers that index expressions read, in such an order, too.
+    """
 
     items: tuple[Parameter, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
@@ -83,16 +99,16 @@ class Parameters:
             if parameter.name == name:
                 return parameter
         names = ", ".join(p.name for p in self.items)
-        raise VerifyError(f"there is no parameter '{name}'; there are {names or 'none'}")
+        raise VerifyError(f"there is no parameter '{name}'; the kernel has {names or 'none'}")
 
     @property
     def given(self) -> tuple[Parameter, ...]:
-        """The parameters that a caller gives."""
+        """The parameters whose values the caller of the kernel gives."""
         return tuple(p for p in self.items if p.value is None)
 
     @cached_property
     def deferred(self) -> frozenset[str]:
-        """The names of the parameters that the kernel itself works out from tables."""
+        """The names of the parameters that the kernel computes from tables when it starts."""
         found: set[str] = set()
         for p in self.items:
             if p.value is not None and (
@@ -102,47 +118,63 @@ class Parameters:
         return frozenset(found)
 
     def known_to_host(self, expr: Expr) -> bool:
-        """Whether the host can evaluate an expression in parameters at launch."""
+        """Whether the host can evaluate `expr` at launch: it depends on no table's entries."""
         return not tables_in(expr) and not any(s.name in self.deferred for s in symbols_of(expr))
 
     def define(self, name: str, value: Expr, minimum: int, note: str) -> tuple[Parameters, Expr]:
-        """Add a derived parameter; a value that is a number is returned as it is."""
+        """Add a parameter with the given value; returns all parameters, and the new one's symbol.
+
+        A value that simplifies to a number or to one symbol adds no parameter and is returned.
+
+        Raises:
+            VerifyError: another parameter has this name, with another value.
+        """
         value = simplify(sympify(value), self.ranges())
         if isinstance(value, Integer | Symbol):
             return self, value
         if name in self:
             if self[name].value == value:
                 return self, self[name].symbol
-            raise VerifyError(f"there is a parameter '{name}' already, with another value")
+            raise VerifyError(
+                f"a parameter '{name}' with another value exists already; choose another name"
+            )
         _, high = self.ranges().interval(value)
         maximum = LARGEST_INDEX if high is None else min(high, LARGEST_INDEX)
         parameter = Parameter(name, minimum, maximum, value, note)
         return replace(self, items=(*self.items, parameter)), parameter.symbol
 
     def give(self, parameter: Parameter) -> Parameters:
-        """Add a parameter that the caller gives."""
+        """Add a parameter whose value the caller of the kernel gives."""
         return replace(self, items=(*self.items, parameter))
 
     def tabled(self, table: Table) -> Parameters:
-        """Add a table."""
+        """Add a table of integers that index expressions may read."""
         return replace(self, tables=(*self.tables, table))
 
     def assume(self, expr: Expr, maximum: int) -> Parameters:
-        """Add an assumption, unless it is there already or plainly true."""
+        """Add the assumption `expr <= maximum`, unless it is present or `expr` is a number.
+
+        Raises:
+            VerifyError: `expr` is a number larger than `maximum`.
+        """
         assumption = Assumption(sympify(expr).expand(), maximum)
         if assumption.expr.is_Integer and int(assumption.expr) > maximum:
             raise VerifyError(
-                f"the sizes make an index of up to {assumption.expr}, over {maximum}; make the "
-                "problem or the grid smaller"
+                f"an index of this kernel reaches {assumption.expr}, more than the allowed "
+                f"{maximum}; make the problem or the grid smaller"
             )
         if assumption.expr.is_Integer or assumption in self.assumptions:
             return self
         return replace(self, assumptions=(*self.assumptions, assumption))
 
     def ranges(self, *, definitions: bool = False) -> Ranges:
-        """What is known of the parameters' symbols; with their definitions for proofs of sizes.
+        """The known ranges of the parameters' symbols.
 
-        The same object each time: it remembers what was proved.
+        Every call returns the same object, because a `Ranges` caches its proofs.
+
+        Args:
+            definitions: whether proofs may also use the expressions that define parameters, as
+                proofs about sizes need.
         """
         return self._defined_ranges if definitions else self._plain_ranges
 
@@ -156,10 +188,10 @@ class Parameters:
 
     @cached_property
     def examples(self) -> tuple[Mapping[str, int], ...]:
-        """All parameters' values in a few launches that are allowed, as far as some are found.
+        """Values of all parameters in one or two example launches; empty if none is valid.
 
-        One is as small as can be, one larger; where there are tables, checks take longer and one
-        has to do.
+        In the first example every given parameter has its smallest value, in the second about 1000.
+        A kernel with tables has only the first, because checks with tables take longer.
         """
         found: list[Mapping[str, int]] = []
         for size in (1,) if self.tables else (1, 1000):
@@ -183,21 +215,21 @@ class Parameters:
     def evaluate(
         self, given: Mapping[str, int], tables: Mapping[str, Sequence[int]] | None = None
     ) -> dict[str, int]:
-        """Every parameter's value, checked against its bounds and the assumptions.
+        """Compute the value of every parameter, and check bounds and assumptions.
 
-        Without the entries of tables, deferred parameters are left out, and assumptions are
-        checked for every value that they may have.
+        If `tables` is None, the result lacks the deferred parameters, and an assumption about
+        them is checked for the largest value that their bounds allow.
 
         Args:
-            given: values of the parameters that the caller gives.
-            tables: entries of the given tables.
+            given: the value of each parameter that the caller gives, by name.
+            tables: the entries of each table that the caller gives, by name.
 
         Raises:
-            LaunchError: a given parameter is missing, unknown or out of bounds, or a table is not
-                as declared.
+            LaunchError: a parameter is missing, unknown or out of bounds, an assumption does not
+                hold, or a table contradicts its declaration.
         """
-        values = self._of_host(given)
-        most = self._maximum(dict(values))
+        values = self._host_values(given)
+        upper_bound = self._upper_bound(dict(values))
         if self.tables and tables is not None:
             entries = tabulate(self.tables, tables, values)
             for p in self.items:
@@ -205,12 +237,12 @@ class Parameters:
                     values[p.name] = _from_tables(p.name, p.value, {**values, **entries})
         for a in self.assumptions:
             exact = all(s.name in values for s in symbols_of(a.expr))
-            value = int(evaluate(a.expr, values)) if exact else most(a.expr)
+            value = int(evaluate(a.expr, values)) if exact else upper_bound(a.expr)
             if value is None or value > a.maximum:
-                found = f"= {value} is" if exact else f"may be {value or 'too large'},"
+                found = f"= {value}" if exact else f"can be {value or 'arbitrarily large'}"
                 raise LaunchError(
-                    f"{to_text(a.expr)} {found} over {a.maximum}, which the kernel's index "
-                    "arithmetic relies on; use a larger tile or part the problem"
+                    f"{to_text(a.expr)} {found}, but the kernel's index arithmetic needs at most "
+                    f"{a.maximum}; use a larger tile or split the problem"
                 )
         for p in self.items:
             if p.name in values:
@@ -220,15 +252,26 @@ class Parameters:
     def launch(
         self, given: Mapping[str, int], tables: Mapping[str, Sequence[int]]
     ) -> dict[str, Any]:
-        """The values of every parameter and entries of every table by name, given and derived."""
+        """The value of every parameter and the entries of every table in one launch, by name.
+
+        Args:
+            given: the value of each parameter that the caller gives.
+            tables: the entries of each table that the caller gives.
+
+        Raises:
+            LaunchError: as `evaluate`.
+        """
         values = self.evaluate(given, tables)
         return {**values, **tabulate(self.tables, tables, values)}
 
-    def _of_host(self, given: Mapping[str, int]) -> dict[str, int]:
-        """The values of all parameters that are not deferred."""
+    def _host_values(self, given: Mapping[str, int]) -> dict[str, int]:
+        """Compute the parameters that the host knows: all but those that depend on tables."""
         unknown = sorted(set(given) - {p.name for p in self.given})
         if unknown:
-            raise LaunchError(f"not a parameter of this kernel: {', '.join(unknown)}")
+            known = ", ".join(p.name for p in self.given)
+            raise LaunchError(
+                f"not a parameter of this kernel: {', '.join(unknown)}; it takes {known or 'none'}"
+            )
         values: dict[str, int] = {}
         for p in self.items:
             if p.name in self.deferred:
@@ -242,11 +285,14 @@ class Parameters:
                 raise LaunchError(f"the parameter '{p.name}' needs a value ({p.note})")
         return values
 
-    def _maximum(self, values: Mapping[str, int]) -> Callable[[Expr], int | None]:
-        """What expressions are at most, whatever tables hold; None where that is not known.
+    def _upper_bound(self, values: Mapping[str, int]) -> Callable[[Expr], int | None]:
+        """A function that bounds an expression from above for any entries of the tables.
 
-        Ranges are made at the first call: their proofs take longer than the rest of a launch, and a
-        launch that has the entries of all tables needs none.
+        It returns None if no bound is known. Ranges are made at its first call: their proofs take
+        longer than the rest of a launch, and are not needed if all tables have entries.
+
+        Args:
+            values: the values of the parameters that the host knows.
         """
 
         @cache
@@ -267,20 +313,22 @@ class Parameters:
 
 
 def _evaluated(name: str, value: Expr, values: Mapping[str, int]) -> int:
-    """The value of a parameter; LaunchError where it divides by 0."""
+    """Evaluate the expression `value` of the parameter `name`; LaunchError if it divides by 0."""
     try:
         return int(evaluate(value, values))
     except ZeroDivisionError as error:
-        raise LaunchError(f"{name} = {to_text(value)} divides by 0 in this launch") from error
+        raise LaunchError(
+            f"{name} = {to_text(value)} divides by 0 in this launch; change the launch arguments"
+        ) from error
 
 
 def _from_tables(name: str, value: Expr, values: Mapping[str, Any]) -> int:
-    """The value of a deferred parameter; LaunchError where it reads what a table has not."""
+    """Evaluate a parameter that depends on tables; LaunchError if it reads outside a table."""
     try:
         return int(evaluate(value, values))
     except NoEntry as error:
         raise LaunchError(
-            f"{name} = {to_text(value)} reads {error}; the table is too short for it"
+            f"{name} = {to_text(value)} reads {error}; give a table with more entries"
         ) from error
 
 

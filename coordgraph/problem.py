@@ -1,4 +1,8 @@
-"""The graph of a problem: tiled tensors, dangling tile numbers, one output tile's work."""
+"""Builds the kernel graph of a `GemmProblem` before any schedule.
+
+The graph has the tensors, cut into macro tiles, and the operations that compute one output tile.
+Nothing decides yet which workgroup computes which tile.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +49,12 @@ __all__ = ["build"]
 
 
 def build(gemm: GemmProblem, e: KernelEditor, tile: tuple[int, int, int]) -> None:
-    """Build the problem's graph into an editor that has its given parameters.
+    """Add the tensors, dimensions, edges, tables and operations of a problem to an editor.
 
     Args:
         gemm: the problem.
-        e: the editor.
-        tile: elements of a macro tile in m, n and k.
+        e: the editor of a graph that has the parameters which the caller gives, and nothing else.
+        tile: extents of a macro tile in m, n and k, in elements.
     """
     tiles = dict(zip("mnk", tile, strict=True))
     extents = {axis: _extent(gemm, e, axis) for axis in "mnk"}
@@ -61,11 +65,13 @@ def build(gemm: GemmProblem, e: KernelEditor, tile: tuple[int, int, int]) -> Non
         total *= batches
         e.coordinates.add(MacroTileNumber("batch", batches, note="which product"))
     if gemm.grouped:
-        # Rows of groups follow one another; so their tiles do, and say which group they are of.
+        # If groups share out m, one number counts the row tiles of all groups, so the group is
+        # not a dimension that schedules distribute. Otherwise schedules distribute it like a tile
+        # number.
         kind = Linear if gemm.group_axis == "m" else MacroTileNumber
         groups = e.parameters["groups"].symbol
         e.coordinates.add(kind("group", groups, note="which product"))
-        if gemm.group_axis == "k":  # k tiles are counted of all groups, output tiles of each
+        if gemm.group_axis == "k":  # counts["k"] has the k tiles of all groups, the others of one
             e.assume(groups * counts["m"] * counts["n"])
     if gemm.diagonal:
         _tables_of_problems(gemm, e)
@@ -89,7 +95,7 @@ def build(gemm: GemmProblem, e: KernelEditor, tile: tuple[int, int, int]) -> Non
         parts = ("group", "A.tile.0")
         e.coordinates.connect(Concatenate(parts, "row_tile", gemm.tile_starts("m")))
     else:
-        # What schedules may ask: how the tiles of groups follow one another along an axis.
+        # These dimensions number the tiles of all groups along an axis; some schedules use them.
         for axis, number in (("m", "A.tile.0"), ("n", "B.tile.1"), ("k", "k_tile")):
             if gemm.ragged(axis):
                 every = f"{axis}_step"
@@ -106,7 +112,15 @@ def _matrices(
     counts: Mapping[str, Expr],
     tiles: Mapping[str, int],
 ) -> None:
-    """The tensors, each axis cut into tiles."""
+    """Add A, B, the epilogue's operands and D, and cut each axis of them into macro tiles.
+
+    Args:
+        gemm: the problem.
+        e: the editor.
+        extents: elements along m, n and k.
+        counts: macro tiles along m, n and k.
+        tiles: elements of a macro tile along m, n and k.
+    """
     for name, role, transposed in (
         ("A", Role.INPUT, gemm.transpose_a),
         ("B", Role.INPUT, gemm.transpose_b),
@@ -119,7 +133,7 @@ def _matrices(
             number, inside = f"{name}.tile.{i}", f"{name}.index.{i}"
             whole, count = f"{name}.{i}", counts[axis]
             if gemm.ragged(axis):
-                # Tiles of one group: how many they are is data.
+                # The tiles of one group: their number comes from a table, so there is no size.
                 whole, count = f"{name}.{INSIDE[axis]}", None
                 e.coordinates.add(Linear(whole, note=f"{INSIDE[axis]} in the group"))
                 parts = ("group", whole)
@@ -130,31 +144,36 @@ def _matrices(
 
 
 NUMBERS = {"m": "A.tile.0", "n": "B.tile.1"}
-"""What says which tile along an axis of D."""
+"""The dimension that numbers the output tiles along m and along n."""
 INSIDE = {"m": "row", "n": "column", "k": "depth"}
-"""What an index along an axis is called in a group."""
+"""For each axis, the word in dimension names for an index that counts from a group's start."""
 
 
 def _extent(gemm: GemmProblem, e: KernelEditor, axis: str) -> Expr:
-    """Elements along an axis: of all groups, where they part it."""
+    """Elements along an axis; if groups differ in extent along it, the sum over all groups."""
     if axis in e.parameters:
         return e.parameters[axis].symbol
     return Integer(MOST_TOGETHER if gemm.diagonal else getattr(gemm, axis))
 
 
 def _tiles(gemm: GemmProblem, e: KernelEditor, axis: str, extent: Expr, tile: int) -> Expr:
-    """The number of macro tiles along an axis, and the tables of groups that part it."""
+    """Declare the number of macro tiles along an axis, and return it.
+
+    If groups differ in extent along the axis, also declare the tables with each group's first
+    element and first tile; the number then counts the tiles of all groups.
+    """
     if not gemm.ragged(axis):
         count = ceil_div(extent, Integer(tile))
         return e.parameter(f"tiles_{axis}", count, note=f"macro tiles in {axis}")
     groups, starts = e.parameters["groups"].symbol, gemm.tile_starts(axis)
-    # A group without k has one tile of padding, so that its zeros are written. Where tiles of all
-    # axes are counted together, columns of tiles are a divisor.
+    # A group with k = 0 gets one tile of padding, so that zeros are written to its D. With
+    # group_axis="mnk", index expressions divide by the number of tile columns, so it must not be 0.
     least = 0 if axis == "m" else 1
     elements = _rise(gemm.offsets(axis), starts)
     if gemm.diagonal and axis == "k":
-        # One also in a group without rows or columns: where all are such, one iteration of padding
-        # is a whole tile, so that nobody waits for another piece of it.
+        # Count no k tiles for a group without rows or columns except the one of padding. If all
+        # groups are empty, the kernel has one iteration, which is a whole tile, so no workgroup
+        # waits for another one's partial sum.
         elements *= prod(minimum(_rise(gemm.offsets(other), starts), 1) for other in "mn")
     note = f"where groups begin along {axis}, and the end"
     e.table(Table(gemm.offsets(axis), groups + 1, extent, note=note))
@@ -162,25 +181,29 @@ def _tiles(gemm: GemmProblem, e: KernelEditor, axis: str, extent: Expr, tile: in
         Table(
             starts,
             groups + 1,
-            # A group that is no multiple of the tile has less than one tile more.
+            # A group whose extent is not a multiple of the tile adds less than one tile.
             floor_div(extent + (tile - 1 + least) * groups, Integer(tile)),
             ceil_div(maximum(elements, least), Integer(tile)),
             note=f"tiles along {axis} in the groups before",
         )
     )
-    # Where no group has a row there is one tile of padding: so that sizes are never 0.
+    # If every group is empty, count one tile of padding, so that no dimension has size 0.
     tiles = maximum(load(index_symbol(starts), groups), 1)
     return e.parameter(f"tiles_{axis}", tiles, note=f"macro tiles in {axis}")
 
 
 def _rise(table: str, at: str) -> Expr:
-    """How far a table rises over the group that an entry of the table `at` is worked out of."""
+    """`table[g + 1] - table[g]` for the group g whose step the derived table `at` computes."""
     entries, place = index_symbol(table), place_of(at)
     return load(entries, place + 1) - load(entries, place)
 
 
 def _tables_of_problems(gemm: GemmProblem, e: KernelEditor) -> None:
-    """Where tiles, iterations and matrices of groups begin that share no extent."""
+    """Declare the tables of a list of products (`group_axis="mnk"`).
+
+    They hold, for each product, how many output tiles and iterations the products before it have,
+    and the element at which its A, B and D begin in the tensors.
+    """
     length = e.parameters["groups"].symbol + 1
 
     def add(name: str, axes: str, note: str) -> None:
@@ -191,7 +214,7 @@ def _tables_of_problems(gemm: GemmProblem, e: KernelEditor) -> None:
         starts = f"{what.replace(' ', '_')}_before"
         add(starts, axes, f"{what} of the groups before")
         count = maximum(load(index_symbol(starts), length - 1), 1)
-        # Schedules have a name `iterations` for those of a share.
+        # The prefix keeps the name free: schedules name a share's iterations `iterations`.
         e.parameter(f"all_{what.replace(' ', '_')}", count, note=f"{what} of all groups")
     for tensor, turned in (("A", gemm.transpose_a), ("B", gemm.transpose_b), ("D", False)):
         rows, columns = TENSORS[tensor][::-1] if turned else TENSORS[tensor]
@@ -203,7 +226,10 @@ def _tables_of_problems(gemm: GemmProblem, e: KernelEditor) -> None:
 
 
 def starts_of(tensor: str) -> str:
-    """The table of where the matrices of a tensor begin; those of operands are where D's are."""
+    """The name of the table with the element at which each product's matrix begins in a tensor.
+
+    It is for `group_axis="mnk"`. C and other epilogue operands use the table of D.
+    """
     return f"{tensor.lower() if tensor in ('A', 'B') else 'd'}_starts"
 
 
@@ -212,7 +238,11 @@ def _role(operand: Operand) -> Role:
 
 
 def _kind(gemm: GemmProblem, tensor: str) -> str:
-    """The element type of a tensor; that of an operand is D's where it declares none."""
+    """The name of a tensor's element type.
+
+    An epilogue operand without a declared type has the type of D if it is a matrix or a vector,
+    and the accumulator's type if it is a single element.
+    """
     if tensor in ("A", "B"):
         return gemm.dtype
     out, operand = gemm.out_dtype or gemm.dtype, gemm.operands.get(tensor)
@@ -224,10 +254,18 @@ def _kind(gemm: GemmProblem, tensor: str) -> str:
 def _tensor(
     gemm: GemmProblem, e: KernelEditor, name: str, shape: list[Expr], role: Role, transposed: bool
 ) -> None:
-    """A tensor argument, its axes, and the matrix among several.
+    """Add a tensor argument and the edge from its axes (and its product) to element offsets.
 
-    An axis that an operand of the epilogue lacks has no coordinate, so nothing of it depends on
-    that axis: it is broadcast.
+    An axis that an epilogue operand lacks has no dimension, so the operand's offset does not depend
+    on it: the operand is broadcast along that axis.
+
+    Args:
+        gemm: the problem.
+        e: the editor.
+        name: the tensor.
+        shape: extents of the tensor's axes, in elements, rows first.
+        role: what the kernel uses the tensor for.
+        transposed: whether the tensor is stored as its transpose.
     """
     kind = _kind(gemm, name)
     if gemm.diagonal and shape:
@@ -260,12 +298,20 @@ def _tensor(
 
 
 def row_major(shape: Sequence[Expr]) -> tuple[Expr, ...]:
-    """Strides in elements of an array without gaps."""
+    """The strides of a contiguous row-major array of this shape, in elements."""
     return tuple(prod(shape[i + 1 :], start=Integer(1)) for i in range(len(shape)))
 
 
 def _connect(e: KernelEditor, name: str, size: Expr, shape: list[Expr], whole: Edge | None) -> None:
-    """A tensor's elements and its axes, tied by an edge; a single element has none."""
+    """Add the dimensions of a tensor's element offset and of its axes, and the edge between them.
+
+    Args:
+        e: the editor.
+        name: the tensor.
+        size: elements of the tensor.
+        shape: extents of its axes, in elements.
+        whole: the edge; None for a tensor of a single element, which has no axes.
+    """
     e.coordinates.add(User(name, size, tensor=name))
     for i, extent in enumerate(shape):
         e.coordinates.add(SubDimension(f"{name}.{i}", extent, tensor=name, axis=i))
@@ -274,7 +320,13 @@ def _connect(e: KernelEditor, name: str, size: Expr, shape: list[Expr], whole: E
 
 
 def _control(gemm: GemmProblem, e: KernelEditor, depth: Expr) -> None:
-    """One output tile's work."""
+    """Set the control graph: the operations that compute and store one output tile.
+
+    Args:
+        gemm: the problem.
+        e: the editor.
+        depth: the number of k tiles.
+    """
     together = gemm.grouped and gemm.group_axis == "m"
     leading = (gemm.leading,) if gemm.leading and not together else ()
 
@@ -300,7 +352,7 @@ def _control(gemm: GemmProblem, e: KernelEditor, depth: Expr) -> None:
         StoreTile("D", tile("D")),
     )
     if gemm.grouped:
-        # What the indices of a tile's elements read, and how deep it is.
+        # Entries of tables that indices of the tile's elements and the k loop's bounds read.
         tables = [gemm.offsets(axis) for axis in "mnk" if gemm.ragged(axis)]
         if gemm.ragged("k"):
             tables.append(gemm.tile_starts("k"))

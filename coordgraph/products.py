@@ -1,7 +1,7 @@
-"""Products of a kernel: the dimension that counts them, and which extents differ among them.
+"""The products of a batched or grouped kernel: which dimension numbers them, and their extents.
 
-A kernel may compute a batch of products, or groups with extents of their own. Tiles are then
-counted by several dimensions: one is the product's number, the others its tile's row and column.
+A kernel may compute a batch of products, or groups with different extents. An output tile then has
+several numbers: the number of its product, and its tile row and tile column in that product.
 """
 
 from __future__ import annotations
@@ -24,53 +24,62 @@ __all__ = [
 
 
 class HasProducts(Protocol):
-    """The attributes of a `KernelGraph` that the functions of this module read."""
+    """The two attributes of a `KernelGraph` that `coordgraph.products` reads.
+
+    A protocol, because `coordgraph.kernel` imports `coordgraph.products`.
+    """
 
     @property
     def gemm(self) -> GemmProblem:
-        """The problem."""
+        """The matrix product that the kernel computes."""
         ...
 
     @property
     def coordinates(self) -> CoordinateGraph:
-        """The dimensions that count products and tiles."""
+        """The coordinate graph with the dimensions that number products and tiles."""
         ...
 
 
 def product_order(graph: HasProducts) -> Permute | None:
-    """The edge that permutes the products, or None if they are computed in their own order."""
+    """The `Permute` edge that reorders the products; None if they are computed by number."""
     leading = graph.gemm.leading
     below = graph.coordinates.edges_below(leading) if leading else ()
     return next((edge for edge in below if isinstance(edge, Permute)), None)
 
 
 def product_dimension(graph: HasProducts) -> str:
-    """The dimension that counts products in the order of their computation; '' if there is one."""
+    """The dimension that numbers the products in the order in which the kernel computes them.
+
+    '' if the kernel computes a single product.
+    """
     order = product_order(graph)
     return order.downstream[0] if order else graph.gemm.leading
 
 
 def dangling_tiles(graph: HasProducts) -> tuple[Dimension, ...]:
-    """The tile numbers that no schedule has tied to workgroups and loops yet.
+    """The tile-number dimensions that no schedule has tied to workgroups or loops yet.
 
-    The dimension that counts products comes first, so that tiles of one product are neighbours.
+    The dimension that numbers products comes first, so that tiles of one product are neighbours.
     """
     found, product = graph.coordinates.dangling(MacroTileNumber), product_dimension(graph)
     return tuple(sorted(found, key=lambda d: d.id != product))
 
 
 def tile_plane(graph: HasProducts) -> tuple[Dimension, ...]:
-    """The dangling tile numbers that count the tiles of one product: rows and columns of tiles."""
+    """The unscheduled dimensions that number tiles within one product: tile row and tile column."""
     product = product_dimension(graph)
     return tuple(d for d in dangling_tiles(graph) if d.id != product)
 
 
 def ragged_edge(graph: HasProducts, tiles: str) -> Ragged | None:
-    """The `Ragged` edge with each product's number of tiles on an axis; None if all are equal.
+    """The `Ragged` edge whose table gives each product's number of tiles along one axis.
+
+    None if all products have equally many.
 
     Args:
         graph: the kernel.
-        tiles: the dimension that counts tiles in one product: a tile number, or the loop over k.
+        tiles: the id of the dimension that numbers tiles along that axis within one product: a
+            tile number, or the loop over k tiles.
     """
     if graph.coordinates[tiles].size is not None:
         return None
@@ -79,9 +88,10 @@ def ragged_edge(graph: HasProducts, tiles: str) -> Ragged | None:
 
 
 def ragged_axes(graph: HasProducts) -> tuple[Ragged | None, Ragged | None, Ragged | None]:
-    """For m, n and k, the `Ragged` edge with each product's number of tiles; None if all are equal.
+    """For each of m, n and k, the `Ragged` edge whose table gives each product's number of tiles.
 
-    Edges of m and n are those of the tile numbers, the edge of k that of the loop over k tiles.
+    None stands for an axis along which all products have equally many tiles. For k it is the edge
+    of the loop over k tiles.
     """
     coordinates = graph.coordinates
     rows, columns = (

@@ -1,8 +1,8 @@
-"""Progress: for whom workgroups wait, derived from the graph.
+"""Forward progress: whether workgroups wait for partial sums of lower or of higher workgroups.
 
-A workgroup that waits only for lower numbers needs nothing but that workgroups start in order. One
-that waits for higher numbers needs all of them to be resident at once: a launcher must then use a
-cooperative launch, or refuse a grid that does not fit the device.
+If workgroups wait only for lower-numbered ones, it is enough that workgroups start in order. If
+they wait for higher-numbered ones, all must be resident at once: the launcher needs a cooperative
+launch, or must refuse a grid that does not fit on the device.
 """
 
 from __future__ import annotations
@@ -30,17 +30,22 @@ from coordgraph.kernel import KernelGraph
 __all__ = ["WaitDirection", "wait_direction"]
 
 WaitDirection = Literal["none", "lower", "higher", "mixed"]
+"""Which workgroups a workgroup may wait for, compared with its own number."""
 ZERO, SENDER = Integer(0), "partial.sender"
 RECEIVES = (ReceivePartial, AwaitPartial, CollectPartial)
 
 
 def wait_direction(graph: KernelGraph) -> WaitDirection:
-    """Whether workgroups wait for lower or higher numbers; `mixed` where neither is proved.
+    """Whether workgroups wait for partial sums of lower-numbered or of higher-numbered workgroups.
 
-    The sender of a slot (and of a turn, where there are turns) is the workgroup that the coordinate
-    graph leads to from there; of several that add to a slot, any. That counts only if from what
-    every `SendPartial` or `AccumulatePartial` of the kernel sends the way leads back to the sender
-    itself.
+    The coordinate graph gives the workgroup that sends to a workspace slot: it is computed forward
+    from the slot's index, and from the sender's turn if several workgroups use one slot. This is
+    checked first: at every `SendPartial` and `AccumulatePartial`, the result must be the executing
+    workgroup.
+
+    Returns:
+        `none` if no workgroup waits, `lower` or `higher` if that is proved of every wait, and
+        `mixed` if waits differ or nothing is proved.
     """
     nodes = tuple(_live(resolve(graph.control.root.body, graph.scope())))
     sends = [node for node in nodes if isinstance(node.op, SendPartial | AccumulatePartial)]
@@ -59,7 +64,10 @@ def wait_direction(graph: KernelGraph) -> WaitDirection:
 
 
 def _direction(graph: KernelGraph, node: Node) -> WaitDirection:
-    """Where the sender stands to the receiver, or all of them: from the first to the last."""
+    """Whether every workgroup for which the operation `node` waits has a lower or higher number.
+
+    A `CollectPartial` waits for several senders; the first and the last of them are compared.
+    """
     workgroup, ranges = graph.workgroup.symbol, node.scope.ranges
     first = last = _sender(graph, node)
     if isinstance(node.op, CollectPartial):
@@ -72,7 +80,7 @@ def _direction(graph: KernelGraph, node: Node) -> WaitDirection:
 
 
 def _in_order(graph: KernelGraph, node: Node) -> bool:
-    """Whether senders of later turns have higher numbers."""
+    """Whether, among the senders to one slot, a later turn means a higher workgroup number."""
     turn = index_symbol(SENDER)
     ranges = node.scope.ranges.with_bounds(turn, 0, ())
     here, following = (_sender(graph, node, turn + by, ranges) for by in (0, 1))
@@ -82,13 +90,13 @@ def _in_order(graph: KernelGraph, node: Node) -> bool:
 def _sender(
     graph: KernelGraph, node: Node, further: Expr = ZERO, known: Ranges | None = None
 ) -> Expr:
-    """The workgroup to which the slot of an operation, and its turn, lead.
+    """The workgroup that sends to an operation's slot, computed forward in the coordinate graph.
 
     Args:
         graph: the kernel.
-        node: the operation.
-        further: turns behind the one that the operation names.
-        known: the ranges of what these name; by default those at the operation.
+        node: an operation on partial sums, which names a slot and may name a turn.
+        further: how many turns after the operation's own turn to look.
+        known: the ranges of symbols; by default those in the operation's scope.
     """
     ranges, bound = known or node.scope.ranges, node.op.bindings
     values = {
@@ -101,7 +109,7 @@ def _sender(
 
 
 def _live(nodes: Iterable[Node]) -> Iterator[Node]:
-    """All nodes but those in branches that are never taken."""
+    """The nodes and all nodes below them, without branches whose condition is always false."""
     for node in nodes:
         yield node
         decided = node.condition if isinstance(node.op, If) else None

@@ -1,8 +1,10 @@
-"""Tables: integers that are known when a kernel runs, and parameters that follow from them.
+"""Tables: arrays of integers in device memory that index expressions of a kernel read.
 
-A *given* table is an argument of the call, in the memory of the device; its entries rise. A
-*derived* one follows from others by a rule. Prefix sums rise, too: entry 0 is 0, entry i + 1 is
-entry i plus the table's step at i. Or entry i is the place of the i-th largest step.
+A *given* table is an argument of the kernel call; its entries are non-decreasing. A *derived* table
+is computed by the kernel from earlier tables, through a *step*: an expression for each position.
+A derived table with the rule `sums` holds prefix sums of the steps: entry 0 is 0, and entry i + 1
+is entry i plus step i. One with the rule `sorts` is an argsort: entry i is the position of the i-th
+largest step.
 """
 
 from __future__ import annotations
@@ -20,19 +22,25 @@ from coordgraph.integers import Ranges, evaluate, index_symbol, load, tables_in,
 __all__ = ["RULES", "SORTS", "SUMS", "Table", "TableNeed", "place_of", "tabulate"]
 
 RULES = SUMS, SORTS = ("sums", "sorts")
-"""How derived tables follow from their steps."""
+"""How a derived table is computed from its steps: prefix sums, or an argsort, largest first."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of `length` entries, none of which exceeds `maximum`; both are host's expressions.
+    """A table of integers in device memory: `length` entries, each between 0 and `maximum`.
 
     Args:
-        name: also of its symbol in expressions.
-        length, maximum: expressions in the parameters that the host knows.
-        step: of a derived table; reads earlier tables at `place`, and is at least 0.
-        rule: what is made of the steps: `sums`, or `sorts`: the places of the steps from the
-            largest one on, equal ones in their order.
+        name: the name of the table, which is also the name of its symbol in expressions.
+        length, maximum: expressions in launch parameters that the host can evaluate.
+        step: for a derived table, a non-negative expression in the symbol `place` (the position)
+            and in earlier tables; None for a table that the caller gives.
+        note: what the table means, for diagrams and error messages.
+        rule: how the entries follow from the steps: `sums` for prefix sums from 0, or `sorts` for
+            the positions of the steps from the largest to the smallest (a stable argsort).
+
+    Raises:
+        VerifyError: `length` or `maximum` reads a table, the rule is unknown, or a table with the
+            rule `sorts` has no step.
     """
 
     name: str
@@ -44,56 +52,71 @@ class Table:
 
     def __post_init__(self) -> None:
         if tables_in(self.length) | tables_in(self.maximum):
-            raise VerifyError(f"table '{self.name}': the host must know its length and maximum")
+            raise VerifyError(
+                f"table '{self.name}': its length {to_text(self.length)} and maximum "
+                f"{to_text(self.maximum)} must not read tables; use launch parameters only"
+            )
         if self.rule not in RULES:
             raise VerifyError(
-                f"table '{self.name}': rule={self.rule!r} is none of {', '.join(RULES)}"
+                f"table '{self.name}': rule={self.rule!r} must be one of {', '.join(RULES)}"
             )
         if self.rule == SORTS and self.step is None:
-            raise VerifyError(f"table '{self.name}' sorts nothing: it has no step")
+            raise VerifyError(
+                f"table '{self.name}' has rule={SORTS!r} but no step to sort by; give a step"
+            )
 
     @property
     def symbol(self) -> Symbol:
-        """The table as it stands in `load` and `search`."""
+        """The symbol of the table in expressions: the first argument of `load` and `search`."""
         return index_symbol(self.name)
 
     @property
     def place(self) -> Symbol:
-        """The entry at hand, in the step."""
+        """The symbol in `step` that stands for the position whose step is computed."""
         return place_of(self.name)
 
     @property
     def derived(self) -> bool:
-        """Whether the kernel works it out itself."""
+        """Whether the kernel computes the table from earlier tables; else the caller gives it."""
         return self.step is not None
 
     @property
     def rises(self) -> bool:
-        """No entry is less than the one before."""
+        """Whether the entries are non-decreasing: true of given tables and of prefix sums."""
         return self.rule == SUMS
 
     @property
     def steps(self) -> Expr:
-        """In how many places a derived table has a step."""
+        """The number of positions at which a derived table's step is evaluated."""
         return self.length - 1 if self.rule == SUMS else self.length
 
     def problems(self, ranges: Ranges) -> Iterator[str]:
-        """What contradicts itself: an order holds every place, so the last one is in it."""
+        """Messages about contradictions in the declaration.
+
+        A table that sorts holds every position, so its `maximum` must be at least `length - 1`.
+
+        Args:
+            ranges: the known ranges of the launch parameters.
+        """
         if self.rule == SORTS and not ranges.prove_nonnegative(self.maximum - self.length + 1):
             yield (
-                f"table '{self.name}' holds every place of {to_text(self.length)}, and they are "
-                f"declared to be at most {to_text(self.maximum)}; declare "
-                f"<= {to_text(self.length - 1)}"
+                f"table '{self.name}' sorts {to_text(self.length)} positions, so its entries reach "
+                f"{to_text(self.length - 1)}, but its declared maximum is {to_text(self.maximum)}; "
+                f"declare <= {to_text(self.length - 1)}"
             )
 
     def inverts(self, other: Table) -> bool:
-        """Whether an order is declared as the inverse of another: from its largest entry back."""
+        """Whether this table is declared as the inverse permutation of `other`.
+
+        That is so if it sorts, from the largest, by the negated entries of `other`: its step plus
+        `other[place]` does not depend on the position `place`.
+        """
         if self.step is None or self.rule != SORTS:
             return False
         return self.place not in (self.step + load(other.symbol, self.place)).free_symbols
 
     def known_in(self, ranges: Ranges) -> Ranges:
-        """The ranges with what is declared of the entries."""
+        """A copy of `ranges` that also knows the declared bounds and monotonicity of the table."""
         if not self.rises:
             return ranges.with_table(self.symbol, self.maximum, step=None)
         least = None if self.step is None else ranges.interval(self.step)[0]
@@ -101,35 +124,48 @@ class Table:
         return ranges.with_table(self.symbol, self.maximum, from_zero=self.derived, step=step)
 
     def checked(self, entries: Sequence[int], values: Mapping[str, Any]) -> tuple[int, ...]:
-        """The entries as whole numbers.
+        """Check the entries against the declaration, and return them as ints.
+
+        Args:
+            entries: the table's entries in one launch.
+            values: the launch parameters by name.
 
         Raises:
-            LaunchError: they are not what is declared: so many, at most the maximum, and rising
-                unless they are an order.
+            LaunchError: the number of entries is not `length`, an entry is larger than `maximum`,
+                or the entries of a table that does not sort are negative or decrease.
         """
         found = tuple(int(entry) for entry in entries)
         length, most = int(evaluate(self.length, values)), int(evaluate(self.maximum, values))
         if len(found) != length:
-            raise LaunchError(f"{self.name} has {len(found)} entries, {length} are needed")
+            raise LaunchError(
+                f"{self.name} has {len(found)} entries, but the kernel needs {length}; give as many"
+            )
         for i, (before, entry) in enumerate(zip((0, *found), found, strict=False)):
             if self.rises and entry < before:
-                below = f"after {before}" if i else "below 0"
-                raise LaunchError(f"{self.name}[{i}] = {entry} is {below}; entries must rise")
+                below = f"less than {self.name}[{i - 1}] = {before}" if i else "negative"
+                raise LaunchError(
+                    f"{self.name}[{i}] = {entry} is {below}; entries must be non-decreasing, from "
+                    "0 or more"
+                )
         if found and (largest := max(found)) > most:
-            raise LaunchError(f"{self.name}[{found.index(largest)}] = {largest} is over {most}")
+            raise LaunchError(
+                f"{self.name}[{found.index(largest)}] = {largest} is larger than {most}, the "
+                "maximum in this launch"
+            )
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class TableNeed:
-    """What an edge needs of a table that it names, for its formulas to have values.
+    """The properties that a table must have so that an edge's index formulas are valid.
 
     Args:
-        table: its name.
-        length: how many entries it has; None where that is the size of a dimension without one.
-        rule: `sums` where its entries must rise, or `sorts` where it must hold every place once.
-        inverse_of: the table, if there is one, whose inverse it must be.
-        from_zero: its first entry must be 0.
+        table: the name of the table.
+        length: the number of entries that the table must have; None if any number is right.
+        rule: `sums` if the entries must be non-decreasing, `sorts` if they must be a permutation
+            of all positions.
+        inverse_of: the name of a table whose inverse permutation the table must be, or ''.
+        from_zero: whether the first entry must be 0.
     """
 
     table: str
@@ -139,73 +175,84 @@ class TableNeed:
     from_zero: bool = False
 
     def unmet(self, tables: Mapping[str, Table], ranges: Ranges) -> Iterator[str]:
-        """What of that does not hold, or does not follow from what is declared."""
+        """Messages about the needed properties that the declarations of tables do not prove.
+
+        Args:
+            tables: the declared tables, by name.
+            ranges: the known ranges of the launch parameters.
+        """
         table = tables.get(self.table)
         if table is None:
             missing = f"there is no table '{self.table}'" if self.table else "it names no table"
-            yield f"{missing}; there are {', '.join(tables) or 'none'}"
+            yield f"{missing}; the kernel has {', '.join(tables) or 'none'}"
             return
         if table.rule != self.rule:
-            yield _of_another_rule(table)
+            yield _wrong_rule(table)
         elif self.from_zero and not table.derived:
             yield (
-                f"the entries of the table '{table.name}' must begin at 0, and it is given; name "
-                "one of sums"
+                f"the table '{table.name}' must begin with 0, but the caller gives its entries; "
+                "name a derived table with the rule 'sums'"
             )
         wanted, found = self.length, table.length
         if wanted is not None and not ranges.prove_equal(wanted, found):
             yield (
-                f"the length of the table '{table.name}' must be {to_text(wanted)}, and it is "
-                f"{to_text(found)}; correct it, or name another table"
+                f"the table '{table.name}' must have {to_text(wanted)} entries, but it has "
+                f"{to_text(found)}; correct its length, or name another table"
             )
         other = tables.get(self.inverse_of)
         if other is not None and not (table.inverts(other) or other.inverts(table)):
             step = to_text(other.length - 1 - load(other.symbol, index_symbol("place")))
             yield (
                 f"the table '{table.name}' is not declared as the inverse of '{other.name}'; name "
-                f"one that sorts {step}"
+                f"a table with the rule 'sorts' and the step {step}"
             )
 
 
-def _of_another_rule(table: Table) -> str:
+def _wrong_rule(table: Table) -> str:
+    """The message that a table has the wrong rule: `sorts` is needed where it rises, or `sums`."""
     if table.rises:
-        kind = "adds up its steps" if table.derived else "is given, and rises"
+        kind = "has the rule 'sums'" if table.derived else "is given by the caller"
         return (
-            f"the table '{table.name}' must hold every place once, and it {kind}; name one that "
-            "sorts"
+            f"the table '{table.name}' must be a permutation, but it {kind}; name a table with the "
+            "rule 'sorts'"
         )
     return (
-        f"the entries of the table '{table.name}' must rise, and it sorts; name a given table, or "
-        "one of sums"
+        f"the entries of the table '{table.name}' must be non-decreasing, but it has the rule "
+        "'sorts'; name a table that the caller gives, or one with the rule 'sums'"
     )
 
 
 def place_of(name: str) -> Symbol:
-    """The symbol of the entry at hand in the step of a table."""
+    """The symbol that stands for the position in the step expression of the table `name`."""
     return index_symbol(f"{name}.at")
 
 
 def tabulate(
     tables: Sequence[Table], given: Mapping[str, Sequence[int]], values: Mapping[str, int]
 ) -> dict[str, tuple[int, ...]]:
-    """All tables, derived ones too, checked.
+    """Compute the entries of every table of a launch, given and derived, and check them.
 
     Args:
-        tables: in an order in which each reads only earlier ones.
-        given: the entries of the others, by name.
-        values: of the parameters that the host knows.
+        tables: the declarations, in an order in which each table reads only earlier ones.
+        given: the entries of each table that the caller gives, by name.
+        values: the launch parameters that the host knows, by name.
 
     Raises:
-        LaunchError: a table is missing, unknown, or not as declared.
+        LaunchError: a table is missing, unknown, or contradicts its declaration.
     """
     if unknown := sorted(given.keys() - {t.name for t in tables if not t.derived}):
-        raise LaunchError(f"not a table of this kernel: {', '.join(unknown)}")
+        known = ", ".join(t.name for t in tables if not t.derived)
+        raise LaunchError(
+            f"not a table of this kernel: {', '.join(unknown)}; it takes {known or 'none'}"
+        )
     found: dict[str, tuple[int, ...]] = {}
     for table in tables:
         entries: Sequence[int]
         if table.step is None:
             if table.name not in given:
-                raise LaunchError(f"the table '{table.name}' is missing ({table.note})")
+                raise LaunchError(
+                    f"the table '{table.name}' ({table.note}) is missing; give its entries"
+                )
             entries = given[table.name]
         else:
             steps = _steps(table, table.step, {**values, **found})
@@ -218,13 +265,18 @@ def tabulate(
 
 
 def _steps(table: Table, step: Expr, values: Mapping[str, Any]) -> list[int]:
-    """The step at every place; LaunchError where one reads what an earlier table has not."""
+    """Evaluate a derived table's step at every position.
+
+    Raises:
+        LaunchError: a step reads an earlier table outside its bounds.
+    """
     steps: list[int] = []
     try:
         for i in range(int(evaluate(table.steps, values))):
             steps.append(int(evaluate(step, {**values, table.place.name: i})))
     except NoEntry as error:
         raise LaunchError(
-            f"{table.name}: its step at {len(steps)} reads {error}; their lengths do not fit"
+            f"{table.name}: its step at position {len(steps)} reads {error}; make the lengths of "
+            "both tables agree"
         ) from error
     return steps

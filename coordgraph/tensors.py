@@ -1,4 +1,4 @@
-"""Tensor arguments: what each is to the kernel, its element type and its shape."""
+"""The tensors of a kernel: arguments and workspaces, with element type, shape and role."""
 
 from __future__ import annotations
 
@@ -13,46 +13,53 @@ __all__ = ["DTYPES", "DType", "Role", "Tensor", "dtype"]
 
 
 class Role(Enum):
-    """What a tensor is to the kernel."""
+    """What the kernel uses a tensor for."""
 
     INPUT = "input"
+    """An operand of the matrix product: A or B."""
     OPTIONAL_INPUT = "optional"
-    """An operand of the epilogue that a call may leave out."""
+    """A tensor operand of the epilogue that a kernel call may omit."""
     OPERAND = "operand"
-    """An operand of the epilogue that every call gives."""
+    """A tensor operand of the epilogue that every kernel call must give."""
     OUTPUT = "output"
+    """The result D."""
     PARTIALS = "partials"
-    """Workspace for accumulators on their way between workgroups; needs no initial value."""
+    """Workspace through which workgroups pass partial sums; it needs no initial value."""
     MAPS = "maps"
-    """Workspace for what TMA is told of matrices; needs no initial value."""
+    """Workspace for TMA descriptors (tensor maps) that the kernel writes; no initial value."""
     TABLE = "table"
-    """Rising whole numbers that index expressions read; see `coordgraph.tables`."""
+    """A table of non-decreasing integers that index expressions read; see `coordgraph.tables`."""
     FLAGS = "flags"
-    """Workspace that must be zero at launch and is zero again when the kernel ends."""
+    """Workspace for synchronisation flags: zero at launch, and zero again when the kernel ends."""
     SUMS = "sums"
-    """Workspace that partials are added to: zero at launch and again when the kernel ends."""
+    """Workspace into which partial sums are added atomically; zero at launch and at the end."""
 
     @property
     def workspace(self) -> bool:
-        """The kernel's own memory, which no caller gives."""
+        """Whether the tensor is scratch memory of the kernel, which the caller does not give."""
         return self in (Role.PARTIALS, Role.MAPS, Role.FLAGS, Role.SUMS)
 
     @property
     def finishes(self) -> bool:
-        """An operand of the epilogue."""
+        """Whether the tensor is an operand of the epilogue."""
         return self in (Role.OPTIONAL_INPUT, Role.OPERAND)
 
     @property
     def zeroed(self) -> bool:
-        """Zero before every launch and after it."""
+        """Whether the tensor must be zero before a launch and is zero again after the launch."""
         return self in (Role.FLAGS, Role.SUMS)
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor argument; `shape` in elements, as the caller sees it.
+    """A tensor in device memory that a kernel reads or writes.
 
-    It is contiguous row-major, but where `strides` (in elements) say otherwise.
+    Args:
+        name: the name of the tensor, such as `A`.
+        dtype: the name of its element type.
+        shape: its extents in elements, as the caller sees them.
+        role: what the kernel uses the tensor for.
+        strides: its strides in elements; None for a contiguous row-major tensor.
     """
 
     name: str
@@ -63,7 +70,7 @@ class Tensor:
 
     @property
     def elements(self) -> Expr:
-        """How many elements there are from the first to the last."""
+        """The number of elements from the tensor's first to its last in memory, gaps included."""
         if self.strides is not None:
             last: Expr = Integer(0)
             for extent, stride in zip(self.shape, self.strides, strict=True):

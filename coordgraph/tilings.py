@@ -1,8 +1,9 @@
-"""Tilings: which macro tiles an accumulator is summed from, and how large they are.
+"""Tilings: the macro tiles that each accumulator of a kernel is summed from, and their shapes.
 
-A kernel may cut its tensors into tiles of several shapes. Each accumulator has one: that of the
-tiles that are multiplied into it. What loads, finishes and stores says which tiles it means by the
-numbers that it names, so the shape is a fact of the coordinate graph and stands nowhere else.
+A kernel may cut its tensors into tiles of several shapes; an accumulator sums products of tiles of
+one shape. Operations on tiles name the dimensions that number the tiles. The coordinate graph leads
+from a number to the dimension inside the tile, whose size is the tile's extent. No tile shape is
+stored anywhere else.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from coordgraph.errors import VerifyError
 __all__ = ["ACCUMULATOR", "Tiling", "Tilings", "macro_tile"]
 
 ACCUMULATOR = "acc"
-"""What a kernel's only accumulator is called."""
+"""The name of the accumulator in a kernel that has only one."""
 Axis = tuple[str, int]
-"""A tensor, and which of its axes."""
+"""The name of a tensor, and the position of one of its axes (0 for rows)."""
 FITTING: tuple[tuple[Axis, Axis], ...] = (
     (("A", 1), ("B", 0)),
     (("A", 0), ("C", 0)),
@@ -38,18 +39,19 @@ FITTING: tuple[tuple[Axis, Axis], ...] = (
     (("B", 1), ("C", 1)),
     (("B", 1), ("D", 1)),
 )
-"""Axes along which tiles have the same elements of m, n or k."""
+"""Pairs of tensor axes along which tiles must have equal extents, because both are m, n or k."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """The tiles of one accumulator.
+    """The macro tiles that one accumulator is summed from and stored to.
 
     Args:
-        accumulator: its name.
-        numbers: for each axis of A, B, D and operands the dimension that says which tile.
-        indices: the dimension that says which element of the tile.
+        accumulator: the name of the accumulator.
+        numbers: for each axis of A, B, D and the epilogue's operands, the id of the dimension that
+            numbers tiles along it.
+        indices: for each of these axes, the dimension that numbers elements within a tile.
     """
 
     accumulator: str
@@ -57,55 +59,58 @@ class Tiling:
     indices: Mapping[Axis, Dimension]
 
     def number(self, tensor: str, axis: int) -> str:
-        """Which tile along an axis of a tensor."""
+        """The id of the dimension that numbers tiles along an axis of a tensor."""
         return self._along(self.numbers, tensor, axis)
 
     def index(self, tensor: str, axis: int) -> str:
-        """The element inside a tile along an axis of a tensor."""
+        """The id of the dimension that numbers elements within a tile along an axis of a tensor."""
         return self._along(self.indices, tensor, axis).id
 
     def _along(self, found: Mapping[Axis, T], tensor: str, axis: int) -> T:
         if (tensor, axis) not in found:
             raise VerifyError(
-                f"tiles of '{self.accumulator}' have no MacroTileIndex with tensor={tensor} "
-                f"axis={axis} below a Tile edge"
+                f"tiles of the accumulator '{self.accumulator}' have no MacroTileIndex with "
+                f"tensor={tensor} axis={axis} below a Tile edge; tile that axis"
             )
         return found[tensor, axis]
 
     @cached_property
     def shape(self) -> tuple[int, int, int]:
-        """Elements of a macro tile in m, n and k."""
+        """The extents of a macro tile in m, n and k, in elements."""
         axes = (("A", 0), ("B", 1), ("A", 1))
         m, n, k = (self._along(self.indices, *axis).fixed_size for axis in axes)
         return m, n, k
 
     def problems(self) -> Iterator[str]:
-        """Sizes of A's and B's tiles that do not fit each other, or those of C and D."""
+        """A message for each pair of axes of A, B, C and D whose tile extents should be equal."""
         for one, other in FITTING:
             a, b = self.indices.get(one), self.indices.get(other)
             if a is not None and b is not None and a.size != b.size:
                 yield (
-                    f"tiles of '{self.accumulator}' do not fit: '{a.id}' has the size {a.size}, "
-                    f"'{b.id}' the size {b.size}; make them equal"
+                    f"tiles of the accumulator '{self.accumulator}' differ in extent: '{a.id}' has "
+                    f"the size {a.size}, '{b.id}' the size {b.size}; make them equal"
                 )
 
     def own(self, name: str) -> str:
-        """What a coordinate is called that every tiling has one of."""
+        """The id of this tiling's dimension `name`, where every tiling has a dimension of its own.
+
+        It is `name` itself for the accumulator `acc`, else `name` prefixed with the accumulator.
+        """
         return name if self.accumulator == ACCUMULATOR else f"{self.accumulator}.{name}"
 
 
 @dataclass(frozen=True)
 class Tilings:
-    """All tilings of a kernel, by accumulator, in the order in which it multiplies."""
+    """All tilings of a kernel, by accumulator, in the order in which the kernel first uses them."""
 
     by_accumulator: Mapping[str, Tiling]
 
     @classmethod
     def of(cls, control: ControlGraph, coordinates: CoordinateGraph) -> Tilings:
-        """Found from what is multiplied into each accumulator, and from what becomes of it.
+        """Derive the tilings from the operations that load, multiply, finish and store tiles.
 
         Raises:
-            VerifyError: tiles of two shapes are added to one accumulator.
+            VerifyError: tiles of different shapes are multiplied into one accumulator.
         """
         found: dict[str, Tiling] = {}
         loaded: dict[str, tuple[str, ...]] = {}
@@ -130,8 +135,9 @@ class Tilings:
                 for axis, index in indices.items():
                     if before.indices.get(axis, index) != index:
                         raise VerifyError(
-                            f"{op.kind}: '{index.id}' and '{before.indices[axis].id}' are inside "
-                            f"tiles of one accumulator, '{op.accumulator}'"
+                            f"{op.kind}: the accumulator '{op.accumulator}' would mix tiles of "
+                            f"'{index.id}' and of '{before.indices[axis].id}'; use an accumulator "
+                            "for each"
                         )
                 numbers, indices = {**numbers, **before.numbers}, {**indices, **before.indices}
             found[op.accumulator] = Tiling(op.accumulator, numbers, indices)
@@ -141,39 +147,41 @@ class Tilings:
         return iter(self.by_accumulator.values())
 
     def __len__(self) -> int:
-        """How many there are; 0 where nothing is multiplied."""
+        """The number of tilings; 0 if the kernel has no operations on tiles."""
         return len(self.by_accumulator)
 
     @cached_property
     def unit(self) -> tuple[int, int]:
-        """Elements in m and n of the largest tile that divides those of every shape."""
+        """The greatest common divisors of all tiles' extents in m and in n, in elements."""
         shapes = [tiling.shape for tiling in self]
         return gcd(*(m for m, _, _ in shapes)), gcd(*(n for _, n, _ in shapes))
 
     def span(self, tiling: Tiling) -> tuple[int, int]:
-        """How many units a tile is in m and n."""
+        """The extents of a tile in m and n, as multiples of `unit`."""
         (m, n, _), unit = tiling.shape, self.unit
         return m // unit[0], n // unit[1]
 
     def of_operation(self, op: Operation) -> Tiling:
-        """The tiling that an operation on tiles means.
+        """The tiling of the tile that an operation loads, multiplies, finishes or stores.
 
         Raises:
-            VerifyError: nothing is multiplied of it.
+            VerifyError: no `MultiplyAccumulate` uses that tile or its accumulator.
         """
         if isinstance(op, LoadTile):
             for tiling in self:
                 own = {number for (t, _), number in tiling.numbers.items() if t == op.tensor}
                 if len(self) == 1 or own <= {*op.tile}:
                     return tiling
-            raise VerifyError(f"{op.kind}: nothing multiplies tiles {', '.join(op.tile)}")
+            raise VerifyError(
+                f"{op.kind}: no MultiplyAccumulate uses the loaded tile ({', '.join(op.tile)})"
+            )
         name = str(getattr(op, "accumulator", ""))
         if name not in self.by_accumulator:
-            raise VerifyError(f"{op.kind}: nothing is multiplied into the accumulator '{name}'")
+            raise VerifyError(f"{op.kind}: no MultiplyAccumulate has the accumulator '{name}'")
         return self.by_accumulator[name]
 
     def others(self, tiling: Tiling) -> frozenset[str]:
-        """The dimensions inside tiles that only other tilings have."""
+        """The ids of dimensions within tiles that other tilings have, and this one does not."""
         found = {dim.id for other in self for dim in other.indices.values()}
         return frozenset(found - {dim.id for dim in tiling.indices.values()})
 
@@ -181,7 +189,15 @@ class Tilings:
 def _axes(
     coordinates: CoordinateGraph, named: Mapping[str, tuple[str, ...]]
 ) -> dict[Axis, tuple[str, Dimension]]:
-    """(number, index) for each axis of tensors: of a number that is named, else the first."""
+    """For each tensor axis, the dimensions that number tiles along it and elements within a tile.
+
+    If an axis is tiled in several ways, the tile number that an operation names decides; if it
+    names none of them, the first is taken.
+
+    Args:
+        coordinates: the coordinate graph.
+        named: for each tensor, the ids of tile numbers that an operation names.
+    """
     found: dict[Axis, tuple[str, Dimension]] = {}
     for tensor, tile in named.items():
         for axis in (0, 1):
@@ -196,16 +212,21 @@ def _axes(
 
 
 def macro_tile(coordinates: CoordinateGraph) -> tuple[int, int, int]:
-    """Elements in m, n and k of a kernel's macro tile: of the first one, where there are several.
+    """The extents in m, n and k of a kernel's macro tile, in elements.
+
+    If the kernel has tiles of several shapes, it is the shape that was added first.
 
     Raises:
-        VerifyError: A or B is not tiled.
+        VerifyError: an axis of A or B is not cut into tiles.
     """
     extents: list[int] = []
     for tensor, axis in (("A", 0), ("B", 1), ("A", 1)):
         inside = coordinates.of_kind(MacroTileIndex, tensor=tensor, axis=axis)
         if not inside:
-            raise VerifyError(f"axis {axis} of {tensor} has no MacroTileIndex: it is not tiled")
+            raise VerifyError(
+                f"axis {axis} of {tensor} has no MacroTileIndex; cut the axis into tiles with a "
+                "Tile edge"
+            )
         extents.append(inside[0].fixed_size)
     m, n, k = extents
     return m, n, k

@@ -1,4 +1,4 @@
-"""Checks of values that users give: each error says `NAME = VALUE is not …`."""
+"""Checks of arguments that users give; the errors read `NAME = VALUE is not …`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,25 @@ def whole(
     *,
     least: int | None = None,
 ) -> int:
-    """A whole number from `least` on: an int, or one of numpy's. Not text, 2.0 or True."""
+    """Check that `value` is an integer, and return it as an int.
+
+    Accepted are int and NumPy integers; refused are bool, float (even 2.0) and text.
+
+    Args:
+        value: what the user gave.
+        what: how the error message names the value.
+        error: the class of the error that is raised.
+        least: the smallest allowed integer; None for no limit.
+
+    Raises:
+        CoordGraphError: of the class `error`, if the value is not such an integer.
+    """
     try:
         found = index(value)
     except TypeError:
         found = None
     if found is None or isinstance(value, bool):
-        raise error(f"{what} = {value!r} is not a whole number")
+        raise error(f"{what} = {value!r} is not a whole number; give an int")
     if least is not None and found < least:
         raise error(f"{what} = {found} must be at least {least}")
     return found
@@ -39,15 +51,25 @@ def integer(
     *,
     least: int | None = None,
 ) -> Expr:
-    """A whole number from `least` on, or an integer expression, as an expression.
+    """Check that `value` is an integer or a SymPy integer expression, and return an expression.
 
-    An expression that is no number may be less than `least` for some values of its symbols.
+    `least` limits numbers only: an expression with symbols is accepted even if some values of its
+    symbols make it smaller.
+
+    Args:
+        value: what the user gave.
+        what: how the error message names the value.
+        error: the class of the error that is raised.
+        least: the smallest allowed number; None for no limit.
+
+    Raises:
+        CoordGraphError: of the class `error`, if the value is neither.
     """
     if not isinstance(value, Expr):
         try:
             value = Integer(whole(value, what, error))
         except error as refusal:
-            raise error(f"{refusal}, and no expression of one") from None
+            raise error(f"{refusal} or a SymPy integer expression") from None
     elif not isinstance(value, Integer) and (value.is_Number or value.is_integer is False):
         raise error(f"{what} = {value} is neither a whole number nor an integer expression")
     if least is not None and isinstance(value, Integer) and int(value) < least:
@@ -58,26 +80,53 @@ def integer(
 def integers(
     values: Any, what: str, error: type[CoordGraphError] = VerifyError
 ) -> tuple[Expr, ...]:
-    """Several of them, in a tuple."""
+    """Check a sequence of integers and SymPy integer expressions; return a tuple of expressions.
+
+    Args:
+        values: what the user gave.
+        what: how the error message names the sequence.
+        error: the class of the error that is raised.
+
+    Raises:
+        CoordGraphError: of the class `error`, if it is not such a sequence.
+    """
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise error(f"{what} = {values!r} is not a sequence of whole numbers or expressions")
+        raise error(
+            f"{what} = {values!r} is not a sequence of integers or integer expressions; give a "
+            "tuple"
+        )
     return tuple(integer(value, f"{what}[{place}]", error) for place, value in enumerate(values))
 
 
 def flag(value: Any, what: str, error: type[CoordGraphError] = VerifyError) -> bool:
-    """True or False, or what equals one of them; text is neither."""
+    """Check that `value` is True, False, 1 or 0 (NumPy's too), and return a bool.
+
+    Args:
+        value: what the user gave.
+        what: how the error message names the value.
+        error: the class of the error that is raised.
+
+    Raises:
+        CoordGraphError: of the class `error`, if the value is anything else.
+    """
     try:
         if index(value) in (0, 1):
             return bool(value)
     except TypeError:
-        # numpy's booleans are no indices.
+        # operator.index refuses NumPy booleans.
         if type(value).__name__ in ("bool", "bool_"):
             return bool(value)
-    raise error(f"{what} = {value!r} is neither True nor False")
+    raise error(f"{what} = {value!r} is neither True nor False; give one of them")
 
 
 def text(value: Any, what: str, error: type[CoordGraphError] = VerifyError) -> str:
-    """A string."""
+    """Check that `value` is a string, and return it; else raise an error of the class `error`.
+
+    Args:
+        value: what the user gave.
+        what: how the error message names the value.
+        error: the class of the error that is raised.
+    """
     if isinstance(value, str):
         return value
-    raise error(f"{what} = {value!r} is not text")
+    raise error(f"{what} = {value!r} is not text; give a str")

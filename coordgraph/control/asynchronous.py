@@ -1,9 +1,10 @@
-"""Operations of machines whose copies and multiplications run beside the program (Hopper).
+"""Operations of lowered graphs for GPUs with asynchronous copies and matrix instructions (Hopper).
 
-Barriers are dimensions of shared memory like any other: which barrier, and which phase of it, is a
-path through the coordinate graph from the running number of the step (PTX ISA, "mbarrier",
-"cp.async.bulk.tensor", "wgmma.mma_async"). What a whole warp executes, one lane of it issues:
-`ExpectBytes`, `CopyBox` and `CopyRun`.
+They correspond to instructions of the PTX ISA, sections "mbarrier", "cp.async.bulk.tensor" and
+"wgmma.mma_async". An mbarrier is an element of a dimension of shared memory; which mbarrier an
+operation uses, and which phase of it, is computed from the coordinate graph, from the number of the
+pipeline step. A whole warp executes `ExpectBytes`, `CopyBox` and `CopyRun`; one of its threads
+issues the instruction.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Counter(Operation):
-    """Inside the body the index along `dim` is a count that starts at 0 and `Advance` moves."""
+    """In the body, the index along `dim` is a counter: it starts at 0, `Advance` increases it."""
 
     dim: str
     body: Body = ()
@@ -56,7 +57,7 @@ class Counter(Operation):
 
 @dataclass(frozen=True)
 class Advance(Operation):
-    """Move a counter on."""
+    """Increase the counter that a surrounding `Counter` binds to `dim`, by the value of `by`."""
 
     dim: str
     by: Expr = ONE
@@ -69,7 +70,12 @@ class Advance(Operation):
 
 @dataclass(frozen=True)
 class SetRegisters(Operation):
-    """Registers of each workitem of this warpgroup from here on."""
+    """Change how many registers each thread of the warpgroup may use (PTX `setmaxnreg`).
+
+    Args:
+        count: the new number of registers.
+        grow: whether the number increases (`setmaxnreg.inc`) or decreases (`setmaxnreg.dec`).
+    """
 
     count: int
     grow: bool
@@ -77,7 +83,12 @@ class SetRegisters(Operation):
 
 @dataclass(frozen=True)
 class InitBarrier(Operation):
-    """A barrier whose phases each end after `arrivals` arrivals (and the bytes expected)."""
+    """Initialise an mbarrier: a phase completes after `arrivals` arrivals and all expected bytes.
+
+    Args:
+        barrier: the dimension of shared memory whose index is the mbarrier.
+        arrivals: the number of arrivals in each phase.
+    """
 
     barrier: str
     arrivals: int
@@ -87,12 +98,19 @@ class InitBarrier(Operation):
 
 @dataclass(frozen=True)
 class PublishBarriers(Operation):
-    """Let the asynchronous units, and the rest of the cluster, see initialised barriers."""
+    """Make initialised mbarriers visible to TMA and to the cluster (PTX `fence.mbarrier_init`)."""
 
 
 @dataclass(frozen=True)
 class ExpectBytes(Operation):
-    """Arrive, and let the phase wait for so many bytes of copies."""
+    """Arrive at an mbarrier, and add bytes that copies must deliver before its phase completes.
+
+    PTX: `mbarrier.arrive.expect_tx`.
+
+    Args:
+        barrier: the dimension of shared memory whose index is the mbarrier.
+        bytes: the number of bytes.
+    """
 
     barrier: str
     bytes: Expr
@@ -105,9 +123,13 @@ class ExpectBytes(Operation):
 
 @dataclass(frozen=True)
 class ArriveBarrier(Operation):
-    """Arrive; at the barrier of the cluster's workgroup of that rank, where one is given.
+    """Arrive at an mbarrier.
 
-    `publish`: who waits there sees what was written before.
+    Args:
+        barrier: the dimension of shared memory whose index is the mbarrier.
+        rank: the rank in the cluster of the workgroup whose mbarrier it is; None for the own.
+        publish: whether earlier writes of this thread become visible to threads of other workgroups
+            that wait at the mbarrier (release at cluster scope).
     """
 
     barrier: str
@@ -123,32 +145,43 @@ class ArriveBarrier(Operation):
 
 @dataclass(frozen=True)
 class ClusterBarrier(Operation):
-    """All workitems of the cluster arrive before one goes on."""
+    """Synchronise all threads of the cluster (PTX `barrier.cluster`)."""
 
 
 @dataclass(frozen=True)
 class AwaitEarlierLaunch(Operation):
-    """Wait until what earlier launches of the stream wrote may be read (PTX: griddepcontrol)."""
+    """Wait until the writes of earlier launches in the stream are visible.
+
+    PTX: `griddepcontrol.wait`, for programmatic dependent launch.
+    """
 
 
 @dataclass(frozen=True)
 class AllowNextLaunch(Operation):
-    """The stream's next launch may start its workgroups as soon as there is room for them."""
+    """Allow the next launch in the stream to start workgroups as soon as SMs have room for them.
+
+    PTX: `griddepcontrol.launch_dependents`, for programmatic dependent launch.
+    """
 
 
 @dataclass(frozen=True)
 class PrefetchMap(Operation):
-    """Bring what TMA must know of a tensor near to it."""
+    """Prefetch the TMA descriptors (tensor maps) of a tensor (PTX `prefetch.tensormap`)."""
 
     tensor: str
 
 
 @dataclass(frozen=True)
 class WaitBarrier(Operation):
-    """Wait for the end of the phase whose parity is the index along `phase`.
+    """Wait until a phase of an mbarrier completes (PTX `mbarrier.try_wait.parity`).
 
-    `before` waits for the phase before it, which of a fresh barrier counts as ended; `cluster`:
-    what other workgroups of the cluster have published by arriving may be read then.
+    Args:
+        barrier: the dimension of shared memory whose index is the mbarrier.
+        phase: the dimension whose index is the parity of the phase.
+        before: whether to wait for the phase before that one. Of a newly initialised mbarrier, the
+            phase before the first counts as complete.
+        cluster: whether writes that other workgroups of the cluster published by arriving become
+            visible (acquire at cluster scope).
     """
 
     barrier: str
@@ -161,12 +194,21 @@ class WaitBarrier(Operation):
 
 @dataclass(frozen=True)
 class CopyBox(Operation):
-    """Copy a box of a tensor to shared memory, counted by a barrier; zeros outside the tensor.
+    """Copy a box of a tensor to shared memory by TMA; elements outside the tensor become zero.
 
-    `source` are the tensor's axes, the contiguous one first; `box` its elements along each.
-    `receivers` are coordinates of the cluster: the workgroups that differ in nothing else all
-    receive the box, at the same place, and their own barrier counts it. `map` is the place of what
-    `DescribeMatrix` wrote; without, an argument of the launch describes the tensor.
+    PTX: `cp.async.bulk.tensor`. An mbarrier counts the bytes as they arrive.
+
+    Args:
+        tensor: the name of the tensor.
+        source: the dimensions of the tensor's axes, the contiguous one first.
+        destination: the dimension of shared memory.
+        barrier: the dimension of shared memory whose index is the mbarrier.
+        box: the extents of the box along the axes, in elements.
+        receivers: dimensions of the position in the cluster. The box is multicast to all workgroups
+            whose position differs only along these, to the same address in shared memory; the
+            mbarrier of each counts its bytes. Empty for no multicast.
+        map: the dimension whose index is a descriptor that `DescribeMatrix` wrote; '' to use the
+            tensor's descriptor among the kernel's arguments.
     """
 
     tensor: str
@@ -182,7 +224,14 @@ class CopyBox(Operation):
 
 @dataclass(frozen=True)
 class CopyRun(Operation):
-    """Copy `count` consecutive elements of a tensor to shared memory, counted by a barrier."""
+    """Copy consecutive elements of a tensor to shared memory by TMA (PTX `cp.async.bulk`).
+
+    Args:
+        source: the dimension of the tensor, whose index is the first element.
+        destination: the dimension of shared memory.
+        barrier: the dimension of shared memory whose index is the mbarrier that counts the bytes.
+        count: the number of elements.
+    """
 
     source: str
     destination: str
@@ -194,20 +243,33 @@ class CopyRun(Operation):
 
 @dataclass(frozen=True)
 class FenceMemory(Operation):
-    """What this workitem may read of tensors TMA may read too."""
+    """Order this thread's accesses to device memory before later TMA accesses.
+
+    Writes that the thread has observed become visible to TMA (PTX `fence.proxy.async.global`).
+    """
 
 
 @dataclass(frozen=True)
 class FenceShared(Operation):
-    """What this workitem read and wrote in shared memory comes before TMA's work."""
+    """Order this thread's accesses to shared memory before later TMA accesses.
+
+    PTX: `fence.proxy.async.shared::cta`.
+    """
 
 
 @dataclass(frozen=True)
 class StoreBox(Operation):
-    """Copy a box from shared memory to a tensor; what is outside the tensor is dropped.
+    """Copy a box from shared memory to a tensor by TMA; elements outside it are not written.
 
-    `destination` are the tensor's axes, the contiguous one first; `box` its elements along each;
-    `map` as for `CopyBox`.
+    PTX: `cp.async.bulk.tensor`.
+
+    Args:
+        tensor: the name of the tensor.
+        source: the dimension of shared memory.
+        destination: the dimensions of the tensor's axes, the contiguous one first.
+        box: the extents of the box along the axes, in elements.
+        map: the dimension whose index is a descriptor that `DescribeMatrix` wrote; '' to use the
+            tensor's descriptor among the kernel's arguments.
     """
 
     tensor: str
@@ -221,12 +283,19 @@ class StoreBox(Operation):
 
 @dataclass(frozen=True)
 class DescribeMatrix(Operation):
-    """Write at the place of `map` what boxes of one matrix in a tensor need; a whole warp does it.
+    """Write a TMA descriptor (tensor map) of one matrix in a tensor; a whole warp executes it.
 
-    Whoever knows of it, as by a barrier, may use it. It is put together in shared memory, at the
-    place of `via` (PTX ISA, "tensormap.replace", "tensormap.cp_fenceproxy"). The matrix begins
-    `first` elements behind the tensor, has `extents` elements along its contiguous axis and across,
-    and `pitch` from a row to the next.
+    The descriptor is a copy of the tensor's, with another address, extents and stride. It is
+    assembled in shared memory and then copied to device memory (PTX ISA, "tensormap.replace" and
+    "tensormap.cp_fenceproxy"). Threads that synchronise with this warp may use it.
+
+    Args:
+        tensor: the name of the tensor.
+        map: the dimension whose index is the descriptor to write, in device memory.
+        via: the dimension of shared memory where the descriptor is assembled.
+        first: the offset of the matrix's first element in the tensor, in elements.
+        extents: the extents of the matrix in elements, along its contiguous axis and the other.
+        pitch: the distance from one row of the matrix to the next, in elements.
     """
 
     tensor: str
@@ -241,30 +310,42 @@ class DescribeMatrix(Operation):
 
 @dataclass(frozen=True)
 class CommitStores(Operation):
-    """Close the group of boxes that this workitem has stored so far."""
+    """End a group of `StoreBox` operations of this thread (PTX `cp.async.bulk.commit_group`)."""
 
 
 @dataclass(frozen=True)
 class WaitStores(Operation):
-    """Wait until of at most `pending` groups of this workitem shared memory is still read."""
+    """Wait until TMA has read the shared memory of all but the last `pending` store groups.
+
+    The groups are those of this thread (PTX `cp.async.bulk.wait_group.read`).
+    """
 
     pending: int
 
 
 @dataclass(frozen=True)
 class FenceMultiplies(Operation):
-    """Order register accesses before the multiplications that follow."""
+    """Order accesses to accumulator registers before later `wgmma` (PTX `wgmma.fence`)."""
 
     accumulator: str = "acc"
 
 
 @dataclass(frozen=True)
 class MultiplyShared(Operation):
-    """One matrix instruction of a warpgroup on tiles in shared memory: `acc += a @ b`.
+    """One `wgmma.mma_async` of a warpgroup on operands in shared memory: `acc += a @ b`.
 
-    `a_strides` and `b_strides` are the bytes between 8x8-core-matrix groups along the outer axis
-    and along k as the descriptor wants them, `rows` the bytes of a swizzled row of a and of b;
-    `fresh` says when `acc = a @ b` instead.
+    Args:
+        a, b: the dimensions of shared memory with the operands.
+        accumulator: the accumulator registers.
+        registers: the dimensions that number the accumulator's registers.
+        instruction: the PTX instruction's name.
+        count: the number of accumulator registers of each thread.
+        a_strides, b_strides: the two byte offsets in the matrix descriptor of each operand, between
+            core matrices along m or n and along k (PTX ISA, "Matrix Descriptor Format").
+        rows: bytes of a swizzled row of a and of b.
+        transpose_a, transpose_b: whether the operand is stored contiguous along m or n (MN-major),
+            not along k.
+        fresh: the condition under which the accumulator is overwritten: `acc = a @ b`.
     """
 
     a: str
@@ -285,12 +366,15 @@ class MultiplyShared(Operation):
 
 @dataclass(frozen=True)
 class CommitMultiplies(Operation):
-    """Close the group of multiplications issued so far."""
+    """End a group of `MultiplyShared` operations (PTX `wgmma.commit_group`)."""
 
 
 @dataclass(frozen=True)
 class WaitMultiplies(Operation):
-    """Wait until at most `pending` groups of multiplications are under way."""
+    """Wait until at most `pending` groups of `MultiplyShared` are unfinished.
+
+    PTX: `wgmma.wait_group`.
+    """
 
     pending: int
     accumulator: str = "acc"

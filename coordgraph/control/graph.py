@@ -1,4 +1,4 @@
-"""The control graph: what is done, in which order, under which loop."""
+"""`ControlGraph`: the operations of a kernel, their order, and the loops around them."""
 
 from __future__ import annotations
 
@@ -17,32 +17,41 @@ __all__ = ["MERMAID", "ControlEdge", "ControlGraph", "Rewrite", "rewrite"]
 
 OperationT = TypeVar("OperationT", bound=Operation)
 Rewrite = Callable[[Operation], "Operation | Body"]
+"""A function that replaces an operation by another one, or by several (a tuple, perhaps empty)."""
 EMPTY = Kernel()
+"""A kernel without operations."""
 
 
 class ControlEdge(Enum):
-    """How two operations of a control graph stand to each other."""
+    """The kind of an edge between two operations of a control graph."""
 
     BODY = "Body"
+    """From an operation to the first operation of its body."""
     ELSE = "Else"
+    """From a branch to the first operation of its else-body."""
     SEQUENCE = "Sequence"
+    """From an operation to the next one in the same body."""
 
 
 @dataclass(frozen=True)
 class ControlGraph:
-    """An ordered tree of operations under a `Kernel`, read as a graph.
+    """An ordered tree of operations under a `Kernel`, which can also be read as a graph.
 
-    `Body` and `Else` lead from an operation to the first of what it holds, `Sequence` from one
-    operation to the next. Operations are numbered in order, so ids are deterministic.
+    Operations are numbered in preorder; the number is the operation's id. Edges have the kinds of
+    `ControlEdge`.
+
+    Args:
+        root: the kernel, whose body holds all other operations.
     """
 
     root: Kernel = EMPTY
 
     @cached_property
     def nx(self) -> networkx.DiGraph[int]:
-        """The graph as a frozen `networkx.DiGraph`, for any algorithm of networkx.
+        """The graph as a frozen `networkx.DiGraph`, for use with networkx algorithms.
 
-        Nodes are the numbers of operations, with the attribute `operation`; arcs have a `kind`.
+        A node is an operation's id, with the attribute `operation`; an edge has the attribute
+        `kind`, a `ControlEdge`.
         """
         graph: networkx.DiGraph[int] = networkx.DiGraph()
         _add(graph, self.root)
@@ -50,23 +59,29 @@ class ControlGraph:
 
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
-        """Every operation; its position here is its id."""
+        """All operations in preorder; an operation's position is its id."""
         attributes = self.nx.nodes
         return tuple(attributes[number]["operation"] for number in self.nx)
 
     def of_kind(self, kind: type[OperationT]) -> tuple[OperationT, ...]:
-        """The operations of a kind, in order."""
+        """The operations of a class, in preorder."""
         return tuple(op for op in self.operations if isinstance(op, kind))
 
     @cached_property
     def edges(self) -> tuple[tuple[int, int, ControlEdge], ...]:
-        """(from id, to id, kind) triples, in the order of the ids that they lead to."""
+        """The edges as triples (id of the first operation, id of the second, kind).
+
+        They are ordered by the second id.
+        """
         arcs = self.nx.edges(data="kind")
         return tuple(sorted(arcs, key=lambda arc: arc[1]))
 
     @property
     def bindings(self) -> dict[tuple[int, str], tuple[str, ...]]:
-        """(operation id, role) to the coordinates bound there."""
+        """The dimensions that each operation names, by (operation id, role).
+
+        A role is the name of a field, such as `tile`.
+        """
         return {
             (position, role): names
             for position, op in enumerate(self.operations)
@@ -74,14 +89,23 @@ class ControlGraph:
         }
 
     def rewrite(self, change: Rewrite) -> ControlGraph:
-        """The graph with every operation replaced by what `change` makes of it, bottom up."""
+        """Replace every operation by the result of `change`, inner operations first.
+
+        Returns this graph itself if nothing changes.
+
+        Raises:
+            TypeError: `change` replaces the kernel by anything but a kernel.
+        """
         root = rewrite(self.root, change)
         if len(root) != 1 or not isinstance(root[0], Kernel):
-            raise TypeError("a rewrite must leave one Kernel at the top")
+            raise TypeError(
+                f"the rewrite replaced the Kernel by {len(root)} operations or one of another "
+                "class; return a Kernel for it"
+            )
         return self if root[0] == self.root else ControlGraph(root[0])
 
     def mermaid(self, **options: Any) -> str:
-        """The graph as mermaid text; options as in `coordgraph.show.mermaid.control`."""
+        """The graph as a Mermaid diagram; options as in `coordgraph.show.mermaid.control`."""
         return MERMAID(self, **options)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
@@ -93,7 +117,7 @@ class ControlGraph:
 
 
 def _add(graph: networkx.DiGraph[int], op: Operation) -> int:
-    """Add an operation and what it holds; returns its number."""
+    """Add an operation and the operations in its bodies to a networkx graph; return its id."""
     own = len(graph)
     graph.add_node(own, operation=op)
     for name in op.BODIES:
@@ -106,11 +130,16 @@ def _add(graph: networkx.DiGraph[int], op: Operation) -> int:
 
 
 MERMAID = Hook[..., str]("ControlGraph.mermaid")
-"""Implemented by `coordgraph.show.mermaid`."""
+"""The function behind `ControlGraph.mermaid`, implemented by `coordgraph.show.mermaid`."""
 
 
 def rewrite(op: Operation, change: Rewrite) -> Body:
-    """Rewrite the bodies of `op`, then `op` itself; `change` returns an operation or several."""
+    """Rewrite the bodies of `op`, then `op` itself.
+
+    Args:
+        op: the operation.
+        change: returns the replacement of an operation: an operation, or a tuple of operations.
+    """
     bodies = {
         name: tuple(new for child in getattr(op, name) for new in rewrite(child, change))
         for name in op.BODIES

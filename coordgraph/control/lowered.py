@@ -1,9 +1,9 @@
-"""Operations of a lowered graph: what one workitem does with memory and registers.
+"""Operations of lowered graphs: what one thread does with memory and registers.
 
-They are the same for every machine. Where an element lies, in a tensor, in shared memory or in a
-register, is a path through the coordinate graph; `form` and `instruction` name what the target is
-to use, and lowering chooses them. A *fragment* is a named set of registers, one for every index of
-its `registers` dimensions (all unrolled).
+All targets use them. The address of an element, in a tensor, in shared memory or in registers, is
+computed from the coordinate graph. The fields `form` and `instruction` name a machine instruction
+that the target emits; lowering chooses it. A *fragment* is a named set of registers of a thread,
+one for every combination of indices along its `registers` dimensions, whose loops are unrolled.
 """
 
 from __future__ import annotations
@@ -41,10 +41,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class CopyElements(Operation):
-    """Copy `width` elements between a tensor and shared memory, converted where types differ.
+    """Copy `width` consecutive elements between a tensor and shared memory.
 
-    Zeros stand for a source that is padding; a destination that is padding is not written.
-    An asynchronous copy ends at the `WaitCopies` of its group.
+    Elements are converted if the types differ. Padding of the source is copied as zeros; padding of
+    the destination is not written.
+
+    Args:
+        source, destination: the dimensions of the first element.
+        width: the number of elements.
+        asynchronous: whether the copy runs asynchronously (PTX `cp.async`) and is complete only
+            after a `WaitCopies`.
     """
 
     source: str
@@ -57,7 +63,7 @@ class CopyElements(Operation):
 
 @dataclass(frozen=True)
 class FillElements(Operation):
-    """Store `width` zeros in shared memory or in a tensor."""
+    """Write `width` zeros to shared memory or to a tensor, from the element at `destination`."""
 
     destination: str
     width: int = 1
@@ -67,21 +73,23 @@ class FillElements(Operation):
 
 @dataclass(frozen=True)
 class CommitCopies(Operation):
-    """Close the group of asynchronous copies issued so far."""
+    """End a group of asynchronous `CopyElements` of this thread (PTX `cp.async.commit_group`)."""
 
 
 @dataclass(frozen=True)
 class WaitCopies(Operation):
-    """Wait until at most `pending` groups of copies are under way."""
+    """Wait until at most `pending` groups of copies are unfinished (PTX `cp.async.wait_group`)."""
 
     pending: int
 
 
 @dataclass(frozen=True)
 class Barrier(Operation):
-    """All workitems arrive before one goes on; `workitems` of them, or 0 for the workgroup.
+    """Synchronise threads of a workgroup (PTX `bar.sync`).
 
-    Barriers of parts of a workgroup have an `identifier` other than 0.
+    Args:
+        identifier: the number of the hardware barrier; not 0 for a part of the workgroup.
+        workitems: the number of threads that take part; 0 for all threads of the workgroup.
     """
 
     identifier: Expr = Integer(0)  # noqa: RUF009 - frozen
@@ -93,9 +101,14 @@ class Barrier(Operation):
 
 @dataclass(frozen=True)
 class Tabulate(Operation):
-    """Work out a derived table in shared memory, once all tables that it reads are there.
+    """Compute a derived table in shared memory, by one warp.
 
-    The warp whose first workitem is `first` does it. Whoever reads it waits at a barrier.
+    The tables that it reads must be complete. Other threads must wait at a barrier before they read
+    it.
+
+    Args:
+        table: the name of the table.
+        first: the number of the warp's first thread in the workgroup.
     """
 
     table: str
@@ -104,12 +117,12 @@ class Tabulate(Operation):
 
 @dataclass(frozen=True)
 class DeriveParameters(Operation):
-    """From here on the parameters that are read from tables have values."""
+    """Compute the deferred parameters (those that depend on tables), for later operations."""
 
 
 @dataclass(frozen=True)
 class ZeroFragment(Operation):
-    """`width` registers of a fragment become zero."""
+    """Set `width` registers of a fragment to zero."""
 
     fragment: str
     registers: tuple[str, ...]
@@ -120,9 +133,15 @@ class ZeroFragment(Operation):
 
 @dataclass(frozen=True)
 class LoadFragment(Operation):
-    """Fill registers from memory: `width` elements at the place of `source`, by `form`.
+    """Load `width` elements from memory into registers of a fragment.
 
-    `registers` are the dimensions that tell this fragment's registers apart.
+    Args:
+        fragment: the name of the fragment.
+        source: the dimension of the first element in memory.
+        registers: the dimensions that number the fragment's registers.
+        width: the number of elements.
+        form: how to load: `vector` for consecutive elements, `broadcast` for one element in all
+            registers, or an instruction such as `ldmatrix.x4.trans`.
     """
 
     fragment: str
@@ -136,10 +155,17 @@ class LoadFragment(Operation):
 
 @dataclass(frozen=True)
 class StoreFragment(Operation):
-    """Write registers to memory: `width` elements at the place of `destination`, by `form`.
+    """Write registers of a fragment to `width` elements of memory; padding is not written.
 
-    Elements that are padding are not written. With a `rank` it is the shared memory of that
-    workgroup of the cluster.
+    Args:
+        fragment: the name of the fragment.
+        destination: the dimension of the first element in memory.
+        registers: the dimensions that number the fragment's registers.
+        width: the number of elements.
+        form: how to store: `vector` for consecutive elements, or an instruction such as
+            `stmatrix.x4`.
+        rank: the rank in the cluster of the workgroup whose shared memory is written; None for the
+            own workgroup or for device memory.
     """
 
     fragment: str
@@ -158,9 +184,16 @@ class StoreFragment(Operation):
 
 @dataclass(frozen=True)
 class ReduceFragment(Operation):
-    """Add registers to `width` elements of memory, each atomically (relaxed, device scope).
+    """Add registers of a fragment to `width` elements of device memory, each atomically.
 
-    `form` is `vector` where one instruction is to take all of them, else `scalar`.
+    The memory order is relaxed, at device scope.
+
+    Args:
+        fragment: the name of the fragment.
+        destination: the dimension of the first element in memory.
+        registers: the dimensions that number the fragment's registers.
+        width: the number of elements.
+        form: `vector` for one instruction for all elements, `scalar` for one for each.
     """
 
     fragment: str
@@ -174,7 +207,7 @@ class ReduceFragment(Operation):
 
 @dataclass(frozen=True)
 class AccumulateFragment(Operation):
-    """Add memory to registers."""
+    """Add `width` elements of memory, from the one at `source`, to registers of a fragment."""
 
     fragment: str
     source: str
@@ -186,20 +219,22 @@ class AccumulateFragment(Operation):
 
 @dataclass(frozen=True)
 class ApplyFragment(Operation):
-    """`width` registers of a fragment become what a function of an epilogue makes of each.
+    """Apply an epilogue function to `width` registers of a fragment, in place.
+
+    An operand of the function that is neither in `sources` nor in `elements` is taken as 0.
 
     Args:
-        fragment: the registers, which are the function's `acc`.
-        function: what is done.
-        registers: the dimensions that tell this fragment's registers apart.
-        sources: tensors of operands whose elements lie at the place of the registers' elements.
-        widths: for each of them how many elements these registers take: `width`, or 1 where all
-            have the same one.
-        elements: tensors of operands of a single element. Operands that are neither in `sources`
-            nor here are not given, and count as 0.
-        optional: those of `sources` and `elements` that count as 0 where their parameter `read_…`
-            is 0.
-        width: registers next to each other.
+        fragment: the name of the fragment; its registers are the function's `acc`.
+        function: the epilogue function.
+        registers: the dimensions that number the fragment's registers.
+        sources: the operands' tensors that have an element for each register, or for all of them;
+            the coordinate graph gives its address.
+        widths: for each tensor in `sources`, how many elements the registers take: `width`, or 1
+            if all registers take the same element.
+        elements: the operands' tensors that have only a single element.
+        optional: tensors in `sources` and `elements` that are taken as 0, and not read, if their
+            launch parameter `read_…` is 0.
+        width: the number of consecutive registers.
     """
 
     fragment: str
@@ -216,7 +251,14 @@ class ApplyFragment(Operation):
 
 @dataclass(frozen=True)
 class MultiplyFragments(Operation):
-    """One matrix instruction: `accumulator += a @ b`."""
+    """One matrix instruction on fragments: `accumulator += a @ b`.
+
+    Args:
+        a, b, accumulator: the names of the fragments.
+        a_registers, b_registers, registers: the dimensions that number the registers of a, of b and
+            of the accumulator.
+        instruction: the name of the instruction, such as that of a PTX `mma.sync`.
+    """
 
     a: str
     b: str
@@ -231,10 +273,15 @@ class MultiplyFragments(Operation):
 
 @dataclass(frozen=True)
 class SignalFlag(Operation):
-    """Publish what the workgroup wrote, then raise the flag (release, device scope).
+    """Set a flag, after making the workgroup's earlier writes visible (release, device scope).
 
-    It becomes 1, or 1 more than the index along `turn`, where there is one, or the number of its
-    `readers`, each of whom takes it.
+    The flag becomes 1 + the index along `turn` if there is a turn, else the number of `readers`.
+
+    Args:
+        flag: the dimension of the tensor of flags.
+        turn: if several workgroups set the flag one after another, the dimension that numbers them;
+            else ''.
+        readers: the number of workgroups that wait for the flag, each with a `TakeFlag`.
     """
 
     flag: str
@@ -249,7 +296,7 @@ class SignalFlag(Operation):
 
 @dataclass(frozen=True)
 class RaiseFlag(Operation):
-    """Publish what the workgroup wrote, then raise the flag by one (release, device scope)."""
+    """Increment a flag, after making the workgroup's writes visible (release, device scope)."""
 
     flag: str
 
@@ -258,10 +305,14 @@ class RaiseFlag(Operation):
 
 @dataclass(frozen=True)
 class WaitFlag(Operation):
-    """Wait until the flag is up; then what was written before it may be read (acquire).
+    """Wait until a flag is set; writes before it was set are then visible (acquire).
 
-    With a `turn`: until it is what the `SignalFlag` of that turn makes it. Else it is up when as
-    many `senders` have raised it.
+    Args:
+        flag: the dimension of the tensor of flags.
+        turn: if given, wait until the flag is 1 + the index along this dimension, the value that
+            the `SignalFlag` of that turn sets.
+        senders: without a turn, wait until the flag is this number: how many workgroups increment
+            it.
     """
 
     flag: str
@@ -276,9 +327,9 @@ class WaitFlag(Operation):
 
 @dataclass(frozen=True)
 class TakeFlag(Operation):
-    """Wait until the flag is up, lower it by one; then what was written before it may be read.
+    """Wait until a flag is not zero, then decrement it; writes before it was set are then visible.
 
-    It is one of the readers for whom the flag was raised; the last one leaves it lowered.
+    Each reader of a `SignalFlag` executes this once, so the last reader leaves the flag at zero.
     """
 
     flag: str
@@ -288,7 +339,7 @@ class TakeFlag(Operation):
 
 @dataclass(frozen=True)
 class ClearFlag(Operation):
-    """Lower the flag for the next launch, once all of the workgroup has read."""
+    """Set a flag to zero for the next launch, after all threads of the workgroup have read it."""
 
     flag: str
 
@@ -297,7 +348,7 @@ class ClearFlag(Operation):
 
 @dataclass(frozen=True)
 class Prefetch(Operation):
-    """A named group of operations that runs ahead of its consumers (a software pipeline's fill)."""
+    """A named group of loads that run ahead of their use: the prologue of a software pipeline."""
 
     name: str
     body: Body = ()

@@ -1,10 +1,11 @@
-"""Operations: the nodes of a control graph.
+"""Operations: the nodes of a control graph, as schedules see them (on whole tiles).
 
-An operation is a frozen record; those with bodies hold them in order. Values in operations are
-expressions over the kernel's parameters and the dimensions bound around them: `For` and
-`SetCoordinate` bind a dimension, `Assign` names a value, the machine binds workgroup and workitem.
-An operation's *bindings* name the coordinates it reads or writes; the numbers themselves come from
-the coordinate graph when the operation is interpreted or compiled.
+An operation is an immutable record. Loops and branches hold the operations of their bodies, in
+order. Expressions in an operation may contain the kernel's parameters and the dimensions that
+surrounding operations bind: `For` and `SetCoordinate` bind a dimension, `Assign` names a value,
+hardware binds workgroup and thread. The *bindings* of an operation name the dimensions whose
+indices it uses. The indices themselves are computed from the coordinate graph when the operation is
+interpreted or compiled.
 """
 
 from __future__ import annotations
@@ -46,29 +47,30 @@ __all__ = [
 ]
 
 OPERATIONS: dict[str, type[Operation]] = {}
+"""Every class of operation by its name; subclassing `Operation` registers a class."""
 ONE = Integer(1)
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One thing done."""
+    """Base class of the operations in a control graph."""
 
     BODIES: ClassVar[tuple[str, ...]] = ()
-    """The fields that hold bodies: `body`, `orelse`."""
+    """The names of the fields that hold nested operations, such as `body` and `orelse`."""
     ROLES: ClassVar[tuple[str, ...]] = ()
-    """The fields that bind coordinates: role to one dimension id or a tuple of them."""
+    """The names of the fields that hold the id of a dimension, or a tuple of ids."""
 
     def __init_subclass__(cls) -> None:
         OPERATIONS[cls.__name__] = cls
 
     @property
     def kind(self) -> str:
-        """The class name, as the text form and the pictures show it."""
+        """The name of the class, as the text form and diagrams show it."""
         return type(self).__name__
 
     @property
     def bindings(self) -> dict[str, tuple[str, ...]]:
-        """Role to the coordinates bound in it."""
+        """The dimensions that the operation names, by role (the name of the field)."""
         bound: dict[str, tuple[str, ...]] = {}
         for role in self.ROLES:
             value = getattr(self, role)
@@ -79,31 +81,37 @@ class Operation:
 
     @property
     def details(self) -> dict[str, Any]:
-        """Every field but the bodies."""
+        """The values of all fields except the bodies, by field name."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.BODIES}
 
     @property
     def children(self) -> tuple[Operation, ...]:
-        """The operations of all bodies, in order."""
+        """The operations directly in the bodies, in order."""
         return tuple(op for name in self.BODIES for op in getattr(self, name))
 
     def walk(self) -> Iterator[Operation]:
-        """This operation and all below it, in order."""
+        """This operation and all operations nested in it, in preorder."""
         yield self
         for child in self.children:
             yield from child.walk()
 
     def with_body(self, *body: Operation) -> Operation:
-        """The same operation around another body."""
+        """A copy of this operation whose `body` holds the given operations."""
         return replace(self, body=tuple(body))  # type: ignore[call-arg]
 
 
 Body = tuple[Operation, ...]
+"""Operations that are executed one after another."""
 
 
 @dataclass(frozen=True)
 class Kernel(Operation):
-    """The whole kernel; runs once for every index of `workgroup` (no dimension: not scheduled)."""
+    """The whole kernel: the root of a control graph.
+
+    Args:
+        body: the operations that every workgroup executes.
+        workgroup: the id of the dimension that numbers workgroups; '' if no schedule is applied.
+    """
 
     body: Body = ()
     workgroup: str = ""
@@ -114,7 +122,7 @@ class Kernel(Operation):
 
 @dataclass(frozen=True)
 class Scope(Operation):
-    """A named part, for the reader and for passes that look for it."""
+    """A named group of operations; the name serves readers, and passes that search for it."""
 
     name: str
     body: Body = ()
@@ -124,10 +132,14 @@ class Scope(Operation):
 
 @dataclass(frozen=True)
 class For(Operation):
-    """`for (dim = start; dim < stop; dim += step)`; `stop` and `start` are evaluated at entry.
+    """`for (dim = start; dim < stop; dim += step)`; start and stop are evaluated once, at entry.
 
-    The step may depend on the index, as in Stream-K's tile loop. `unroll` asks code generation to
-    write the iterations out; then start, stop and step are numbers.
+    Args:
+        dim: the dimension whose index is the loop index.
+        start, stop: the first index, and the exclusive end.
+        step: the increment; it may depend on the index, as in Stream-K's loop over tiles.
+        body: the operations of an iteration.
+        unroll: whether code generation unrolls the loop; start, stop and step are then numbers.
     """
 
     dim: str
@@ -146,13 +158,13 @@ class For(Operation):
 
     @property
     def symbol(self) -> Symbol:
-        """The loop index."""
+        """The symbol of the loop index in expressions."""
         return index_symbol(self.dim)
 
 
 @dataclass(frozen=True)
 class If(Operation):
-    """One of two bodies."""
+    """Execute `body` if the condition holds, else `orelse`."""
 
     condition: Boolean
     body: Body = ()
@@ -163,7 +175,10 @@ class If(Operation):
 
 @dataclass(frozen=True)
 class Inside(Operation):
-    """One of two bodies: where no index along `dims` is padding (guards hold), or where one is."""
+    """Execute `body` if the indices along all `dims` are inside (not padding), else `orelse`.
+
+    The guards of the coordinate graph give the condition.
+    """
 
     dims: tuple[str, ...]
     body: Body = ()
@@ -175,7 +190,7 @@ class Inside(Operation):
 
 @dataclass(frozen=True)
 class SetCoordinate(Operation):
-    """Inside the body the index along `dim` is `value`."""
+    """In the body, let the index along the dimension `dim` be `value`."""
 
     dim: str
     value: Expr
@@ -190,10 +205,14 @@ class SetCoordinate(Operation):
 
 @dataclass(frozen=True)
 class Locate(Operation):
-    """Inside the body the indices along `dims` are what the coordinate graph gives here.
+    """Compute the indices along `dims` once, from the coordinate graph, and bind them in the body.
 
-    They are worked out once and keep the dimensions' symbols, however far the way to them. `reads`
-    are what the body reads of tables: values to work out once, too.
+    In the body, expressions contain the dimensions' symbols instead of the full index expressions.
+
+    Args:
+        dims: the dimensions, in order; an index may use those before it.
+        reads: expressions that read tables and that the body uses; they are evaluated once, too.
+        body: the operations in which the dimensions are bound.
     """
 
     dims: tuple[str, ...]
@@ -206,7 +225,12 @@ class Locate(Operation):
 
 @dataclass(frozen=True)
 class Assign(Operation):
-    """Name a value for the operations that follow in this body and below them."""
+    """Compute a value once and name it, for the operations that follow in the same body.
+
+    Args:
+        name: the name of the symbol that stands for the value in expressions.
+        value: the expression.
+    """
 
     name: str
     value: Expr
@@ -216,20 +240,25 @@ class Assign(Operation):
 
     @property
     def symbol(self) -> Symbol:
-        """The name as it stands in expressions."""
+        """The symbol that stands for the value in expressions."""
         return index_symbol(self.name)
 
 
 @dataclass(frozen=True)
 class InitAccumulator(Operation):
-    """The accumulator becomes zero."""
+    """Set the accumulator to zero."""
 
     accumulator: str = "acc"
 
 
 @dataclass(frozen=True)
 class LoadTile(Operation):
-    """Bring one tile of a tensor to the multiplier; elements outside the tensor count as zero."""
+    """Load one tile of A or B for multiplication; elements outside the tensor are zero.
+
+    Args:
+        tensor: the name of the tensor.
+        tile: the dimensions whose indices are the tile's number.
+    """
 
     tensor: str
     tile: tuple[str, ...]
@@ -239,7 +268,7 @@ class LoadTile(Operation):
 
 @dataclass(frozen=True)
 class MultiplyAccumulate(Operation):
-    """`acc += A tile @ B tile`."""
+    """Multiply the loaded tiles of A and B, and add the product to the accumulator."""
 
     a: str = "A"
     b: str = "B"
@@ -248,10 +277,16 @@ class MultiplyAccumulate(Operation):
 
 @dataclass(frozen=True)
 class SendPartial(Operation):
-    """Leave the accumulator in the workspace slot `slot`, then raise its flag.
+    """Write the accumulator, a partial sum, to a workspace slot, then set the slot's flag.
 
-    Where a slot is sent more than once, `turn` counts its senders: the flag becomes 1 + turn. Where
-    several workgroups await it, the flag becomes the number of its `readers`.
+    The flag becomes 1 + the index along `turn` if there is a turn, else the number of `readers`.
+
+    Args:
+        slot: the dimension that numbers workspace slots.
+        accumulator: the accumulator that is written.
+        turn: if several workgroups write the slot one after another, the dimension that numbers
+            them; else ''.
+        readers: the number of workgroups that wait for the slot with `AwaitPartial`.
     """
 
     slot: str
@@ -267,9 +302,13 @@ class SendPartial(Operation):
 
 @dataclass(frozen=True)
 class ReceivePartial(Operation):
-    """Wait for the flag of `slot`, add its partial to the accumulator, then lower the flag.
+    """Wait for a slot's flag, add the slot's partial sum to the accumulator, then clear the flag.
 
-    With a `turn`: wait for what the sender of that number left, which makes the flag 1 + turn.
+    Args:
+        slot: the dimension that numbers workspace slots.
+        accumulator: the accumulator that is added to.
+        turn: if several workgroups write the slot one after another, the dimension whose index is
+            the number of the awaited one: this waits until the flag is 1 + that index. Else ''.
     """
 
     slot: str
@@ -281,9 +320,10 @@ class ReceivePartial(Operation):
 
 @dataclass(frozen=True)
 class AwaitPartial(Operation):
-    """Wait until the flag of `slot` is up and lower it by one: one of its readers is served.
+    """Wait until a slot's flag is not zero, then decrement it: one of the slot's readers is done.
 
-    From here on this workgroup may read the slot, as often as it likes.
+    The flag starts at the number of readers (`SendPartial`). After this operation the workgroup may
+    read the slot any number of times, with `AddPartial`.
     """
 
     slot: str
@@ -293,7 +333,7 @@ class AwaitPartial(Operation):
 
 @dataclass(frozen=True)
 class AddPartial(Operation):
-    """Add the partial in `slot`, which was awaited before, to the accumulator."""
+    """Add a slot's partial sum to the accumulator; an `AwaitPartial` of the slot precedes it."""
 
     slot: str
     accumulator: str = "acc"
@@ -303,10 +343,14 @@ class AddPartial(Operation):
 
 @dataclass(frozen=True)
 class AccumulatePartial(Operation):
-    """Add the accumulator to the workspace slot `slot`, then raise its flag by one.
+    """Add the accumulator atomically to a workspace slot, then increment the slot's flag.
 
-    Several do so at the same time: each element is added atomically, in no order. `turn` tells them
-    apart; the flag only counts them.
+    Several workgroups may add to one slot at the same time, in any order; the flag counts them.
+
+    Args:
+        slot: the dimension that numbers workspace slots.
+        accumulator: the accumulator that is added.
+        turn: the dimension that numbers the workgroups which add to the slot.
     """
 
     slot: str
@@ -318,10 +362,16 @@ class AccumulatePartial(Operation):
 
 @dataclass(frozen=True)
 class CollectPartial(Operation):
-    """Wait until all senders of `slot` have added to it, add it to the accumulator, clear it.
+    """Wait until all workgroups have added to a slot, add the slot to the accumulator, clear it.
 
-    They are so many `senders` side by side along `turn`, from the index at hand on. Slot and flag
-    are zero again after it.
+    Slot and flag are zero afterwards. The counterpart of `AccumulatePartial`.
+
+    Args:
+        slot: the dimension that numbers workspace slots.
+        accumulator: the accumulator that is added to.
+        turn: the dimension that numbers the workgroups which add to the slot; the current index
+            along it is the first of them.
+        senders: how many workgroups, with consecutive indices along `turn`, add to the slot.
     """
 
     slot: str
@@ -341,11 +391,12 @@ class Epilogue(Operation):
 
     Args:
         output: the tensor whose tile the accumulator holds.
-        tile: the dimensions with the numbers of that tile.
-        operands: the tensors of the function's operands in memory, in its order. One that is
-            optional is not read where its parameter `read_…` is 0, and counts as 0.
-        operand_tiles: the dimensions with the numbers of the operands' tiles.
-        function: the epilogue; by default `alpha·acc + beta·C`.
+        tile: the dimensions whose indices are the number of that tile.
+        operands: the tensors that the function reads, in the order of its operands. An optional
+            tensor is taken as 0, and not read, if its launch parameter `read_…` is 0.
+        operand_tiles: the dimensions whose indices are the numbers of the operands' tiles.
+        function: the epilogue function; by default `alpha·acc + beta·C`.
+        accumulator: the accumulator.
     """
 
     output: str
@@ -360,7 +411,13 @@ class Epilogue(Operation):
 
 @dataclass(frozen=True)
 class StoreTile(Operation):
-    """Write the accumulator as one tile of a tensor; elements outside the tensor are dropped."""
+    """Write the accumulator to one tile of a tensor; elements outside the tensor are not written.
+
+    Args:
+        tensor: the name of the tensor.
+        tile: the dimensions whose indices are the tile's number.
+        accumulator: the accumulator.
+    """
 
     tensor: str
     tile: tuple[str, ...]
@@ -370,5 +427,5 @@ class StoreTile(Operation):
 
 
 def accumulates(op: Operation) -> TypeGuard[For]:
-    """True for the loop over k tiles: the one that holds the `MultiplyAccumulate`."""
+    """Whether an operation is the loop over k tiles: it has a `MultiplyAccumulate` in its body."""
     return isinstance(op, For) and any(isinstance(x, MultiplyAccumulate) for x in op.body)

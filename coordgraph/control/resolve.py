@@ -1,7 +1,7 @@
-"""Resolving a control graph: every value an operation needs, as an expression, worked out once.
+"""Resolving a control graph: computes, as expressions, all values that its operations need.
 
-A resolved tree has the shape of the control graph. Interpreters and code generators walk it and
-only evaluate or print expressions; none of them computes an index of its own.
+The result is a tree of nodes with the shape of the control graph. The interpreter and the code
+generators walk it, and evaluate or print the expressions; they derive no index themselves.
 """
 
 from __future__ import annotations
@@ -30,12 +30,22 @@ from coordgraph.coordinates.traverse import Solution
 __all__ = ["Node", "resolve"]
 
 NOT_ADDRESSED = ("registers", "a_registers", "b_registers", "dim", "dims", "phase", "turn")
-"""Roles of coordinates of which an operation takes or gives the index alone."""
+"""Roles whose dimensions an operation uses only for their index, not to address memory."""
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """An operation with its scope, and what its kind needs."""
+    """An operation with its scope and its resolved expressions.
+
+    Args:
+        op: the operation.
+        scope: the scope in which the operation is executed.
+        body, orelse: the resolved operations of its bodies.
+        loop: for a `For`, the loop as it is executed.
+        condition: for an `If` or `Inside`, the condition under which `body` is executed.
+        value: for a `SetCoordinate` or `Assign`, the value to compute; None if there is none.
+        values: for a `Locate`, the indices to compute.
+    """
 
     op: Operation
     scope: Scoped
@@ -48,19 +58,19 @@ class Node:
     _places: dict[str, Solution] = field(default_factory=dict[str, Solution])
 
     def place(self, dim: str) -> Solution:
-        """The index along `dim` here, and the condition that it is not padding."""
+        """The index along `dim` in this node's scope, and the guard that it is not padding."""
         if dim not in self._places:
             self._places[dim] = self.scope.reverse(dim)
         return self._places[dim]
 
     def walk(self) -> Iterator[Node]:
-        """This node and all below it, in order."""
+        """This node and all nodes below it, in preorder."""
         yield self
         for child in (*self.body, *self.orelse):
             yield from child.walk()
 
     def index_expressions(self) -> Iterator[tuple[str, Expr, Boolean]]:
-        """(coordinate, index, guard) of every coordinate that this operation addresses."""
+        """For every dimension by which this operation addresses memory: (id, index, guard)."""
         for role, names in self.op.bindings.items():
             if role in NOT_ADDRESSED:
                 continue
@@ -71,7 +81,7 @@ class Node:
 
 
 def resolve(body: Body, scope: Scoped) -> tuple[Node, ...]:
-    """Resolve the operations of a body in order; `Assign` widens the scope of what follows."""
+    """Resolve the operations of a body in order; an `Assign` adds to the scope of later ones."""
     nodes: list[Node] = []
     for op in body:
         match op:

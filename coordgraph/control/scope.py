@@ -1,7 +1,7 @@
-"""Scopes: what is bound, and what is known of it, at a place in the control graph.
+"""Scopes: the known indices, and the known ranges of symbols, at one point of a control graph.
 
-The interpreter, code generation and passes all walk a control graph; each takes the same steps
-here, so an index means the same everywhere and is simplified under the same ranges.
+The interpreter, the code generators and passes all walk control graphs through these scopes, so
+they compute the same indices and simplify them under the same ranges.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = ["Loop", "Scoped"]
 
 ExpressionT = TypeVar("ExpressionT", Expr, Boolean)
 MOST_STEPS = 2**30
-"""No workgroup takes so many steps in one launch."""
+"""An upper bound of the number of steps that a `Counter` counts in one launch."""
 
 
 @dataclass(frozen=True)
 class Loop:
-    """A `For` as code generation runs it: `symbol` counts from `start` to `stop` by `step`."""
+    """A `For` loop as it is executed: `symbol` counts from `start` up to `stop` by `step`."""
 
     symbol: Symbol
     start: Expr
@@ -41,21 +41,28 @@ class Loop:
 
 @dataclass(frozen=True)
 class Scoped:
-    """The coordinates bound around an operation, and the ranges of their symbols."""
+    """The scope of an operation: the known indices, and the known ranges of symbols.
+
+    Args:
+        coordinates: the coordinate graph.
+        ranges: the known ranges of symbols.
+        known: the known index along each bound dimension, by id.
+        definitions: the value of each symbol that an `Assign` names.
+    """
 
     coordinates: CoordinateGraph
     ranges: Ranges
     known: Mapping[str, Expr] = field(default_factory=dict)
     definitions: Mapping[Symbol, Expr] = field(default_factory=dict)
     fixed: frozenset[Symbol] = frozenset()
-    """What is known before anything runs and never changes: parameters, the machine's indices."""
+    """Symbols that never change while the kernel runs: parameters and hardware indices."""
 
     def binding(self, dim: str, value: Expr) -> Scoped:
-        """Inside, the index along `dim` is `value`."""
+        """A copy of the scope in which the index along `dim` is `value`."""
         return replace(self, known={**self.known, dim: value})
 
     def hardware(self, dims: Iterable[str]) -> Scoped:
-        """The machine gives these; their symbols stand for themselves."""
+        """A copy of the scope in which hardware provides the indices along `dims`, as symbols."""
         scope = self
         for dim in dims:
             symbol, size = self.coordinates.symbol(dim), self.coordinates.size(dim)
@@ -64,24 +71,28 @@ class Scoped:
         return replace(scope, fixed=frozenset(scope.ranges.bounds))
 
     def resolve(self, expr: Expr) -> Expr:
-        """An operation's expression with the bound dimensions put in, simplified."""
+        """Substitute the known indices into an operation's expression, and simplify it."""
         return simplify(self._put_in(sympify(expr)), self.ranges)
 
     def resolve_condition(self, condition: Boolean) -> Boolean:
-        """The same for a condition; `true` or `false` where it is decided."""
+        """Substitute the known indices into a condition; `true` or `false` if ranges decide it."""
         return simplify_condition(self._put_in(condition), self.ranges)
 
     def condition(self, op: If | Inside) -> Boolean:
-        """When the first body of a branch is taken; `true` or `false` where it is decided."""
+        """The condition under which a branch executes its first body, simplified.
+
+        It is `true` or `false` if the ranges decide it.
+        """
         if isinstance(op, Inside):
             return self.reverse(*op.dims).guard
         return self.resolve_condition(op.condition)
 
     def enter_for(self, op: For) -> tuple[Loop, Scoped]:
-        """The loop to run and the scope of its body.
+        """The loop as it is executed, and the scope of its body.
 
-        A step that is known before anything runs makes the index `start + step·ordinal`, so that
-        what is a multiple of the step is seen to be one.
+        If the step is not 1 and never changes while the kernel runs, the executed loop counts
+        iterations, and the index is `start + step·ordinal`. The simplifier then recognises
+        multiples of the step.
         """
         start, stop, step = self.resolve(op.start), self.resolve(op.stop), self._put_in(op.step)
         if step == 1 or not step.free_symbols <= self.fixed:
@@ -96,13 +107,13 @@ class Scoped:
         return Loop(ordinal, Integer(0), count, Integer(1)), scope
 
     def enter_counter(self, op: Counter) -> Scoped:
-        """The scope of a `Counter`'s body: a number that the machine keeps."""
+        """The scope of a `Counter`'s body, in which the counter is a symbol that is at least 0."""
         symbol = self.coordinates.symbol(op.dim)
         ranges = self.ranges.with_bounds(symbol, Integer(0), (Integer(MOST_STEPS),))
         return replace(self, ranges=ranges).binding(op.dim, symbol)
 
     def enter_if(self, condition: Boolean) -> Scoped:
-        """The scope of a body whose (resolved) condition holds."""
+        """The scope of a body in which a resolved condition holds."""
         ranges = self.ranges
         for part in operands(condition) if isinstance(condition, And) else (condition,):
             match part:
@@ -116,39 +127,44 @@ class Scoped:
                     small, large, gap = part.rhs, part.lhs, 0
                 case _:
                     continue
-            # Sizes bound indices: to bound one by them would send proofs round in circles.
+            # Only indices get the new bound. Sizes bound indices already, so a bound of a size by
+            # an index would make proofs circular.
             if isinstance(small, Symbol) and not small.is_positive:
                 ranges = ranges.with_upper(small, self.expand(large) - gap)
         return replace(self, ranges=ranges)
 
     def enter_set(self, op: SetCoordinate) -> tuple[Expr | None, Scoped]:
-        """The value that the dimension's symbol takes, and the scope of the body.
+        """The value to compute for a `SetCoordinate`, and the scope of its body.
 
-        A number or a name stands for the index itself (no value to compute, None); anything else
-        is computed once and keeps the dimension's symbol, so that expressions stay short. What
-        is computed of things that never change does not change in the body either.
+        If the value is a number or a symbol, it replaces the dimension's index in expressions, and
+        nothing is computed (None). Any other value is computed once, and the dimension's symbol
+        stands for it, so that expressions stay short.
 
         Raises:
-            VerifyError: the dimension never changes where it stands, and would here.
+            VerifyError: the operation is nested in one that gives the same dimension a value which
+                must not change.
         """
         value, symbol = self.resolve(op.value), self.coordinates.symbol(op.dim)
         if value.is_Integer or value.is_Symbol or symbol in value.free_symbols:
             return None, self.binding(op.dim, value)
         if symbol in self.fixed:
-            raise VerifyError(f"'{op.dim}' is set already, to what must not change inside")
+            raise VerifyError(
+                f"SetCoordinate: '{op.dim}' already has a value here that must not change; use "
+                "another dimension for the inner value"
+            )
         expanded = self.expand(value)
         ranges = self.ranges.with_value(symbol, expanded, self.fixed)
         fixed = self.fixed | {symbol} if symbols_of(expanded) <= self.fixed else self.fixed
         return value, replace(self, ranges=ranges, fixed=fixed).binding(op.dim, symbol)
 
     def enter_locate(self, op: Locate) -> tuple[tuple[Expr, ...], Scoped]:
-        """The values that the dimensions' symbols take, one after another, and the body's scope."""
+        """The indices that a `Locate` computes, in order, and the scope of its body."""
         values: list[Expr] = []
         named: dict[Expr, Expr] = {}
         scope = self
         for dim in op.dims:
             value, symbol = self.reverse(dim).values[0], self.coordinates.symbol(dim)
-            # What is known of the value is known of the whole expression, before names stand in it.
+            # Derive ranges from the full expression, before symbols replace parts of it.
             expanded = self.expand(value)
             ranges = scope.ranges.with_value(symbol, expanded, self.fixed)
             ranges = ranges.with_found(symbol, expanded)
@@ -158,14 +174,17 @@ class Scoped:
         return tuple(values), scope
 
     def assign(self, op: Assign) -> tuple[Expr, Scoped]:
-        """The value of an `Assign` and the scope of what follows it."""
+        """The value of an `Assign`, and the scope of the operations that follow it."""
         value = self.resolve(op.value)
         definitions = {**self.definitions, op.symbol: self.expand(value)}
         ranges = self.ranges.with_value(op.symbol, self.expand(value), self.fixed)
         return value, replace(self, ranges=ranges, definitions=definitions)
 
     def reverse(self, *wanted: str) -> Solution:
-        """Upstream coordinates here, and the condition that they are not padding."""
+        """Compute the indices along upstream dimensions, and the guard that they are not padding.
+
+        Errors are those of `CoordinateGraph.reverse`.
+        """
         return solve(self.coordinates, Direction.REVERSE, self.known, wanted, self.ranges)
 
     def _put_in(self, expr: ExpressionT) -> ExpressionT:
@@ -173,5 +192,5 @@ class Scoped:
         return cast(ExpressionT, expr.xreplace({s: v for s, v in values.items() if s != v}))
 
     def expand(self, expr: Basic) -> Expr:
-        """The names of `Assign` replaced by what they stand for (proofs look through them)."""
+        """Replace the names of `Assign` by their values, so that proofs see the full expression."""
         return cast(Expr, expr.xreplace(dict(self.definitions)))

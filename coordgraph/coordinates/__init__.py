@@ -1,4 +1,4 @@
-"""The coordinate graph: dimensions, edges, traversal."""
+"""The coordinate graph: dimensions, the coordinate transforms between them, and traversal."""
 
 from coordgraph.coordinates.graph import CoordinateEditor, CoordinateGraph
 from coordgraph.coordinates.laws import check_laws

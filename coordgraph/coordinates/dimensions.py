@@ -1,9 +1,10 @@
 """Dimensions: the nodes of a coordinate graph.
 
-A dimension is a frozen record. Its `id` is unique in its graph and names the symbol that stands for
-"the index along this dimension" in every expression; its `size` is an expression over the kernel's
-parameters, or None where nothing reads it (a loop whose trip count varies). Names follow AMD's
-rocRoller; a *workgroup* is what CUDA calls a CTA or thread block, a *workitem* a thread.
+A dimension is an immutable record. Its `id` is unique in its graph, and also names the symbol that
+stands for the index along the dimension in expressions. Its `size` is an expression in the kernel's
+parameters, or None if the size is unknown and not needed (a loop whose trip count varies). Names of
+classes follow AMD's rocRoller: a *workgroup* is a CTA (thread block) of CUDA, a *workitem* is a
+thread.
 """
 
 from __future__ import annotations
@@ -41,18 +42,28 @@ __all__ = [
 ]
 
 DIMENSIONS: dict[str, type[Dimension]] = {}
+"""Every class of dimension by its name; subclassing `Dimension` registers a class."""
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """A coordinate: `id` unique in its graph, `size` an expression or None."""
+    """A node of the coordinate graph: something that has an index.
+
+    Args:
+        id: the name, unique in its graph, such as `A.tile.0`.
+        size: the number of indices, an expression in the kernel's parameters, or None.
+        note: an explanation for diagrams.
+
+    Raises:
+        VerifyError: the id is not text, or the size is not a non-negative integer expression.
+    """
 
     id: str
     size: Expr | None = None
     note: str = ""
 
     hardware: ClassVar[bool] = False
-    """True where the machine, not the control graph, gives the value."""
+    """Whether hardware provides the index (such as blockIdx), instead of a loop or an operation."""
 
     def __init_subclass__(cls) -> None:
         DIMENSIONS[cls.__name__] = cls
@@ -65,100 +76,113 @@ class Dimension:
 
     @property
     def kind(self) -> str:
-        """The class name, as the text form and the pictures show it."""
+        """The name of the class, as the text form and diagrams show it."""
         return type(self).__name__
 
     @property
     def symbol(self) -> Symbol:
-        """The symbol of this dimension's index."""
+        """The symbol that stands for the index along this dimension in expressions."""
         return index_symbol(self.id)
 
     @property
     def details(self) -> dict[str, str | int]:
-        """The fields that only this kind has, in order."""
+        """The fields that this class adds to `Dimension`, in order, without empty ones."""
         common = {f.name for f in fields(Dimension)}
         own = [f.name for f in fields(self) if f.name not in common]
         return {name: value for name in own if (value := getattr(self, name)) not in ("", None)}
 
     @property
     def label(self) -> str:
-        """How pictures name a node: `MacroTileNumber(A; 0)`."""
+        """The text of the node in diagrams: class and fields, as in `MacroTileNumber(A; 0)`."""
         inside = "; ".join(str(value) for value in self.details.values())
         return f"{self.kind}({inside})" if inside else self.kind
 
     @property
     def fixed_size(self) -> int:
-        """The size as a number; ValueError where it is symbolic or absent."""
+        """The size as a number; ValueError if the size is symbolic or None."""
         if not isinstance(self.size, Integer):
-            raise ValueError(f"dimension '{self.id}' has no fixed size, but {self.size}")
+            raise ValueError(
+                f"dimension '{self.id}' must have a number as its size, but it has {self.size}"
+            )
         return int(self.size)
 
 
 @dataclass(frozen=True)
 class _OfTensor(Dimension):
+    """Base of dimensions that belong to a tensor; `tensor` is its name."""
+
     tensor: str = ""
 
 
 @dataclass(frozen=True)
 class _OfTensorAxis(Dimension):
+    """Base of dimensions along one axis of a tensor: its name, and the axis, 0 for rows."""
+
     tensor: str = ""
     axis: int | None = None
 
 
 @dataclass(frozen=True)
 class User(_OfTensor):
-    """A tensor argument; its index is an element offset from the tensor's first element."""
+    """A tensor argument; its index is the offset in elements from the tensor's first element."""
 
 
 @dataclass(frozen=True)
 class SubDimension(_OfTensorAxis):
-    """One axis of a tensor, in elements."""
+    """One axis of a tensor; its index is the position of an element along that axis."""
 
 
 @dataclass(frozen=True)
 class MacroTile(_OfTensor):
-    """One whole tile of a tensor."""
+    """A whole macro tile of a tensor; its index is an element's offset within the tile."""
 
 
 @dataclass(frozen=True)
 class MacroTileNumber(_OfTensorAxis):
-    """Which tile along an axis; *dangling* (no edge below it) until a schedule ties it."""
+    """The number of a macro tile along one axis of a tensor.
+
+    It is *dangling* (no edge leads to the machine) until a schedule ties it to workgroups or loops.
+    """
 
 
 @dataclass(frozen=True)
 class MacroTileIndex(_OfTensorAxis):
-    """The element inside a tile along an axis."""
+    """The position of an element within a macro tile, along one axis of a tensor."""
 
 
 @dataclass(frozen=True)
 class Linear(Dimension):
-    """An index with no meaning of its own: a flattened space or a part of one."""
+    """An intermediate index, such as one that numbers all tiles, or a part of such an index."""
 
 
 @dataclass(frozen=True)
 class ForLoop(Dimension):
-    """The index of a loop of the control graph."""
+    """The index of a `For` loop in the control graph."""
 
     name: str = ""
 
 
 @dataclass(frozen=True)
 class Unroll(Dimension):
-    """The index of a loop that code generation writes out."""
+    """The index of a loop that code generation unrolls."""
 
 
 @dataclass(frozen=True)
 class Workgroup(Dimension):
-    """The workgroup's number (CUDA: blockIdx.x); its size is the grid."""
+    """The number of a workgroup (blockIdx.x in CUDA); its size is the number of workgroups.
+
+    In a kernel with a `Cluster` dimension it numbers clusters instead.
+    """
 
     hardware: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
 class Cluster(Dimension):
-    """A workgroup's rank in its cluster (CUDA: %cluster_ctarank); its size is the cluster.
+    """The rank of a workgroup in its cluster (%cluster_ctarank in PTX).
 
-    Where there is one, `Workgroup` counts clusters.
+    Its size is the number of workgroups in a cluster. A `Workgroup` dimension in the same graph
+    numbers clusters.
     """
 
     hardware: ClassVar[bool] = True
@@ -166,44 +190,51 @@ class Cluster(Dimension):
 
 @dataclass(frozen=True)
 class Warpgroup(Dimension):
-    """Four consecutive warps, the unit of Hopper's matrix instructions."""
+    """The number of a warpgroup: four consecutive warps, which execute one `wgmma` together."""
 
 
 @dataclass(frozen=True)
 class Warp(Dimension):
-    """A warp of a workgroup, or its place along one axis of the tile."""
+    """The number of a warp in its workgroup, or the warp's position along one axis of the tile."""
 
 
 @dataclass(frozen=True)
 class WarpNumber(Dimension):
-    """The warp's number in its workgroup, which the machine knows to be one for all its lanes."""
+    """The number of a warp in its workgroup, as a value that is uniform across the warp's lanes.
+
+    The compiler can keep expressions of it in uniform registers.
+    """
 
     hardware: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
 class Lane(Dimension):
-    """A thread of a warp, or its place along one axis of a fragment."""
+    """The number of a thread in its warp, or the thread's position along one axis of a fragment."""
 
 
 @dataclass(frozen=True)
 class Workitem(Dimension):
-    """A thread of a workgroup (CUDA: threadIdx.x); its size is the block."""
+    """The number of a thread in its workgroup (threadIdx.x in CUDA); its size is the block size."""
 
     hardware: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
 class Register(Dimension):
-    """Which register of a thread holds a value; always a fixed size."""
+    """The number of a register in a fragment of one thread; its size is always a number."""
 
 
 @dataclass(frozen=True)
 class Shared(_OfTensor):
-    """A workgroup's on-chip memory: a tensor's tiles, in its elements; else values of `element`.
+    """An allocation in the shared memory of a workgroup; its index counts elements.
 
-    What has neither holds barriers. `within` names another such memory whose place it shares: the
-    two are never in use at the same time.
+    Args:
+        tensor: the tensor whose tiles it holds, in that tensor's element type.
+        element: the element type if it holds no tensor's tiles. Without a tensor and an element
+            type it holds mbarriers.
+        within: the id of another allocation whose memory it reuses; the two are never in use at
+            the same time.
     """
 
     element: str = ""
@@ -211,18 +242,18 @@ class Shared(_OfTensor):
 
     @property
     def barriers(self) -> bool:
-        """True where it holds barriers."""
+        """Whether the allocation holds mbarriers."""
         return not self.tensor and not self.element
 
 
 @dataclass(frozen=True)
 class Stage(_OfTensor):
-    """Which of the buffers of a software pipeline."""
+    """The number of a buffer (stage) of a software pipeline."""
 
 
 @dataclass(frozen=True)
 class Selector(Dimension):
-    """Which segment of a `Sunder`."""
+    """The number of the segment that a `Sunder` edge selects."""
 
 
 for _base in ("_OfTensor", "_OfTensorAxis"):

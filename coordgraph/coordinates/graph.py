@@ -1,4 +1,7 @@
-"""The coordinate graph: dimensions tied by edges, immutable."""
+"""`CoordinateGraph`: an immutable graph of dimensions and coordinate transforms between them.
+
+`CoordinateEditor` builds changed copies of a graph.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,15 @@ _ID = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*\Z")
 
 
 class CoordinateGraph(Structure):
-    """Dimensions and the ordered hyperedges between them.
+    """An immutable graph of dimensions (nodes) and coordinate transforms (ordered hyperedges).
 
-    Build one with `CoordinateGraph().edit()`; every edit makes a new graph. Ask it for indices
-    with `reverse` (machine to tensor) and `forward` (tensor to machine).
+    Build one with `CoordinateGraph().edit()`; every edit makes a new graph. `reverse` computes
+    indices along tensors from indices of the machine (workgroups, loops, threads); `forward`
+    computes in the other direction.
     """
 
     def edit(self) -> CoordinateEditor:
-        """A context manager that builds the next graph: `with g.edit() as e: …; e.graph`."""
+        """An editor that builds a changed copy: `with g.edit() as e: …; e.graph`."""
         return CoordinateEditor(self)
 
     def reverse(
@@ -42,17 +46,23 @@ class CoordinateGraph(Structure):
         wanted: Iterable[DimensionLike],
         ranges: Ranges | None = None,
     ) -> list[Expr]:
-        """Upstream indices from downstream ones, simplified.
+        """Compute upstream indices (of tensors) from downstream ones (of the machine), simplified.
 
         Args:
-            known: dimension to value (number or expression), or dimensions that keep their symbol.
-            wanted: the dimensions whose index to express.
-            ranges: what is known of the symbols; by default, that each is inside its size.
+            known: a mapping from dimensions to their index, a number or an expression; or a
+                sequence of dimensions, whose index is then their symbol. None stands for the symbol
+                too.
+            wanted: the dimensions whose index is computed.
+            ranges: the known ranges of symbols; by default each index is at least 0 and less than
+                the size of its dimension.
+
+        Returns:
+            The index of each wanted dimension, in order.
 
         Raises:
-            NoPath: no route leads from the known dimensions to a wanted one.
-            AmbiguousPath: two routes define one coordinate that is needed.
-            NotInvertible: an edge on the route has no formula in this direction.
+            NoPath: no path leads from the known dimensions to a wanted dimension.
+            AmbiguousPath: two edges define the index of a dimension on the path.
+            NotInvertible: an edge on the path has no formula in this direction.
         """
         return list(solve(self, Direction.REVERSE, known, wanted, ranges).values)
 
@@ -62,7 +72,10 @@ class CoordinateGraph(Structure):
         wanted: Iterable[DimensionLike],
         ranges: Ranges | None = None,
     ) -> list[Expr]:
-        """Downstream indices from upstream ones; as `reverse`, the other way."""
+        """Compute downstream indices (of the machine) from upstream ones (of tensors), simplified.
+
+        Args, result and errors are those of `reverse`.
+        """
         return list(solve(self, Direction.FORWARD, known, wanted, ranges).values)
 
     def guards(
@@ -71,7 +84,11 @@ class CoordinateGraph(Structure):
         wanted: Iterable[DimensionLike],
         ranges: Ranges | None = None,
     ) -> Boolean:
-        """The condition under which reversed indices are inside their tensors, not in padding."""
+        """The condition under which the indices that `reverse` computes are not in padding.
+
+        It holds where every index on the path is inside its dimension. Args and errors are those
+        of `reverse`.
+        """
         return solve(self, Direction.REVERSE, known, wanted, ranges).guard
 
     def derivative(
@@ -81,16 +98,23 @@ class CoordinateGraph(Structure):
         known: Known,
         ranges: Ranges | None = None,
     ) -> Expr:
-        """How far `wanted` moves when `by` advances by one, from the same formulas."""
+        """How much the index `wanted`, computed by `reverse`, grows when the index `by` grows by 1.
+
+        Args:
+            wanted: the dimension whose index is differentiated.
+            by: the dimension whose index grows.
+            known: as for `reverse`.
+            ranges: as for `reverse`.
+        """
         return derivative(self, wanted, by, known, ranges)
 
     def ranges(self, base: Ranges | None = None) -> Ranges:
-        """`base` extended by the range of every dimension's symbol: from 0 to below its size."""
+        """`base`, and for every dimension with a size that its symbol is >= 0 and < the size."""
         sized = ((d.symbol, d.size) for d in self if d.size is not None)
         return (base or Ranges()).with_indices(sized)
 
     def mermaid(self, **options: Any) -> str:
-        """The graph as mermaid text; options as in `coordgraph.show.mermaid.coordinates`."""
+        """The graph as a Mermaid diagram; options as in `coordgraph.show.mermaid.coordinates`."""
         return MERMAID(self, **options)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
@@ -103,17 +127,17 @@ def _fence(text: str) -> str:
 
 
 MERMAID = Hook[..., str]("CoordinateGraph.mermaid")
-"""Implemented by `coordgraph.show.mermaid`."""
+"""The function behind `CoordinateGraph.mermaid`, implemented by `coordgraph.show.mermaid`."""
 
 
 class CoordinateEditor:
-    """Collects changes; `graph` holds the result once the `with` block has ended."""
+    """Collects changes to a coordinate graph; `graph` holds the result after the `with` block."""
 
     def __init__(self, graph: CoordinateGraph) -> None:
         self._dimensions = dict(graph.dimensions)
         self._edges = list(graph.edges)
         self._fitting: set[tuple[Any, ...]] = set()
-        """Kinds of edges with sizes that do not break their rule."""
+        """Combinations of edge class, edge fields and operand sizes whose size rule was checked."""
         self.graph = graph
         self._latest = graph
 
@@ -136,21 +160,28 @@ class CoordinateEditor:
         try:
             return self._dimensions[name]
         except KeyError:
-            raise VerifyError(f"there is no dimension '{name}'") from None
+            raise VerifyError(f"there is no dimension '{name}'; add it first") from None
 
     def add(self, dimension: D) -> D:
-        """Add a dimension; its id must be new."""
+        """Add a dimension and return it.
+
+        Raises:
+            VerifyError: its id is malformed, or another dimension has it.
+        """
         if not _ID.match(dimension.id):
             raise VerifyError(
-                f"'{dimension.id}' is not a dimension id: letters, digits and _ in dotted parts"
+                f"'{dimension.id}' is not a dimension id; use letters, digits and _, in parts "
+                "separated by dots, and do not begin with a digit"
             )
         if dimension.id in self._dimensions:
-            raise VerifyError(f"there is a dimension '{dimension.id}' already; use fresh()")
+            raise VerifyError(
+                f"a dimension '{dimension.id}' exists already; fresh() returns an unused id"
+            )
         self._dimensions[dimension.id] = dimension
         return dimension
 
     def fresh(self, name: str) -> str:
-        """`name`, or `name_2`, `name_3`, … where it is taken."""
+        """An unused dimension id: `name`, or `name_2`, `name_3`, … if dimensions have that id."""
         candidate, number = name, 1
         while candidate in self._dimensions:
             number += 1
@@ -158,10 +189,16 @@ class CoordinateEditor:
         return candidate
 
     def connect(self, edge: Edge) -> Edge:
-        """Add an edge; its dimensions must be there and its size rule must not be broken."""
+        """Add an edge and return it.
+
+        Raises:
+            VerifyError: the graph lacks one of its dimensions, or their sizes break its size rule.
+        """
         missing = [n for n in (*edge.upstream, *edge.downstream) if n not in self._dimensions]
         if missing:
-            raise VerifyError(f"{edge}: there is no dimension {', '.join(map(repr, missing))}")
+            raise VerifyError(
+                f"{edge}: there is no dimension {', '.join(map(repr, missing))}; add it first"
+            )
         self._check_sizes(edge)
         self._edges.append(edge)
         return edge
@@ -171,39 +208,50 @@ class CoordinateEditor:
             tuple(self._dimensions[name].size for name in edge.upstream),
             tuple(self._dimensions[name].size for name in edge.downstream),
         )
-        # The rule reads nothing else, and many edges of a graph are alike.
+        # The size rule depends on nothing else, and many edges of a graph are alike: check once.
         case = (type(edge), *edge.details.values(), sizes)
         if case in self._fitting:
             return
         for rule in edge.size_rule(sizes):
             if decide(rule, Ranges()) is False:
-                needed = "" if rule == false else f"; needed is {rule}"
+                needed = "" if rule == false else f"; the sizes must satisfy {rule}"
                 raise VerifyError(
-                    f"{edge}: its sizes break its rule: {sizes.upstream} upstream, "
-                    f"{sizes.downstream} downstream{needed}"
+                    f"{edge}: sizes {sizes.upstream} upstream and {sizes.downstream} downstream "
+                    f"break its size rule{needed}"
                 )
         self._fitting.add(case)
 
     def disconnect(self, edge: Edge) -> None:
-        """Take an edge out."""
+        """Remove an edge; VerifyError if the graph lacks it."""
         try:
             self._edges.remove(edge)
         except ValueError:
-            raise VerifyError(f"{edge}: there is no such edge") from None
+            raise VerifyError(f"{edge}: the graph has no such edge to disconnect") from None
 
     def remove(self, name: DimensionLike) -> None:
-        """Take a dimension out; no edge may touch it any more."""
+        """Remove a dimension.
+
+        Raises:
+            VerifyError: the graph lacks it, or an edge still connects it.
+        """
         key = name if isinstance(name, str) else name.id
         for edge in self._edges:
             if key in edge.upstream or key in edge.downstream:
-                raise VerifyError(f"'{key}' cannot be removed: {edge} touches it")
+                raise VerifyError(
+                    f"'{key}' cannot be removed, because {edge} connects it; disconnect the edge "
+                    "first"
+                )
         if self._dimensions.pop(key, None) is None:
-            raise VerifyError(f"there is no dimension '{key}'")
+            raise VerifyError(f"there is no dimension '{key}' to remove")
 
     def replace(self, dimension: D) -> D:
-        """Put another record in the place of the dimension with the same id; its edges must fit."""
+        """Replace the dimension that has the same id, and return the new one.
+
+        Raises:
+            VerifyError: no dimension has that id, or the new size breaks the size rule of an edge.
+        """
         if dimension.id not in self._dimensions:
-            raise VerifyError(f"there is no dimension '{dimension.id}'")
+            raise VerifyError(f"there is no dimension '{dimension.id}' to replace")
         before = self._dimensions[dimension.id]
         self._dimensions[dimension.id] = dimension
         try:
@@ -216,10 +264,10 @@ class CoordinateEditor:
         return dimension
 
     def finish(self) -> CoordinateGraph:
-        """The next graph, or the last one where nothing has changed since.
+        """The graph with all changes so far; the previous result if nothing changed since.
 
         Raises:
-            VerifyError: edges go round in a circle.
+            VerifyError: the edges form a cycle.
         """
         latest = self._latest
         dimensions, edges = tuple(self._dimensions.values()), tuple(self._edges)
@@ -227,6 +275,8 @@ class CoordinateEditor:
             return latest
         graph = CoordinateGraph(dimensions, edges)
         if circle := graph.cycle():
-            raise VerifyError(f"the edges go round in a circle: {' -> '.join(circle)}")
+            raise VerifyError(
+                f"the edges form a cycle: {' -> '.join(circle)}; disconnect one of them"
+            )
         self._latest = graph
         return graph

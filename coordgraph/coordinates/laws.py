@@ -1,4 +1,4 @@
-"""`check_laws`: an edge held to what it says of itself, by trying every index."""
+"""`check_laws`: tests a coordinate transform (edge) against its declared laws at every index."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from coordgraph.validation import whole
 __all__ = ["Trial", "check_laws"]
 
 Indices = tuple[int, ...]
+"""The indices along all dimensions on one side of an edge."""
 MOST_PROBLEMS = 5
+"""The largest number of problems that the error of `check_laws` lists."""
 
 
 def check_laws(
@@ -30,19 +32,21 @@ def check_laws(
     *,
     among: Callable[[Indices], bool] | None = None,
 ) -> None:
-    """Hold an edge to its size rule, its guard and the laws that it declares, at every index.
+    """Test an edge's size rule, guard and declared laws at every index.
 
-    What the guard lets through must be inside the upstream dimensions; where the edge declares
-    that `reverse` undoes `forward`, every upstream index must be reached, and found again.
+    Upstream indices whose guard holds must be inside the upstream dimensions. If the edge declares
+    the law that `reverse` undoes `forward`, every upstream index must be reached from a downstream
+    one, and `reverse(forward(u))` must be u.
 
     Args:
-        edge: the edge; ids are the names of its operands.
-        sizes: of every operand, by id. Every index is tried, so take small ones.
-        tables: the entries of tables that its formulas read.
-        among: whether there is such an upstream index, where not all inside the sizes are.
+        edge: the edge; its operands are names of your choice.
+        sizes: the size of every operand, by name. Take small sizes, because every index is tried.
+        tables: the entries of the tables that the edge's formulas read, by name.
+        among: a function that says whether upstream indices exist; by default all indices inside
+            the sizes do.
 
     Raises:
-        VerifyError: with the first few indices at which something does not hold.
+        VerifyError: a law, the guard or the size rule fails; lists the first few indices where.
     """
     trial = Trial.of(edge, sizes, tables or {}, among)
     if problems := list(islice(trial.problems(), MOST_PROBLEMS)):
@@ -50,12 +54,21 @@ def check_laws(
 
 
 def _all(indices: Indices) -> bool:
+    """Accept all indices."""
     return True
 
 
 @dataclass(frozen=True)
 class Trial:
-    """An edge with numbers for sizes and tables, to try its formulas with."""
+    """An edge with concrete sizes and tables, so that its formulas can be evaluated.
+
+    Args:
+        edge: the edge.
+        above: the sizes of its upstream dimensions.
+        below: the sizes of its downstream dimensions.
+        tables: the entries of the tables that its formulas read, by name.
+        among: a function that says whether upstream indices exist.
+    """
 
     edge: Edge
     above: Indices
@@ -71,7 +84,11 @@ class Trial:
         tables: Mapping[str, Sequence[int]],
         among: Callable[[Indices], bool] | None,
     ) -> Trial:
-        """Sizes are by id; VerifyError where one is missing or no size."""
+        """Make a trial from sizes by operand name.
+
+        Raises:
+            VerifyError: a size is missing, or is not a non-negative integer.
+        """
 
         def side(names: Iterable[str]) -> Indices:
             return tuple(
@@ -82,35 +99,38 @@ class Trial:
 
     @property
     def sizes(self) -> Sizes:
-        """As formulas take them."""
+        """The sizes of both sides as expressions, as an edge's formulas take them."""
         return Sizes(tuple(map(Integer, self.above)), tuple(map(Integer, self.below)))
 
     def forward(self, indices: Indices) -> Indices:
-        """The downstream indices."""
+        """The downstream indices that the edge computes from upstream `indices`."""
         return self._numbers(self.edge.forward(_expressions(indices), self.sizes, Ranges()))
 
     def reverse(self, indices: Indices) -> Indices:
-        """The upstream indices."""
+        """The upstream indices that the edge computes from downstream `indices`."""
         return self._numbers(self.edge.reverse(_expressions(indices), self.sizes, Ranges()))
 
     def guarded(self, indices: Indices) -> bool:
-        """Whether the guard holds for downstream indices."""
+        """Whether the edge's guard holds for downstream `indices`: they are not padding."""
         below = _expressions(indices)
         above = self.edge.reverse(below, self.sizes, Ranges())
         return all(self._holds(part) for part in self.edge.guard(above, below, self.sizes))
 
     def read(self, indices: Indices) -> tuple[bool, ...]:
-        """Which of the downstream indices `reverse` depends on."""
+        """For each downstream operand, whether `reverse` depends on it at these `indices`."""
         return tuple(map(self._holds, self.edge.reads_when(_expressions(indices))))
 
     @property
     def upstream(self) -> list[Indices]:
-        """Every upstream index."""
+        """All combinations of upstream indices inside the sizes that exist."""
         return [u for u in product(*map(range, self.above)) if self.among(u)]
 
     @property
     def downstream(self) -> list[Indices]:
-        """Every downstream index inside the sizes, padding too; what is not read is any number."""
+        """All combinations of downstream indices inside the sizes, padding included.
+
+        An operand that `reverse` does not depend on may have any index, even with the size 0.
+        """
 
         def inside(indices: Indices) -> bool:
             each = zip(indices, self.below, self.read(indices), strict=True)
@@ -119,16 +139,22 @@ class Trial:
         return [d for d in product(*(range(max(size, 1)) for size in self.below)) if inside(d)]
 
     def problems(self) -> Iterator[str]:
-        """All that does not hold."""
+        """Messages about the size rule, tables, guard and laws that fail."""
         yield from self._size_rule()
         yield from self._tables()
         reached = {self.reverse(d) for d in self.downstream if self.guarded(d)}
         every = set(self.upstream)
         for u in sorted(reached - every):
-            yield f"{self.edge}: the guard lets {u} through, which is outside {self.above}"
+            yield (
+                f"{self.edge}: the guard holds for the upstream index {u}, which is outside the "
+                f"sizes {self.above}; correct the guard or reverse"
+            )
         if Law.REVERSE_UNDOES_FORWARD in self.edge.laws:
             for u in sorted(every - reached):
-                yield f"{self.edge}: no downstream index leads to {u}"
+                yield (
+                    f"{self.edge}: reverse computes the upstream index {u} from no downstream "
+                    "index; correct reverse, the guard or the size rule"
+                )
             yield from self._reverse_undoes_forward()
         if Law.FORWARD_UNDOES_REVERSE in self.edge.laws:
             yield from self._forward_undoes_reverse()
@@ -136,10 +162,16 @@ class Trial:
     def _size_rule(self) -> Iterator[str]:
         for rule in self.edge.size_rule(self.sizes):
             if decide(rule, Ranges()) is False:
-                yield f"{self.edge}: sizes {self.above} and {self.below} break its rule"
+                yield (
+                    f"{self.edge}: sizes {self.above} upstream and {self.below} downstream break "
+                    "its size rule; try other sizes"
+                )
 
     def _tables(self) -> Iterator[str]:
-        """Tables that the formulas read and that a graph with the edge would not be checked for."""
+        """Messages about tables that the edge's formulas read but `table_needs` does not name.
+
+        A graph with the edge would not be checked for such a table.
+        """
         said = {need.table for need in self.edge.table_needs(self.sizes)}
         above, below = (_expressions((0,) * len(side)) for side in (self.above, self.below))
         found: list[Basic] = []
@@ -150,14 +182,20 @@ class Trial:
             found += self.edge.forward(above, self.sizes, Ranges())
         read = {table.name for formula in found for table in tables_in(formula)}
         for name in sorted(read - said):
-            yield f"{self.edge}: reads the table '{name}', of which its table_needs says nothing"
+            yield (
+                f"{self.edge}: its formulas read the table '{name}', which table_needs does not "
+                "list; add it there"
+            )
 
     def _reverse_undoes_forward(self) -> Iterator[str]:
         for u in self.upstream:
             d = self.forward(u)
             if (back := self.reverse(d)) != u:
                 law = Law.REVERSE_UNDOES_FORWARD.value
-                yield f"{self.edge}: {law} does not hold: u = {u} becomes {d}, and that {back}"
+                yield (
+                    f"{self.edge}: the law {law} fails at u = {u}: forward gives {d}, and reverse "
+                    f"of that gives {back}"
+                )
 
     def _forward_undoes_reverse(self) -> Iterator[str]:
         for d in self.downstream:
@@ -167,7 +205,10 @@ class Trial:
             back, read = self.forward(u), self.read(d)
             if any(here != there for here, there, of in zip(d, back, read, strict=True) if of):
                 law = Law.FORWARD_UNDOES_REVERSE.value
-                yield f"{self.edge}: {law} does not hold: d = {d} becomes {u}, and that {back}"
+                yield (
+                    f"{self.edge}: the law {law} fails at d = {d}: reverse gives {u}, and forward "
+                    f"of that gives {back}"
+                )
 
     def _numbers(self, values: Sequence[Expr]) -> Indices:
         return tuple(int(evaluate(value, dict(self.tables))) for value in values)

@@ -1,9 +1,9 @@
-"""The structure of a coordinate graph: dimensions and edges in a networkx graph.
+"""The structure of a coordinate graph: dimensions and edges, stored in a networkx graph.
 
-The graph is bipartite and directed from the tensors to the machine. A dimension is a node, named by
-its id; an edge of the coordinate graph, which has several operands on either side, is a node too,
-named by its number. Arcs lead from upstream dimensions to the edge and from it to downstream ones,
-and say which operands of the edge the dimension is.
+The networkx graph is bipartite and directed from the tensors to the machine. A dimension is a node,
+its id. A coordinate transform (an edge with several operands on either side) is a node too, its
+number. Arcs lead from upstream dimensions to the transform, and from the transform to downstream
+dimensions; an arc's attribute says at which operand positions the dimension stands.
 """
 
 from __future__ import annotations
@@ -23,16 +23,23 @@ from coordgraph.errors import VerifyError
 __all__ = ["DimensionLike", "Structure"]
 
 DimensionLike = str | Dimension
+"""A dimension or its id."""
 D = TypeVar("D", bound=Dimension)
 Node = str | int
-"""The id of a dimension, or the number of an edge."""
+"""A node of the networkx graph: the id of a dimension, or the number of an edge."""
 Operands = dict[str, tuple[int, ...]]
-"""Attributes of an arc."""
+"""Attributes of an arc: under `operands`, the dimension's positions among the edge's operands."""
 ONLY: Operands = {"operands": (0,)}
+"""The attributes of an arc for the only operand on one side of an edge."""
 
 
 class Structure:
-    """Dimensions and the ordered edges between them; `nx` is the graph that holds them."""
+    """Dimensions and the ordered edges between them, with queries about their connections.
+
+    Args:
+        dimensions: the dimensions, each with an id of its own.
+        edges: the coordinate transforms between them.
+    """
 
     def __init__(self, dimensions: Iterable[Dimension] = (), edges: Iterable[Edge] = ()) -> None:
         self._dimensions: dict[str, Dimension] = {d.id: d for d in dimensions}
@@ -41,17 +48,18 @@ class Structure:
 
     @property
     def nx(self) -> networkx.DiGraph[Node]:
-        """The graph as a frozen, bipartite `networkx.DiGraph`, for any algorithm of networkx.
+        """The graph as a frozen, bipartite `networkx.DiGraph`, for use with networkx algorithms.
 
-        Nodes are ids of dimensions (attributes `dimension`, and `bipartite` = 0), and the positions
-        of edges in `edges` (`edge`, and `bipartite` = 1). An arc has `operands`: the positions of
-        its dimension among the edge's operands on that side.
+        A node is the id of a dimension (with the attributes `dimension`, and `bipartite` = 0) or
+        the position of an edge in `edges` (with the attributes `edge`, and `bipartite` = 1). An arc
+        has the attribute `operands`: the positions of its dimension among the edge's operands on
+        that side.
         """
         return self._nx
 
     @property
     def dimensions(self) -> Mapping[str, Dimension]:
-        """Id to dimension, in the order of adding."""
+        """The dimensions by id, in the order in which they were added."""
         return MappingProxyType(self._dimensions)
 
     @property
@@ -88,7 +96,7 @@ class Structure:
         return hash((tuple(self._dimensions.values()), self._edges))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Not the hash: that of a string differs from process to process.
+        # The cached hash is not pickled, because hashes of strings differ between processes.
         return type(self), (tuple(self), self._edges)
 
     def __repr__(self) -> str:
@@ -99,29 +107,34 @@ class Structure:
         return self[name].symbol
 
     def size(self, name: DimensionLike) -> Expr | None:
-        """The size of a dimension, None where nothing reads it."""
+        """The size of a dimension; None if it has none, as a loop with a varying trip count."""
         return self[name].size
 
     def sizes(self, edge: Edge) -> Sizes:
-        """The sizes of both sides of an edge."""
+        """The sizes of the dimensions on both sides of an edge."""
         return Sizes(
             tuple(self[name].size for name in edge.upstream),
             tuple(self[name].size for name in edge.downstream),
         )
 
     def edges_below(self, name: DimensionLike) -> tuple[Edge, ...]:
-        """The edges that lead from a dimension toward the machine."""
+        """The edges that have this dimension as an upstream operand, on the way to the machine."""
         return self._at(self._nx.successors(self[name].id))
 
     def edges_above(self, name: DimensionLike) -> tuple[Edge, ...]:
-        """The edges that lead from a dimension toward the tensors."""
+        """The edges that have this dimension as a downstream operand, on the way to the tensors."""
         return self._at(self._nx.predecessors(self[name].id))
 
     def _at(self, nodes: Iterable[Node]) -> tuple[Edge, ...]:
         return tuple(self._edges[node] for node in nodes if isinstance(node, int))
 
     def of_kind(self, kind: type[D], **details: Any) -> tuple[D, ...]:
-        """The dimensions of a kind, and with these fields: `of_kind(User, tensor="A")`."""
+        """The dimensions of a class whose fields have given values: `of_kind(User, tensor="A")`.
+
+        Args:
+            kind: the class of dimension.
+            details: values that the dimensions' fields must have.
+        """
         return tuple(
             d
             for d in self
@@ -129,19 +142,19 @@ class Structure:
         )
 
     def dangling(self, kind: type[Dimension]) -> tuple[Dimension, ...]:
-        """The dimensions of a kind that no edge ties to the machine yet.
+        """The dimensions of a class from which no edge leads further toward the machine yet.
 
-        In the order in which they hang under the tensors, so that a pass that puts a new dimension
-        below one of them leaves the new one at the same position.
+        They are ordered depth first from the tensors. If a pass connects a new dimension below one
+        of them, the new dimension therefore takes its position in this order.
         """
         ends = (d for d in self._depth_first if not self._nx.out_degree(d.id))
         return tuple(d for d in ends if isinstance(d, kind))
 
     @cached_property
     def _depth_first(self) -> tuple[Dimension, ...]:
-        """All dimensions, depth first from those that nothing is above, operands in order."""
+        """All dimensions, depth first from those without an edge above, in operand order."""
         tops = [node for node in self._dimensions if not self._nx.in_degree(node)]
-        # networkx starts from the nodes in their order: the tops have to be the first.
+        # The search of networkx starts from the first nodes, so those must be the top dimensions.
         ordered: networkx.DiGraph[Node] = networkx.DiGraph()
         ordered.add_nodes_from(tops)
         ordered.add_edges_from(self._nx.edges)
@@ -149,28 +162,31 @@ class Structure:
         return tuple(self._dimensions[node] for node in found if isinstance(node, str))
 
     def below(self, name: DimensionLike) -> frozenset[str]:
-        """The ids of all dimensions that edges lead to from this one, toward the machine."""
+        """The ids of all dimensions that can be reached from this one toward the machine."""
         found = networkx.descendants(self._nx, self[name].id)
         return frozenset(node for node in found if isinstance(node, str))
 
     def above(self, name: DimensionLike) -> frozenset[str]:
-        """The ids of all dimensions from which edges lead to this one, toward the tensors."""
+        """The ids of all dimensions that can be reached from this one toward the tensors."""
         found = networkx.ancestors(self._nx, self[name].id)
         return frozenset(node for node in found if isinstance(node, str))
 
     def is_acyclic(self) -> bool:
-        """Whether no dimension lies below itself."""
+        """Whether the graph has no cycle."""
         return networkx.is_directed_acyclic_graph(self._nx)
 
     def cycle(self) -> tuple[str, ...]:
-        """The ids of dimensions of which each lies below the one before; () where none do."""
+        """The ids of the dimensions on one cycle, in order; () if the graph has no cycle."""
         if self.is_acyclic():
             return ()
         arcs = networkx.find_cycle(self._nx)
         return tuple(start for start, *_ in arcs if isinstance(start, str))
 
     def layers(self) -> tuple[tuple[str, ...], ...]:
-        """The ids of dimensions by the longest way to them from the tensors, tensors first."""
+        """The ids of dimensions, grouped by the length of the longest path from the tensors.
+
+        The tensors themselves are the first group.
+        """
         generations = networkx.topological_generations(self._nx)
         found = (tuple(n for n in nodes if isinstance(n, str)) for nodes in generations)
         return tuple(layer for layer in found if layer)
@@ -183,7 +199,7 @@ class Structure:
 
 
 def _bipartite(dimensions: Mapping[str, Dimension], edges: Iterable[Edge]) -> Any:
-    """The networkx graph, see `Structure.nx`."""
+    """Build the bipartite networkx graph that `Structure.nx` describes."""
     graph: networkx.DiGraph[Node] = networkx.DiGraph()
     graph.add_nodes_from((name, {"dimension": d, "bipartite": 0}) for name, d in dimensions.items())
     graph.add_nodes_from((i, {"edge": e, "bipartite": 1}) for i, e in enumerate(edges))
@@ -192,6 +208,7 @@ def _bipartite(dimensions: Mapping[str, Dimension], edges: Iterable[Edge]) -> An
 
 
 def _arcs(edges: Iterable[Edge]) -> Iterator[tuple[Node, Node, Operands]]:
+    """The arcs of the networkx graph: (from, to, attributes) for every operand of every edge."""
     for number, edge in enumerate(edges):
         for name, at in _positions(edge.upstream):
             yield name, number, at
@@ -200,7 +217,10 @@ def _arcs(edges: Iterable[Edge]) -> Iterator[tuple[Node, Node, Operands]]:
 
 
 def _positions(names: tuple[str, ...]) -> Iterable[tuple[str, Operands]]:
-    """For each dimension of a side the attributes of its arc; it may be several operands."""
+    """For each dimension on one side of an edge, the attributes of its arc.
+
+    A dimension may stand at several operand positions; it has only one arc.
+    """
     if len(names) == 1:
         return ((names[0], ONLY),)
     found: dict[str, tuple[int, ...]] = {}

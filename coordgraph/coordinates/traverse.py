@@ -1,7 +1,8 @@
-"""Traversal: which edges lead from known coordinates to wanted ones, and what they compute.
+"""Traversal of a coordinate graph: computes wanted indices from known ones.
 
-First every edge whose whole starting side is known fires, in time linear in the graph; then only
-what the wanted coordinates need is computed, each step simplified under what is known of ranges.
+First, in time linear in the graph, it finds every edge that can be evaluated from the known
+indices. Then it evaluates only the edges on the path to the wanted indices, and simplifies each
+result under the known ranges of symbols.
 """
 
 from __future__ import annotations
@@ -24,21 +25,28 @@ from coordgraph.validation import integer
 __all__ = ["Direction", "Solution", "derivative", "solve"]
 
 Known = Mapping[Any, Any] | Iterable[Any]
+"""Known indices: a mapping from dimension to index, or dimensions whose index is their symbol."""
 
 
 class Direction(Enum):
-    """Which way a traversal goes."""
+    """The direction of a traversal."""
 
     REVERSE = "reverse"
+    """From the machine (downstream) to the tensors (upstream)."""
     FORWARD = "forward"
+    """From the tensors (upstream) to the machine (downstream)."""
 
 
 @dataclass(frozen=True)
 class Solution:
-    """The values of the wanted coordinates, and the path that gave them.
+    """The result of a traversal.
 
-    The guard says where the values are inside the coordinates' sizes. What guards an index that
-    only some values of a selector read holds for those values alone.
+    Args:
+        values: the index of each wanted dimension, in order.
+        guard: the condition under which every index on the path is inside its dimension, not in
+            padding. An index that is used only for some values of a `Sunder` edge's selector is
+            constrained for those values only.
+        path: the edges that were evaluated, in order.
     """
 
     values: tuple[Expr, ...]
@@ -53,10 +61,22 @@ def solve(
     wanted: Iterable[DimensionLike],
     ranges: Ranges | None = None,
 ) -> Solution:
-    """Find the path and compute along it; see `CoordinateGraph.reverse` for the errors."""
+    """Find the edges that lead from known to wanted dimensions, and evaluate them.
+
+    Args:
+        graph: the coordinate graph.
+        direction: whether to compute upstream or downstream indices.
+        known: the known indices, as in `CoordinateGraph.reverse`.
+        wanted: the dimensions whose index is computed.
+        ranges: the known ranges of symbols; by default each index is inside its dimension.
+
+    Raises:
+        NoPath, AmbiguousPath, NotInvertible: as in `CoordinateGraph.reverse`.
+        EvaluationError: an index would be divided by a size of 0.
+    """
     start = _normalise(graph, known)
     targets = [graph[name].id for name in wanted]
-    definers = _fire(graph, direction, start)
+    definers = _find_definers(graph, direction, start)
     path = _plan(graph, direction, start, targets, definers)
     if ranges is None:
         ranges = _default_ranges(graph, start)
@@ -67,26 +87,35 @@ def solve(
         try:
             if direction is Direction.REVERSE:
                 below = [values.get(name) for name in edge.downstream]
-                found = _with_known(edge.upstream, edge.reverse(below, sizes, ranges), start)
+                found = _reuse_known(edge.upstream, edge.reverse(below, sizes, ranges), start)
                 result = [simplify(e, ranges) for e in found]
                 steps.append(_Step(edge, tuple(below), edge.guard(result, below, sizes)))
             else:
                 above = [values[name] for name in edge.upstream]
                 result = [simplify(e, ranges) for e in edge.forward(above, sizes, ranges)]
         except ZeroDivisionError as error:
-            raise EvaluationError(f"{edge}: a size of 0 leaves no index ({error})") from error
+            raise EvaluationError(
+                f"{edge}: an operand has the size 0, so there is no index to compute ({error}); "
+                "make every size at least 1"
+            ) from error
         for name, value in zip(_sides(edge, direction)[1], result, strict=True):
             values.setdefault(name, value)
     guard = _guard(steps, targets, ranges)
     return Solution(tuple(values[name] for name in targets), guard, tuple(path))
 
 
-def _with_known(
+def _reuse_known(
     names: Sequence[str], found: Sequence[Expr], start: Mapping[str, Expr]
 ) -> Sequence[Expr]:
-    """What an edge gives, with indices that are known already written as they are known.
+    """Express an edge's results in terms of indices that the caller already knows.
 
-    The others are then worked out of those, and not of how the edge would find them once more.
+    If a result is the index of a known dimension, the known index replaces it, also inside the
+    other results. The others therefore reuse the known index instead of computing it again.
+
+    Args:
+        names: the dimensions of the results.
+        found: the results, one for each name.
+        start: the indices that the caller knows, by dimension.
     """
     known = {
         value: start[name]
@@ -98,7 +127,13 @@ def _with_known(
 
 @dataclass(frozen=True)
 class _Step:
-    """An edge that was reversed, the indices below it, and what guards those above."""
+    """One edge that was evaluated in reverse.
+
+    Args:
+        edge: the edge.
+        below: the downstream indices that it was evaluated on; None for one that was not needed.
+        guards: the conditions under which the upstream indices are not in padding.
+    """
 
     edge: Edge
     below: tuple[Expr | None, ...]
@@ -106,7 +141,10 @@ class _Step:
 
 
 def _guard(steps: list[_Step], targets: list[str], ranges: Ranges) -> Boolean:
-    """The guards of all steps, each where what it guards is read."""
+    """The conjunction of the guards of all steps.
+
+    The guard of a step applies only where the wanted indices depend on the step's result.
+    """
     guards: list[Boolean] = []
     for step, needed in zip(steps, _needed(steps, targets), strict=True):
         if needed is true:
@@ -119,13 +157,13 @@ def _guard(steps: list[_Step], targets: list[str], ranges: Ranges) -> Boolean:
 
 
 def _needed(steps: list[_Step], targets: list[str]) -> list[Boolean]:
-    """The condition under which the targets depend on what each step gives."""
+    """For each step, the condition under which the target dimensions depend on its result."""
     conditions = [step.edge.reads_when(step.below) for step in steps]
     if all(each is true for of_step in conditions for each in of_step):
         return [true] * len(steps)
     read: dict[str, Boolean] = dict.fromkeys(targets, true)
     needed: list[Boolean] = []
-    # An index is read by edges that come after its own.
+    # Walk backward, because an index is read only by steps after the one that computes it.
     for step, of_step in zip(reversed(steps), reversed(conditions), strict=True):
         here = Or(*(read[name] for name in step.edge.upstream if name in read))
         needed.append(here)
@@ -141,7 +179,7 @@ def derivative(
     known: Known,
     ranges: Ranges | None = None,
 ) -> Expr:
-    """The difference quotient of a reversed coordinate: its value at `by + 1` less that at `by`."""
+    """How much the upstream index `wanted` grows when the index `by` grows by 1, simplified."""
     start = _normalise(graph, known)
     name = graph[by].id
     here = start.setdefault(name, graph[by].symbol)
@@ -152,6 +190,7 @@ def derivative(
 
 
 def _normalise(graph: Structure, known: Known) -> dict[str, Expr]:
+    """The known indices as a dictionary from dimension id to expression."""
     if isinstance(known, Mapping):
         pairs = known.items()
         return {graph[name].id: _value(graph, name, value) for name, value in pairs}
@@ -159,14 +198,14 @@ def _normalise(graph: Structure, known: Known) -> dict[str, Expr]:
 
 
 def _value(graph: Structure, name: DimensionLike, value: Any) -> Expr:
-    """What a known dimension is given as: None keeps its symbol."""
+    """The index of a known dimension as an expression; None stands for the dimension's symbol."""
     if value is None:
         return graph[name].symbol
     return integer(value, f"the index '{graph[name].id}'")
 
 
 def _default_ranges(graph: Structure, start: Mapping[str, Expr]) -> Ranges:
-    """That the known dimensions, and those that known values mention, are inside their sizes."""
+    """Ranges in which the known dimensions, and those in known indices, are inside their sizes."""
     read = set[object](start)
     for value in start.values():
         read |= symbols_of(value)
@@ -175,18 +214,21 @@ def _default_ranges(graph: Structure, start: Mapping[str, Expr]) -> Ranges:
 
 
 def _sides(edge: Edge, direction: Direction) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(starting side, ending side)."""
+    """The operands that an edge reads in a direction, and the operands that it computes."""
     if direction is Direction.REVERSE:
         return edge.downstream, edge.upstream
     return edge.upstream, edge.downstream
 
 
 def _needs(edge: Edge, direction: Direction, start: dict[str, Expr]) -> tuple[str, ...]:
+    """The dimensions whose index an edge needs to be evaluated in a direction."""
     return edge.reverse_needs(start) if direction is Direction.REVERSE else edge.upstream
 
 
-def _fire(graph: Structure, direction: Direction, start: dict[str, Expr]) -> dict[str, list[Edge]]:
-    """For every coordinate that can be computed, the edges that would define it."""
+def _find_definers(
+    graph: Structure, direction: Direction, start: dict[str, Expr]
+) -> dict[str, list[Edge]]:
+    """Find every dimension whose index can be computed, and the edges that would compute it."""
     waiting: dict[int, int] = {}
     reached = set(start)
     definers: dict[str, list[Edge]] = {}
@@ -222,7 +264,10 @@ def _plan(
     targets: list[str],
     definers: dict[str, list[Edge]],
 ) -> list[Edge]:
-    """The edges that the targets need, each after those it reads (a stack: graphs are deep)."""
+    """The edges to evaluate for the targets, each after the edges whose results it reads.
+
+    The walk keeps its own stack, because graphs can be deeper than Python's recursion limit.
+    """
     path: list[Edge] = []
     done: set[str] = set(start)
     placed: set[int] = set()
@@ -231,7 +276,7 @@ def _plan(
         name, ready = stack.pop()
         if name in done:
             continue
-        edge = _only(graph, direction, name, start, definers)
+        edge = _defining_edge(graph, direction, name, start, definers)
         if ready:
             done.add(name)
             if id(edge) not in placed:
@@ -243,25 +288,27 @@ def _plan(
     return path
 
 
-def _only(
+def _defining_edge(
     graph: Structure,
     direction: Direction,
     name: str,
     start: dict[str, Expr],
     definers: dict[str, list[Edge]],
 ) -> Edge:
+    """The one edge that defines a dimension's index; AmbiguousPath or NoPath if not exactly one."""
     edges = definers.get(name, [])
     if len(edges) > 1:
         raise AmbiguousPath(
-            f"'{name}' is defined twice from {', '.join(sorted(start))}: by "
+            f"the index of '{name}' is defined twice from {', '.join(sorted(start))}: by "
             + " and by ".join(map(str, edges))
+            + "; leave out one of the known indices"
         )
     if not edges:
         missing = sorted(_missing(graph, direction, name, start, definers))
         raise NoPath(
             f"no {direction.value} path leads to '{name}' from "
             + (", ".join(sorted(start)) or "nothing")
-            + (f"; a value of {', '.join(map(repr, missing))} is missing" if missing else "")
+            + (f"; give the index of {', '.join(map(repr, missing))}, too" if missing else "")
         )
     return edges[0]
 
@@ -273,7 +320,7 @@ def _missing(
     start: dict[str, Expr],
     definers: dict[str, list[Edge]],
 ) -> set[str]:
-    """The nearest coordinates with no definition at all that stand in the way."""
+    """The nearest dimensions that cannot be computed and that the index of `name` depends on."""
     seen, stack, missing = {name}, [name], set[str]()
     while stack:
         here = stack.pop()

@@ -1,4 +1,4 @@
-"""Index arithmetic: exact integer expressions, what is known about them, and their text."""
+"""Index arithmetic: exact integer expressions, proofs about their values, and their text form."""
 
 from coordgraph.integers.evaluate import compile_function, evaluate
 from coordgraph.integers.functions import (

@@ -1,8 +1,9 @@
-"""Numeric bounds of polynomials and of their atoms: the leaves of every proof.
+"""Numeric bounds of polynomials and of their atoms; every proof ends with such a bound.
 
-A polynomial's minimum is read off after every atom is shifted by its own lower bound, so that all
-atoms are at least zero: the constant term is then a lower bound as soon as no other coefficient
-is negative, and negative terms are paid for with the atoms' upper bounds or with known facts.
+To bound a polynomial from below, every atom is written as its lower bound plus an excess that is at
+least 0. If no coefficient other than the constant is then negative, the constant is a lower bound.
+A term with a negative coefficient is bounded through the atoms' upper bounds or through facts:
+known upper limits of polynomials.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,18 +28,22 @@ from coordgraph.integers.polynomials import (
 from coordgraph.integers.tables import Load, Search
 
 Bound: TypeAlias = int | None
-"""A numeric bound; None where there is none, or none is known."""
+"""A numeric bound; None if there is none or none is known."""
 Fact: TypeAlias = tuple[Polynomial, int]
-"""A polynomial and a number that it does not exceed."""
+"""A known upper limit: a polynomial, and a number that its value never exceeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableBounds:
-    """What is known of a table's entries.
+    """The known properties of the entries of a table of integers.
 
-    None exceeds `maximum`, the first is 0 where `from_zero` says so, and from one to the next they
-    rise by `step` at least, but for None. `found` are symbols that hold what a search for x found,
-    and x.
+    Args:
+        maximum: an upper bound of all entries.
+        from_zero: whether the first entry is 0.
+        step: a lower bound of the difference between an entry and the one before it; None if the
+            entries need not be non-decreasing.
+        found: for each symbol that holds the result of a `Search` of the table, the x of the
+            search.
     """
 
     maximum: Expr
@@ -48,33 +53,38 @@ class TableBounds:
 
 
 def largest(a: Bound, b: Bound) -> Bound:
-    """Return the larger of the bounds that are known."""
+    """The larger of two bounds; if only one is known, that one."""
     if a is None or b is None:
         return b if a is None else a
     return a if a > b else b
 
 
 def smallest(a: Bound, b: Bound) -> Bound:
-    """Return the smaller of the bounds that are known."""
+    """The smaller of two bounds; if only one is known, that one."""
     if a is None or b is None:
         return b if a is None else a
     return a if a < b else b
 
 
 def both(pick: Callable[[int, int], int], a: Bound, b: Bound) -> Bound:
-    """Combine two bounds that are both needed."""
+    """Combine two bounds by ``pick``; None if one of them is unknown."""
     return None if a is None or b is None else pick(a, b)
 
 
 def assumed_lower(symbol: Expr) -> Bound:
-    """Return what sympy's assumptions say: sizes are at least 1, indices at least 0."""
+    """The lower bound by SymPy's assumptions: 1 if positive (sizes), 0 if nonnegative (indices)."""
     if symbol.is_positive:
         return 1
     return 0 if symbol.is_nonnegative else None
 
 
 class NumericBounds:
-    """Bounds of atoms and polynomials; the search for better ones is a subclass's."""
+    """Numeric bounds of atoms and polynomials, without search; the subclass `Prover` searches.
+
+    Args:
+        facts: known upper limits of polynomials.
+        tables: the known bounds of tables' entries, by the table's symbol.
+    """
 
     def __init__(
         self, facts: tuple[Fact, ...], tables: Mapping[Symbol, TableBounds] | None = None
@@ -92,26 +102,26 @@ class NumericBounds:
         self._fact_maxima: dict[Monomial, Bound] = {}
 
     def minimum(self, p: Polynomial) -> Bound:
-        """Return a lower bound of ``p``."""
+        """A lower bound of the polynomial ``p``, or None."""
         return self.numeric_minimum(p)
 
     def maximum(self, p: Polynomial) -> Bound:
-        """Return an upper bound of ``p``."""
+        """An upper bound of the polynomial ``p``, or None."""
         low = self.minimum(negate(p))
         return None if low is None else -low
 
     def symbol_lower(self, symbol: Atom) -> Bound:
-        """Return the largest numeric lower bound of a symbol."""
+        """The largest known numeric lower bound of a symbol, or None."""
         return assumed_lower(symbol.expr)
 
     def symbol_upper(self, symbol: Atom) -> Bound:
-        """Return the smallest numeric upper bound of a symbol."""
+        """The smallest known numeric upper bound of a symbol, or None."""
         return self.fact_maximum((symbol,))
 
     def lower(self, target: Atom) -> Bound:
-        """Return a lower bound of an atom."""
+        """A numeric lower bound of an atom, or None; cached."""
         if target not in self._lowers:
-            # The provisional answer ends the recursion where bounds mention one another.
+            # This provisional bound ends the recursion if bounds of symbols depend on each other.
             self._lowers[target] = assumed_lower(target.expr)
             symbol = isinstance(target.expr, Symbol)
             low = self.symbol_lower(target) if symbol else self._bounds(target.expr)[0]
@@ -119,7 +129,7 @@ class NumericBounds:
         return self._lowers[target]
 
     def upper(self, target: Atom) -> Bound:
-        """Return an upper bound of an atom."""
+        """A numeric upper bound of an atom, or None; cached."""
         if target not in self._uppers:
             self._uppers[target] = None
             symbol = isinstance(target.expr, Symbol)
@@ -151,21 +161,22 @@ class NumericBounds:
         return assumed_lower(target), None
 
     def interval_of(self, expr: Expr) -> tuple[Bound, Bound]:
-        """Return numeric bounds of an expression."""
+        """A numeric lower and upper bound of an expression, each perhaps None."""
         if isinstance(expr, Integer):
             return int(expr), int(expr)
         p = to_polynomial(expr)
         return self.minimum(p), self.maximum(p)
 
     def natural(self, monomial: Monomial) -> bool:
-        """Tell whether every atom is known to be at least 0."""
+        """Whether every atom of a monomial is known to be at least 0."""
         lowers = [self.lower(a) for a in monomial]
         return None not in lowers and min(cast(list[int], lowers), default=0) >= 0
 
     def fact_maximum(self, monomial: Monomial) -> Bound:
-        """Return a bound on a product of atoms ≥ 0, from facts about larger products.
+        """An upper bound of a product of non-negative atoms by facts about other products.
 
-        With ``a*b*c <= 60`` and ``c >= 1``, ``a*b`` is at most 60; with ``c >= 5``, at most 12.
+        From ``a*b*c <= 60`` and ``c >= 1`` it concludes ``a*b <= 60``; from ``c >= 5``,
+        ``a*b <= 12``. None if no fact applies.
         """
         if monomial not in self._fact_maxima:
             self._fact_maxima[monomial] = self._find_fact_maximum(monomial)
@@ -191,7 +202,10 @@ class NumericBounds:
         return best
 
     def numeric_minimum(self, p: Polynomial) -> Bound:
-        """Return a lower bound without eliminating anything."""
+        """A lower bound of ``p`` from numeric bounds of its atoms and from facts, or None.
+
+        No symbol is replaced by a symbolic bound; cached.
+        """
         key = frozenset(p.items())
         if key not in self._minima:
             self._minima[key] = self._find_numeric_minimum(p)
@@ -202,7 +216,8 @@ class NumericBounds:
         negative = [m for m, c in p.items() if c < 0 and m] if self.facts else []
         if not negative:
             return best
-        # Pay for every negative product with a fact, then for one whole fact at a time.
+        # First bound each negative product separately by a fact; then try adding a multiple of one
+        # whole fact to cancel negative terms.
         paid, rest = 0, dict(p)
         for monomial in negative:
             limit = self.fact_maximum(monomial)
@@ -235,9 +250,10 @@ class NumericBounds:
         return total
 
     def _shifted(self, p: Polynomial) -> Polynomial | None:
-        """Return ``p`` in terms of what its atoms exceed their lower bounds by.
+        """Rewrite ``p`` so that each atom stands for its excess over its lower bound.
 
-        An atom without one counts downward from its upper bound; None where it has neither.
+        An atom without a lower bound stands for the amount by which it is less than its upper
+        bound. None if an atom has neither.
         """
         result: Polynomial = {}
         for monomial, coefficient in p.items():
@@ -265,14 +281,14 @@ class NumericBounds:
             elif limit is not None:
                 limit *= high - low
         if self.facts:
-            # A shifted atom is no larger than the atom itself, where that is at least 0; elsewhere
-            # facts say nothing.
+            # The excess of an atom over a lower bound >= 0 is at most the atom, so a fact about the
+            # atoms holds for the excesses; `fact_maximum` is None if an atom may be negative.
             limit = smallest(limit, self.fact_maximum(monomial))
         return None if limit is None else max(limit, 0)
 
 
 def divided(x: tuple[Bound, Bound], d: tuple[Bound, Bound]) -> tuple[Bound, Bound]:
-    """Return bounds of ``x // d``."""
+    """Bounds of the quotient ``x // d``, from bounds (lower, upper) of x and of d."""
     (xl, xh), (dl, dh) = x, d
     if dl is None or dl < 1:
         return None, None
@@ -286,7 +302,7 @@ def divided(x: tuple[Bound, Bound], d: tuple[Bound, Bound]) -> tuple[Bound, Boun
 
 
 def reduced(x: tuple[Bound, Bound], d: tuple[Bound, Bound]) -> tuple[Bound, Bound]:
-    """Return bounds of ``x % d``."""
+    """Bounds of the remainder ``x % d``, from bounds (lower, upper) of x and of d."""
     (xl, xh), (dl, dh) = x, d
     if dl is None or dl < 1:
         return None, None
@@ -299,7 +315,12 @@ def reduced(x: tuple[Bound, Bound], d: tuple[Bound, Bound]) -> tuple[Bound, Boun
 
 
 def xored(al: Bound, ah: Bound, bl: Bound, bh: Bound) -> tuple[Bound, Bound]:
-    """Return bounds of ``a ^ b``: below the power of two that both stay below."""
+    """Bounds of ``a ^ b``: at least 0, and less than the next power of two above both.
+
+    Args:
+        al, ah: the lower and the upper bound of a.
+        bl, bh: the lower and the upper bound of b.
+    """
     if al is None or bl is None or al < 0 or bl < 0:
         return None, None
     if ah is None or bh is None:

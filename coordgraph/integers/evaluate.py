@@ -1,4 +1,4 @@
-"""Exact values of index expressions, one at a time or through a compiled Python function."""
+"""Evaluating index expressions exactly: directly, or through a compiled Python function."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,16 +31,24 @@ _BINARY: dict[type[Basic], Callable[[int, int], int]] = {
     Minimum: min,
     Maximum: max,
 }
-# Statements longer than this nest deeper than Python's parser should be asked to follow.
 MAX_INLINE = 400
+"""The largest number of nodes in one compiled statement, so that Python's parser can read it."""
 
 
 def evaluate(expr: Basic | int, values: Mapping[Any, Any]) -> int:
-    """Return the exact value of an expression (a ``bool`` for a condition).
+    """The exact value of an expression; a ``bool`` for a condition.
 
-    ``values`` maps symbols, or their names, to integers (tables to sequences of them); ``KeyError``
-    names one that is missing, ``NoEntry`` an entry that a table has not.
-    Only the branch that a select takes is evaluated.
+    Only the branch that a select chooses is evaluated.
+
+    Args:
+        expr: the expression or condition.
+        values: the value of each symbol, by symbol or by name: an int, or for the symbol of a table
+            a sequence of ints.
+
+    Raises:
+        KeyError: a symbol has no value.
+        NoEntry: a table is read outside its bounds.
+        ZeroDivisionError: a divisor is 0.
     """
     return expr if isinstance(expr, int) else _Evaluation(values).value(expr)
 
@@ -103,25 +111,33 @@ class _Evaluation:
                 a, b = expr.args
                 return _COMPARE[comparison_sign(expr)](self.value(a), self.value(b))
             case And():
-                # sympy does not keep an order, so every part is evaluated, not up to the first.
+                # Evaluate all parts: SymPy's order is not stable, so stopping early would not be.
                 return all([self.value(arg) for arg in expr.args])
             case Or():
                 return any([self.value(arg) for arg in expr.args])
             case Not():
                 return not self.value(expr.args[0])
             case _:
-                raise TypeError(f"{type(expr).__name__} is not part of the index language")
+                raise TypeError(
+                    f"{type(expr).__name__} is not allowed in index expressions: {expr}"
+                )
 
 
 class _PythonPrinter(Printer):
-    """Prints Python source, with names for arguments and for what was computed already."""
+    """Prints index expressions as Python source.
+
+    Args:
+        names: the Python names of arguments, and of subexpressions that are already computed.
+    """
 
     def __init__(self, names: dict[Basic, str]) -> None:
         super().__init__()
         self.names = names
 
     def symbol(self, symbol: Symbol) -> str:
-        raise ValueError(f"symbol {symbol.name!r} is not among the arguments")
+        raise ValueError(
+            f"the symbol {symbol.name!r} is not among the arguments of the function; add it"
+        )
 
     def integer(self, value: int) -> str:
         return str(value) if abs(value) < 10**100 else hex(value)
@@ -140,17 +156,23 @@ class _PythonPrinter(Printer):
 def compile_function(
     expressions: Iterable[Basic | int], arguments: Sequence[Symbol]
 ) -> Callable[..., tuple[int, ...]]:
-    """Return a Python function of ``arguments`` (by position) that computes the expressions.
+    """Compile expressions into one Python function that returns a tuple of their values.
 
-    A table is an argument too: a sequence of integers.
+    Common subexpressions are computed once. A subexpression that occurs only in a branch of a
+    select is computed only if the branch is chosen, so a select can guard a division by 0.
 
-    Common subexpressions are computed once. What stands only in branches of selects stays there,
-    so that a division which a select guards is not made when its branch is not taken.
+    Args:
+        expressions: the expressions and conditions.
+        arguments: the symbols that are the function's positional arguments. The argument for the
+            symbol of a table is a sequence of ints.
+
+    Raises:
+        ValueError: an argument is repeated, or an expression has a symbol that is no argument.
     """
     roots = [Integer(e) if isinstance(e, int) else e for e in expressions]
     names: dict[Basic, str] = {symbol: f"a{i}" for i, symbol in enumerate(arguments)}
     if len(names) != len(arguments):
-        raise ValueError("an argument is named twice")
+        raise ValueError(f"the arguments {tuple(arguments)} contain a symbol twice; give it once")
     printer = _PythonPrinter(names)
     lines = [f"def compiled({', '.join(names.values())}):"]
     sizes: dict[Basic, int] = {}
@@ -172,7 +194,10 @@ def compile_function(
 
 
 def _schedule(roots: Sequence[Basic]) -> list[tuple[Basic, bool]]:
-    """Return the nodes that are surely computed, arguments first, and whether they are shared."""
+    """The nodes that every evaluation computes, each with whether it is used more than once.
+
+    A node comes after its arguments. Nodes that occur only in branches of selects are left out.
+    """
     order: dict[Basic, None] = {}
     for root in roots:
         _visit(root, order)
@@ -189,9 +214,11 @@ def _schedule(roots: Sequence[Basic]) -> list[tuple[Basic, bool]]:
 
 
 def _visit(node: Basic, order: dict[Basic, None]) -> None:
+    """Add a node to `order`, after those of its arguments that every evaluation computes."""
     if node in order:
         return
-    # Only the first condition of a select, an "and" or an "or" is certain to be computed.
+    # Of a select only the condition is always computed; of "and" and "or", no part is, because
+    # Python stops at the first that decides.
     certain = node.args[:1] if isinstance(node, Select) else node.args
     if isinstance(node, (And, Or)):
         certain = ()

@@ -1,4 +1,4 @@
-"""Splitting sums into multiples of a divisor and the rest, without expanding where it can."""
+"""Splitting sums into a multiple of a divisor and a remainder, if possible without expansion."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from coordgraph.integers.polynomials import divide, to_expression, to_polynomial
 
 
 def terms_of(expr: Expr) -> tuple[Expr, ...]:
-    """Return the terms of a sum."""
+    """The terms of a sum; the expression itself if it is not a sum."""
     return Add.make_args(expr)
 
 
 def factors_of(expr: Expr) -> tuple[int, Counter[Expr]]:
-    """Return the integer coefficient and the other factors with their powers."""
+    """Split a product into its integer coefficient and its other factors, with their exponents."""
     coefficient, rest = expr.as_coeff_Mul()
     factors: Counter[Expr] = Counter()
     if rest != 1:
@@ -31,12 +31,15 @@ def factors_of(expr: Expr) -> tuple[int, Counter[Expr]]:
 
 
 def product(coefficient: int, factors: Counter[Expr]) -> Expr:
-    """Return the product that :func:`factors_of` took apart."""
+    """The product of an integer coefficient and factors: the inverse of :func:`factors_of`."""
     return Mul(Integer(coefficient), *factors.elements())
 
 
 def quotient_of(expr: Expr, divisor: Expr) -> Expr | None:
-    """Return ``expr / divisor`` where the division is exact by factors alone, else None."""
+    """The quotient ``expr / divisor`` if the divisor's factors are all factors of ``expr``.
+
+    Otherwise None. Sums are not expanded.
+    """
     c, factors = factors_of(expr)
     dc, wanted = factors_of(divisor)
     if dc == 0 or c % dc or wanted - factors:
@@ -45,17 +48,22 @@ def quotient_of(expr: Expr, divisor: Expr) -> Expr | None:
 
 
 def common_factor(a: Expr, b: Expr) -> Expr:
-    """Return the greatest factor that two products plainly share."""
+    """The product of the factors that two products have in common; sums are not factored."""
     c, factors = factors_of(a)
     dc, others = factors_of(b)
     return product(gcd(c, dc), factors & others)
 
 
 def peel(x: Expr, d: Expr, natural: Callable[[Expr], bool]) -> tuple[Expr, Expr] | None:
-    """Return ``(a, r)`` with ``x = a*d + r`` and a nonzero ``a``, or None.
+    """Split ``x = a*d + r`` with a nonzero ``a``; return ``(a, r)``, or None if there is no such a.
 
-    Remainders keep their term's sign, but a negative constant is made positive where x may
-    be negative: ``x - 1`` is ``-1*8 + (x + 7)``.
+    The remainder of each term of x has the sign of the term. A negative constant is an exception
+    if x may be negative: its remainder is positive, so ``x - 1`` is ``-1*8 + (x + 7)`` for d = 8.
+
+    Args:
+        x: the dividend.
+        d: the divisor.
+        natural: tells whether an expression is known to be at least 0.
     """
     dc, wanted = factors_of(d)
     quotients: list[Expr] = []
@@ -78,7 +86,7 @@ def peel(x: Expr, d: Expr, natural: Callable[[Expr], bool]) -> tuple[Expr, Expr]
 
 
 def _peel_expanded(x: Expr, d: Expr) -> tuple[Expr, Expr] | None:
-    # Only worth the expansion where a product of sums may hide a multiple of d.
+    # Expand only if a product of sums may contain a multiple of d.
     nested = any(f.is_Add for term in terms_of(x) for f in factors_of(term)[1])
     if not nested and not d.is_Add:
         return None

@@ -1,8 +1,8 @@
-"""Integer functions with floor semantics, as sympy functions that evaluate only what is certain.
+"""Integer functions for index expressions, such as floor division, as SymPy functions.
 
-sympy's own ``floor`` is slow and its ``Mod`` rewrites nested moduli wrongly, so index expressions
-use these instead. ``eval`` folds constants and a few identities that need no ranges; everything
-that needs bounds is the business of :mod:`coordgraph.integers.simplify`.
+They replace SymPy's ``floor``, which is slow, and its ``Mod``, which rewrites nested moduli
+wrongly. ``eval`` folds constants and identities that hold for all values; rewrites that need bounds
+of symbols are in :mod:`coordgraph.integers.simplify`.
 """
 
 from functools import cache
@@ -14,10 +14,14 @@ from sympy.core.relational import Relational
 from sympy.logic.boolalg import And, Boolean, BooleanAtom, Not, Or
 
 IntegerLike: TypeAlias = Expr | int
+"""An integer expression or an int."""
 
 
 class IntegerFunction(Function):
-    """Base of all functions here: integer-valued, commutative even over conditions."""
+    """Base class of the integer functions in index expressions.
+
+    They are declared commutative, which SymPy does not infer for functions of conditions.
+    """
 
     is_integer = True
     is_commutative = True
@@ -26,20 +30,20 @@ class IntegerFunction(Function):
 def _refuse_non_integers(*args: Basic) -> None:
     for arg in args:
         if not isinstance(arg, Expr) or (arg.is_Number and not isinstance(arg, Integer)):
-            raise TypeError(f"integer expression expected, got {arg!r}")
+            raise TypeError(f"an integer expression is needed, but {arg!r} is given")
 
 
 def _refuse_zero_divisor(name: str, divisor: Expr) -> None:
     if divisor is S.Zero:
-        raise ZeroDivisionError(f"{name} by the literal 0")
+        raise ZeroDivisionError(f"{name} by the literal 0; use another divisor")
 
 
 class FloorDiv(IntegerFunction):
-    """``a // b`` rounded toward minus infinity, as in Python."""
+    """``FloorDiv(a, b)``: the quotient ``a // b``, rounded toward minus infinity as in Python."""
 
     @classmethod
     def eval(cls, a: Expr, b: Expr) -> Expr | None:  # pyright: ignore
-        """Fold ``3//2``, ``x//1``, ``0//d`` and ``x//x`` for a positive x."""
+        """Evaluate ``3//2``, ``x//1``, ``0//d``, and ``x//x`` for a positive x; else None."""
         _refuse_non_integers(a, b)
         _refuse_zero_divisor("division", b)
         if isinstance(a, Integer) and isinstance(b, Integer):
@@ -56,11 +60,11 @@ class FloorDiv(IntegerFunction):
 
 
 class FloorMod(IntegerFunction):
-    """``a % b`` with the sign of ``b``, as in Python."""
+    """``FloorMod(a, b)``: the remainder ``a % b``, with the sign of ``b`` as in Python."""
 
     @classmethod
     def eval(cls, a: Expr, b: Expr) -> Expr | None:  # pyright: ignore
-        """Fold ``3%2``, ``x%1``, ``0%d`` and ``x%x`` for a positive x."""
+        """Evaluate ``3%2``, ``x%1``, ``0%d``, and ``x%x`` for a positive x; else None."""
         _refuse_non_integers(a, b)
         _refuse_zero_divisor("remainder", b)
         if isinstance(a, Integer) and isinstance(b, Integer):
@@ -74,11 +78,11 @@ class FloorMod(IntegerFunction):
 
 
 class BitXor(IntegerFunction):
-    """Bitwise exclusive or (two's complement where an argument is negative)."""
+    """``BitXor(a, b)``: the bitwise exclusive or; negative numbers are in two's complement."""
 
     @classmethod
     def eval(cls, a: Expr, b: Expr) -> Expr | None:  # pyright: ignore
-        """Fold constants, ``x^0`` and ``x^x``; order the arguments."""
+        """Evaluate constants, ``x^0`` and ``x^x``; else put the arguments in a canonical order."""
         _refuse_non_integers(a, b)
         if isinstance(a, Integer) and isinstance(b, Integer):
             return Integer(int(a) ^ int(b))
@@ -94,11 +98,11 @@ class BitXor(IntegerFunction):
 
 
 class Minimum(IntegerFunction):
-    """The smaller of two integers."""
+    """``Minimum(a, b)``: the smaller of two integers."""
 
     @classmethod
     def eval(cls, a: Expr, b: Expr) -> Expr | None:  # pyright: ignore
-        """Fold constants and ``min(x, x)``; order the arguments."""
+        """Evaluate constants and ``min(x, x)``; else put the arguments in a canonical order."""
         _refuse_non_integers(a, b)
         if a == b:
             return a
@@ -116,11 +120,11 @@ class Minimum(IntegerFunction):
 
 
 class Maximum(IntegerFunction):
-    """The larger of two integers."""
+    """``Maximum(a, b)``: the larger of two integers."""
 
     @classmethod
     def eval(cls, a: Expr, b: Expr) -> Expr | None:  # pyright: ignore
-        """Fold constants and ``max(x, x)``; order the arguments."""
+        """Evaluate constants and ``max(x, x)``; else put the arguments in a canonical order."""
         _refuse_non_integers(a, b)
         if a == b:
             return a
@@ -138,13 +142,13 @@ class Maximum(IntegerFunction):
 
 
 class Select(IntegerFunction):
-    """``a`` where the condition holds, else ``b``."""
+    """``Select(condition, a, b)``: ``a`` if the condition holds, else ``b``."""
 
     @classmethod
     def eval(cls, condition: Basic, a: Expr, b: Expr) -> Expr | None:  # pyright: ignore
-        """Fold a decided condition and equal branches."""
+        """Evaluate to one branch if the condition is decided or the branches are equal."""
         if not isinstance(condition, (Relational, And, Or, Not, BooleanAtom)):
-            raise TypeError(f"condition expected, got {condition!r}")
+            raise TypeError(f"a condition is needed, but {condition!r} is given")
         _refuse_non_integers(a, b)
         if a == b or condition is S.true:
             return a
@@ -160,57 +164,60 @@ class Select(IntegerFunction):
 
 
 def floor_div(a: IntegerLike, b: IntegerLike) -> Expr:
-    """``a // b``, typed as an expression."""
+    """The expression ``a // b``: a quotient rounded toward minus infinity."""
     return cast(Expr, FloorDiv(a, b))
 
 
 def floor_mod(a: IntegerLike, b: IntegerLike) -> Expr:
-    """``a % b``, typed as an expression."""
+    """The expression ``a % b``: a remainder with the sign of ``b``."""
     return cast(Expr, FloorMod(a, b))
 
 
 def bit_xor(a: IntegerLike, b: IntegerLike) -> Expr:
-    """``a ^ b``, typed as an expression."""
+    """The expression ``a ^ b``: bitwise exclusive or."""
     return cast(Expr, BitXor(a, b))
 
 
 def minimum(a: IntegerLike, b: IntegerLike) -> Expr:
-    """``min(a, b)``, typed as an expression."""
+    """The expression ``min(a, b)``."""
     return cast(Expr, Minimum(a, b))
 
 
 def maximum(a: IntegerLike, b: IntegerLike) -> Expr:
-    """``max(a, b)``, typed as an expression."""
+    """The expression ``max(a, b)``."""
     return cast(Expr, Maximum(a, b))
 
 
 def select(condition: Boolean | bool, a: IntegerLike, b: IntegerLike) -> Expr:
-    """``a if condition else b``, typed as an expression."""
+    """The expression ``a if condition else b``."""
     return cast(Expr, Select(condition, a, b))
 
 
 def equal(a: IntegerLike, b: IntegerLike) -> Boolean:
-    """``a == b``, typed as a condition."""
+    """The condition ``a == b``."""
     return cast(Boolean, Eq(a, b))
 
 
 def operands(expr: Basic) -> tuple[Any, ...]:
-    """``expr.args``, which sympy types as `Basic`: the node's class says what they really are."""
+    """The arguments of an expression node, as ``Any``.
+
+    SymPy declares them as `Basic`; the class of the node determines their actual types.
+    """
     return expr.args
 
 
 def ceil_div(a: IntegerLike, b: IntegerLike) -> Expr:
-    """``⌈a / b⌉`` for a positive ``b``, as ``(a + b - 1) // b``."""
+    """The expression ``⌈a / b⌉`` for a positive ``b``, written as ``(a + b - 1) // b``."""
     return floor_div(a + b - 1, b)
 
 
 @cache
 def index_symbol(name: str) -> Symbol:
-    """A symbol that stands for an index: an integer ≥ 0."""
+    """The symbol with this name that stands for an index: an integer ≥ 0."""
     return Symbol(name, integer=True, nonnegative=True)
 
 
 @cache
 def size_symbol(name: str) -> Symbol:
-    """A symbol that stands for a size: an integer ≥ 1."""
+    """The symbol with this name that stands for a size: an integer ≥ 1."""
     return Symbol(name, integer=True, positive=True)

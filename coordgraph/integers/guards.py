@@ -1,4 +1,4 @@
-"""What a condition says about integers, as polynomials that are at least zero."""
+"""Converts conditions on integers into polynomials that are non-negative where they hold."""
 
 from typing import cast
 
@@ -10,7 +10,10 @@ from coordgraph.integers.polynomials import Polynomial, add, constant, to_polyno
 
 
 def guard_polynomials(condition: Basic) -> tuple[Polynomial, ...]:
-    """Return polynomials ≥ 0 wherever the condition holds: ``a < b`` gives ``b - a - 1``."""
+    """Polynomials that are ≥ 0 wherever the condition holds: ``b - a - 1`` for ``a < b``.
+
+    The result is empty for a condition that is no comparison or conjunction of comparisons.
+    """
     if isinstance(condition, And):
         return tuple(p for part in condition.args for p in guard_polynomials(part))
     if not isinstance(condition, (Lt, Le, Gt, Ge, Eq)):

@@ -1,4 +1,4 @@
-"""Reading index expressions back from their text, by recursive descent with Python's precedence."""
+"""The parser of index expressions: recursive descent, with Python's operator precedence."""
 
 import re
 from collections.abc import Callable
@@ -15,10 +15,11 @@ from coordgraph.integers.functions import BitXor, FloorDiv, FloorMod, Maximum, M
 from coordgraph.integers.tables import Load, Search
 from coordgraph.integers.text import MAX_DIGITS, NAME, RESERVED
 
-# Deeper parentheses and higher trees are refused: neither reading them nor any later walk over
-# them may exhaust Python's stack.
+# The limits keep the parser, and later recursive walks over an expression, within Python's stack.
 MAX_DEPTH = 50
+"""The largest nesting depth of parentheses, calls, `not` and unary minus in a text."""
 MAX_HEIGHT = 120
+"""The largest height of the tree of a parsed expression."""
 
 _TOKEN = re.compile(
     rf"\s*(?:(?P<number>[0-9]+)|(?P<name>{NAME.pattern})"
@@ -34,10 +35,16 @@ _CALLS = {
 }
 
 _Node: TypeAlias = tuple[Basic, int]
+"""A parsed expression or condition, and the height of its tree."""
 
 
 class ExpressionSyntaxError(ValueError):
-    """The text is no index expression; ``column`` (from 0) says where, the message from 1."""
+    """A text is not a valid index expression.
+
+    Args:
+        message: what is wrong.
+        column: the position of the error, counted from 0; the printed message counts from 1.
+    """
 
     def __init__(self, message: str, column: int) -> None:
         super().__init__(f"{message} (column {column + 1})")
@@ -59,7 +66,8 @@ def _tokens(text: str) -> list[_Token]:
         match = _TOKEN.match(text, position)
         if match is None:
             column = position + len(text[position:]) - len(text[position:].lstrip())
-            raise ExpressionSyntaxError(f"unexpected character {text[column]!r}", column)
+            message = f"unexpected character {text[column]!r}, which no index expression contains"
+            raise ExpressionSyntaxError(message, column)
         kind = str(match.lastgroup)
         found.append(_Token(kind, match.group(kind), match.start(kind)))
         position = match.end()
@@ -68,7 +76,14 @@ def _tokens(text: str) -> list[_Token]:
 
 
 class _Parser:
-    """Each method reads one level of the grammar and returns the node with its tree's height."""
+    """A recursive-descent parser: one method for each level of operator precedence.
+
+    Methods that parse return the expression and the height of its tree.
+
+    Args:
+        text: the text to parse.
+        symbols: returns the expression of a name; KeyError for an unknown name.
+    """
 
     def __init__(self, text: str, symbols: Callable[[str], Expr]) -> None:
         self.tokens = _tokens(text)
@@ -99,13 +114,14 @@ class _Parser:
     def enter(self, column: int) -> None:
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise ExpressionSyntaxError(f"nested more than {MAX_DEPTH} levels deep", column)
+            message = f"parentheses or calls are nested more than {MAX_DEPTH} levels deep"
+            raise ExpressionSyntaxError(message, column)
 
     def build(self, token: _Token, maker: Callable[..., object], *nodes: _Node) -> _Node:
-        """Apply ``maker``; its complaints become syntax errors at ``token``."""
+        """Apply ``maker`` to ``nodes``; its errors become syntax errors at ``token``'s column."""
         height = 1 + max(h for _, h in nodes)
         if height > MAX_HEIGHT:
-            message = f"an expression of more than {MAX_HEIGHT} levels"
+            message = f"the tree of the expression is higher than {MAX_HEIGHT} levels"
             raise ExpressionSyntaxError(message, token.column)
         try:
             return cast(Basic, maker(*(value for value, _ in nodes))), height
@@ -118,7 +134,7 @@ class _Parser:
         return node
 
     def condition(self, node: _Node, token: _Token) -> _Node:
-        # sympy's symbols are expressions and Booleans at once; ours are integers.
+        # SymPy symbols are both expressions and Booleans; here symbols are integers.
         if not isinstance(node[0], Boolean) or isinstance(node[0], Expr):
             raise ExpressionSyntaxError("a condition is needed, not an integer", token.column)
         return node
@@ -155,7 +171,7 @@ class _Parser:
             return left
         right = self.integer(self.exclusive_or(), token)
         if self.token.text in _COMPARISONS:
-            raise self.error("comparisons do not chain; join them with 'and'")
+            raise self.error("comparisons cannot be chained; join them with 'and'")
         return self.build(token, _COMPARISONS[token.text], self.integer(left, start), right)
 
     def exclusive_or(self) -> _Node:
@@ -176,8 +192,8 @@ class _Parser:
         return terms[0] if len(terms) == 1 else self.build(start, Add, *terms)
 
     def product(self) -> _Node:
-        # Factors are collected first: Mul(2, x, y + 1) must not become (2*x)*... step by step,
-        # because sympy distributes a number over a sum when it sees the two alone.
+        # Build one Mul of all factors: a product of only a number and a sum would be expanded by
+        # SymPy, so building 2*(y + 1)*x step by step changes the expression.
         start = self.token
         factors = [self.unary()]
         while token := self.take("*", "//", "%"):
@@ -209,7 +225,7 @@ class _Parser:
         self.position += 1
         if token.kind == "number":
             if len(token.text) > MAX_DIGITS:
-                message = f"a number may have {MAX_DIGITS} digits at most"
+                message = f"a number may have at most {MAX_DIGITS} digits, not {len(token.text)}"
                 raise ExpressionSyntaxError(message, token.column)
             return Integer(int(token.text)), 1
         if token.kind == "name":
@@ -251,15 +267,21 @@ class _Parser:
 
 
 def parse_expression(text: str, symbols: Callable[[str], Expr]) -> Expr:
-    """Read an expression (or a condition); ``symbols`` resolves names, raising ``KeyError``.
+    """Parse an index expression or a condition; the inverse of `to_text`.
 
-    ``parse_expression(to_text(e), ...) == e``. Raises :class:`ExpressionSyntaxError`.
+    Args:
+        text: the text.
+        symbols: returns the expression of a name; KeyError for an unknown name.
+
+    Raises:
+        ExpressionSyntaxError: the text is not a valid index expression.
     """
     parser = _Parser(text, symbols)
     try:
         node, _ = parser.disjunction()
     except RecursionError as error:  # the caller's own stack was nearly full
-        raise ExpressionSyntaxError("nested too deeply", parser.token.column) from error
+        message = "the expression is nested too deeply for Python's stack"
+        raise ExpressionSyntaxError(message, parser.token.column) from error
     if parser.token.kind != "end":
         raise parser.error("expected an operator")
     return cast(Expr, node)

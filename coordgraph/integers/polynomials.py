@@ -1,7 +1,7 @@
-"""Sparse polynomials with integer coefficients, over symbols and opaque function nodes.
+"""Sparse polynomials with integer coefficients, in symbols and integer functions as variables.
 
-They are what proofs and the simplifier compute with: much quicker than ``sympy.expand``.
-A polynomial is a dictionary from monomials to coefficients and is never changed once built.
+Proofs and the simplifier use them, because they are much faster than ``sympy.expand``. A polynomial
+is a dictionary from monomials to coefficients; it must not be changed after it is built.
 """
 
 from collections import Counter
@@ -22,10 +22,13 @@ from coordgraph.integers.functions import IntegerFunction
 
 
 class Atom:
-    """A symbol or an opaque function node, one object for all equal expressions.
+    """A variable of polynomials: a symbol, or another expression that is not expanded.
 
-    It is hashed and compared by what it is: proofs do hardly anything else, and to ask sympy's
-    expressions takes ten times as long.
+    Equal expressions share one `Atom`, so atoms are hashed and compared by identity. Proofs spend
+    most of their time on that, and SymPy's own comparison takes ten times as long.
+
+    Args:
+        expr: the expression.
     """
 
     __slots__ = ("__weakref__", "expr", "key", "symbols")
@@ -43,58 +46,63 @@ class Atom:
 
 
 Monomial: TypeAlias = tuple[Atom, ...]
-"""Atoms with repetition, in a canonical order; ``()`` is the constant."""
+"""A product of atoms, repeated for powers, in a canonical order; ``()`` is 1."""
 Polynomial: TypeAlias = dict[Monomial, int]
+"""A sum of monomials: a dictionary from each monomial to its nonzero integer coefficient."""
 
 _ATOMS: WeakValueDictionary[Expr, Atom] = WeakValueDictionary()
 _NEW_ATOM = Lock()
 by_key = attrgetter("key")
-"""Orders atoms the same way in every process."""
+"""The sort key of an atom, which gives the same order in every process."""
 
 
 def atom_of(expr: Expr) -> Atom:
-    """Return the atom of an expression, the same one as long as anybody has it."""
+    """The atom of an expression; equal expressions give the same object while it is referenced."""
     found = _ATOMS.get(expr)
     if found is None:
-        with _NEW_ATOM:  # two threads must not make two
+        with _NEW_ATOM:  # two threads must not create two atoms of one expression
             found = _ATOMS.setdefault(expr, Atom(expr))
     return found
 
 
 MAX_TERMS = 400
+"""The largest number of terms of a polynomial; a larger product is kept as one atom."""
 MAX_EXPONENT = 8
+"""The largest exponent of a power that is expanded."""
 MAX_KEY = 160
+"""The largest length of a sort key in characters; longer keys are replaced by their hash."""
 
 
 @lru_cache(maxsize=1 << 16)
 def order_key(expr: Basic) -> str:
-    """Return a text that orders expressions the same way in every process.
+    """A text key that sorts expressions in the same order in every process.
 
-    Long ones are hashed, because the text of a tree with shared parts can be exponentially long.
+    Long keys are hashed, because the text of an expression with shared parts can be exponentially
+    long.
     """
     if isinstance(expr, Symbol):
         return expr.name
     if isinstance(expr, Integer):
         return f"{int(expr):x}"
     parts = [order_key(arg) for arg in expr.args]
-    if isinstance(expr, (Add, Mul)):  # sympy's own order is not ours to rely on
+    if isinstance(expr, (Add, Mul)):  # the order of SymPy's arguments may differ between processes
         parts.sort()
     key = f"{type(expr).__name__}({','.join(parts)})"
     return key if len(key) < MAX_KEY else sha256(key.encode()).hexdigest()
 
 
 def constant(value: int) -> Polynomial:
-    """Return a constant polynomial."""
+    """The constant polynomial with this value."""
     return {(): value} if value else {}
 
 
 def atom(expr: Expr) -> Polynomial:
-    """Return the polynomial that is one atom."""
+    """The polynomial that consists of one atom: the expression, not expanded."""
     return {(atom_of(expr),): 1}
 
 
 def add(p: Polynomial, q: Polynomial, scale: int = 1) -> Polynomial:
-    """Return ``p + scale·q``."""
+    """The polynomial ``p + scale·q``."""
     result = dict(p)
     for monomial, coefficient in q.items():
         _accumulate(result, monomial, scale * coefficient)
@@ -102,7 +110,7 @@ def add(p: Polynomial, q: Polynomial, scale: int = 1) -> Polynomial:
 
 
 def _accumulate(p: Polynomial, monomial: Monomial, coefficient: int) -> None:
-    """Add a term to a polynomial that nobody else has yet."""
+    """Add a term to a polynomial in place; only for one that is still being built."""
     total = p.get(monomial, 0) + coefficient
     if total:
         p[monomial] = total
@@ -111,19 +119,19 @@ def _accumulate(p: Polynomial, monomial: Monomial, coefficient: int) -> None:
 
 
 def negate(p: Polynomial) -> Polynomial:
-    """Return ``-p``."""
+    """The polynomial ``-p``."""
     return {monomial: -coefficient for monomial, coefficient in p.items()}
 
 
 def join(a: Monomial, b: Monomial) -> Monomial:
-    """Return the product of two monomials."""
+    """The product of two monomials."""
     if not a or not b:
         return a or b
     return tuple(sorted(a + b, key=by_key))
 
 
 def multiply(p: Polynomial, q: Polynomial) -> Polynomial:
-    """Return ``p·q``."""
+    """The polynomial ``p·q``."""
     result: Polynomial = {}
     for a, x in p.items():
         for b, y in q.items():
@@ -133,7 +141,7 @@ def multiply(p: Polynomial, q: Polynomial) -> Polynomial:
 
 
 def power(p: Polynomial, exponent: int) -> Polynomial:
-    """Return ``p`` to a small power."""
+    """The polynomial ``p`` raised to a small positive integer power."""
     if exponent == 1:
         return p
     result = constant(1)
@@ -144,7 +152,10 @@ def power(p: Polynomial, exponent: int) -> Polynomial:
 
 @lru_cache(maxsize=1 << 14)
 def to_polynomial(expr: Expr) -> Polynomial:
-    """Expand an expression; what would grow too large stays one opaque atom."""
+    """Expand an expression into a polynomial.
+
+    A product or power whose expansion has more than `MAX_TERMS` terms becomes a single atom.
+    """
     if isinstance(expr, Integer):
         return constant(int(expr))
     if isinstance(expr, Add):
@@ -173,7 +184,8 @@ def to_polynomial(expr: Expr) -> Polynomial:
 
 
 def _opaque(expr: Expr) -> Polynomial:
-    # Equal arguments written differently must give the same atom.
+    """The polynomial of an integer function: an atom, after its arguments are expanded."""
+    # Expand the arguments, so that equal arguments in different forms give the same atom.
     args: tuple[Basic, ...] = expr.args
     expanded = tuple(
         to_expression(to_polynomial(arg)) if isinstance(arg, Expr) else arg for arg in args
@@ -182,31 +194,34 @@ def _opaque(expr: Expr) -> Polynomial:
         return atom(expr)
     try:
         rebuilt = expr.func(*cast(tuple[Expr, ...], expanded))
-    except ZeroDivisionError:  # a divisor that expands to 0, in a branch never taken
+    except ZeroDivisionError:  # a divisor expands to 0, in a branch that is never evaluated
         return atom(expr)
     return atom(rebuilt) if isinstance(rebuilt, IntegerFunction) else to_polynomial(rebuilt)
 
 
 def to_expression(p: Polynomial) -> Expr:
-    """Return the expanded expression of a polynomial."""
+    """The SymPy expression of a polynomial: a sum of products."""
     return Add(*(Mul(Integer(c), *(a.expr for a in monomial)) for monomial, c in p.items()))
 
 
 @lru_cache(maxsize=1 << 14)
 def symbols_of(expr: Basic) -> frozenset[Symbol]:
-    """Return the free symbols; sympy's own walk is exponential where subtrees are shared."""
+    """The free symbols of an expression.
+
+    The result is cached; SymPy's `free_symbols` takes exponential time if subtrees are shared.
+    """
     if isinstance(expr, Symbol):
         return frozenset((expr,))
     return frozenset[Symbol]().union(*(symbols_of(arg) for arg in expr.args))
 
 
 def atoms_of(p: Polynomial) -> list[Atom]:
-    """Return the distinct atoms in a canonical order."""
+    """The distinct atoms of a polynomial, in a canonical order."""
     return sorted({a for monomial in p for a in monomial}, key=by_key)
 
 
 def coefficient_of(p: Polynomial, target: Atom) -> tuple[Polynomial, Polynomial] | None:
-    """Split ``p = c·target + rest``; None where ``p`` is not linear in the target."""
+    """Split ``p = c·target + rest``; return ``(c, rest)``, or None if p is not linear in target."""
     coefficient: Polynomial = {}
     rest: Polynomial = {}
     for monomial, c in p.items():
@@ -222,7 +237,7 @@ def coefficient_of(p: Polynomial, target: Atom) -> tuple[Polynomial, Polynomial]
 
 
 def substitute(p: Polynomial, target: Atom, value: Polynomial) -> Polynomial:
-    """Replace an atom by a polynomial."""
+    """Replace the atom ``target`` in ``p`` by the polynomial ``value``."""
     result: Polynomial = {}
     for monomial, c in p.items():
         count = monomial.count(target)
@@ -236,7 +251,7 @@ def substitute(p: Polynomial, target: Atom, value: Polynomial) -> Polynomial:
 
 
 def without(monomial: Monomial, part: Monomial) -> Monomial | None:
-    """Return ``monomial / part``, or None where it does not divide."""
+    """The quotient ``monomial / part``, or None if ``part`` does not divide ``monomial``."""
     remaining = list(monomial)
     for a in part:
         if a not in remaining:
@@ -246,12 +261,15 @@ def without(monomial: Monomial, part: Monomial) -> Monomial | None:
 
 
 def shared(a: Monomial, b: Monomial) -> Monomial:
-    """Return the greatest common part of two monomials."""
+    """The greatest common divisor of two monomials."""
     return tuple(sorted((Counter(a) & Counter(b)).elements(), key=by_key))
 
 
 def divide(p: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
-    """Return ``(q, r)`` with ``p = q·divisor + r``, peeling what the divisor's lead divides."""
+    """Divide polynomials: return ``(q, r)`` with ``p = q·divisor + r``.
+
+    Monomials that the divisor's leading monomial divides are eliminated, the largest first.
+    """
     lead = max(divisor, key=lambda m: (len(m), [a.key for a in m]))
     quotient: Polynomial = {}
     remaining, done = p, cast(Polynomial, {})
@@ -261,7 +279,7 @@ def divide(p: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
         monomial = max(remaining, key=lambda m: (len(m), [a.key for a in m]))
         c = remaining[monomial]
         rest = without(monomial, lead)
-        # Truncation keeps the remainder's sign and makes it small.
+        # Truncating the quotient of coefficients keeps the sign of what remains.
         ratio = abs(c) // abs(divisor[lead]) * (1 if (c > 0) == (divisor[lead] > 0) else -1)
         if rest is None or not ratio:
             done = add(done, {monomial: c})
@@ -270,7 +288,7 @@ def divide(p: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial]:
         step: Polynomial = {rest: ratio}
         quotient = add(quotient, step)
         remaining = add(remaining, multiply(step, divisor), -1)
-        if remaining.get(monomial):  # what truncation left of this monomial
+        if remaining.get(monomial):  # the remainder of this monomial's coefficient
             done = add(done, {monomial: remaining[monomial]})
             remaining = {m: x for m, x in remaining.items() if m != monomial}
     return quotient, add(done, remaining)

@@ -1,10 +1,11 @@
-"""Lower bounds of polynomials by elimination: what :class:`Ranges` answers its questions with.
+"""`Prover`: proves lower bounds of polynomials by elimination; :class:`Ranges` uses it.
 
-``p >= 0`` is shown by replacing, one after another, what is bounded by its bounds: a symbol with
-a positive coefficient by its lower bound, with a negative one by an upper bound (every alternative
-is tried), with an unknown one by both, since a linear function is least at an end of its range.
-Each replacement is sound point by point, whatever the order; the order only decides how
-much is proved. Symbols whose bounds mention others go first.
+To prove ``p >= 0``, atoms are replaced one after another by their bounds. An atom with a
+positive coefficient is replaced by its lower bound, and one with a negative coefficient by an upper
+bound; if there are several upper bounds, each is tried. If the sign of the coefficient is unknown,
+both ends are tried, because a linear function has its minimum at an end of its range.
+Every replacement is valid by itself, so any order is sound; the order only affects how much can be
+proved. Symbols whose bounds depend on other symbols are replaced first.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,18 +38,31 @@ from coordgraph.integers.polynomials import (
 from coordgraph.integers.tables import Load, Search, load
 
 FUEL = 64
+"""The largest number of replacements that one search for a bound tries."""
 MAX_MAXIMA = 6
+"""The largest number of symbolic upper bounds of one polynomial."""
 MOST_STEPS = 8
-"""Entries of a table, from one that is known, that a proof goes along."""
+"""The largest constant c for which a proof compares the table entries t[i + c] and t[i]."""
 
 SymbolBounds: TypeAlias = tuple[tuple[Polynomial, ...], tuple[Polynomial, ...]]
+"""The lower bounds and the upper bounds of an atom; all of them hold."""
 Guards: TypeAlias = tuple[Polynomial, ...]
-# Alternatives, each a list of polynomials (with their guards) that all must be bounded.
+"""Polynomials that are known to be at least 0."""
 _Step: TypeAlias = list[tuple[Polynomial, Guards]]
+"""One replacement: the polynomials, with guards, whose lower bounds together bound the original."""
 
 
 class Prover(NumericBounds):
-    """Answers for one immutable set of ranges, remembering what it found."""
+    """Proves bounds under one immutable set of ranges, and caches the results.
+
+    Args:
+        bounds: the symbolic lower and upper bounds of each symbol.
+        facts: known upper limits of polynomials.
+        definitions: the expression that each defined symbol equals.
+        guards: polynomials that are known to be at least 0.
+        outer: the prover of the enclosing scope, and the one symbol that this scope adds to it.
+        tables: the known bounds of tables' entries, by the table's symbol.
+    """
 
     def __init__(
         self,
@@ -69,14 +83,17 @@ class Prover(NumericBounds):
         self._ends: dict[Atom, SymbolBounds] = {}
 
     def home(self, target: Atom) -> "Prover":
-        """Return the first prover that knew all there is to know about an atom."""
+        """The outermost prover whose ranges already contain all knowledge about an atom.
+
+        Its cache then serves all inner scopes.
+        """
         prover, symbols = self, target.symbols
         while prover.outer and prover.outer[1] not in symbols:
             prover = prover.outer[0]
         return prover
 
     def lower(self, target: Atom) -> Bound:
-        """Return a lower bound of an atom, found where it is known first."""
+        """A numeric lower bound of an atom, or None; computed and cached by the prover `home`."""
         try:
             return self._lowers[target]
         except KeyError:
@@ -87,7 +104,7 @@ class Prover(NumericBounds):
         return found
 
     def upper(self, target: Atom) -> Bound:
-        """Return an upper bound of an atom, found where it is known first."""
+        """A numeric upper bound of an atom, or None; computed and cached by the prover `home`."""
         try:
             return self._uppers[target]
         except KeyError:
@@ -98,23 +115,23 @@ class Prover(NumericBounds):
         return found
 
     def minimum(self, p: Polynomial, goal: int | None = None) -> Bound:
-        """Return a lower bound of ``p``; a search with a goal stops when it is reached."""
+        """A lower bound of ``p``, or None; the search stops early at a bound of at least `goal`."""
         key = (frozenset(p.items()), goal)
         if key not in self._found:
             self._found[key] = _Search(self, goal).run(p, self.guards)
         return self._found[key]
 
     def at_least(self, p: Polynomial, goal: int) -> bool:
-        """Tell whether ``p >= goal`` was proved."""
+        """Whether ``p >= goal`` can be proved."""
         low = self.minimum(p, goal)
         return low is not None and low >= goal
 
     def at_least_zero(self, p: Polynomial) -> bool:
-        """Tell whether ``p >= 0`` was proved."""
+        """Whether ``p >= 0`` can be proved."""
         return self.at_least(p, 0)
 
     def symbol_lower(self, symbol: Atom) -> Bound:
-        """Return the largest numeric lower bound of a symbol."""
+        """The largest known numeric lower bound of a symbol, or None."""
         best = super().symbol_lower(symbol)
         for low in self.bounds.get(symbol, ((), ()))[0]:
             best = largest(best, self.minimum(low))
@@ -123,7 +140,7 @@ class Prover(NumericBounds):
         return best
 
     def symbol_upper(self, symbol: Atom) -> Bound:
-        """Return the smallest numeric upper bound of a symbol."""
+        """The smallest known numeric upper bound of a symbol, or None."""
         best = super().symbol_upper(symbol)
         for high in self.bounds.get(symbol, ((), ()))[1]:
             best = smallest(best, self.maximum(high))
@@ -132,7 +149,10 @@ class Prover(NumericBounds):
         return best
 
     def level(self, target: Atom) -> int:
-        """Return how long a chain of bounds hangs from an atom; longer chains go first."""
+        """The length of the longest chain of bounds that depend on other atoms, from this atom on.
+
+        Atoms with longer chains are eliminated first.
+        """
         if target not in self._levels:
             self._levels[target] = 0
             used: set[Atom] = set()
@@ -144,16 +164,16 @@ class Prover(NumericBounds):
                 floor = 1 if used or lowers or uppers else 0
             else:
                 used, floor = set(map(atom_of, target.symbols)), 1
-                if isinstance(target.expr, Load):  # goes before what its maximum is made of
+                if isinstance(target.expr, Load):  # eliminate it before the atoms of its bounds
                     ends = *self._most_loaded(target.expr), *self._least_loaded(target.expr)
                     used |= {a for p in ends for m in p for a in m}
-            # In a fixed order: where bounds mention one another, it decides.
+            # A fixed order, because it affects the result if bounds depend on each other.
             levels = (self.level(a) for a in sorted(used, key=by_key) if a is not target)
             self._levels[target] = max(floor, 1 + max(levels, default=-1))
         return self._levels[target]
 
     def ends(self, target: Atom) -> SymbolBounds:
-        """Return symbolic lower and upper bounds of an atom."""
+        """The symbolic lower bounds and upper bounds of an atom, numeric ones included."""
         if target not in self._ends and (home := self.home(target)) is not self:
             self._ends[target] = home.ends(target)
         if target not in self._ends:
@@ -174,7 +194,7 @@ class Prover(NumericBounds):
         return lowers, uppers
 
     def _stated(self, target: Atom) -> SymbolBounds:
-        """Return the bounds that hold by statement or by definition: ``min(a, b) <= a``."""
+        """The bounds that are declared for an atom or follow from its kind: ``min(a, b) <= a``."""
         expr = target.expr
         if isinstance(expr, (Minimum, Maximum)):
             parts = tuple(to_polynomial(cast(Expr, arg)) for arg in expr.args)
@@ -182,15 +202,15 @@ class Prover(NumericBounds):
         if isinstance(expr, Load):
             return (constant(0), *self._least_loaded(expr)), self._most_loaded(expr)
         if isinstance(expr, Search):
-            # Of a search among n entries: at most n - 1.
+            # A search among n entries is at most n - 1.
             last = add(to_polynomial(cast(Expr, expr.args[1])), constant(1), -1)
             return (constant(0),), (last,) if self.at_least_zero(last) else ()
         return self.bounds.get(target, ((), ()))
 
     def _most_loaded(self, target: Load) -> tuple[Polynomial, ...]:
-        """Return what an entry is at most: the table's maximum; ``t[search(t, n, x)] <= x``.
+        """Upper bounds of a table's entry: the table's maximum, and ``t[search(t, n, x)] <= x``.
 
-        The latter where a search finds such an entry at all, as in a table that begins with 0.
+        The second holds only if an entry is at most x: if the table begins with 0 and x >= 0.
         """
         table, index = cast(tuple[Symbol, Expr], target.args)
         known = self.tables.get(table)
@@ -206,7 +226,7 @@ class Prover(NumericBounds):
         return (most,)
 
     def _least_loaded(self, target: Load) -> tuple[Polynomial, ...]:
-        """Return what an entry is at least: the one before, and the least step."""
+        """Lower bounds of a table's entry: the entry before it, plus the table's smallest step."""
         table, index = cast(tuple[Symbol, Expr], target.args)
         known, place = self.tables.get(table), index.as_coeff_Add()[0]
         if known is None or known.step is None or not 1 <= place <= MOST_STEPS:
@@ -226,7 +246,7 @@ class Prover(NumericBounds):
             return (constant(0),), (add(d, constant(1), -1), *below)
         uppers: list[Polynomial] = []
         for top in self.maxima(x):
-            # top = q*d + r, so x//d <= q + r//d
+            # x <= top = q*d + r, so x//d <= q + r//d.
             quotient, rest = divide(top, d)
             if self.at_least_zero(add(negate(rest), constant(1), -1)):
                 uppers.append(add(quotient, constant(1), -1))
@@ -235,7 +255,7 @@ class Prover(NumericBounds):
         return ((constant(0),) if natural else ()), (*uppers, *below)
 
     def maxima(self, p: Polynomial) -> list[Polynomial]:
-        """Return upper bounds of ``p`` in which bounded symbols are replaced as far as possible."""
+        """Symbolic upper bounds of ``p``, in which as many symbols as possible are eliminated."""
         open_, done = [p], cast(list[Polynomial], [])
         for _ in range(FUEL):
             if not open_ or len(done) + len(open_) >= MAX_MAXIMA:
@@ -259,11 +279,11 @@ class Prover(NumericBounds):
         return []
 
     def order(self, p: Polynomial) -> list[Atom]:
-        """Return the atoms in the order in which they are eliminated."""
+        """The atoms of ``p`` in the order in which they are eliminated."""
         return sorted(atoms_of(p), key=lambda a: -self.level(a))
 
     def sign(self, p: Polynomial) -> int:
-        """Return 1 where ``p >= 0``, -1 where ``p <= 0`` is plain, else 0."""
+        """1 if numeric bounds show ``p >= 0``, -1 if they show ``p <= 0``, else 0."""
         low = self.numeric_minimum(p)
         if low is not None and low >= 0:
             return 1
@@ -271,7 +291,7 @@ class Prover(NumericBounds):
         return -1 if high is not None and high >= 0 else 0
 
     def normal_form(self, p: Polynomial) -> Polynomial:
-        """Expand definitions and ``x//d*d = x - x%d``, for equality."""
+        """Rewrite ``p`` to prove equality: expand definitions, and ``x//d*d`` to ``x - x%d``."""
         for _ in range(FUEL):
             for a in self.order(p):
                 changed = self.exact(p, a)
@@ -283,7 +303,10 @@ class Prover(NumericBounds):
         return p
 
     def exact(self, p: Polynomial, a: Atom) -> Polynomial | None:
-        """Replace a defined symbol by its definition, or ``c·d·(x//d)`` by ``c·(x - x%d)``."""
+        """Replace a defined atom in ``p`` by its definition, or ``c·d·(x//d)`` by ``c·(x - x%d)``.
+
+        None if neither applies to the atom ``a``.
+        """
         if a in self.definitions:
             return substitute(p, a, to_polynomial(self.definitions[a]))
         parts = coefficient_of(p, a) if isinstance(a.expr, FloorDiv) else None
@@ -298,7 +321,12 @@ class Prover(NumericBounds):
 
 
 class _Search:
-    """One bounded search for the best lower bound."""
+    """One search for the best lower bound of a polynomial, with a limited number of steps.
+
+    Args:
+        prover: the prover that has the ranges.
+        goal: the search stops early at a bound of at least this; None for the best bound.
+    """
 
     def __init__(self, prover: Prover, goal: int | None) -> None:
         self.prover = prover
@@ -314,7 +342,7 @@ class _Search:
         if not p or len(p) > MAX_TERMS or self.reached(best):
             return best
         steps: list[_Step] = []
-        # A glance along all steps comes first: in most proofs one of them is the last.
+        # First bound the result of every step numerically: most proofs end after one step.
         for step in self.steps(p, guards):
             steps.append(step)
             lows = [self.prover.numeric_minimum(q) for q, _ in step]
@@ -342,7 +370,7 @@ class _Search:
         return worst
 
     def steps(self, p: Polynomial, guards: Guards) -> Iterator[_Step]:
-        # Names are looked through last: facts and bounds may be stated in terms of them.
+        # Expand defined symbols last, because facts and bounds may be stated in terms of them.
         order = self.prover.order(p)
         named = [a for a in order if a in self.prover.definitions]
         for a in (b for b in order if b not in named):
@@ -353,7 +381,7 @@ class _Search:
         for a in named:
             yield from self.eliminations(p, a, guards)
         for index, guard in enumerate(guards):
-            # p >= 0 follows from p - c*guard >= 0, as guard >= 0.
+            # p >= 0 follows from p - c*guard >= 0, because guard >= 0.
             ratios = [p[m] // c for m, c in guard.items() if m in p and p[m] * c > 0]
             if any(ratio > 0 for ratio in ratios):
                 ratio = min(r for r in ratios if r > 0)
@@ -384,7 +412,7 @@ class _Search:
         return result
 
     def by_term(self, p: Polynomial, a: Atom, guards: Guards) -> list[_Step]:
-        # A power: each term is monotone where every atom of the polynomial is at least 0.
+        # p has a power of the atom. If all atoms are at least 0, each term is monotone in the atom.
         if not all(self.prover.natural(monomial) for monomial in p):
             return []
         lowers, uppers = self.prover.ends(a)

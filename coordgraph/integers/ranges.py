@@ -1,6 +1,6 @@
-"""What is known about the symbols of index expressions, and proofs from it.
+"""`Ranges`: the known ranges of symbols in index expressions, and proofs from them.
 
-Everything here is sound and conservative: a claim that is not proved may still be true.
+Proofs are sound but incomplete: a statement that is not proved may still be true.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,11 +29,12 @@ from coordgraph.integers.proofs import Prover
 from coordgraph.integers.tables import Search
 
 MAX_ALTERNATIVES = 16
+"""The largest number of bounds into which one bound with minima or maxima is split."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Alternative bounds of one symbol, all inclusive: each lower and each upper one holds."""
+    """The bounds of one symbol, all inclusive; every lower bound and every upper bound holds."""
 
     lowers: tuple[Expr, ...] = ()
     uppers: tuple[Expr, ...] = ()
@@ -45,11 +46,18 @@ def _nothing() -> Mapping[Symbol, Expr]:
 
 @dataclass(frozen=True, eq=False)
 class Ranges:
-    """Immutable knowledge about symbols; every ``with_…`` method returns a new object.
+    """An immutable set of statements about symbols; every ``with_…`` method returns a new object.
 
-    A symbol about which nothing was said is at least 1 if it is positive (a size), at least 0 if it
-    is nonnegative (an index). Giving a known symbol new bounds or a new value forgets what
-    was said about its old value.
+    A symbol without a statement is at least 1 if SymPy assumes it positive (a size), and at least 0
+    if SymPy assumes it nonnegative (an index). New bounds or a new value of a symbol replace all
+    statements about its old value.
+
+    Args:
+        bounds: the lower and upper bounds of symbols.
+        facts: pairs of an expression and a number that it never exceeds.
+        definitions: the expression that each defined symbol always equals.
+        guards: conditions that hold.
+        tables: the known bounds of tables' entries, by the table's symbol.
     """
 
     bounds: Mapping[Symbol, Bounds] = field(
@@ -62,7 +70,7 @@ class Ranges:
         default_factory=cast("type[Mapping[Symbol, TableBounds]]", _nothing)
     )
     simplified: dict[Basic, Basic] = field(default_factory=dict, init=False, repr=False)
-    """The simplifier's memory: an answer holds for exactly these ranges."""
+    """The simplifier's cache of results, which are valid under exactly these ranges."""
     _provers: list[Prover] = field(default_factory=list, init=False, repr=False)
     _outer: list[tuple["Ranges", Symbol]] = field(default_factory=list, init=False, repr=False)
     _inner: dict[tuple[Symbol, Bounds, bool], "Ranges"] = field(
@@ -70,15 +78,16 @@ class Ranges:
     )
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Copies know the same, and remember nothing of what was worked out from it."""
+        """Pickle the statements, but not the caches of proofs and simplified expressions."""
         known = dict(self.bounds), self.facts, dict(self.definitions), self.guards
         return _copied, (*known, dict(self.tables))
 
     def about(self, *exprs: Basic) -> "Ranges":
-        """Return the ranges in which all that is known about expressions was known first.
+        """The outermost enclosing ranges that contain all statements relevant to expressions.
 
-        Loops nest: what an inner one adds about its index says nothing about expressions without
-        it, so their bounds and simplified forms are found, and remembered, once, farther out.
+        An inner loop adds statements about its index only. For expressions without that index, the
+        ranges of the outer loop give the same bounds and simplified forms, and their cache is
+        shared by all inner loops.
         """
         known, symbols = self, frozenset[Symbol]().union(*map(symbols_of, exprs))
         while known._outer and known._outer[0][1] not in symbols:
@@ -86,11 +95,11 @@ class Ranges:
         return known
 
     def with_index(self, symbol: Symbol, size: IntegerLike) -> "Ranges":
-        """Let ``0 <= symbol < size``."""
+        """A copy of the ranges in which ``0 <= symbol < size``."""
         return self.with_bounds(symbol, 0, (_expr(size) - 1,))
 
     def with_indices(self, sizes: Iterable[tuple[Symbol, IntegerLike]]) -> "Ranges":
-        """Let ``0 <= symbol < size`` for each pair, as `with_index` would, but in linear time."""
+        """A copy in which ``0 <= symbol < size`` for each pair; repeated `with_index` is slower."""
         known, bounds = self, dict(self.bounds)
         for symbol, size in sizes:
             if symbol in bounds or symbol in known.definitions:
@@ -105,10 +114,11 @@ class Ranges:
     def with_bounds(
         self, symbol: Symbol, lower: IntegerLike, uppers: Iterable[IntegerLike]
     ) -> "Ranges":
-        """Let ``lower <= symbol`` and ``symbol <= upper`` for each of ``uppers``.
+        """A copy in which ``lower <= symbol``, and ``symbol <= upper`` for each of ``uppers``.
 
-        A minimum in an upper bound, or a maximum in a lower one, becomes several alternatives.
-        A known guard on one of the upper bounds adds what the guard says.
+        An upper bound that is a minimum (or a lower bound that is a maximum) is split into several
+        bounds. If a known guard limits an upper bound, the guard's limit becomes a bound, too.
+        Earlier statements about the symbol are dropped.
         """
         lowers = _alternatives(_expr(lower), Maximum, Minimum)
         highs = [u for upper in uppers for u in _alternatives(_expr(upper), Minimum, Maximum)]
@@ -120,31 +130,41 @@ class Ranges:
         return self._bounded(symbol, new, forget=self._knows(symbol))
 
     def with_upper(self, symbol: Symbol, upper: IntegerLike) -> "Ranges":
-        """Let ``symbol <= upper`` hold besides what is known (inside a branch that tests it)."""
+        """A copy in which also ``symbol <= upper``, as in a branch that tests this condition."""
         highs = _alternatives(_expr(upper), Minimum, Maximum)
         old = self.bounds.get(symbol, Bounds())
         new = Bounds(old.lowers, _distinct([*highs, *old.uppers]))
         return self._bounded(symbol, new, forget=False)
 
     def with_fact(self, expr: IntegerLike, maximum: int) -> "Ranges":
-        """Let ``expr <= maximum``, as in ``with_fact(TM*TN*TK, 2**31 - 1)``.
+        """A copy in which ``expr <= maximum``, as in ``with_fact(TM*TN*TK, 2**31 - 1)``.
 
-        Products of some of a bounded product's factors are bounded too, sizes being at least 1.
+        Proofs also bound ``TM*TN`` by it, because the size ``TK`` is at least 1.
         """
         return replace(self, facts=(*self.facts, (_expr(expr), int(maximum))))
 
     def with_definition(self, symbol: Symbol, expr: IntegerLike) -> "Ranges":
-        """Let ``symbol = expr`` for good; proofs may look through the name."""
+        """A copy in which ``symbol`` always equals ``expr``, so that proofs may substitute it.
+
+        Raises:
+            ValueError: ``expr`` contains ``symbol``.
+        """
         expr = _expr(expr)
         if self.definitions.get(symbol) == expr:
             return self
         if symbol in symbols_of(expr):
-            raise ValueError(f"the definition of {symbol} mentions itself")
+            raise ValueError(
+                f"the definition {symbol} = {expr} contains {symbol} itself; define it by other "
+                "symbols"
+            )
         known = self._forget(symbol) if self._knows(symbol) else self
         return replace(known, definitions=MappingProxyType({**known.definitions, symbol: expr}))
 
     def with_guard(self, condition: Basic | bool) -> "Ranges":
-        """Let a condition hold; parts of it that no bound follows from are ignored."""
+        """A copy in which a condition holds.
+
+        Only comparisons and conjunctions of comparisons have an effect.
+        """
         condition = sympify(condition)
         if condition in self.guards or not guard_polynomials(condition):
             return self
@@ -158,16 +178,23 @@ class Ranges:
         from_zero: bool = False,
         step: int | None = 0,
     ) -> "Ranges":
-        """Let no entry of a table exceed `maximum`, and each rise by `step` at least.
+        """A copy with the bounds of a table's entries.
 
-        The first is 0 where `from_zero` says so. With None for `step` they need not rise.
+        Args:
+            table: the symbol of the table.
+            maximum: an upper bound of all entries.
+            from_zero: whether the first entry is 0.
+            step: a lower bound of the difference between an entry and the one before it; None if
+                the entries need not be non-decreasing.
         """
         return self._tabled(table, TableBounds(_expr(maximum), from_zero, step))
 
     def with_found(self, symbol: Symbol, value: IntegerLike) -> "Ranges":
-        """Let ``symbol`` be what a search found, whose symbols do not change before it does.
+        """A copy which records that ``symbol`` holds the result of a `Search`.
 
-        Of any other value nothing is kept, nor of one that reads the symbol's old value.
+        Proofs then use ``table[symbol] <= x`` for the search's x. The symbols in ``value`` must not
+        change while ``symbol`` keeps its value. A ``value`` that is no `Search`, or that contains
+        ``symbol``, is not recorded.
         """
         value = _expr(value)
         if not isinstance(value, Search):
@@ -183,10 +210,11 @@ class Ranges:
     def with_value(
         self, symbol: Symbol, expr: IntegerLike, fixed: frozenset[Symbol] = frozenset()
     ) -> "Ranges":
-        """Let ``symbol`` hold the present value of ``expr``, whose symbols may change afterwards.
+        """A copy in which ``symbol`` holds the current value of ``expr``.
 
-        Only bounds are kept: numbers, those of guards on exactly the expression, and those in
-        terms of what never changes: sizes, and the symbols in ``fixed``.
+        The symbols of ``expr`` may change later, so no equation is recorded, only bounds of
+        ``symbol``: numeric bounds, limits from guards on ``expr``, and bounds in terms of sizes and
+        of the symbols in ``fixed``, which never change.
         """
         expr = _expr(expr)
         p = to_polynomial(expr)
@@ -199,23 +227,23 @@ class Ranges:
         uppers.extend(to_expression(top) for top in self._prover.maxima(p) if top != p)
         uppers.extend(self._guarded(expr))
         uppers.extend(() if high is None else (_expr(high),))
-        # A bound that mentions the symbol itself is about its old value.
+        # Drop bounds that contain the symbol itself: they refer to its old value.
         kept = _distinct([u for u in uppers if symbol not in symbols_of(u)])
         new = Bounds(() if low is None else (_expr(low),), kept)
         return self._bounded(symbol, new, forget=True)
 
     def prove_nonnegative(self, expr: IntegerLike) -> bool:
-        """Tell whether ``expr >= 0`` was proved."""
+        """Whether ``expr >= 0`` can be proved for all values inside the ranges."""
         expr = _expr(expr)
         return self.about(expr)._prover.at_least_zero(to_polynomial(expr))
 
     def prove_less(self, a: IntegerLike, b: IntegerLike) -> bool:
-        """Tell whether ``a < b`` was proved."""
+        """Whether ``a < b`` can be proved for all values inside the ranges."""
         a, b = _expr(a), _expr(b)
         return self.about(a, b)._prover.at_least_zero(add(_difference(b, a), constant(1), -1))
 
     def prove_equal(self, a: IntegerLike, b: IntegerLike) -> bool:
-        """Tell whether ``a == b`` was proved."""
+        """Whether ``a == b`` can be proved for all values inside the ranges."""
         a, b = _expr(a), _expr(b)
         p = _difference(a, b)
         if not p:
@@ -225,12 +253,15 @@ class Ranges:
         return not p or (prover.at_least_zero(p) and prover.at_least_zero(negate(p)))
 
     def interval(self, expr: IntegerLike) -> tuple[int | None, int | None]:
-        """Return inclusive numeric bounds, None where none is known."""
+        """The inclusive numeric lower and upper bound of ``expr``; None for an unknown bound."""
         expr = _expr(expr)
         return self.about(expr)._prover.interval_of(expr)
 
     def fits(self, expr: IntegerLike, bits: int) -> bool:
-        """Tell whether the value (not what it is computed from) fits a signed integer."""
+        """Whether the value of ``expr`` is proved to fit a signed integer of ``bits`` bits.
+
+        Intermediate results of its computation are not considered.
+        """
         expr, most = _expr(expr), (1 << (bits - 1)) - 1
         p, prover = to_polynomial(expr), self.about(expr)._prover
         return prover.at_least(p, -most - 1) and prover.at_least(negate(p), -most)
@@ -255,21 +286,26 @@ class Ranges:
         return self._provers[0]
 
     def _guarded(self, expr: Expr) -> list[Expr]:
-        """Return what guards say that ``expr`` is at most: ``stop - 1`` after ``expr < stop``."""
+        """Upper bounds of ``expr`` that follow from guards: ``stop - 1`` from ``expr < stop``."""
         p = to_polynomial(expr)
         found: list[Expr] = []
         for condition in self.guards:
             for guard in guard_polynomials(condition):
                 bound = add(guard, p)
-                # The guard's polynomial is bound - expr; what is left must not mention expr.
+                # If the guard's polynomial is bound - expr, the sum is a bound without expr.
                 if p and all(monomial not in bound for monomial in p if monomial):
                     found.append(to_expression(bound))
         return found
 
     def _bounded(self, symbol: Symbol, bounds: Bounds, *, forget: bool) -> "Ranges":
-        """Return what is known inside, where a symbol has these bounds; the same object each time.
+        """A copy in which a symbol has these bounds; equal arguments give the same object.
 
-        Sibling loops with the same index so share what is proved of it.
+        Loops over the same index therefore share the caches of proofs.
+
+        Args:
+            symbol: the symbol.
+            bounds: its new bounds.
+            forget: whether to drop all statements about its old value.
         """
         key = symbol, bounds, forget
         if key not in self._inner:
@@ -281,7 +317,7 @@ class Ranges:
         return self._inner[key]
 
     def _mentions(self, symbol: Symbol) -> bool:
-        """Tell whether what is known of other symbols is stated in terms of this one."""
+        """Whether a statement about another symbol, a fact, table or guard contains `symbol`."""
         others = (b for s, b in self.bounds.items() if s != symbol)
         stated = chain(
             chain.from_iterable((*b.lowers, *b.uppers) for b in others),
@@ -300,7 +336,7 @@ class Ranges:
         return found or symbol in self.bounds or symbol in self.definitions
 
     def _forget(self, symbol: Symbol) -> "Ranges":
-        """Drop every statement about the symbol's old value."""
+        """A copy without any statement that contains the symbol, because its value changes."""
 
         def keep(expr: Basic) -> bool:
             return symbol not in symbols_of(expr)
@@ -341,7 +377,13 @@ def _distinct(exprs: Iterable[Expr]) -> tuple[Expr, ...]:
 
 
 def _alternatives(expr: Expr, rising: type[Basic], falling: type[Basic]) -> list[Expr]:
-    """Split ``min(a, b) + c`` into ``a + c`` and ``b + c`` (and a maximum that is subtracted)."""
+    """Split a bound with minima into several: ``min(a, b) + c`` into ``a + c`` and ``b + c``.
+
+    Args:
+        expr: the bound.
+        rising: the function that is split where it is added (`Minimum` for an upper bound).
+        falling: the function that is split where it is subtracted (`Maximum` for an upper bound).
+    """
     pending, done = [expr], cast(list[Expr], [])
     while pending:
         current = pending.pop(0)
@@ -369,6 +411,6 @@ def _copied(
     guards: tuple[Basic, ...],
     tables: Mapping[Symbol, TableBounds],
 ) -> Ranges:
-    """Ranges with views of their own, which cannot be pickled themselves."""
+    """Rebuild pickled ranges; read-only mappings cannot be pickled, so they are created anew."""
     views = MappingProxyType(bounds), facts, MappingProxyType(definitions), guards
     return Ranges(*views, MappingProxyType(tables))

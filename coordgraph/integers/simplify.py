@@ -1,7 +1,8 @@
-"""The range-aware simplifier of index expressions.
+"""The simplifier of index expressions, which uses the known ranges of symbols.
 
-Each rule is one comment, with an example, above the code that applies it. A rule never
-changes a value inside the ranges, and leaves an expression alone unless it applies.
+Each rule is documented by a comment, often with an example, above the method that applies it. A
+rule preserves the value of an expression for all values of symbols inside the ranges. A method
+returns None if its rule does not apply.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,14 +25,23 @@ from coordgraph.integers.functions import (
 from coordgraph.integers.ranges import Ranges
 
 MAX_STEPS = 2000
+"""The largest number of rewrites in one walk over an expression."""
 MAX_ROUNDS = 8
+"""The largest number of walks over one expression."""
 
 _Basic = TypeVar("_Basic", bound=Basic)
 _Rule = Callable[["_Simplifier", Expr, Expr], Expr | None]
 
 
 def simplify(expr: _Basic, ranges: Ranges) -> _Basic:
-    """Return an expression (or condition) of equal value inside the ranges; idempotent."""
+    """Simplify an expression or a condition; its value is unchanged inside the ranges.
+
+    Simplifying the result again does not change it.
+
+    Args:
+        expr: the expression or condition.
+        ranges: the known ranges of symbols; they also cache results.
+    """
     ranges = ranges.about(expr)
     known = ranges.simplified
     if expr not in known:
@@ -46,7 +56,7 @@ def simplify(expr: _Basic, ranges: Ranges) -> _Basic:
 
 
 class _Simplifier:
-    """One bottom-up walk; the number of rewrites is limited, so that it ends whatever the rules."""
+    """One bottom-up walk over an expression, with a limited number of rewrites so that it ends."""
 
     def __init__(self, ranges: Ranges) -> None:
         self.ranges = ranges
@@ -73,7 +83,7 @@ class _Simplifier:
         if any(new is not old for new, old in zip(args, expr.args, strict=True)):
             try:
                 rebuilt = expr.func(*cast(tuple[Expr, ...], tuple(args)))
-            except ZeroDivisionError:  # a divisor that is always 0, in a branch never taken
+            except ZeroDivisionError:  # a divisor is always 0, in a branch that is never evaluated
                 return expr
             if rebuilt != expr:
                 return self.again(rebuilt)
@@ -122,8 +132,9 @@ class _Simplifier:
         parts = peel(x, d, natural)
         if parts is None or natural(parts[1]) or not natural(x):
             return parts
-        # The dividend must not lose its sign, on which cheap unsigned division rests: with x >= 0,
-        # (x + TK - 1)//TK stays, and (TK*y - 1)//TK with y >= 1 -> (TK - 1)//TK + y - 1.
+        # If x >= 0 is proved but not r >= 0, the plain split would prevent unsigned division. Take
+        # one divisor less: (TK*y - 1)//TK with y >= 1 -> (TK - 1)//TK + y - 1. If that makes the
+        # quotient 0, do not split: (x + TK - 1)//TK stays.
         count, rest = parts[0] - 1, parts[1] + d
         return (count, rest) if count != 0 and natural(rest) else None
 
@@ -181,7 +192,7 @@ class _Simplifier:
         return floor_mod(Add(*terms), d) if changed else None
 
     def low_parts(self, x: Expr, d: Expr) -> Iterator[tuple[Expr, Expr, Expr, Expr]]:
-        """Yield ``g, h, y, low`` with ``x = g*h + low``, ``d = g*y`` and ``0 <= low < g``."""
+        """Yield all found (g, h, y, low) with ``x = g*h + low``, ``d = g*y``, ``0 <= low < g``."""
         seen: set[Expr] = set()
         for pivot in terms_of(x):
             g = common_factor(pivot, d)
@@ -204,7 +215,7 @@ class _Simplifier:
         return next((g * floor_mod(h, y) + low for g, h, y, low in parts), None)
 
     def carry_free(self, x: Expr, d: Expr) -> tuple[Expr, Expr] | None:
-        """Split ``x = a + b`` with ``b >= 0`` and ``a%d + b < d``, b being one bounded symbol."""
+        """Split ``x = a + b`` so that ``b >= 0`` and ``a%d + b < d``; b is a symbol with bounds."""
         terms = terms_of(x)
         for b in terms if len(terms) > 1 else ():
             if not isinstance(b, Symbol) or b not in self.ranges.bounds:
@@ -215,7 +226,7 @@ class _Simplifier:
                     y, divisor = cast(tuple[Expr, Expr], node.args)
                     if divisor != d or self.expr(floor_mod(a - y, d)) != 0:
                         continue
-                    # a - y is a multiple of d, so a%d is y%d.
+                    # a - y is a multiple of d, so a%d equals y%d.
                     top = cast(Expr, node) + b
                     if self.ranges.prove_less(top, d) and self.ranges.prove_nonnegative(b):
                         return a, b
@@ -240,7 +251,7 @@ class _Simplifier:
             return b if isinstance(expr, Minimum) else a
         return None
 
-    # a < b -> true when a < b, false when b <= a: lane < 32 -> true
+    # a < b -> true when a < b is proved, false when b <= a is proved: lane < 32 -> true
     def relation(self, expr: Relational) -> Basic | None:
         a, b = cast(tuple[Expr, Expr], expr.args)
         if isinstance(expr, (Eq, Ne)):

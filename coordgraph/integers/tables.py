@@ -1,8 +1,8 @@
-"""Functions that read a table: integers, at least 0, that are known when the kernel runs.
+"""Functions of index expressions that read a table: an array of non-negative integers.
 
-A table is named by a symbol and stands for a list of integers; searches are for rising ones. What
-is known of one is its maximum (`Ranges.with_table`); who runs a kernel sees to it that the entries
-keep to that.
+A symbol names the table; its entries are known only when the kernel runs. `Load` reads an entry;
+`Search` searches a table whose entries are non-decreasing. `Ranges.with_table` declares bounds of
+the entries for proofs; `coordgraph.tables.Table.checked` checks given entries at launch.
 """
 
 from bisect import bisect_right
@@ -18,15 +18,15 @@ from coordgraph.integers.functions import IntegerFunction, IntegerLike
 
 def _refuse_no_table(table: Basic) -> None:
     if not isinstance(table, Symbol):
-        raise TypeError(f"the name of a table expected, got {table!r}")
+        raise TypeError(f"the symbol of a table is needed, but {table!r} is given")
 
 
 class Load(IntegerFunction):
-    """``table[index]``."""
+    """``Load(table, index)``: the entry ``table[index]``."""
 
     @classmethod
     def eval(cls, table: Basic, index: Expr) -> Expr | None:  # pyright: ignore
-        """Nothing is known before the kernel runs."""
+        """Check the arguments; None, because entries are known only when the kernel runs."""
         _refuse_no_table(table)
         return None
 
@@ -35,11 +35,11 @@ class Load(IntegerFunction):
 
 
 class Search(IntegerFunction):
-    """The last ``g`` in ``0 .. count - 1`` with ``table[g] <= x``, or 0 where there is none."""
+    """``Search(table, count, x)``: the last ``g < count`` with ``table[g] <= x``, or 0 if none."""
 
     @classmethod
     def eval(cls, table: Basic, count: Expr, x: Expr) -> Expr | None:  # pyright: ignore
-        """Nothing is known before the kernel runs."""
+        """Check the arguments; None, because entries are known only when the kernel runs."""
         _refuse_no_table(table)
         return None
 
@@ -48,29 +48,32 @@ class Search(IntegerFunction):
 
 
 def load(table: Symbol, index: IntegerLike) -> Expr:
-    """``table[index]``, typed as an expression."""
+    """The expression ``table[index]`` for the table that a symbol names."""
     return cast(Expr, Load(table, index))
 
 
 def search(table: Symbol, count: IntegerLike, x: IntegerLike) -> Expr:
-    """The entry of a rising table that ``x`` comes after, typed as an expression."""
+    """The expression for the last ``g < count`` with ``table[g] <= x``, or 0 if there is none.
+
+    The first ``count`` entries of the table must be non-decreasing.
+    """
     return cast(Expr, Search(table, count, x))
 
 
 def read_table(table: Sequence[int], index: int) -> int:
-    """The value of a `Load`; NoEntry where the table has no such entry."""
+    """The entry ``table[index]``; NoEntry if the index is out of bounds."""
     if not 0 <= index < len(table):
         raise NoEntry(f"entry {index} of a table of {len(table)} entries")
     return int(table[index])
 
 
 def search_table(table: Sequence[int], count: int, x: int) -> int:
-    """The value of a `Search`; NoEntry where the table has not so many entries."""
+    """The last ``g < count`` with ``table[g] <= x``, or 0; NoEntry if count is out of bounds."""
     if not 1 <= count <= len(table):
-        raise NoEntry(f"a search among {count} entries of a table of {len(table)} entries")
+        raise NoEntry(f"the first {count} entries, in a search, of a table of {len(table)} entries")
     return max(0, bisect_right(table, x, 0, count) - 1)
 
 
 def tables_in(expr: Basic) -> set[Symbol]:
-    """The tables that an expression or condition reads."""
+    """The symbols of the tables that an expression or a condition reads or searches."""
     return {cast(Symbol, node.args[0]) for node in expr.atoms(Load, Search)}

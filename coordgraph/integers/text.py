@@ -1,8 +1,8 @@
-"""The canonical text of an index expression.
+"""The canonical text form of index expressions.
 
-Operators bind as in Python. A quotient or remainder inside a product keeps its parentheses
-although Python would not need them all, because ``a // b*c`` misleads the eye; apart from that
-parentheses are minimal. Products are written out (``x*x``), there is no power operator.
+Operators have Python's precedence. Parentheses are minimal, except that a quotient or remainder in
+a product always has them, because ``a // b*c`` is easily misread. Powers are written as products
+(``x*x``).
 """
 
 import re
@@ -20,54 +20,61 @@ from coordgraph.integers.functions import BitXor, FloorDiv, FloorMod, Maximum, M
 from coordgraph.integers.tables import Load, Search
 
 MAX_DIGITS = 100
+"""The largest number of decimal digits of an integer in the text form."""
 MAX_POWER = 64
+"""The largest exponent of a power that is written as a product."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+"""The pattern of the name of a symbol."""
 RESERVED = frozenset(
     {"and", "or", "not", "true", "false", "min", "max", "select", "load", "search"}
 )
+"""Words of the expression language that cannot be the name of a symbol."""
 
-# Binding strengths, weakest first.
+# The precedence levels of operators, from the weakest to the strongest.
 OR, AND, NOT, COMPARISON, XOR, SUM, PRODUCT, UNARY, ATOM = range(9)
 
 
 class Printer:
-    """Prints an expression; subclasses say how symbols, constants and selects look.
+    """Prints index expressions; subclasses change how symbols, constants and selects are written.
 
-    A printer remembers its texts: a sum asks for a term's text twice, to sort and to print it,
-    which would double the work with every level of nested sums.
+    A printer caches the text of every node. A sum uses the text of each term twice (to sort the
+    terms, and to print them), so without the cache the work would double with every nesting level.
     """
 
     def __init__(self) -> None:
         self.known: dict[Basic, tuple[str, int]] = {}
 
     def symbol(self, symbol: Symbol) -> str:
-        """Return the name; it must be one that can be read back."""
+        """The text of a symbol: its name; ValueError if the parser could not read the name back."""
         name = symbol.name
         if not NAME.fullmatch(name) or name in RESERVED:
-            raise ValueError(f"symbol name {name!r} cannot be written as an identifier")
+            raise ValueError(
+                f"the symbol name {name!r} cannot be printed; use letters, digits, _ and ., and no "
+                "reserved word"
+            )
         return name
 
     def integer(self, value: int) -> str:
-        """Return the decimal digits."""
+        """The text of an integer in decimal; ValueError if it has more than `MAX_DIGITS` digits."""
         if abs(value) >= 10**MAX_DIGITS:
-            raise ValueError(f"an integer literal may have {MAX_DIGITS} digits at most")
+            raise ValueError(f"the integer {value:#x} has more than {MAX_DIGITS} decimal digits")
         return str(value)
 
     def truth(self, value: bool) -> str:
-        """Return the literal of a decided condition."""
+        """The text of a condition that is always true or always false."""
         return "true" if value else "false"
 
     def select(self, condition: Basic, a: Basic, b: Basic) -> str:
-        """Return a select in call form."""
+        """The text of a select between ``a`` and ``b``, here as a call."""
         return f"select({self.at(condition)}, {self.at(a)}, {self.at(b)})"
 
     def at(self, expr: Basic, strength: int = OR) -> str:
-        """Print ``expr``, in parentheses if it binds weaker than ``strength``."""
+        """The text of ``expr``, in parentheses if its precedence is lower than ``strength``."""
         text, own = self.bound(expr)
         return f"({text})" if own < strength else text
 
     def bound(self, expr: Basic) -> tuple[str, int]:
-        """Return the text of ``expr`` and how strongly it binds."""
+        """The text of ``expr`` without parentheses, and its precedence."""
         if expr not in self.known:
             self.known[expr] = self._bound(expr)
         return self.known[expr]
@@ -114,14 +121,14 @@ class Printer:
                 return f"not {self.at(expr.args[0], NOT)}", NOT
             case _:
                 kind = type(expr).__name__
-                raise TypeError(f"{kind} is not part of the index expression language")
+                raise TypeError(f"{kind} is not allowed in index expressions: {expr}")
 
     def _comparison(self, expr: Relational) -> str:
         left, right = expr.args
         return f"{self.at(left, XOR)} {comparison_sign(expr)} {self.at(right, XOR)}"
 
     def _joined(self, expr: Basic, separator: str, strength: int) -> str:
-        # sympy keeps its own order; sorting the texts makes ours independent of it.
+        # Sort by text, because the order of SymPy's arguments is not stable.
         return separator.join(sorted(self.at(arg, strength) for arg in expr.args))
 
     def _sum(self, expr: Add) -> str:
@@ -132,7 +139,7 @@ class Printer:
             key = (degree == 0, -degree, self.at(rest))
             terms.append((key, bool(coefficient < 0), term))
         terms.sort(key=lambda item: item[0])
-        # A sum opens with a positive term where it has one.
+        # Move the first positive term, if there is one, to the front.
         first = next((i for i, item in enumerate(terms) if not item[1]), 0)
         terms.insert(0, terms.pop(first))
         head = self.at(terms[0][2], PRODUCT)
@@ -144,11 +151,14 @@ class Printer:
     def _product(self, expr: Expr) -> tuple[str, int]:
         coefficient, rest = expr.as_coeff_Mul()
         if not isinstance(coefficient, Integer):
-            raise TypeError(f"{expr} is not an integer expression")
+            raise TypeError(f"{expr} has the coefficient {coefficient}, which is not an integer")
         powers = [factor.as_base_exp() for factor in Mul.make_args(rest)]
         for _, exponent in powers:
             if not isinstance(exponent, Integer) or not 0 < int(exponent) <= MAX_POWER:
-                raise TypeError(f"{expr} has a power that cannot be written as a product")
+                raise TypeError(
+                    f"{expr} has a power that cannot be written as a product; use exponents from "
+                    f"1 to {MAX_POWER}"
+                )
         texts = [(self.at(base, UNARY), int(exponent)) for base, exponent in powers]
         texts.sort(key=lambda item: (item[0].startswith("("), item[0]))
         factors = list(chain.from_iterable([text] * count for text, count in texts))
@@ -160,11 +170,12 @@ class Printer:
 
 
 def comparison_sign(relation: Relational) -> str:
-    """Return ``<``, ``<=``, ``==``, ``!=``, ``>`` or ``>=``."""
+    """The operator of a comparison: ``<``, ``<=``, ``==``, ``!=``, ``>`` or ``>=``."""
     return str(getattr(relation, "rel_op", type(relation).__name__))
 
 
 def _degree(expr: Expr) -> int:
+    """The number of factors of a product, counted with their exponents."""
     return sum(
         int(exponent) if isinstance(exponent, Integer) else 1
         for _, exponent in (factor.as_base_exp() for factor in Mul.make_args(expr))
@@ -172,9 +183,10 @@ def _degree(expr: Expr) -> int:
 
 
 def to_text(expr: Basic) -> str:
-    """Return the canonical text of an expression or condition.
+    """The canonical text of an index expression or a condition; `parse_expression` reads it back.
 
-    Raises ``TypeError`` for a node outside the language (a negative power, say) and
-    ``ValueError`` for a symbol name or a literal that could not be read back.
+    Raises:
+        TypeError: a node is not allowed in index expressions, such as a negative power.
+        ValueError: the name of a symbol or an integer could not be read back.
     """
     return Printer().at(expr)

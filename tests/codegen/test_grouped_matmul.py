@@ -144,7 +144,10 @@ def test_a_plan_for_groups_can_be_told():
         ({"offsets": BORDERS.astype(np.float32)}, "offsets holds f32, the kernel takes i32"),
         ({"offsets": [0, 90]}, "a list is no array; make one of i32 .* numpy.array.*numpy.int32"),
         ({"offsets": None}, "offsets are missing: where each group begins, and where the last"),
-        ({"offsets": BORDERS[::-1].copy()}, r"offsets\[1\] = 70 is after 90; entries must rise"),
+        (
+            {"offsets": BORDERS[::-1].copy()},
+            r"offsets\[1\] = 70 is less than offsets\[0\] = 90; entries must be non-decreasing",
+        ),
         ({"offsets": 2 * BORDERS}, "offsets"),
         ({"out": whole(80, 24)}, "out is 80x24, 90x24 is needed"),
         ({"beta": 1.0}, "beta = 1.0 needs c"),

@@ -55,14 +55,20 @@ def test_what_gemm_takes():
     assert cg.Gemm("int8").out_dtype == "i32"
     assert cg.Gemm("uint8", out_dtype="float16").out_dtype == "f16"
     for wrong, why in (
-        ({"dtype": "i32"}, "i32 is for offsets and sums; A and B hold bf16, f16, f32, f64, i8, u8"),
-        ({"dtype": "i8", "out_dtype": "u8"}, "summed in i32, and D may hold bf16, f16, f32, f64"),
+        (
+            {"dtype": "i32"},
+            "i32 is only for offsets and sums; choose one of bf16, f16, f32, f64, i8, u8",
+        ),
+        (
+            {"dtype": "i8", "out_dtype": "u8"},
+            "cannot be stored as u8; choose one of bf16, f16, f32",
+        ),
         (
             {"dtype": "bf16", "out_dtype": "i32"},
-            "summed in f32, and D may hold bf16, f16, f32, f64$",
+            "summed in f32, which cannot be stored as i32; choose one of bf16, f16, f32, f64$",
         ),
-        ({"dtype": "int16"}, "unknown dtype 'int16'; there are bf16"),
-        ({"dtype": 8}, "dtype = 8 is not the name of a type"),
+        ({"dtype": "int16"}, "unknown dtype 'int16'; use bf16"),
+        ({"dtype": 8}, "dtype = 8 is not the name of an element type"),
     ):
         with pytest.raises(VerifyError, match=why):
             cg.Gemm(**wrong)  # type: ignore[arg-type]

@@ -47,70 +47,70 @@ FIRST, BORDERS = "Assign name=k_first value=(", "table a_starts"
 EDITS = {
     "an operation reads behind the end": (
         (FIRST, "Assign name=k_first value=load(m_offsets, groups + 1000000) + ("),
-        r"reads load\(m_offsets, groups \+ 1000000\), and the length of the table 'm_offsets' is "
-        r"groups \+ 1; correct one of them",
+        r"reads load\(m_offsets, groups \+ 1000000\), but the table 'm_offsets' has only "
+        r"groups \+ 1 entries; correct the position or the length",
     ),
     "an operation reads before the beginning": (
         (FIRST, "Assign name=k_first value=load(m_offsets, -1) + ("),
-        r"reads load\(m_offsets, -1\), and the length",
+        r"reads load\(m_offsets, -1\), but the table 'm_offsets' has only",
     ),
     "less than nothing is searched": (
         (FIRST, "Assign name=k_first value=search(m_offsets, groups - 5, 3) + ("),
-        r"search\(m_offsets, groups - 5, 3\): .* search no more of it, and no less than nothing",
+        r"search\(m_offsets, groups - 5, 3\): .* search between 0 and all of them",
     ),
     "a table as long as tables say": (
         (BORDERS, f'table extra [tiles_m + 1] <= 9 sums 1 ""\n{BORDERS}'),
-        "table 'extra' reads 'tiles_m', with which no launch begins",
+        "table 'extra' reads 'tiles_m', which is not a parameter that the host knows",
     ),
     "a table whose maximum tables say": (
         (BORDERS, f'table extra [groups + 1] <= tiles_m sums 1 ""\n{BORDERS}'),
-        "table 'extra' reads 'tiles_m', with which no launch begins",
+        "table 'extra' reads 'tiles_m', which is not a parameter that the host knows",
     ),
     "a table of a dimension": (
         (BORDERS, f'table extra [groups + 1] <= 9 sums workgroup ""\n{BORDERS}'),
-        "table 'extra' reads 'workgroup', with which no launch begins",
+        "table 'extra' reads 'workgroup', which is not a parameter that the host knows",
     ),
     "a table of another's place": (
         (BORDERS, f'table extra [groups + 1] <= 9 sums b_starts.at ""\n{BORDERS}'),
-        r"table 'extra' reads 'b_starts\.at', with which no launch begins",
+        r"table 'extra' reads 'b_starts\.at', which is not a parameter that the host knows",
     ),
     "sums for an order": (
         replaced(PERMUTE, "m_tile_starts"),
-        r"Permute\(group -> rank\): the table 'm_tile_starts' must hold every place once, and it "
-        "adds up its steps; name one that sorts",
+        r"Permute\(group -> rank\): the table 'm_tile_starts' must be a permutation, but "
+        "it has the rule 'sums'; name a table with the rule 'sorts'",
     ),
     "a given table for an order": (
         replaced(PERMUTE, "m_offsets"),
-        "'m_offsets' must hold every place once, and it is given, and rises",
+        "'m_offsets' must be a permutation, but it is given by the caller",
     ),
     "an order is searched": (
         replaced(CONCATENATE, "order"),
-        r"Concatenate\(.* -> global\): the entries of the table 'order' must rise, and it sorts; "
-        "name a given table, or one of sums",
+        r"Concatenate\(.* -> global\): the entries of the table 'order' must be non-decreasing, "
+        "but it has the rule 'sorts'; name a table that the caller gives",
     ),
     "an order for extents": (
         ("extents=(m_tile_starts", "extents=(order"),
-        "the entries of the table 'order' must rise",
+        "the entries of the table 'order' must be non-decreasing",
     ),
     "an order for borders": (
         replaced(RAGGED, "order"),
-        r"Ragged\(A.0 -> group, A.row\): the entries of the table 'order' must rise",
+        r"Ragged\(A.0 -> group, A.row\): the entries of the table 'order' must be non-decreasing",
     ),
     "an order for blocks": (
         replaced(DIAGONAL, "order"),
-        r"Diagonal\(A -> group, A.0, A.1\): the entries of the table 'order' must rise",
+        r"Diagonal\(A -> group, A.0, A.1\): the entries of the table 'order' must be non-decr",
     ),
     "an order for rows": (
         (f"{DIAGONAL} rows=m_offsets", f"{DIAGONAL} rows=order"),
-        "the entries of the table 'order' must rise",
+        "the entries of the table 'order' must be non-decreasing",
     ),
     "an order is searched by an operation": (
         (READS, f"{READS}search(order, groups, group), "),
-        r"search\(order, groups, group\): the entries of the table 'order' must rise",
+        r"search\(order, groups, group\): the entries of the table 'order' must be non-decreasing",
     ),
     "more is searched than there is": (
         (READS, f"{READS}search(m_offsets, groups + 2, group), "),
-        "the length of the table 'm_offsets' is groups . 1; search no more of it",
+        "the table 'm_offsets' has groups . 1 entries, and the search covers groups . 2; search",
     ),
     "a parameter is read": (
         (READS, f"{READS}load(groups, group), "),
@@ -118,11 +118,11 @@ EDITS = {
     ),
     "borders of no table": (
         replaced(RAGGED, "nope"),
-        r"Ragged\(A.0 -> group, A.row\): there is no table 'nope'; there are m_offsets, n_offset",
+        r"Ragged\(A.0 -> group, A.row\): there is no table 'nope'; the kernel has m_offsets",
     ),
     "borders unnamed": (
         (RAGGED, RAGGED.partition(" table")[0]),
-        r"Ragged\(A.0 -> group, A.row\): it names no table; there are m_offsets",
+        r"Ragged\(A.0 -> group, A.row\): it names no table; the kernel has m_offsets",
     ),
     "segments of no table": (
         replaced(CONCATENATE, "nope"),
@@ -139,42 +139,41 @@ EDITS = {
     ),
     "an inverse that is none": (
         (PERMUTE, f"{PERMUTE} inverse=order"),
-        r"'order' is not declared as the inverse of 'order'; name one that sorts groups - "
-        r"load\(order, place\) - 1",
+        "'order' is not declared as the inverse of 'order'; name a table with the rule 'sorts' and "
+        r"the step groups - load\(order, place\) - 1",
     ),
     "segments that begin anywhere": (
         replaced(CONCATENATE, "m_offsets"),
-        "the entries of the table 'm_offsets' must begin at 0, and it is given",
+        "the table 'm_offsets' must begin with 0, but the caller gives its entries",
     ),
     "a short order": (
         ("table order [groups]", "table order [groups - 1]"),
-        r"Permute.*: the length of the table 'order' must be groups, and it is groups - 1; correct",
+        r"Permute.*: the table 'order' must have groups entries, but it has groups - 1; correct",
     ),
     "as many as another parameter says": (
         ("table order [groups]", "table order [min(groups, elements_a)]"),
-        "the length of the table 'order' must be groups",
+        "the table 'order' must have groups entries",
     ),
     "short borders": (
         ("table a_starts [groups + 1]", "table a_starts [groups]"),
-        r"Diagonal.*: the length of the table 'a_starts' must be groups . 1, and it is groups;",
+        r"Diagonal.*: the table 'a_starts' must have groups . 1 entries, but it has groups;",
     ),
     "longer than what it reads": (
         ("table output_tiles_before [groups + 1]", "table output_tiles_before [groups + 2]"),
-        r"table 'output_tiles_before' reads load\(m_tile_starts, groups . 1\), and the length of "
-        "the table 'm_tile_starts' is groups . 1; correct one of them",
+        r"table 'output_tiles_before' reads load\(m_tile_starts, groups . 1\), but the table "
+        "'m_tile_starts' has only groups . 1 entries; correct the position or the length",
     ),
     "a parameter behind the end": (
         ("max(1, load(m_tile_starts, groups))", "max(1, load(m_tile_starts, groups + 1))"),
-        r"parameter 'tiles_m' reads load\(m_tile_starts, groups . 1\), and the length",
+        r"parameter 'tiles_m' reads load\(m_tile_starts, groups . 1\), but the table 'm_tile_st",
     ),
     "a table of later ones": (
         (SUM, SUM.replace("m_tile_starts", "d_starts")),
-        "table 'output_tiles_before' reads 'd_starts', which is no table declared before it",
+        "table 'output_tiles_before' reads 'd_starts', which is not a table declared before it",
     ),
     "an order under a false maximum": (
         ("<= groups - 1 sorts", "<= groups - 3 sorts"),
-        "table 'order' holds every place of groups, and they are declared to be at most "
-        "groups - 3; declare <= groups - 1",
+        "entries reach groups - 1, but its declared maximum is groups - 3; declare <= groups - 1",
     ),
 }
 
@@ -265,12 +264,15 @@ def test_indices_read_what_is_not_there():
 @pytest.mark.parametrize(
     ("edit", "why"),
     [
-        (EDITS["a short order"][0], "m_tile_starts: its step at 4 reads entry 4 of a table of 4"),
+        (
+            EDITS["a short order"][0],
+            "m_tile_starts: its step at position 4 reads entry 4 of a table of 4",
+        ),
         (
             EDITS["a parameter behind the end"][0],
-            r"tiles_m = .* reads entry 6 of a table of 6 entries; the table is too short",
+            r"tiles_m = .* reads entry 6 of a table of 6 entries; give a table with more entries",
         ),
-        (EDITS["an order under a false maximum"][0], r"order\[\d\] = 4 is over 2"),
+        (EDITS["an order under a false maximum"][0], r"order\[\d\] = 4 is larger than 2"),
     ],
 )
 def test_launches_of_tables_that_do_not_fit(edit: tuple[str, str], why: str):
@@ -287,9 +289,9 @@ def test_an_order_has_its_bounds_checked():
     size = index_symbol("n")
     order = Table("order", size, size - 3, index_symbol("order.at"), rule=SORTS)
     assert list(order.problems(GRAPH.parameters.ranges()))
-    with pytest.raises(LaunchError, match=r"order\[0\] = 4 is over 2"):
+    with pytest.raises(LaunchError, match=r"order\[0\] = 4 is larger than 2"):
         tabulate((order,), {}, {"n": 5})
-    with pytest.raises(LaunchError, match="order has 4 entries, 5 are needed"):
+    with pytest.raises(LaunchError, match="order has 4 entries, but the kernel needs 5"):
         order.checked((3, 0, 1, 2), {"n": 5})
     right = replace(order, maximum=size - 1)
     assert not list(right.problems(GRAPH.parameters.ranges()))
@@ -332,7 +334,7 @@ class Silent(Ragged):
 def test_an_edge_that_does_not_say_what_it_reads():
     sizes, tables = {"i": 3, "g": 2, "o": 3}, {"t": (0, 1, 3)}
     check_laws(Ragged("i", ("g", "o"), "t"), sizes, tables)
-    with pytest.raises(VerifyError, match="reads the table 't', of which its table_needs says no"):
+    with pytest.raises(VerifyError, match="read the table 't', which table_needs does not list"):
         check_laws(Silent("i", ("g", "o"), "t"), sizes, tables)
 
 

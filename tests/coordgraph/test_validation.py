@@ -59,15 +59,17 @@ def test_what_is_no_flag(value: Any):
 
 @pytest.mark.parametrize("value", [["bf16"], 5, None, np.float32])
 def test_what_is_no_name_of_a_type(value: Any):
-    with pytest.raises(VerifyError, match=r"dtype = .* is not the name of a type; there are bf16"):
+    with pytest.raises(
+        VerifyError, match=r"dtype = .* is not the name of an element type; use bf16"
+    ):
         dtype(value)
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"dtype": ["bf16"]}, "not the name of a type"),
-        ({"out_dtype": 0}, "dtype = 0 is not the name of a type"),
+        ({"dtype": ["bf16"]}, "not the name of an element type"),
+        ({"out_dtype": 0}, "dtype = 0 is not the name of an element type"),
         ({"transpose_a": "no"}, "Gemm: transpose_a = 'no' is neither"),
         ({"grouped": "no"}, "Gemm: grouped = 'no' is neither"),
         ({"m": "64"}, "Gemm: m = '64' is not a whole number"),
@@ -90,5 +92,5 @@ def test_numbers_of_numpy_make_the_same_problem():
 
 @pytest.mark.parametrize("tile", [5, "128x128x32", (16, 16), (16, 16, 0), (16, 16, 1.0)])
 def test_tiles(tile: Any):
-    with pytest.raises(VerifyError, match="must be three positive numbers"):
+    with pytest.raises(VerifyError, match="must be three positive integers"):
         Gemm().graph(tile)

@@ -224,9 +224,12 @@ def test_waiting_does_not_depend_on_groups(name: str):
 @pytest.mark.parametrize(
     ("offsets", "why"),
     [
-        ([0, 5, 4, 9], r"offsets\[2\] = 4 is after 5; entries must rise"),
-        ([-1, 5, 7, 9], r"offsets\[0\] = -1 is below 0"),
-        ([0, 5, 7, 21], r"offsets\[3\] = 21 is over 20"),
+        (
+            [0, 5, 4, 9],
+            r"offsets\[2\] = 4 is less than offsets\[1\] = 5; entries must be non-decreasing",
+        ),
+        ([-1, 5, 7, 9], r"offsets\[0\] = -1 is negative"),
+        ([0, 5, 7, 21], r"offsets\[3\] = 21 is larger than 20"),
         ([0, 5, 7], "offsets is|offsets has"),
     ],
 )

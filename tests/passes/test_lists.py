@@ -343,10 +343,10 @@ def test_schedules_that_refuse(name: str, why: str):
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ({"m": 4}, "m: groups that part mnk have extents of their own"),
-        ({"n": 3, "k": 5}, "n, k: groups that part mnk have extents of their own"),
+        ({"m": 4}, "m cannot be fixed with group_axis=mnk"),
+        ({"n": 3, "k": 5}, "n, k cannot be fixed with group_axis=mnk"),
         ({"batched": True}, "batched or grouped, not both"),
-        ({"grouped": False}, "group_axis=mnk belongs to grouped=True"),
+        ({"grouped": False}, "group_axis=mnk has no effect without groups"),
         ({"group_axis": "mn"}, "group_axis='mn' should be m, k or mnk"),
     ],
 )

@@ -1,4 +1,7 @@
-"""The edges: one class in one file each, all that is known about it in that class."""
+"""The edges of coordinate graphs: coordinate transforms, one class per file.
+
+The class of an edge has its formulas, its size rule, its guard and its laws.
+"""
 
 from coordgraph.coordinates.edges.bands import Bands
 from coordgraph.coordinates.edges.base import EDGES, Edge, Law, Sizes

@@ -1,4 +1,4 @@
-"""`Bands`: the places of a plane in an order that stays in narrow bands of rows."""
+"""`Bands`: numbers the points of a grid band by band, a band being `width` consecutive rows."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ __all__ = ["Bands"]
 
 @dataclass(frozen=True)
 class Bands(Edge):
-    """`Bands(I, J; O)`: bands of `width` rows, one after another, each column by column.
+    """`Bands(I, J; O)`: number the points (i, j) of a grid in bands of rows, column by column.
 
-    With w the width, `b = i div w` the band and `h` its rows (w, but `(nᵢ - 1) mod w + 1` in the
-    last band, so that nothing is padding):
+    The rows are divided into bands of `width` rows; the bands follow one another, and the points of
+    a band are numbered column by column. Let w be the width, `b = i div w` the band, and h the
+    number of its rows: w, except `(nᵢ - 1) mod w + 1` in the last band, so there is no padding.
 
     - forward: `o = b·w·nⱼ + j·h + i mod w`;
     - reverse: `b = o div (w·nⱼ)`, `r = o mod (w·nⱼ)`; `i = b·w + r mod h`, `j = r div h`.
 
-    `snake`: every other band is walked from its last column, `nⱼ - 1 - j` for j where b is odd, so
-    a band begins in the column in which the one before it ended. Size: the product.
+    With `snake`, bands with odd b are numbered from their last column: `nⱼ - 1 - j` replaces j. A
+    band then begins in the column in which the band before it ended. Size rule: `|O| = nᵢ·nⱼ`.
 
-    `h` is one of two values, and reverse divides by each and chooses: then sizes alone decide all
-    divisors, and generated code multiplies instead.
+    h has two possible values. `reverse` divides by both and selects a result, so every divisor
+    depends on sizes only, and generated code can multiply by a precomputed reciprocal instead.
     """
 
     width: int = 8
@@ -62,7 +63,7 @@ class Bands(Edge):
         if height != self.width:
             whole = self._is_whole(band, rows)
             row = select(whole, row, rows - height + floor_mod(rest, height))
-            # The minimum changes nothing: the last band has `height` rows, and proofs see it so.
+            # The minimum never changes the value, but lets proofs see that column < columns.
             last = minimum(floor_div(rest, height), columns - 1)
             column = select(whole, column, last)
         return row, self._turned(column, band, columns)
@@ -78,18 +79,20 @@ class Bands(Edge):
     def _sizes(self, sizes: Sizes) -> tuple[Expr, Expr]:
         rows, columns = sizes.upstream
         if rows is None or columns is None:
-            raise NotInvertible(f"{self}: needs the sizes of both operands")
+            raise NotInvertible(
+                f"{self}: both upstream operands must have a size; give their dimensions one"
+            )
         return rows, columns
 
     def _is_whole(self, band: Expr, rows: Expr) -> Boolean:
-        """Whether another band follows; the last one may have fewer rows."""
+        """Whether another band follows; only the last band may have fewer than `width` rows."""
         return Lt((band + 1) * self.width, rows)
 
     def _last_height(self, rows: Expr) -> Expr:
         return floor_mod(rows - 1, self.width) + 1
 
     def _turned(self, column: Expr, band: Expr, columns: Expr) -> Expr:
-        """The column counted from where its band begins; its own inverse."""
+        """The column, counted from the right in odd bands if `snake` is set; its own inverse."""
         if not self.snake:
             return column
         return select(equal(floor_mod(band, Integer(2)), 1), columns - 1 - column, column)

@@ -1,9 +1,9 @@
-"""The protocol of coordinate-transform edges, and their registry.
+"""`Edge`, the base class of coordinate transforms, and the registry of its subclasses.
 
-*Upstream* is toward the tensor, *downstream* toward the machine. `reverse` maps downstream indices
-to upstream ones and is what code generation uses; `forward` maps upstream indices to downstream
-ones. An edge class says everything about itself in one place: arity, size rule, both formulas,
-guard and laws. There is no identity default: a missing direction raises `NotInvertible`.
+*Upstream* is toward the tensors, *downstream* toward the machine (workgroups, loops, threads).
+`reverse` maps downstream indices to upstream ones; code generation uses it. `forward` maps upstream
+indices to downstream ones. A subclass defines its arity, size rule, both formulas, guard and laws.
+No direction defaults to the identity: a direction without a formula raises `NotInvertible`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,16 @@ from coordgraph.tables import TableNeed
 __all__ = ["EDGES", "Edge", "Law", "Sizes"]
 
 EDGES: dict[str, type[Edge]] = {}
+"""Every class of edge by its name; subclassing `Edge` registers a class."""
 
 if TYPE_CHECKING:
     from coordgraph.coordinates.dimensions import Dimension
 
     class Operands:
-        """One side of an edge: written as dimensions or their ids, read as a tuple of ids."""
+        """The operands on one side of an edge.
+
+        They are assigned as one or several dimensions or ids, and read as a tuple of ids.
+        """
 
         def __get__(self, edge: object, owner: type | None = None) -> tuple[str, ...]: ...
         def __set__(
@@ -41,7 +45,10 @@ else:
 
 
 class Law(Enum):
-    """What a test may hold an edge to, for every index inside the sizes and the guard."""
+    """An identity between `forward` and `reverse` that an edge declares, and tests verify.
+
+    It must hold for all indices that are inside the sizes and for which the guard holds.
+    """
 
     REVERSE_UNDOES_FORWARD = "reverse(forward(u)) == u"
     FORWARD_UNDOES_REVERSE = "forward(reverse(d)) == d"
@@ -49,7 +56,7 @@ class Law(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes of an edge's two sides, None where a dimension has none."""
+    """The sizes of the dimensions on both sides of an edge; None for a dimension without a size."""
 
     upstream: tuple[Expr | None, ...]
     downstream: tuple[Expr | None, ...]
@@ -57,14 +64,23 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Edge(ABC):
-    """An ordered hyperedge: operand order is meaning."""
+    """A coordinate transform between ordered operands: dimensions upstream and downstream.
+
+    Args:
+        upstream: the operands toward the tensors, as dimensions or ids.
+        downstream: the operands toward the machine, as dimensions or ids.
+
+    Raises:
+        VerifyError: the number of operands on a side does not match the class's arity.
+    """
 
     upstream: Operands
     downstream: Operands
 
     arity: ClassVar[tuple[int | None, int | None]]
-    """Operands upstream and downstream; None means one or more."""
+    """The number of operands upstream and downstream; None stands for one or more."""
     laws: ClassVar[frozenset[Law]]
+    """The identities that hold between `forward` and `reverse`."""
 
     def __init_subclass__(cls) -> None:
         EDGES[cls.__name__] = cls
@@ -78,53 +94,87 @@ class Edge(ABC):
         ):
             if count == 0 or (want is not None and count != want):
                 wanted = "one or more" if want is None else str(want)
-                raise VerifyError(f"{self}: {count} {side} operands, {self.kind} takes {wanted}")
+                raise VerifyError(
+                    f"{self}: it has {count} {side} operands, but {self.kind} takes {wanted}"
+                )
 
     @property
     def kind(self) -> str:
-        """The class name, as the text form and the pictures show it."""
+        """The name of the class, as the text form and diagrams show it."""
         return type(self).__name__
 
     @property
     def details(self) -> dict[str, Any]:
-        """The fields that only this edge has (strides, a function), in order."""
+        """The fields that this class adds to `Edge`, such as strides, in order."""
         return {f.name: getattr(self, f.name) for f in fields(self)[2:]}
 
     @abstractmethod
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
-        """Conditions that the sizes must meet; those that read an absent size are left out.
+        """Conditions that the sizes of the operands must satisfy.
 
-        They follow from the sizes and the edge's own fields: names of operands do not matter.
+        A condition on an operand without a size is left out. The conditions depend only on `sizes`
+        and on the fields of the edge, not on the ids of operands.
         """
 
     def table_needs(self, sizes: Sizes) -> tuple[TableNeed, ...]:
-        """What every table that the formulas read must be: a graph without it does not verify."""
+        """The properties that tables must have so that `forward`, `reverse` and `guard` are valid.
+
+        `KernelGraph.verify` checks them for every table that the formulas read.
+        """
         return ()
 
     @abstractmethod
     def reverse(
         self, indices: Sequence[Expr | None], sizes: Sizes, ranges: Ranges
     ) -> tuple[Expr, ...]:
-        """Upstream indices from downstream ones."""
+        """Compute the upstream indices from the downstream ones.
+
+        Args:
+            indices: the downstream indices; None for one that `reverse_needs` did not list.
+            sizes: the sizes of the operands.
+            ranges: the known ranges of symbols.
+
+        Raises:
+            NotInvertible: there is no formula in this direction.
+        """
 
     @abstractmethod
     def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
-        """Downstream indices from upstream ones."""
+        """Compute the downstream indices from the upstream ones.
+
+        Args:
+            indices: the upstream indices.
+            sizes: the sizes of the operands.
+            ranges: the known ranges of symbols.
+
+        Raises:
+            NotInvertible: there is no formula in this direction.
+        """
 
     def guard(
         self, upstream: Sequence[Expr], downstream: Sequence[Expr | None], sizes: Sizes
     ) -> tuple[Boolean, ...]:
-        """When reversed indices are inside the upstream dimension (padding is outside)."""
+        """Conditions under which the upstream indices that `reverse` computed are not padding.
+
+        Args:
+            upstream: the upstream indices that `reverse` computed.
+            downstream: the downstream indices that it was given.
+            sizes: the sizes of the operands.
+        """
         return ()
 
     def reverse_needs(self, known: dict[str, Expr]) -> tuple[str, ...]:
-        """The downstream dimensions that `reverse` reads, given what is known so far."""
+        """The downstream dimensions whose index `reverse` reads.
+
+        Args:
+            known: the known indices by dimension; a constant selector makes some unnecessary.
+        """
         return self.downstream
 
     def reads_when(self, downstream: Sequence[Expr | None]) -> tuple[Boolean, ...]:
-        """The condition under which the reversed indices depend on each downstream operand.
+        """For each downstream operand, the condition under which `reverse` depends on it.
 
-        Where it does not hold, that operand may have any value, and what guards it says nothing.
+        If it does not hold, the operand may have any value, and guards on it are ignored.
         """
         return (true,) * len(self.downstream)
 
@@ -133,12 +183,16 @@ class Edge(ABC):
 
 
 def _ids(side: Any) -> tuple[str, ...]:
-    """Accept an id, a dimension, or a sequence of either."""
+    """The ids of an id, a dimension, or a sequence of ids and dimensions.
+
+    Raises:
+        VerifyError: `side` is none of these.
+    """
     if isinstance(side, str) or hasattr(side, "id"):
         side = (side,)
     try:
         return tuple(item if isinstance(item, str) else item.id for item in side)
     except (TypeError, AttributeError):
         raise VerifyError(
-            f"the operands {side!r} of an edge are neither ids nor dimensions"
+            f"the operands {side!r} of an edge must be dimensions or their ids"
         ) from None

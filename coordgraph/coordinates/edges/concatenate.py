@@ -1,4 +1,4 @@
-"""`Concatenate`: segments of different sizes as one index, `Ragged` upside down."""
+"""`Concatenate`: joins segments of different lengths into one index, the converse of `Ragged`."""
 
 from __future__ import annotations
 
@@ -20,23 +20,32 @@ __all__ = ["Concatenate"]
 
 @dataclass(frozen=True)
 class Concatenate(Edge):
-    """`Concatenate(G, I; O)`: forward `o = t[g] + i`, reverse `g = search(t, n_g, o)`.
+    """`Concatenate(G, I; O)`: index i of segment g becomes `o = t[g] + i`.
 
-    Then `i = o - t[g]`.
+    - forward: `o = t[g] + i`;
+    - reverse: `g = search(t, n_g, o)`, `i = o - t[g]`.
 
-    The table t has n_g + 1 rising entries from 0: where each segment begins. Segment g has
-    `t[g + 1] - t[g]` indices, perhaps none. Size: the table's last entry at least; what is behind
-    that belongs to no segment, and reverse puts it behind the end of the last one.
+    The table t has n_g + 1 non-decreasing entries, the first 0: the start of each segment, and the
+    end of the last. Segment g has `t[g + 1] - t[g]` indices, possibly none. Size rule: |O| is at
+    least the last entry. An index o past the last entry belongs to no segment; for it, reverse
+    gives the last segment and an i past that segment's end.
 
-    With operands between, `Concatenate(G, J0, …, I; O)`, a segment is a row-major block: it has its
-    I for every J, `p = n_0·…` times as many indices, and begins at `p·t[g]`. Forward
-    `o = p·t[g] + (j0·n_1 + …)·(t[g + 1] - t[g]) + i`; reverse `g = search(t, n_g, o div p)`, the
-    rest by mod and div. So a `Flatten` whose last extent is another in every segment; none of them
-    may be empty.
+    `Concatenate(G, J0, …, I; O)` has operands between: segment g is a row-major block of extents
+    n_0, …, `t[g + 1] - t[g]`, and begins at `p·t[g]`, where p is the product n_0·… of their sizes:
 
-    With `extents`, one for each operand but the first, a segment begins at `t[g]`, and it is a
-    row-major block of other extents in every segment: `x[g + 1] - x[g]` for the table x of that
-    name, or, where there is none, the operand's size.
+    - forward: `o = p·t[g] + (j0·n_1 + …)·(t[g + 1] - t[g]) + i`;
+    - reverse: `g = search(t, n_g, o div p)`, the other indices by repeated mod and div.
+
+    It is a `Flatten` whose last extent differs between segments; no segment may be empty.
+
+    Args:
+        table: the name of the table t.
+        extents: if given, one table name for each upstream operand after the first. Segment g then
+            begins at `t[g]` and is a row-major block; its extent along an operand is
+            `x[g + 1] - x[g]` for that operand's table x, or the operand's size if the name is ''.
+
+    Raises:
+        VerifyError: there are fewer than two upstream operands, or `extents` has a wrong length.
     """
 
     table: str = ""
@@ -48,9 +57,14 @@ class Concatenate(Edge):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.upstream) < 2:
-            raise VerifyError(f"{self}: needs a segment and what there is in it")
+            raise VerifyError(
+                f"{self}: needs at least two upstream operands: the segment, and an index in it"
+            )
         if self.extents and len(self.extents) != len(self.upstream) - 1:
-            raise VerifyError(f"{self}: needs an extent for each operand but the first, or none")
+            raise VerifyError(
+                f"{self}: extents has {len(self.extents)} entries; give one for each upstream "
+                "operand after the first, or leave extents empty"
+            )
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         (count, *_), (whole,), each = sizes.upstream, sizes.downstream, self._each(sizes)
@@ -69,7 +83,9 @@ class Concatenate(Edge):
         (index,), (count, *_) = indices, sizes.upstream
         assert index is not None
         if count is None:
-            raise NotInvertible(f"{self}: needs the number of segments")
+            raise NotInvertible(
+                f"{self}: the first upstream operand must have a size, the number of segments"
+            )
         starts, each = index_symbol(self.table), self._needed(sizes)
         segment = search(starts, count, floor_div(index, each))
         inside = index - each * load(starts, segment)
@@ -82,7 +98,7 @@ class Concatenate(Edge):
         return (each * load(starts, segment) + within,)
 
     def _extents(self, segment: Expr, sizes: Sizes) -> tuple[Expr | None, ...]:
-        """Of a segment along each of its operands."""
+        """The extents of a segment along each upstream operand after the first."""
         _, *own = sizes.upstream
         tables = self.extents or (*("" for _ in own[:-1]), self.table)
         return tuple(
@@ -91,17 +107,22 @@ class Concatenate(Edge):
         )
 
     def _each(self, sizes: Sizes) -> Expr | None:
-        """What entries of the table count in, None where that is not known."""
+        """The number of indices that one unit of the table stands for; None if it is unknown.
+
+        It is the product of the sizes of the operands between the first and the last.
+        """
         return Integer(1) if self.extents else product(sizes.upstream[1:-1])
 
     def _needed(self, sizes: Sizes) -> Expr:
         each = self._each(sizes)
         if each is None:
-            raise NotInvertible(f"{self}: needs the sizes of the operands between")
+            raise NotInvertible(
+                f"{self}: the upstream operands between the first and the last must have sizes"
+            )
         return each
 
 
 def _step(table: str, segment: Expr) -> Expr:
-    """How far a table rises over a segment."""
+    """The extent of a segment: `table[segment + 1] - table[segment]`."""
     starts = index_symbol(table)
     return load(starts, segment + 1) - load(starts, segment)

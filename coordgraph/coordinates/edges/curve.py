@@ -1,4 +1,4 @@
-"""`Curve`: the places of whole square blocks of a plane in the order of a space-filling curve."""
+"""`Curve`: reorders the points of square blocks of a grid along a Hilbert or Morton curve."""
 
 from __future__ import annotations
 
@@ -17,24 +17,32 @@ from coordgraph.validation import whole
 __all__ = ["Curve"]
 
 Bits = list[Expr]
-"""Of an index, the lowest first; each is 0 or 1."""
+"""The bits of an index, lowest first; each is an expression with the value 0 or 1."""
 
 
 @dataclass(frozen=True)
 class Curve(Edge):
-    """`Curve(I, J; I', J')`: column by column in a block of (I', J') is along a curve in (I, J).
+    """`Curve(I, J; I', J')`: permute the points within square blocks along a space-filling curve.
 
-    The plane is cut into blocks of `side` x `side` places, a power of two. In a block that is
-    whole, the place `(i', j')`, number `d = j'·side + i'` column by column, is `(i, j)`, number d
-    of the curve; blocks that the end of the plane cuts off keep their places. With bits `dₖ`:
+    The grid is cut into blocks of `side` x `side` points. In a complete block, the point (i', j')
+    has the number `d = j'·side + i'`; reverse maps it to the point (i, j) that is number d on the
+    curve. A block that the grid's end cuts off is not permuted. With dₖ bit k of d, reverse is
 
     - `morton`: `iₖ = d₂ₖ`, `jₖ = d₂ₖ₊₁`;
-    - `hilbert`: with `a = d₂ₖ₊₁`, `b = d₂ₖ`, `jₖ = a ^ (s & b) ^ f` and `iₖ = jₖ ^ b`. Higher bits
-      decide s and f: digits 0 and 3 swap i and j below them (s changes), and 3 also turns both
-      round (f changes). Neighbours on the curve are neighbours in the plane; it begins at (0, 0)
-      and ends at (0, side - 1), beside the block that follows.
+    - `hilbert`: with `a = d₂ₖ₊₁` and `b = d₂ₖ`, `jₖ = a ^ (s & b) ^ f` and `iₖ = jₖ ^ b`. The bits
+      s and f are 0 at the highest digit. Below a digit (a, b) of value 0 or 3, i and j are swapped
+      (s is inverted); below a digit of value 3, both are also mirrored (f is inverted). Consecutive
+      points of the curve are adjacent in the grid. The curve begins at (0, 0) and ends at
+      (0, side - 1), adjacent to the next block along j.
 
-    Forward undoes this. Sizes: equal, operand by operand.
+    Forward is the inverse. Size rule: `|I| = |I'|` and `|J| = |J'|`.
+
+    Args:
+        function: `hilbert` or `morton`.
+        side: the side of a block, a power of two from 2 to 64.
+
+    Raises:
+        VerifyError: the function is unknown, or the side is not such a power of two.
     """
 
     function: str = "hilbert"
@@ -44,16 +52,18 @@ class Curve(Edge):
     laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
     FUNCTIONS: ClassVar[tuple[str, ...]] = ("hilbert", "morton")
     MOST: ClassVar[int] = 64
-    """The longest side: formulas grow with its logarithm."""
+    """The largest side of a block; the size of the formulas grows with its logarithm."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.function not in self.FUNCTIONS:
             known = ", ".join(self.FUNCTIONS)
-            raise VerifyError(f"{self}: unknown function '{self.function}'; there are {known}")
+            raise VerifyError(f"{self}: unknown function '{self.function}'; choose one of {known}")
         object.__setattr__(self, "side", whole(self.side, f"{self}: side"))
         if not 2 <= self.side <= self.MOST or self.side & (self.side - 1):
-            raise VerifyError(f"{self}: the side of a block is a power of two, 2 to {self.MOST}")
+            raise VerifyError(
+                f"{self}: side = {self.side} must be a power of two from 2 to {self.MOST}"
+            )
 
     @property
     def _bits(self) -> int:
@@ -89,13 +99,21 @@ class Curve(Edge):
         sizes: Sizes,
         along: Callable[[Bits, Bits], tuple[Bits, Bits]],
     ) -> tuple[Expr, ...]:
-        """Both indices, changed inside their block where it is whole."""
+        """Permute a point within its block if the block is complete.
+
+        Args:
+            indices: row and column of the point.
+            sizes: the sizes of the operands.
+            along: maps the bits of row and column within a block to the permuted bits.
+        """
         extents = [size for size in sizes.upstream if size is not None]
         if len(extents) != 2:
-            raise NotInvertible(f"{self}: needs the sizes of both operands")
+            raise NotInvertible(
+                f"{self}: both upstream operands must have a size; give their dimensions one"
+            )
         begins = [floor_div(index, self.side) * self.side for index in indices]
         rows, columns = along(*(self._split(index) for index in indices))
-        # The minimum changes nothing: proofs see from it that a place is inside the plane.
+        # The minimum never changes the value, but lets proofs see that the point is in the grid.
         changed = [
             minimum(begin + sum((bit * 2**k for k, bit in enumerate(bits)), Integer(0)), extent - 1)
             for begin, bits, extent in zip(begins, (rows, columns), extents, strict=True)
@@ -106,7 +124,7 @@ class Curve(Edge):
         return tuple(changed)
 
     def _split(self, index: Expr) -> Bits:
-        """The bits of an index that say where in a block it is."""
+        """The low bits of an index: its position within a block."""
         return [floor_mod(floor_div(index, 2**k), 2) for k in range(self._bits)]
 
 
@@ -119,7 +137,12 @@ def _and(a: Expr, b: Expr) -> Expr:
 
 
 def _from_curve(function: str, low: Bits, high: Bits) -> tuple[Bits, Bits]:
-    """Row and column, by the lower and the higher bit of each digit of the number on the curve."""
+    """The bits of row and column of a point, from its number on the curve.
+
+    Args:
+        function: `hilbert` or `morton`.
+        low, high: the lower and the higher bit of each base-4 digit of the number.
+    """
     if function == "morton":
         return low, high
     rows: Bits = []
@@ -135,7 +158,7 @@ def _from_curve(function: str, low: Bits, high: Bits) -> tuple[Bits, Bits]:
 
 
 def _to_curve(function: str, rows: Bits, columns: Bits) -> tuple[Bits, Bits]:
-    """The lower and the higher bit of each digit of the number on the curve."""
+    """The lower and the higher bits of the base-4 digits of a point's number on the curve."""
     if function == "morton":
         return rows, columns
     low: Bits = []
@@ -152,5 +175,11 @@ def _to_curve(function: str, rows: Bits, columns: Bits) -> tuple[Bits, Bits]:
 
 
 def _below(a: Expr, b: Expr, swapped: Expr, turned: Expr) -> tuple[Expr, Expr]:
-    """How the curve lies in the quarter that a digit chooses."""
+    """How the Hilbert curve is swapped and mirrored in the quadrant that a base-4 digit selects.
+
+    Args:
+        a, b: the higher and the lower bit of the digit.
+        swapped, turned: whether rows and columns are swapped, and whether both are mirrored, in the
+            square that is divided into quadrants.
+    """
     return _xor(swapped, a, b, Integer(1)), _xor(turned, _and(a, b))

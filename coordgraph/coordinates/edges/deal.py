@@ -1,4 +1,4 @@
-"""`Deal`: an order that takes one of every so many, then the next of them."""
+"""`Deal`: a permutation that deals indices out to groups in turn, then lists group after group."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ __all__ = ["Deal"]
 
 @dataclass(frozen=True)
 class Deal(Edge):
-    """`Deal(I; O)`: dealt to `groups` in turn, then group after group, as cards are.
+    """`Deal(I; O)`: deal n indices out to G groups in turn, like cards; then group after group.
 
-    With G groups, `g = i mod G` is the group and `t = i div G` the place in it. Groups have
-    `q = n div G` places, the first `r = n mod G` of them one more, so that there is no padding:
+    Index i goes to group `g = i mod G`, as its member `t = i div G`. The first `r = n mod G` groups
+    have `q + 1` members, the others `q = n div G`, so there is no padding.
 
     - forward: `o = g·q + min(g, r) + t`;
-    - reverse: `i = t·G + g`, where g and t are `o div (q + 1)` and `o mod (q + 1)` before
-      `e = r·(q + 1)`, and `r + (o - e) div q`, `(o - e) mod q` from there on.
+    - reverse: `i = t·G + g`. With `e = r·(q + 1)`, the length of the larger groups together:
+      `g = o div (q + 1)`, `t = o mod (q + 1)` if `o < e`; else `g = r + (o - e) div q`,
+      `t = (o - e) mod q`.
 
-    Size: equal.
+    Size rule: `|I| = |O|`.
+
+    Args:
+        groups: the number G of groups, at least 1.
     """
 
     groups: int = 8
@@ -51,10 +55,10 @@ class Deal(Edge):
         size, length, longer = self._sizes(sizes)
         end = longer * (length + 1)
         early = floor_mod(index, length + 1) * self.groups + floor_div(index, length + 1)
-        # Where no group has a place besides the longer ones, this is not chosen.
+        # If q = 0, the maximum avoids a division by 0; the result is then not selected.
         late, least = maximum(index - end, Integer(0)), maximum(length, Integer(1))
         later = floor_mod(late, least) * self.groups + floor_div(late, least) + longer
-        # The minimum changes nothing: it tells proofs that there is no padding.
+        # The minimum never changes the value, but lets proofs see that the index is below the size.
         return (minimum(select(Lt(index, end), early, later), size - 1),)
 
     def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
@@ -64,8 +68,8 @@ class Deal(Edge):
         return (group * length + minimum(group, longer) + place,)
 
     def _sizes(self, sizes: Sizes) -> tuple[Expr, Expr, Expr]:
-        """All places, those of the shorter groups, and how many groups are longer."""
+        """The number of indices, the length of a shorter group, and the number of longer groups."""
         (size,) = sizes.upstream
         if size is None:
-            raise NotInvertible(f"{self}: needs the size of its operand")
+            raise NotInvertible(f"{self}: the upstream operand must have a size; give it one")
         return size, floor_div(size, self.groups), floor_mod(size, self.groups)

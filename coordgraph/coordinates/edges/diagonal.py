@@ -1,4 +1,4 @@
-"""`Diagonal`: the blocks of a block-diagonal matrix, stored one after another."""
+"""`Diagonal`: the element offsets of matrices of different shapes, stored one after another."""
 
 from __future__ import annotations
 
@@ -27,20 +27,34 @@ __all__ = ["Diagonal", "row_pitch"]
 
 
 def row_pitch(columns: Expr, step: int) -> Expr:
-    """Elements from one row of so many columns to the next, where rows begin at multiples."""
+    """The elements from one row of a matrix to the next: `columns` rounded up to a multiple.
+
+    Args:
+        columns: elements of a row.
+        step: rows begin at multiples of this many elements.
+    """
     return ceil_div(columns, Integer(step)) * step
 
 
 @dataclass(frozen=True)
 class Diagonal(Edge):
-    """`Diagonal(I; G, R, C)`: reverse `i = t[g] + (r - rows[g])·p + c - columns[g]`.
+    """`Diagonal(I; G, R, C)`: the offset in memory of an element of a block-diagonal matrix.
 
-    A matrix of R x C has nothing outside the blocks on its diagonal: block g has the rows
-    `rows[g] .. rows[g + 1] - 1` and the columns `columns[g] .. columns[g + 1] - 1`. The blocks lie
-    in memory one after another, row-major, from `t[g]` on; a row takes
-    `p = ⌈(columns[g + 1] - columns[g])/step⌉·step` elements, so that each begins at a multiple of
-    the step. Forward `g = search(t, n_g, i)`, the rest by div and mod. Guard: the row and the
-    column are block g's. Sizes: no rule, since the blocks' are data.
+    The R x C matrix is zero outside the blocks on its diagonal. Block g has the rows
+    `rows[g] .. rows[g + 1] - 1` and the columns `columns[g] .. columns[g + 1] - 1`. Memory holds
+    the blocks one after another, row-major; block g begins at element `t[g]`. From one row to the
+    next there are `p = ⌈(columns[g + 1] - columns[g])/step⌉·step` elements.
+
+    - reverse: `i = t[g] + (r - rows[g])·p + c - columns[g]`;
+    - forward: `g = search(t, n_g, i)`, then r and c by div and mod.
+
+    Guard: r and c are a row and a column of block g. There is no size rule, because the blocks'
+    shapes are known only when the kernel runs.
+
+    Args:
+        table: the name of the table t with the first element of each block.
+        rows, columns: the names of the tables with each block's first row and first column.
+        step: rows begin at multiples of this many elements.
     """
 
     table: str = ""
@@ -78,10 +92,12 @@ class Diagonal(Edge):
     def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
         (index,), count = indices, sizes.downstream[0]
         if count is None:
-            raise NotInvertible(f"{self}: needs the number of blocks")
+            raise NotInvertible(
+                f"{self}: the first downstream operand must have a size, the number of blocks"
+            )
         block = search(index_symbol(self.table), count, index)
         within = index - self._first(self.table, block)
-        # What belongs to no block must not be divided by nothing.
+        # An offset outside all blocks may meet a pitch of 0; avoid a division by 0.
         pitch = maximum(self.pitch(block), Integer(1))
         row = self._first(self.rows, block) + floor_div(within, pitch)
         return block, row, self._first(self.columns, block) + floor_mod(within, pitch)
@@ -101,11 +117,11 @@ class Diagonal(Edge):
         return tuple(found)
 
     def extent(self, table: str, block: Expr) -> Expr:
-        """Rows or columns of a block."""
+        """The number of rows or columns of a block: `table[block + 1] - table[block]`."""
         return self._first(table, block + 1) - self._first(table, block)
 
     def pitch(self, block: Expr) -> Expr:
-        """Elements from one row of a block to the next."""
+        """The number of elements from one row of a block to the next in memory."""
         return row_pitch(self.extent(self.columns, block), self.step)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""`Flatten`: several indices as one, row-major."""
+"""`Flatten`: combines several indices into one row-major index."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ __all__ = ["Flatten"]
 
 @dataclass(frozen=True)
 class Flatten(Edge):
-    """`Flatten(I0, …, IR; O)`: forward `o = (i0·n1 + i1)·n2 + …`, reverse by repeated mod and div.
+    """`Flatten(I0, …, IR; O)`: combine several indices into one, row-major.
 
-    The first operand takes the quotient. Size: the product.
+    - forward: `o = (i0·n1 + i1)·n2 + …`;
+    - reverse: by repeated mod and div; i0 is the last quotient.
+
+    Size rule: `|O| = n0·n1·…`.
     """
 
     arity = (None, 1)

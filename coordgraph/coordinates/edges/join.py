@@ -1,4 +1,4 @@
-"""`Join`: several indices as a strided sum, `Split` upside down."""
+"""`Join`: combines several indices into one strided sum, the converse of `Split`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,20 @@ __all__ = ["Join"]
 
 @dataclass(frozen=True)
 class Join(Edge):
-    """`Join(I0, I1, …; O)`: several indices as one, with strides of one's own.
+    """`Join(I0, I1, …; O)`: combine several indices into one, with arbitrary strides.
 
-    forward: `o = Σ iₖ·strideₖ`; reverse: by mixed radix where the strides nest, else
-    `NotInvertible`. Size: the largest index + 1. Strides may leave gaps, which the guard
-    `iₖ < nₖ` tells apart.
+    - forward: `o = Σ iₖ·strideₖ`;
+    - reverse: by mixed radix if the strides nest (each is larger than the largest sum of the
+      smaller ones), else it raises `NotInvertible`.
+
+    Size rule: `|O| = 1 + Σ (nₖ - 1)·strideₖ`. Strides may leave gaps: an o that no indices lead
+    to. The guard `iₖ < nₖ` does not hold in a gap.
+
+    Args:
+        strides: one stride for each upstream operand.
+
+    Raises:
+        VerifyError: the number of strides is not the number of operands.
     """
 
     strides: tuple[Expr, ...] = ()
@@ -35,7 +44,9 @@ class Join(Edge):
         super().__post_init__()
         object.__setattr__(self, "strides", integers(self.strides, f"{self}: strides"))
         if len(self.strides) != len(self.upstream):
-            raise VerifyError(f"{self}: {len(self.strides)} strides, one per operand is needed")
+            raise VerifyError(
+                f"{self}: {len(self.strides)} strides are given; give one per upstream operand"
+            )
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         (whole,) = sizes.downstream

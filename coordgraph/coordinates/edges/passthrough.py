@@ -1,4 +1,4 @@
-"""`PassThrough`: two names for one index."""
+"""`PassThrough`: gives one index a second name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["PassThrough"]
 
 @dataclass(frozen=True)
 class PassThrough(Edge):
-    """`PassThrough(I; O)`: `i = o` both ways. Size: equal."""
+    """`PassThrough(I; O)`: `i = o` in both directions. Size rule: `|I| = |O|`."""
 
     arity = (1, 1)
     laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})

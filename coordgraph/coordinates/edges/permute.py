@@ -1,4 +1,4 @@
-"""`Permute`: the same indices in an order that a table holds."""
+"""`Permute`: permutes indices by a table that is computed when the kernel runs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,17 @@ __all__ = ["Permute"]
 
 @dataclass(frozen=True)
 class Permute(Edge):
-    """`Permute(I; O)`: reverse `i = t[o]`, forward `o = s[i]`.
+    """`Permute(I; O)`: permute indices by a table.
 
-    The table t has every index once, and s, the table `inverse`, says which place each has. Code is
-    generated from reverse alone; without an inverse there is no forward. Size: equal.
+    - reverse: `i = t[o]`;
+    - forward: `o = s[i]`, where s is the inverse permutation of t; it raises `NotInvertible` if
+      no inverse is given. Code generation uses only reverse.
+
+    Size rule: `|I| = |O|`.
+
+    Args:
+        table: the name of the table t, a permutation of all indices.
+        inverse: the name of the table s, or '' if forward is not needed.
     """
 
     table: str = ""
@@ -50,5 +57,7 @@ class Permute(Edge):
 
     def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
         if not self.inverse:
-            raise NotInvertible(f"{self}: the place of an index is in no table")
+            raise NotInvertible(
+                f"{self}: forward needs the inverse permutation; name its table in 'inverse'"
+            )
         return (load(index_symbol(self.inverse), indices[0]),)

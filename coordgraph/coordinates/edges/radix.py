@@ -1,4 +1,4 @@
-"""Mixed-radix arithmetic that several edges share."""
+"""Mixed-radix arithmetic for coordinate transforms: row-major and strided indices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["compose", "decompose", "product", "split_by_strides", "strided_sum"]
 
 
 def product(sizes: Sequence[Expr | None]) -> Expr | None:
-    """The product of the sizes, None where one is absent."""
+    """The product of the sizes; None if one of them is None."""
     total: Expr = Integer(1)
     for size in sizes:
         if size is None:
@@ -23,7 +23,16 @@ def product(sizes: Sequence[Expr | None]) -> Expr | None:
 
 
 def compose(indices: Sequence[Expr], sizes: Sequence[Expr | None], what: object) -> Expr:
-    """Horner's rule: `((i0*n1 + i1)*n2 + i2)…`; n0 is not read."""
+    """The row-major index `((i0*n1 + i1)*n2 + i2)…` by Horner's rule; the size n0 is not needed.
+
+    Args:
+        indices: i0, i1, …
+        sizes: n0, n1, …
+        what: the edge, for the error message.
+
+    Raises:
+        NotInvertible: a size after the first is None.
+    """
     value = indices[0]
     for index, size in zip(indices[1:], sizes[1:], strict=True):
         value = value * _present(size, what) + index
@@ -31,7 +40,16 @@ def compose(indices: Sequence[Expr], sizes: Sequence[Expr | None], what: object)
 
 
 def decompose(index: Expr, sizes: Sequence[Expr | None], what: object) -> tuple[Expr, ...]:
-    """The inverse of `compose`: repeated mod and div by the last sizes, the rest to the first."""
+    """The inverse of `compose`: repeated mod and div by the sizes, from the last to the second.
+
+    Args:
+        index: the row-major index.
+        sizes: n0, n1, …; n0 is not needed.
+        what: the edge, for the error message.
+
+    Raises:
+        NotInvertible: a size after the first is None.
+    """
     digits: list[Expr] = []
     for size in reversed(sizes[1:]):
         radix = _present(size, what)
@@ -41,7 +59,7 @@ def decompose(index: Expr, sizes: Sequence[Expr | None], what: object) -> tuple[
 
 
 def strided_sum(indices: Sequence[Expr], strides: Sequence[Expr]) -> Expr:
-    """`Σ iₖ·strideₖ`."""
+    """The sum of `indices[k]·strides[k]` over all k."""
     total: Expr = Integer(0)
     for index, stride in zip(indices, strides, strict=True):
         total = total + index * stride
@@ -55,21 +73,33 @@ def split_by_strides(
     ranges: Ranges,
     what: object,
 ) -> tuple[Expr, ...]:
-    """Recover the indices of `strided_sum`, where the strides nest.
+    """Recover the indices from their `strided_sum`, if the strides nest.
 
-    They nest when, ordered from the smallest, each stride is larger than the largest sum of the
-    smaller ones; otherwise two different indices share a value and `NotInvertible` is raised. An
-    axis of size one has the index 0, whatever its stride.
+    Strides nest if, in ascending order, each is larger than the largest sum that the smaller ones
+    can make. Otherwise different indices may have the same sum. An axis of size 1 has the index 0
+    and may have any stride.
+
+    Args:
+        value: the strided sum.
+        strides, sizes: the stride and the size of each axis.
+        ranges: the known ranges of symbols, for the proof that the strides nest.
+        what: the edge, for error messages.
+
+    Raises:
+        NotInvertible: the strides do not provably nest, or a size is None that is needed.
     """
     order = _ascending([i for i, size in enumerate(sizes) if size != 1], strides, ranges)
     reach: Expr = Integer(0)
     for position in order:
         size = sizes[position]
         if not ranges.prove_less(reach, strides[position]):
-            raise NotInvertible(f"{what}: its strides {tuple(strides)} do not nest")
+            raise NotInvertible(
+                f"{what}: its strides {tuple(strides)} do not nest, so different indices may have "
+                "the same sum"
+            )
         if size is None:
             if position != order[-1]:
-                raise NotInvertible(f"{what}: operand {position} has no size")
+                raise NotInvertible(f"{what}: operand {position} must have a size")
             continue
         reach = reach + (size - 1) * strides[position]
     digits: dict[int, Expr] = {}
@@ -80,10 +110,10 @@ def split_by_strides(
 
 
 def _ascending(positions: Sequence[int], strides: Sequence[Expr], ranges: Ranges) -> list[int]:
-    """Positions by growing stride, as far as that is known."""
+    """The positions of axes in ascending order of their strides, as far as proofs order them."""
 
     def precedes(small: Expr, large: Expr) -> bool:
-        # Sizes may make two symbolic strides equal: `1 <= ⌈n/3⌉` is all that can be proved.
+        # Symbolic strides may be equal for some sizes: of 1 and ⌈n/3⌉ only 1 <= ⌈n/3⌉ is provable.
         return ranges.prove_less(small, large + 1) and not ranges.prove_less(large, small + 1)
 
     order: list[int] = []
@@ -94,6 +124,7 @@ def _ascending(positions: Sequence[int], strides: Sequence[Expr], ranges: Ranges
 
 
 def _present(size: Expr | None, what: object) -> Expr:
+    """The size; NotInvertible if it is None."""
     if size is None:
-        raise NotInvertible(f"{what}: needs the size of every operand but the first")
+        raise NotInvertible(f"{what}: every operand after the first must have a size")
     return size

@@ -1,4 +1,4 @@
-"""`Ragged`: one index parted at borders that a table holds."""
+"""`Ragged`: divides an index into segments whose borders a table gives at run time."""
 
 from __future__ import annotations
 
@@ -17,18 +17,24 @@ __all__ = ["Ragged", "borders_of"]
 
 
 def borders_of(segments: Expr | None) -> Expr | None:
-    """How many borders so many segments have, with that after the last; None stays None."""
+    """The number of borders of `segments` segments, the last one's end included; None for None."""
     return None if segments is None else segments + 1
 
 
 @dataclass(frozen=True)
 class Ragged(Edge):
-    """`Ragged(I; G, O)`: reverse `i = t[g] + o`, forward `g = search(t, n_g, i)`, `o = i - t[g]`.
+    """`Ragged(I; G, O)`: index i is index o of segment g, with the segments' borders in a table.
 
-    A `Sunder` whose borders are data: the table t has n_g + 1 rising entries, and segment g is
-    `t[g] .. t[g + 1] - 1`. It may be empty; the first may begin after 0, the last may end before
-    |I|. Guard: `i < t[g + 1]`, for an `o` that reaches past its segment. Sizes: no rule, since the
-    segments' are data.
+    - reverse: `i = t[g] + o`;
+    - forward: `g = search(t, n_g, i)`, `o = i - t[g]`.
+
+    The table t has n_g + 1 non-decreasing entries; segment g has the indices
+    `t[g] .. t[g + 1] - 1`, possibly none. The first segment may begin after 0, and the last may end
+    before |I|. Guard: `i < t[g + 1]`, which does not hold if o is past the segment's end. There is
+    no size rule, because the segments' lengths are known only when the kernel runs.
+
+    Args:
+        table: the name of the table t.
     """
 
     table: str = ""
@@ -53,7 +59,9 @@ class Ragged(Edge):
     def forward(self, indices: Sequence[Expr], sizes: Sizes, ranges: Ranges) -> tuple[Expr, ...]:
         (index,), count = indices, sizes.downstream[0]
         if count is None:
-            raise NotInvertible(f"{self}: needs the number of segments")
+            raise NotInvertible(
+                f"{self}: the first downstream operand must have a size, the number of segments"
+            )
         borders = index_symbol(self.table)
         segment = search(borders, count, index)
         return segment, index - load(borders, segment)

@@ -1,4 +1,8 @@
-"""`Share`: one index in equal contiguous shares whose borders leave no slivers of tiles."""
+"""`Share`: divides an index into nearly equal contiguous shares with borders moved to tile ends.
+
+Stream-K divides iterations into shares for workgroups; a border that is near a tile's end moves
+there, so that no workgroup computes only a few iterations of a tile.
+"""
 
 from __future__ import annotations
 
@@ -25,27 +29,29 @@ __all__ = ["Share"]
 
 @dataclass(frozen=True)
 class Share(Edge):
-    """`Share(I; W, B, O)`: reverse `i = b + o` or `c(w·s) + o`, forward `w = u(i) div s`.
+    """`Share(I; W, B, O)`: index i is index o of share w, which begins at index b.
 
-    `b = c(w·s)` is where the share begins and `o = i - b`. Reverse takes b where it is known, so
-    that it can be worked out once, and works it out of w where it is not.
+    The shares are those of a `Tile` by s, but a border that is near the end of a tile of d indices
+    moves to that end: one at most `before` indices in front of it, or at most `behind` after it.
+    The border at x moves to c(x): with `e = (x + before) div d·d` (a tile's end), `c(x) = e` if
+    `x ≤ e + behind`, else x. Share w begins at `b = c(w·s)`.
 
-    A `Tile` by s whose borders move to the ends of tiles of d indices that are near: of at most
-    `before` indices in front of an end, and of at most `behind` after it.
+    - reverse: `i = b + o` if b is known, so that b can be computed once; else `i = c(w·s) + o`;
+    - forward: `w = u(i) div s`, `b = c(w·s)`, `o = i - b`. Here
+      `u(i) = i - r + min(max(r, behind), d - 1 - before)`, with `r = i mod d`, is the largest x
+      with `c(x) ≤ i`.
 
-    - the border `c(x)` is e where `x ≤ e + behind`, else x; `e = (x + before) div d·d`;
-    - `u(i) = i - r + min(max(r, behind), d - 1 - before)`, `r = i mod d`: the last x that moves to
-      i or stays in front of it.
-
-    Both rise, and `c(x) ≤ i` just where `x ≤ u(i)`: so every index is in one share, also where
-    shares are empty because two borders met. Guard: i is inside I and in front of the next border,
-    and b is that of w. Sizes: `|W|·s ≥ |I|`, I is whole tiles, `before + behind < d`, and |O| is at
-    least the longest share, `s + before + behind`.
+    c and u are non-decreasing, and `c(x) ≤ i` exactly if `x ≤ u(i)`. Every index is therefore in
+    one share, even if some shares are empty because two borders moved to the same end. Guard: i is
+    less than |I| and less than the next border, and b is the border of w. Size rule: `|W|·s ≥ |I|`,
+    |I| is a multiple of d, `before + behind < d`, and `|O| ≥ s + before + behind`, the length of
+    the longest share.
 
     Args:
-        share: s, the length of shares before borders are moved.
-        tile: d.
-        before, behind: how far from the end of a tile a border moves to it.
+        share: s, the length of a share before borders move, at least 1.
+        tile: d, the length of a tile, at least 1.
+        before, behind: the largest distances in front of and after a tile's end from which a border
+            moves to that end.
     """
 
     share: Expr = S.One
@@ -107,7 +113,7 @@ class Share(Edge):
         return (begin if begin in known else share, inside)
 
     def _border(self, share: Expr) -> Expr:
-        """Where a share begins."""
-        border = (share * self.share).expand()  # as derivatives have it, for proofs
+        """The first index of a share, after its border has moved."""
+        border = (share * self.share).expand()  # expanded as in derivatives, so proofs see it equal
         end = floor_div(border + self.before, self.tile) * self.tile
         return select(Le(border, end + self.behind), end, border)

@@ -1,4 +1,4 @@
-"""`Split`: one index as a strided sum of several."""
+"""`Split`: expresses an index as a strided sum of several, such as a tensor's offset."""
 
 from __future__ import annotations
 
@@ -19,10 +19,19 @@ __all__ = ["Split"]
 
 @dataclass(frozen=True)
 class Split(Edge):
-    """`Split(I; O0, O1, …)`: a tensor's offset from the indices of its axes.
+    """`Split(I; O0, O1, …)`: an index as a strided sum, such as a tensor's offset by its axes.
 
-    reverse: `i = Σ oₖ·strideₖ`; forward: by mixed radix where the strides nest, else
-    `NotInvertible` (Stream-K's strides {1, 1} do not). Size: the largest index + 1.
+    - reverse: `i = Σ oₖ·strideₖ`;
+    - forward: by mixed radix if the strides nest (each is larger than the largest sum of the
+      smaller ones), else it raises `NotInvertible`; strides (1, 1) do not nest.
+
+    Size rule: `|I| = 1 + Σ (nₖ - 1)·strideₖ`.
+
+    Args:
+        strides: one stride for each downstream operand.
+
+    Raises:
+        VerifyError: the number of strides is not the number of operands.
     """
 
     strides: tuple[Expr, ...] = ()
@@ -34,7 +43,9 @@ class Split(Edge):
         super().__post_init__()
         object.__setattr__(self, "strides", integers(self.strides, f"{self}: strides"))
         if len(self.strides) != len(self.downstream):
-            raise VerifyError(f"{self}: {len(self.strides)} strides, one per operand is needed")
+            raise VerifyError(
+                f"{self}: {len(self.strides)} strides are given; give one per downstream operand"
+            )
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         (whole,) = sizes.upstream

@@ -1,4 +1,4 @@
-"""`Sunder`: one index parted unevenly into segments, one of which a selector picks."""
+"""`Sunder`: divides an index into consecutive segments, one of which a selector chooses."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ __all__ = ["Sunder"]
 
 @dataclass(frozen=True)
 class Sunder(Edge):
-    """`Sunder(I; O0, …, ON-1, X)`: reverse `i = o_x + Σ_{k<x} n_k`.
+    """`Sunder(I; O0, …, ON-1, X)`: index i is index o_x of the segment that the selector x chooses.
 
-    The offset sums the segments *before* the selected one. With a constant selector only that
-    segment's index need be known; with a symbolic one the result is a select over all of them.
-    forward: the segment that holds i, and i minus its offset (the other segments' indices are
-    outside their ranges and mean nothing). Sizes: the segments sum to |I|, and |X| = N.
+    - reverse: `i = o_x + Σ_{k<x} n_k`, the sum being the length of the segments before segment x.
+      With a constant selector only o_x must be known; with a symbolic one the result is a select
+      over all segments.
+    - forward: x is the segment that contains i, and o_x is i minus its offset. The indices computed
+      for other segments are outside those segments and have no meaning.
+
+    Size rule: `n_0 + … + n_{N-1} = |I|`, and `|X| = N`.
     """
 
     arity = (1, None)
@@ -31,7 +34,9 @@ class Sunder(Edge):
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.downstream) < 2:
-            raise VerifyError(f"{self}: needs at least one segment and the selector")
+            raise VerifyError(
+                f"{self}: needs at least two downstream operands: a segment, and the selector last"
+            )
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         (whole,), segments, choices = sizes.upstream, sizes.downstream[:-1], sizes.downstream[-1]
@@ -52,7 +57,9 @@ class Sunder(Edge):
         if isinstance(selector, Integer):
             chosen = int(selector)
             if not 0 <= chosen < count:
-                raise EvaluationError(f"{self}: selector {chosen} is outside 0..{count - 1}")
+                raise EvaluationError(
+                    f"{self}: the selector is {chosen}, but must be between 0 and {count - 1}"
+                )
             index = segments[chosen]
             assert index is not None
             return (index + offsets[chosen],)
@@ -94,13 +101,13 @@ class Sunder(Edge):
         segments = self.downstream[:-1]
         if 0 <= int(selector) < len(segments):
             return (segments[int(selector)], self.downstream[-1])
-        return (self.downstream[-1],)  # `reverse` says what is wrong with it
+        return (self.downstream[-1],)  # invalid selector: `reverse` raises the error
 
     def _offsets(self, sizes: Sizes) -> list[Expr]:
-        """Where each segment begins."""
+        """The first index of each segment."""
         offsets: list[Expr] = [Integer(0)]
         for size in sizes.downstream[:-2]:
             if size is None:
-                raise NotInvertible(f"{self}: every segment but the last needs a size")
+                raise NotInvertible(f"{self}: every segment before the last must have a size")
             offsets.append(offsets[-1] + size)
         return offsets

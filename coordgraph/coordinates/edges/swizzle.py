@@ -1,4 +1,4 @@
-"""`Swizzle`: an involution of one index under the control of the others."""
+"""`Swizzle`: permutes one index depending on another, by a function that is its own inverse."""
 
 from __future__ import annotations
 
@@ -19,16 +19,24 @@ __all__ = ["Swizzle"]
 
 @dataclass(frozen=True)
 class Swizzle(Edge):
-    """`Swizzle(Y, …, I; Y', …, O)`: the last index changes, the others pass through.
+    """`Swizzle(Y, …, I; Y', …, O)`: permute the last index; the others are unchanged.
 
-    With `y` the first index, n the size of the last and the functions their own inverses:
+    Let y be the first index and n the size of the last. The functions are their own inverses, so
+    forward and reverse are the same:
 
-    - `xor`: `o = i ^ (y div divisor mod modulus)`, which spreads rows over memory banks;
+    - `xor`: `o = i ^ ((y div divisor) mod modulus)`, which avoids bank conflicts in shared memory;
       the modulus is a power of two that divides n;
-    - `reflect`: `o = n - 1 - i` (may have a single operand);
-    - `snake`: `o = n - 1 - i` where `y` is odd, else `i` (boustrophedon order).
+    - `reflect`: `o = n - 1 - i`; it needs only one operand;
+    - `snake`: `o = n - 1 - i` if y is odd, else `o = i` (boustrophedon order).
 
-    Size: equal, operand by operand.
+    Size rule: corresponding operands have equal sizes.
+
+    Args:
+        function: `xor`, `reflect` or `snake`.
+        divisor, modulus: parameters of `xor`.
+
+    Raises:
+        VerifyError: the function is unknown, or operands or parameters do not suit it.
     """
 
     function: str = "xor"
@@ -44,14 +52,22 @@ class Swizzle(Edge):
         object.__setattr__(self, "divisor", whole(self.divisor, f"{self}: divisor", least=1))
         object.__setattr__(self, "modulus", whole(self.modulus, f"{self}: modulus", least=0))
         if len(self.upstream) != len(self.downstream):
-            raise VerifyError(f"{self}: needs as many operands upstream as downstream")
+            raise VerifyError(
+                f"{self}: it has {len(self.upstream)} operands upstream and "
+                f"{len(self.downstream)} downstream; give equally many"
+            )
         if self.function not in self.FUNCTIONS:
             known = ", ".join(self.FUNCTIONS)
-            raise VerifyError(f"{self}: unknown function '{self.function}'; there are {known}")
+            raise VerifyError(f"{self}: unknown function '{self.function}'; choose one of {known}")
         if self.function != "reflect" and len(self.upstream) < 2:
-            raise VerifyError(f"{self}: '{self.function}' needs a second index to look at")
+            raise VerifyError(
+                f"{self}: '{self.function}' needs at least two operands on each side: the index "
+                "that it depends on, and the index that it permutes"
+            )
         if self.function == "xor" and not _power_of_two(self.modulus):
-            raise VerifyError(f"{self}: the modulus of 'xor' must be a power of two")
+            raise VerifyError(
+                f"{self}: modulus = {self.modulus}, but the modulus of 'xor' must be a power of two"
+            )
 
     def size_rule(self, sizes: Sizes) -> tuple[Boolean, ...]:
         rules: list[Boolean] = [
@@ -79,7 +95,9 @@ class Swizzle(Edge):
             return (*others, bit_xor(index, by))
         size = sizes.upstream[-1]
         if size is None:
-            raise NotInvertible(f"{self}: '{self.function}' needs the size of its last operand")
+            raise NotInvertible(
+                f"{self}: for '{self.function}', the last upstream operand must have a size"
+            )
         mirrored = size - 1 - index
         if self.function == "reflect":
             return (*others, mirrored)

@@ -1,4 +1,4 @@
-"""`Tile`: one index as the number of a tile and the place in it."""
+"""`Tile`: divides an index into the number of a tile and the position within the tile."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ __all__ = ["Tile"]
 
 @dataclass(frozen=True)
 class Tile(Edge):
-    """`Tile(I; O0, …, OR)`: reverse `i = (o0·n1 + o1)·n2 + …`, forward by repeated mod and div.
+    """`Tile(I; O0, …, OR)`: divide an index into tiles, such as tile number o0 and position o1.
 
-    Size: the tiles cover the dimension, `n0·n1·… >= |I|`. They may reach past its end (ragged
-    tiles, workgroups without work); then the guard `i < |I|` tells the padding apart.
+    - reverse: `i = (o0·n1 + o1)·n2 + …`;
+    - forward: by repeated mod and div.
+
+    Size rule: the tiles cover the dimension, `n0·n1·… >= |I|`. If they reach past its end (a
+    partial tile, workgroups without work), those indices are padding, where the guard `i < |I|`
+    does not hold.
     """
 
     arity = (1, None)

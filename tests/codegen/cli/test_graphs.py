@@ -87,7 +87,7 @@ def test_batches_and_groups():
     assert "groups part m, k or mnk, not 'n'" in " ".join(wrong.err.replace("│", " ").split())
     fixed = coordgraph("show", "--groups", "mnk", "--m", "64")
     assert fixed.code != 0
-    assert "which offsets say" in " ".join(fixed.err.replace("│", " ").split())
+    assert "given by offsets at launch" in " ".join(fixed.err.replace("│", " ").split())
     auto = coordgraph("compile", "--groups", "k", "--plan", "auto", "--target", "sm_90a")
     assert auto.code == 2
     assert "--plan auto is for single products" in " ".join(auto.err.replace("│", " ").split())

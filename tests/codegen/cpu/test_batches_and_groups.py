@@ -135,7 +135,7 @@ def call(**changes: Any) -> Any:
         ({"offsets": None}, "offsets are missing"),
         ({"offsets": np.array([0, 4, 9], np.int32)}, "offsets is 3, 4 is needed"),
         ({"offsets": np.array([0, 4, 9, 20], np.int64)}, "offsets holds int64, and must be i32"),
-        ({"offsets": np.array([0, 9, 4, 20], np.int32)}, "entries must rise"),
+        ({"offsets": np.array([0, 9, 4, 20], np.int32)}, "entries must be non-decreasing"),
         (
             {"offsets": np.array([0, 4, 9, 20], np.float32)},
             "offsets holds f32, the kernel takes i32; convert it$",
@@ -152,7 +152,7 @@ def call(**changes: Any) -> Any:
             {"c": np.zeros((5, 20), np.float32).T, "beta": 1.0},
             r"c is not contiguous row-major \(strides .*\); pass a contiguous copy$",
         ),
-        ({"offsets": np.array([0, 4, 9, 21], np.int32)}, "= 21 is over 20"),
+        ({"offsets": np.array([0, 4, 9, 21], np.int32)}, "= 21 is larger than 20"),
         ({"b": np.zeros((8, 5), np.float32)}, "b has shape 8x5; as many matrices as products"),
         ({"b": np.zeros((3, 7, 5), np.float32)}, "k would be 8 and 7"),
         ({"b": np.zeros((3, 5, 8), np.float32).swapaxes(1, 2)}, "b is not contiguous"),

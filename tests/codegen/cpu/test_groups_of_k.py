@@ -216,9 +216,9 @@ def test_the_call_that_is_changed_is_right():
     ("changes", "why"),
     [
         ({"offsets": None}, "offsets are missing: where each group begins"),
-        ({"offsets": np.array([0, 4, 9, 21], np.int32)}, r"offsets\[3\] = 21 is over 20"),
-        ({"offsets": np.array([0, 9, 4, 20], np.int32)}, "entries must rise"),
-        ({"offsets": np.array([-1, 4, 9, 20], np.int32)}, "is below 0"),
+        ({"offsets": np.array([0, 4, 9, 21], np.int32)}, r"offsets\[3\] = 21 is larger than 20"),
+        ({"offsets": np.array([0, 9, 4, 20], np.int32)}, "entries must be non-decreasing"),
+        ({"offsets": np.array([-1, 4, 9, 20], np.int32)}, "is negative"),
         ({"offsets": np.array([0, 4, 9, 20], np.int64)}, "offsets holds int64, and must be i32"),
         ({"offsets": np.array([0, 4, 9, 20], np.float32)}, "offsets holds f32, the kernel takes"),
         ({"offsets": np.zeros((2, 2), np.int32)}, "offsets has shape 2x2; a vector is needed"),

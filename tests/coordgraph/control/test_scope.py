@@ -52,7 +52,7 @@ def test_what_never_changes_is_not_set_again():
     here = scope()
     workgroup = here.coordinates.symbol("workgroup")
     _, inside = here.enter_set(SetCoordinate("begin", 12 * workgroup))
-    with pytest.raises(VerifyError, match="'begin' is set already"):
+    with pytest.raises(VerifyError, match="'begin' already has a value here"):
         inside.enter_set(SetCoordinate("begin", workgroup + 1))
     _, beside = here.enter_set(SetCoordinate("begin", workgroup + 1))  # another body
     assert beside.ranges.prove_less(here.coordinates.symbol("begin"), Integer(COUNT + 1))

@@ -101,13 +101,17 @@ class Wrong(Edge):
 @pytest.mark.parametrize(
     ("fault", "sizes", "why"),
     [
-        ("size", {"i": 4, "o": 3}, r"sizes \(4,\) and \(3,\) break its rule"),
-        ("size", {"i": 4, "o": 3}, r"no downstream index leads to \(3,\)"),
-        ("guard", {"i": 4, "o": 4}, r"the guard lets \(4,\) through, which is outside \(4,\)"),
+        ("size", {"i": 4, "o": 3}, r"sizes \(4,\) and \(3,\) break its size rule"),
+        ("size", {"i": 4, "o": 3}, r"upstream index \(3,\) from no downstream index"),
+        (
+            "guard",
+            {"i": 4, "o": 4},
+            r"the guard holds for the upstream index \(4,\), which is outside the sizes \(4,\)",
+        ),
         (
             "forward",
             {"i": 4, "o": 4},
-            r"reverse\(forward\(u\)\) == u does not hold: u = \(0,\) becomes \(1,\), and that \(1,",
+            r"reverse\(forward\(u\)\) == u fails at u = \(0,\): forward gives \(1,\), and",
         ),
         ("forward", {"i": 4}, "the size of 'o' = None is not a whole number"),
     ],
@@ -121,7 +125,7 @@ def test_what_is_wrong_with_an_edge_is_said(fault: str, sizes: dict[str, int], w
 def test_the_other_law_is_checked_too():
     trial = Trial(Wrong("i", "o", "forward"), (4,), (4,))
     laws = [problem for problem in trial.problems() if "forward(reverse(d)) == d" in problem]
-    assert laws[0].endswith("d = (0,) becomes (0,), and that (1,)")
+    assert laws[0].endswith("at d = (0,): reverse gives (0,), and forward of that gives (1,)")
     assert len(laws) == 4
 
 
@@ -163,7 +167,7 @@ def test_sizes_that_break_the_rule_are_refused(name: str):
         graph_of(case)
         # Upstream is larger than what the downstream indices can reach.
         broken = (edge, (above[0] + 10**6, *above[1:]), below)
-        with pytest.raises(VerifyError, match="break its rule"):
+        with pytest.raises(VerifyError, match="break its size rule"):
             graph_of(broken)
 
     law()
@@ -177,7 +181,7 @@ def test_arity_is_checked(name: str, side: str):
     counts = zip(("upstream", "downstream"), edge.arity, strict=True)
     given_ = {name: tuple(f"{name}{i}" for i in range(many or 1)) for name, many in counts}
     given_[side] = () if count is None else tuple(f"x{i}" for i in range(count + 1))
-    with pytest.raises(VerifyError, match=f"{side} operands, {name} takes"):
+    with pytest.raises(VerifyError, match=f"{side} operands, but {name} takes"):
         edge(**given_)
 
 

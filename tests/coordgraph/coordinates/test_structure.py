@@ -126,7 +126,7 @@ def test_a_cycle_is_named_by_its_dimensions():
         e.add(Linear(name))
     for edge in edges:
         e.connect(edge)
-    with pytest.raises(VerifyError, match="go round in a circle: "):
+    with pytest.raises(VerifyError, match="form a cycle: "):
         e.finish()
 
 

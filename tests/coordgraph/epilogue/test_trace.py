@@ -231,13 +231,19 @@ def test_types_that_do_not_go_together():
     def truth(acc: Any) -> Any:
         return acc > 0
 
-    refused("makes bool of sums in f32", lambda: Gemm("bf16", epilogue=truth))
+    refused(
+        "returns bool, which cannot be computed from sums in f32",
+        lambda: Gemm("bf16", epilogue=truth),
+    )
 
     @ep.epilogue()
     def whole(acc: Any) -> Any:
         return ep.cast(acc, to="i32")
 
-    refused("makes i32 of sums in f32", lambda: Gemm("bf16", epilogue=whole))
+    refused(
+        "returns i32, which cannot be computed from sums in f32",
+        lambda: Gemm("bf16", epilogue=whole),
+    )
 
 
 @pytest.mark.parametrize("number", [2**31, -(2**31) - 1, 4e9, 0.5, float("inf"), float("nan")])
@@ -262,13 +268,15 @@ def test_names_that_mean_something_else():
     def taken(acc: Any, workgroup: Any) -> Any:
         return acc + workgroup
 
-    refused("rename it", lambda: Gemm("bf16", epilogue=taken))
+    refused("rename the operand", lambda: Gemm("bf16", epilogue=taken))
     for more in ("read_x", "share", "k_tile", "selector"):
         text = f"f(x: mn optional, {more}: mn) {{ %0 = add(x, {more}); %1 = add(acc, %0); %1 }}"
         function = ep.parse_function(text)
-        refused(f"operand '{more}' has .*rename it", lambda f=function: Gemm("f32", epilogue=f))
+        refused(
+            f"operand '{more}' has .*rename the operand", lambda f=function: Gemm("f32", epilogue=f)
+        )
     assert Gemm("f32", epilogue=ep.parse_function(text.replace("optional", "").replace(more, "X")))
-    refused("epilogue=3 is none", lambda: Gemm("bf16", epilogue=3))  # type: ignore[arg-type]
+    refused("epilogue=3 is not an epilogue", lambda: Gemm("bf16", epilogue=3))  # type: ignore[arg-type]
 
 
 PROBLEMS: list[dict[str, Any]] = [
@@ -324,7 +332,7 @@ def test_a_graph_whose_epilogue_is_not_the_problem_s_is_refused():
     text = Gemm("bf16", epilogue=bias_gelu_residual).graph().text()
     changed = text.replace("%0 = add(acc, bias)", "%0 = mul(acc, bias)", 1)
     assert changed != text
-    refused("its function is not that of the problem", lambda: parse(changed).verify())
+    refused("its function is not the epilogue of the problem", lambda: parse(changed).verify())
 
 
 def test_an_optional_summand_is_a_stage_of_its_own():

@@ -111,11 +111,11 @@ def test_entries_that_a_table_has_not():
     for index in (-1, 2):
         with pytest.raises(IndexError, match="of a table of 2"):
             evaluate(load(T, X), {"t": [0, 4], "x": index})
-    with pytest.raises(IndexError, match="3 entries of a table of 2"):
+    with pytest.raises(IndexError, match="first 3 entries, in a search, of a table of 2"):
         evaluate(search(T, N, X), {"t": [0, 4], "n": 3, "x": 1})
     with pytest.raises(KeyError):
         evaluate(load(T, X), {"x": 0})
-    with pytest.raises(TypeError, match="name of a table"):
+    with pytest.raises(TypeError, match="symbol of a table"):
         load(X + 1, X)  # type: ignore[arg-type]
 
 

@@ -108,7 +108,7 @@ def test_freely_written_text(text: str, expr: Basic) -> None:
         ("max(a, b, c)", 8, "expected ')'"),
         ("select(a, b, c)", 7, "a condition is needed"),
         ("a + (b < c)", 2, "an integer is needed"),
-        ("a < b < c", 6, "do not chain"),
+        ("a < b < c", 6, "cannot be chained"),
         ("a and b < c", 0, "a condition is needed"),
         ("a // 0", 2, "literal 0"),
         ("a % (b - b)", 2, "literal 0"),

@@ -21,7 +21,7 @@ CASES = {
     "version": ("\ncoordgraph 2\n", 2, 12, "this is version 2; version 1 is understood"),
     "no gemm": ("coordgraph 1\n", 2, 1, "the problem is missing"),
     "two gemms": (HEAD + "gemm", 3, 1, "there is a 'gemm' line already"),
-    "dtype": ("coordgraph 1\ngemm dtype=bf17", 2, 1, "unknown dtype 'bf17'; there are bf16"),
+    "dtype": ("coordgraph 1\ngemm dtype=bf17", 2, 1, "unknown dtype 'bf17'; use bf16"),
     "field": (HEAD + "dim a: Linear sise=4", 3, 15, "no field 'sise'; did you mean 'size'?"),
     "statement": (HEAD + "dims a: Linear", 3, 1, "unknown statement 'dims'; did you mean 'dim'?"),
     "level": (HEAD + "level schedule", 3, 7, "unknown level 'schedule'; did you mean 'scheduled'"),
@@ -36,7 +36,7 @@ CASES = {
         22,
         "unknown name 'tile'; did you mean 'tiles'?",
     ),
-    "same dimension": (DIMS + "dim a: Linear", 5, 5, "there is a dimension 'a' already"),
+    "same dimension": (DIMS + "dim a: Linear", 5, 5, "a dimension 'a' exists already"),
     "bad id": (HEAD + 'dim "a b": Linear', 3, 5, "'a b' is not a dimension id"),
     "same parameter": (
         HEAD + "param a in 1..2\nparam a in 1..2",
@@ -58,10 +58,10 @@ CASES = {
         HEAD + "dim a: Linear size=6\ndim b: Linear size=7\nedge PassThrough a -> b",
         5,
         1,
-        "its sizes break its rule",
+        "(6,) upstream and (7,) downstream break its size rule",
     ),
-    "arity": (DIMS + "edge Flatten a -> b, b", 5, 1, "2 downstream operands, Flatten takes 1"),
-    "strides": (DIMS + "edge Split a -> b strides=(1, 2)", 5, 1, "2 strides, one per operand"),
+    "arity": (DIMS + "edge Flatten a -> b, b", 5, 1, "2 downstream operands, but Flatten takes 1"),
+    "strides": (DIMS + "edge Split a -> b strides=(1, 2)", 5, 1, "2 strides are given"),
     "condition": (KERNEL % "If condition=a", 7, 18, "a condition is needed here, not an integer"),
     "integer": (KERNEL % "Assign name=x value=a < 1", 7, 25, "an integer expression is needed"),
     "expression": (KERNEL % "Assign name=x value=a + * 2", 7, 29, "expected a value, found '*'"),
@@ -124,7 +124,7 @@ def test_the_place_and_the_message(case: str):
 
 def test_a_circle_is_named():
     text = DIMS + "edge PassThrough a -> b\nedge PassThrough b -> a"
-    with pytest.raises(VerifyError, match=r"circle: (a -> b|b -> a)"):
+    with pytest.raises(VerifyError, match=r"cycle: (a -> b|b -> a)"):
         parse(text)
 
 
@@ -161,7 +161,7 @@ DATA = {
     "size rule": (
         ("edges", 0),
         {"kind": "PassThrough", "upstream": ["A.index.0"], "downstream": ["A.index.1"]},
-        r"edges\[0\]: .*its sizes break its rule",
+        r"edges\[0\]: .*break its size rule",
     ),
     "parameter": (("parameters", 0, "minimum"), None, r"parameters\[0\]\.minimum: is missing"),
     "entry": (("parameters", 0, "max"), 1, r"parameters\[0\]: unknown field 'max'; did you mean"),
