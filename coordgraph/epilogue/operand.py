@@ -13,7 +13,7 @@ __all__ = ["ACCUMULATOR", "COORDINATES", "Operand", "operand"]
 ACCUMULATOR = "acc"
 """The name of the sum of products in an epilogue function."""
 NUMBERS = ("true", "false", "inf", "nan")
-"""Words that the text form of an epilogue reads as numbers."""
+"""Words that the text form of an epilogue parses as numbers, so no operand may have their name."""
 COORDINATES = "lmn"
 """Axes of D in order: l is the product of a batch or group, m the row, n the column."""
 
@@ -42,14 +42,17 @@ class Operand:
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or iskeyword(self.name) or not self.name.isascii():
-            raise VerifyError(f"operand {self.name!r} needs a name such as bias")
+            raise VerifyError(
+                f"operand {self.name!r} must be named by an ASCII identifier that is no keyword of "
+                "Python, such as bias"
+            )
         if self.name in NUMBERS:
             raise VerifyError(
                 f"operand {self.name}: the text of an epilogue reads {self.name} as a number; "
                 "rename the operand"
             )
         if self.name == "self":
-            raise VerifyError("operand self: calls cannot pass it by this name; rename it")
+            raise VerifyError("operand self: a call cannot pass self= by name; rename the operand")
         for field, given in (("coordinates", self.axes), ("type", self.dtype)):
             if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise VerifyError(
@@ -62,19 +65,25 @@ class Operand:
                 "group), m (row) and n (column), in this order, as in 'n', 'mn' or 'lmn'"
             )
         if self.in_memory and self.axes:
-            raise VerifyError(f"operand {self.name}: in_memory is for scalars, which have no axes")
+            raise VerifyError(
+                f"operand {self.name}: in_memory=True needs an operand without axes, not "
+                f"{self.axes!r}; leave in_memory out"
+            )
         if self.optional and self.is_scalar:
-            raise VerifyError(f"operand {self.name}: a number is always given, so not optional")
+            raise VerifyError(
+                f"operand {self.name}: a scalar passed by value cannot be optional; leave optional "
+                "out, or use in_memory=True"
+            )
         if self.dtype:
             object.__setattr__(self, "dtype", dtype(self.dtype).name)
 
     @property
     def is_scalar(self) -> bool:
-        """Whether the operand is a number that is passed by value."""
+        """True if the operand is one number that a launch passes by value."""
         return not self.axes and not self.in_memory
 
     def text(self) -> str:
-        """The operand in text form: `residual: mn bf16 optional`."""
+        """The text form of the operand, such as `residual: mn bf16 optional`."""
         words = (
             self.axes or ("element" if self.in_memory else "scalar"),
             self.dtype,
@@ -98,7 +107,9 @@ class Operand:
         optional, summed = "optional" in more, "summed" in more
         kinds = [word for word in more if word not in ("optional", "summed")]
         if len(kinds) > 1:
-            raise VerifyError(f"operand {text!r} has more than one type")
+            raise VerifyError(
+                f"operand {text!r} has {len(kinds)} types ({', '.join(kinds)}); it may have one"
+            )
         axes = "" if axes in ("scalar", "element") else axes
         return cls(name.strip(), axes, "".join(kinds), optional, words[0] == "element", summed)
 

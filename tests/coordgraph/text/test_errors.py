@@ -18,7 +18,7 @@ KERNEL = DIMS + "control {\n  Kernel {\n    %s\n  }\n}"
 CASES = {
     "no header": ("gemm", 1, 1, "expected the first line, 'coordgraph 1', found 'gemm'"),
     "nothing": ("", 1, 1, "expected the first line, 'coordgraph 1', found the end"),
-    "version": ("\ncoordgraph 2\n", 2, 12, "this is version 2; version 1 is understood"),
+    "version": ("\ncoordgraph 2\n", 2, 12, "the text has version 2, and must have 1"),
     "no gemm": ("coordgraph 1\n", 2, 1, "the problem is missing"),
     "two gemms": (HEAD + "gemm", 3, 1, "there is a 'gemm' line already"),
     "dtype": ("coordgraph 1\ngemm dtype=bf17", 2, 1, "unknown dtype 'bf17'; there are bf16"),
@@ -50,7 +50,7 @@ CASES = {
         19,
         "'b' must be defined above 'a'",
     ),
-    "needless symbol": (DIMS + "symbol a positive", 5, 8, "'a' has a meaning already"),
+    "needless symbol": (DIMS + "symbol a positive", 5, 8, "'a' is defined elsewhere"),
     "symbol without sort": (HEAD + "symbol a", 3, 9, "expected 'positive' or 'nonnegative'"),
     "same field": (HEAD + "dim a: Linear size=1 size=2", 3, 22, "'size' is given twice"),
     "missing field": (KERNEL % "Assign name=x", 7, 5, "Assign needs a value for 'value'"),
@@ -75,11 +75,11 @@ CASES = {
     ),
     "whole number": (KERNEL % "WaitCopies pending=x", 7, 24, "expected a whole number, found 'x'"),
     "unclosed string": (HEAD + 'log "abc\n', 3, 5, "the string is not closed on its line"),
-    "bad escape": (HEAD + r'log "a\q"', 3, 5, "not a string as JSON writes them"),
+    "bad escape": (HEAD + r'log "a\q"', 3, 5, "the string is not valid JSON"),
     "rest of a line": (DIMS + "level problem 3", 5, 15, "expected the end of the line, found '3'"),
     "unclosed block": (DIMS + "control {\n  Kernel {", 6, 11, "expected an operation or '}', fo"),
-    "no kernel": (HEAD + "control {\n  Barrier\n}", 4, 3, "the outermost operation is a Kernel"),
-    "empty control": (HEAD + "control {\n}", 3, 1, "holds one Kernel, not 0 operations"),
+    "no kernel": (HEAD + "control {\n  Barrier\n}", 4, 3, "the outermost operation must be"),
+    "empty control": (HEAD + "control {\n}", 3, 1, "hold one Kernel, not 0 operations"),
     "body": (KERNEL % "Barrier { }", 7, 13, "Barrier has no body"),
     "further body": (KERNEL % "Scope name=s { } else { }", 7, 22, "no further body 'else'"),
     "tuple": (KERNEL % "LoadTile tensor=A tile=a", 7, 28, "expected '(', found 'a'"),
@@ -145,7 +145,7 @@ def changed(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
 
 
 DATA = {
-    "version": (("coordgraph",), 2, "graph: 'coordgraph' is 2; version 1 is understood"),
+    "version": (("coordgraph",), 2, "graph: the version 'coordgraph' is 2, and must be 1"),
     "part": (("edge",), [], "graph: unknown part 'edge'; did you mean 'edges'?"),
     "list": (("edges",), {}, "edges: needs a list, not dict"),
     "mapping": (("edges", 3), "Tile", r"edges\[3\]: needs a mapping, not str"),
