@@ -257,7 +257,10 @@ def test_an_operation_from_outside_is_one_class(cube: ep.Elementwise):
     ("call", "why"),
     [
         (lambda emit, kind, a: emit.library("misspelt", kind, a), "no C function 'misspeltf'"),
-        (lambda emit, kind, a: emit.library("exp", "i32", a), "functions of f32 and f64, not i32"),
+        (
+            lambda emit, kind, a: emit.library("exp", "i32", a),
+            "calls functions of f32 and f64, not i32",
+        ),
         (lambda emit, kind, a: emit.asm("ex2.approx.f32", a), "'ex2.approx.f32'.* if emit.gpu"),
     ],
 )
