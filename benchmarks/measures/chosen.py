@@ -16,8 +16,8 @@ Plans that are no candidates of the model may be the fastest, but are never chos
 schedules that the model does not know are left out. Below the table are the problems where the
 choice is worst. --json writes the plans and seconds of every problem.
 
---streaming compares the fastest plan that streams tiles with the fastest of whole tiles, as
-measured and as predicted; see `benchmarks.measures.streaming`.
+--streaming compares the fastest plan that splits tiles along k with the fastest plan of whole
+tiles, as measured and as predicted; see `benchmarks.measures.streaming`.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def parser() -> argparse.ArgumentParser:
         help="list the N problems where the choice is worst; default 10",
     )
     made.add_argument(
-        "--streaming", action="store_true", help="compare streamed tiles with whole ones instead"
+        "--streaming", action="store_true", help="compare schedules with and without split tiles"
     )
     made.add_argument("--json", type=Path, metavar="FILE", help="write a record of one input file")
     return made
@@ -208,7 +208,7 @@ def main() -> None:
         try:
             rows = load(path)["rows"]
         except (OSError, ValueError) as error:
-            sys.exit(f"{path}: {error}")
+            sys.exit(f"{path} cannot be read as a record: {error}")
         print_choices = print_streaming if options.streaming else print_chosen
         if (
             record := print_choices(rows, path.name, options.device, options.worst, console)
@@ -246,7 +246,10 @@ def print_chosen(
 def print_streaming(
     rows: list[dict[str, Any]], name: str, device: str, worst: int, console: Console
 ) -> dict[str, Any] | None:
-    """Print the speedup of streamed over whole tiles; returns a record, or None without data."""
+    """Print the speedup of tiles split along k over whole tiles; returns a record, or None.
+
+    It is None if no problem of `rows` has times of both kinds of plan.
+    """
     found = compared(rows, device)
     if not found:
         return None

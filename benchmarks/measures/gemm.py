@@ -6,17 +6,18 @@
         --schedules data-parallel "two-tile-stream-k{owner=last}" --tiles 128x256x64
     python -m benchmarks gemm --quick --plans "256x256x64@c2x1 two-tile-stream-k{owner=last}"
 
-Contenders: cuBLAS (`torch.matmul`), the best of cuBLASLt's proposals, a tuned Triton kernel,
-`codegen.matmul` (named coordgraph), and coordgraph's kernels by the plans that --plans, --schedules
-and --tiles name. A plan is a macro tile, optionally @cMxN for clusters of M x N workgroups and
-@pingpong, and a pipeline of passes.
+Contenders: cuBLAS (`torch.matmul`), the fastest algorithm that cuBLASLt's heuristics propose, a
+tuned Triton kernel, `codegen.matmul` (named coordgraph), and coordgraph's kernels with the plans
+that --plans, --schedules and --tiles give. A plan is a macro tile, optionally @cMxN for clusters of
+M x N workgroups and @pingpong, and a pipeline of passes.
 
 Operands are normal random numbers in rotating buffers, which together exceed three times the L2
 cache. In every round each contender has one sample of CUDA-graph replays, in an order that rotates;
 the figures are medians over the rounds. Every result is checked first: D is filled with NaN, and
-sampled rows are compared with float64. Sustained samples follow each other under the power limit;
-before every burst sample the GPU rests. The roofline is what the GPU copies and multiplies at best:
-the least time of a problem is the longer of moving each operand once and of all operations.
+sampled rows are compared with float64. With `--regime sustained` samples follow each other without
+pauses, so that the power limit lowers the clocks; with `burst` the GPU rests before every sample.
+The roofline is a lower bound on a problem's time: the longer of the times to move each operand once
+and to execute all operations, at the rates of copying and multiplying measured on this GPU.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def main() -> None:
         try:
             record = load(path)
         except (OSError, ValueError) as error:
-            sys.exit(f"{path}: {error}")
+            sys.exit(f"{path} cannot be read as a record: {error}")
         for drawn in draw(record, path, options.extension):
             print(drawn)
 

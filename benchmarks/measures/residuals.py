@@ -135,7 +135,7 @@ def main() -> None:
         help=f"properties: {', '.join(KEYS)}; default all of them",
     )  # fmt: skip
     made.add_argument(
-        "--device", default=constants_of().device, help="the GPU whose cost model predicts"
+        "--device", default=constants_of().device, help="the GPU whose cost model is used"
     )
     made.add_argument(
         "--from", dest="low", type=float, default=0.0, metavar="MICROSECONDS",

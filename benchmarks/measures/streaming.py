@@ -1,12 +1,12 @@
-"""The speedup of streamed over whole tiles, measured and predicted (`chosen --streaming`).
+"""Compare schedules that split tiles with those that do not: `benchmarks chosen --streaming`.
 
 A plan streams tiles if workgroups share them along k: all tiles, or those of the last waves. For
-every problem of a sweep the ratio is the time of the fastest plan of whole tiles over that of the
-fastest plan that streams, as measured, and as the model predicts it for the same two plans. Plans
-with tiles of two shapes count as neither. The geometric means and the model's errors are listed for
-each group of problems, for all, and for `candidates`: problems of which both plans are candidates
-of the model. Its predictions for other plans (more workgroups than the device holds, narrow TMA
-boxes of B, schedules that are never chosen) do not matter.
+every problem of a sweep, the speedup is the time of the fastest plan of whole tiles divided by that
+of the fastest plan that streams tiles, as measured, and as the cost model predicts it for the same
+two plans. Plans with tiles of two shapes are left out. Geometric means and the model's errors are
+listed for each group of problems, for all problems, and for `candidates`: problems on which both
+plans are candidates of the model. The model's predictions for other plans (more workgroups than the
+GPU holds, narrow TMA boxes of B, schedules that are never chosen) do not matter.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ GOAL = 0.1
 
 @dataclass(frozen=True)
 class Compared:
-    """One problem on which a plan that streams tiles and one of whole tiles were measured.
+    """One problem on which plans that split tiles along k, and plans of whole tiles, were measured.
 
     Args:
         group: the group of shapes that the problem belongs to.
         problem: m, n, k and the layout, as text.
-        streaming_plan, streaming_seconds: the fastest plan that streams tiles, and its time.
+        streaming_plan, streaming_seconds: the fastest plan that splits tiles, and its time.
         whole_plan, whole_seconds: the fastest plan of whole tiles, and its time.
         predicted: the ratio `measured` as the cost model predicts it for these two plans.
         candidates: True if both plans are candidates of the cost model.
@@ -59,23 +59,23 @@ class Compared:
 
     @property
     def measured(self) -> float:
-        """The time of whole tiles divided by that of streamed tiles: above 1, streaming wins."""
+        """The time of whole tiles divided by that of split tiles: above 1, splitting is faster."""
         return self.whole_seconds / self.streaming_seconds
 
     def error(self) -> float:
-        """The absolute value of the logarithm of predicted over measured speedup."""
+        """The absolute value of the logarithm of the predicted over the measured speedup."""
         return abs(log(self.predicted / self.measured))
 
 
 @dataclass(frozen=True)
 class Means:
-    """Means of the speedup of streamed over whole tiles, over a group of problems.
+    """Means of the speedup of tiles split along k over whole tiles, over a group of problems.
 
     Args:
         problems: the number of problems.
         measured, predicted: geometric means of the measured and the predicted speedup.
-        bias: the geometric mean of predicted over measured; above 1, the model overestimates
-            streaming.
+        bias: the geometric mean of predicted over measured speedup; above 1, the model
+            overestimates the speed of split tiles.
         error: relative error, from the root mean square of the logarithm of predicted over
             measured.
         near: the share of problems whose error is within `GOAL`.
@@ -90,7 +90,7 @@ class Means:
 
 
 def compared(rows: Sequence[dict[str, Any]], device: str) -> list[Compared]:
-    """Every problem on which plans that stream tiles and plans of whole tiles were measured."""
+    """Every problem on which plans that split tiles, and plans of whole tiles, were measured."""
     plans, constants = known_plans(rows), constants_of(device)
     ours = [row for row in rows if row["plan"] in plans]
     if not ours:

@@ -58,7 +58,7 @@ def tiles_of(shape: Shape, tile: Sequence[int]) -> int:
 
 
 def ideal(tiles: int, workgroups: int) -> float:
-    """The fraction of the workgroups' time that is used if tiles are not split: T/(⌈T/W⌉·W).
+    """The fraction of time that W workgroups use for T tiles that are not split: T/(⌈T/W⌉·W).
 
     >>> ideal(133, 132), ideal(264, 132)
     (0.5037878787878788, 1.0)

@@ -24,13 +24,13 @@ class Operand:
 
     Args:
         name: the name of the function's parameter, and of the keyword argument of a call.
-        axes: the coordinates of D that its elements depend on, of `l`, `m` and `n` in this order;
-            along the others it is broadcast. '' is a scalar.
+        axes: the coordinates of D that its elements depend on, some of `l`, `m` and `n` in this
+            order; the operand is broadcast along the others. '' is a scalar.
         dtype: the element type; '' means D's type, or the accumulator's for a scalar.
-        optional: a call may leave the operand out, and then it counts as 0.
-        in_memory: a scalar that every launch reads from an array of one element. Without it, a
-            scalar is a number that is passed by value.
-        summed: elements are converted to the accumulator's type when they are read.
+        optional: True if a call may leave the operand out; it is 0 then.
+        in_memory: True for a scalar that the kernel reads from an array of one element; False for a
+            scalar that is passed by value.
+        summed: True to convert elements to the accumulator's type when they are read.
     """
 
     name: str
@@ -122,14 +122,15 @@ def operand(
     in_memory: bool = False,
     summed: bool = False,
 ) -> Operand:
-    """Declare an operand with more than coordinates: `residual=operand("mn", optional=True)`.
+    """Declare an operand of an epilogue in full, as in `residual=operand("mn", optional=True)`.
 
     Args:
-        axes: the coordinates of D that its elements depend on: some of `l`, `m` and `n`.
+        axes: the coordinates of D that its elements depend on: some of `l` (product of a batch),
+            `m` (row) and `n` (column), in this order.
         dtype: the element type; by default D's type, or the accumulator's for a scalar.
-        optional: a call may leave the operand out, and then it counts as 0.
-        in_memory: a scalar that every launch reads from an array of one element.
-        summed: elements are converted to the accumulator's type when they are read.
+        optional: True if a call may leave the operand out; it is 0 then.
+        in_memory: True for a scalar that the kernel reads from an array of one element.
+        summed: True to convert elements to the accumulator's type when they are read.
     """
     return Operand("_", axes, dtype, optional, in_memory, summed)
 

@@ -219,7 +219,7 @@ class _Recorder:
 
 
 def _first(tile: Sequence[int], span: Span) -> OutputTile:
-    """The first tile of a span; `tile` counts whole spans of `span` tiles in m and n."""
+    """Convert the number of a large tile, `span` unit tiles in m and n, to its first unit tile."""
     *batch, m, n = tile
     return (*batch, m * span[0], n * span[1])
 

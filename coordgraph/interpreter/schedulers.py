@@ -110,4 +110,4 @@ SCHEDULERS: dict[str, type[Scheduler]] = {
     "starve-signallers": StarveSignallers,
     "waiters-first": WaitersFirst,
 }
-"""All scheduler classes, by the names that tests and the command line use."""
+"""All scheduler classes, by name."""

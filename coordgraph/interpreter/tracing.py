@@ -55,7 +55,7 @@ class Segment:
 
     @property
     def iterations(self) -> int:
-        """The segment's work: its k tiles times the unit tiles of its span."""
+        """The number of (m, n, k) tiles that it sums: its k tiles times the tiles in its span."""
         return self.k_count * prod(self.span)
 
     @property

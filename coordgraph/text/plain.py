@@ -343,11 +343,14 @@ def _items(entry: Mapping[str, Any], at: Path, name: str) -> list[tuple[Path, An
 
 def _string(value: Any, at: Path) -> str:
     if not isinstance(value, str):
-        raise at.error("is missing" if value is None else f"needs a string, not {value!r}")
+        raise at.error(
+            "the value is missing" if value is None else f"needs a string, not {value!r}"
+        )
     return value
 
 
 def _number(value: Any, at: Path) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise at.error("is missing" if value is None else f"needs a whole number, not {value!r}")
+        missing = "the value is missing"
+        raise at.error(missing if value is None else f"needs a whole number, not {value!r}")
     return value

@@ -87,7 +87,7 @@ class RawRecord:
     at: Where
     values: dict[str, Any] = field(default_factory=dict[str, Any])
     places: dict[str, Where] = field(default_factory=dict[str, Where])
-    """Positions in the input of fields that name dimensions; of an edge's side, its first name."""
+    """By field, the position in the input of the dimension id that it holds, or of the first."""
 
 
 @dataclass(slots=True)

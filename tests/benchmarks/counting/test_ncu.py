@@ -74,7 +74,10 @@ def test_columns_are_found_by_name_and_units_count():
          "no counters dram__bytes_write.sum, lts__t_sectors_op_read.sum"),
         (printed(launch(0, "n/a", "1", "1")), "printed 'n/a byte'"),
         (printed(launch(0, "nan", "1", "1")), "printed 'nan byte'"),
-        (printed(launch(0, "1", "1", "1"), units=[*UNITS[:12], "byte", "inch"]), "printed '1 inch'"),
+        (
+            printed(launch(0, "1", "1", "1"), units=[*UNITS[:12], "byte", "inch"]),
+            "printed '1 inch'",
+        ),
     ],
 )  # fmt: skip
 def test_output_without_a_table_says_why(text: str, why: str):

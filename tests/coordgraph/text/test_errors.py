@@ -163,7 +163,11 @@ DATA = {
         {"kind": "PassThrough", "upstream": ["A.index.0"], "downstream": ["A.index.1"]},
         r"edges\[0\]: .*its sizes break its rule",
     ),
-    "parameter": (("parameters", 0, "minimum"), None, r"parameters\[0\]\.minimum: is missing"),
+    "parameter": (
+        ("parameters", 0, "minimum"),
+        None,
+        r"parameters\[0\]\.minimum: the value is missing",
+    ),
     "entry": (("parameters", 0, "max"), 1, r"parameters\[0\]: unknown field 'max'; did you mean"),
     "role": (("tensors", 0, "role"), "in", r"tensors\[0\]\.role: unknown role 'in'; there are"),
     "operation": (("control", "body", 0, "kind"), "Four", r"control\.body\[0\]\.kind: unknown op"),
