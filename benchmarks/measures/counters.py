@@ -79,7 +79,8 @@ def rows_of(problems: Iterable[Row], launches: Sequence[Profiled]) -> list[Row]:
     problems = list(problems)
     if len(begins) != len(problems) or begins[:1] != [0]:
         raise ncu.NoCounters(
-            f"ncu counted {len(begins)} kernels of coordgraph on {len(problems)} problems; one per problem is needed"
+            f"ncu counted {len(begins)} kernels of coordgraph on {len(problems)} problems; it "
+            "should be one per problem"
         )
     for problem, begin, end in zip(problems, begins, ends, strict=True):
         ours, theirs = launches[begin : begin + 1], launches[begin + 1 : end]

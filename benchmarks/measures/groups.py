@@ -14,14 +14,13 @@ has all or a part of n and of k. Groups are uneven: their rows (or k) fall by th
 the rank, ranks are shuffled, and one group in eight is empty.
 
 Contenders: cuBLAS (`torch.matmul` for every group that is not empty, all in one CUDA graph, which
-fixes the sizes when it is captured), `torch._grouped_mm` where PyTorch has it, a persistent Triton
-kernel where Triton is installed (the fastest of a few configurations for every problem),
-`codegen.grouped_matmul`, which measures nothing (not with `--axis mnk`), and given plans of
-coordgraph's kernels. All but cuBLAS read the groups' sizes from device memory in every launch.
-Operands are normal random numbers
-in rotating buffers, which together exceed three times the L2 cache. Every result is checked first:
-D is filled with NaN, and compared with float32. The figures are medians over rounds of CUDA-graph
-replays whose order rotates.
+fixes the sizes when it is captured), `torch._grouped_mm` if PyTorch has it, a persistent Triton
+kernel if Triton is installed (the fastest of a few configurations for every problem),
+`codegen.grouped_matmul`, which chooses a plan by its cost model (not with `--axis mnk`), and
+coordgraph's kernels with the plans of --plans. All but cuBLAS read the groups' sizes from device
+memory in every launch. Operands are normal random numbers in rotating buffers, which together
+exceed three times the L2 cache. Every result is checked first: D is filled with NaN, and compared
+with float32. The figures are medians over rounds of CUDA-graph replays whose order rotates.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Magic:
 
     @staticmethod
     def numbers(divisor: int) -> tuple[int, int]:
-        """(multiplier, shift) for a divisor; for 0, by which no kernel divides, those of 1."""
+        """(multiplier, shift) for a divisor; for 0 those for 1, since no kernel divides by 0."""
         divisor = max(divisor, 1)
         bits = (divisor - 1).bit_length()
         return -(-(1 << (31 + bits)) // divisor), 31 + bits

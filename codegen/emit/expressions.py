@@ -112,7 +112,7 @@ class Expressions:
         return self._once(condition, lambda: self._decide(condition, ranges))
 
     def _once(self, expr: Basic, make: Callable[[], Any]) -> Any:
-        """The cached value of `expr` if its symbols have the same values as then, else `make()`."""
+        """The cached value of `expr`, if made for the same values of its symbols, else `make()`."""
         numbers = tuple(self.values.get(symbol) for symbol in symbols_of(expr))
         if any(isinstance(number, ir.AllocaInstr) for number in numbers):
             return make()  # the stack slot of a counter may have a new value
