@@ -1,1 +1,1 @@
-"""Speed measures: `python -m benchmarks NAME`. See `benchmarks.measures` for the list."""
+"""Benchmarks, run by `python -m benchmarks NAME`. See `benchmarks.measures` for the list."""

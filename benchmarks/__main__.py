@@ -10,9 +10,9 @@ from benchmarks.measures import MEASURES
 DEFAULT = "gemm"
 OPTIONAL_PACKAGES = {
     "torch": "a GPU build of PyTorch",
-    "matplotlib": "pip install 'coordgraph[bench]'",
+    "matplotlib": "'coordgraph[bench]' by pip",
 }
-"""How to get packages that some measures import and that `pip install coordgraph` leaves out."""
+"""By package that only some measures import: what to install to get it."""
 
 
 def overview() -> str:
@@ -28,7 +28,7 @@ def overview() -> str:
 
 
 def main() -> None:
-    """Run the measure that the first word names with the rest of the command line."""
+    """Run the measure named by the first argument, with the remaining arguments."""
     words = sys.argv[1:]
     if words and words[0] in ("-h", "--help"):
         print(overview())
@@ -43,7 +43,10 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in OPTIONAL_PACKAGES:
             raise
-        sys.exit(f"'{name}' needs {error.name}: {OPTIONAL_PACKAGES[error.name]}")
+        sys.exit(
+            f"the measure '{name}' needs the package {error.name}; install "
+            f"{OPTIONAL_PACKAGES[error.name]}"
+        )
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 `benchmarks.counting.ncu` starts this module. JOBS is a JSON file with an element type, a layout, a
 target, problems with the plans to launch on each, and the time (by `time.time`) after which no
-launch begins. DONE gets a line of JSON after every launch; plans that cannot be compiled or
-launched have none.
+launch starts. After every launch a line of JSON is written to the file DONE; plans that cannot be
+compiled or launched have no line.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def launch_all(
     *,
     clock: Callable[[], float] = time.time,
 ) -> None:
-    """Launch every plan on its problems, one after another.
+    """Launch every plan once on each of its problems.
 
     Args:
-        jobs: the contents of JOBS.
-        report: called with the size and the plan after each launch.
-        synchronize: waits for the GPU.
-        clock: the time; tests pass their own.
+        jobs: the contents of the JSON file JOBS; see the module's docstring.
+        report: a function called after each launch with its problem size and its plan.
+        synchronize: a function that waits for the GPU.
+        clock: a function that returns the time in seconds, as `time.time`; tests replace it.
     """
     kernels: dict[str, Any] = {}
     for one in jobs["problems"]:
@@ -53,7 +53,7 @@ def launch_all(
                 if clock() >= jobs["until"]:
                     return
                 kernels[plan.kernel](a, b, out=out, workgroups=plan.workgroups)
-            except CoordGraphError:  # timing the plan raises it again, and reports it
+            except CoordGraphError:  # skipped here: the measure reports it when it times the plan
                 continue
             synchronize()
             report({"size": one["size"], "plan": text})
@@ -61,7 +61,7 @@ def launch_all(
 
 
 def main() -> None:
-    """The command."""
+    """Run `python -m benchmarks.launches JOBS DONE`."""
     import torch
 
     jobs_file, done_file = map(Path, sys.argv[1:])

@@ -34,19 +34,23 @@ def command_line(measure: str, description: str | None) -> argparse.ArgumentPars
 
 
 def add_shapes(parser: argparse._ActionsContainer, *, groups: bool = True) -> None:
-    """Add --shapes and, where a measure knows groups of shapes, --groups."""
+    """Add --shapes and, if `groups` is True, --groups (named groups of shapes)."""
     if groups:
         titles = ", ".join(f"{letter} {group.title}" for letter, group in GROUPS.items())
         parser.add_argument(
             "--groups", nargs="+", choices=list(GROUPS), help=f"groups of shapes: {titles}"
         )
     parser.add_argument(
-        "--shapes", type=parse_shape, nargs="+", metavar="MxNxK", help="as 4096x4096x64"
+        "--shapes",
+        type=parse_shape,
+        nargs="+",
+        metavar="MxNxK",
+        help="problem sizes, such as 4096x4096x64",
     )
 
 
 class Layouts(argparse.Action):
-    """Reads layouts that are separated by spaces, commas or both, and refuses unknown ones."""
+    """The argparse action of --layouts: accepts layouts separated by spaces, commas or both."""
 
     def __call__(
         self,
@@ -64,7 +68,7 @@ class Layouts(argparse.Action):
 
 
 def add_layouts(parser: argparse._ActionsContainer, *layouts: str) -> None:
-    """Add --layouts, with these as the default."""
+    """Add --layouts (how A and B are stored), whose default is `layouts`."""
     parser.add_argument(
         "--layouts", action=Layouts, nargs="+", default=list(layouts), metavar="LAYOUT",
         help="how A and B are stored: n as they are multiplied, t as the transpose; "
@@ -73,16 +77,21 @@ def add_layouts(parser: argparse._ActionsContainer, *layouts: str) -> None:
 
 
 def add_dtype(parser: argparse._ActionsContainer) -> None:
-    """Add --dtype."""
+    """Add --dtype, the element type of A, B and D."""
     parser.add_argument(
-        "--dtype", default="bf16", choices=list(DTYPES), help="of A, B and D; default bf16"
+        "--dtype",
+        default="bf16",
+        choices=list(DTYPES),
+        help="element type of A, B and D; default bf16",
     )
 
 
 def add_target(parser: argparse._ActionsContainer) -> None:
-    """Add --target."""
+    """Add --target, the code generation target of coordgraph's kernels."""
     parser.add_argument(
-        "--target", default="native", help="target of the plans: native, sm_80, …; default native"
+        "--target",
+        default="native",
+        help="target of coordgraph's kernels: native, sm_80, …; default native",
     )
 
 
@@ -94,21 +103,24 @@ def add_sampling(
     regime: str | None = None,
     both: bool = False,
 ) -> None:
-    """Add how often and how long kernels are timed, with these defaults.
+    """Add --rounds, --seconds, --regime and --no-graphs, which say how kernels are timed.
 
     Args:
-        parser: where to add them.
-        rounds: default of --rounds.
-        seconds: default of --seconds.
-        regime: default of --regime, which is not added where this is None.
-        both: whether `--regime both` is allowed.
+        parser: the parser to add the options to.
+        rounds: the default of --rounds.
+        seconds: the default of --seconds.
+        regime: the default of --regime; if None, that option is not added.
+        both: True to allow `--regime both`.
     """
     parser.add_argument(
         "--rounds", type=int, default=rounds, metavar="N",
-        help=f"samples of each contender, whose median counts; default {rounds}",
+        help=f"samples of each contender, whose median is reported; default {rounds}",
     )  # fmt: skip
     parser.add_argument(
-        "--seconds", type=float, default=seconds, help=f"of one sample, about; default {seconds}"
+        "--seconds",
+        type=float,
+        default=seconds,
+        help=f"approximate seconds of one sample; default {seconds}",
     )
     if regime is not None:
         parser.add_argument(
@@ -118,15 +130,15 @@ def add_sampling(
         )  # fmt: skip
     parser.add_argument(
         "--no-graphs", dest="graphs", action="store_false",
-        help="launch one by one, not by CUDA graphs: includes the host's time",
+        help="launch kernels one by one instead of by CUDA graphs: times include the host's",
     )  # fmt: skip
 
 
 def add_time_limit(parser: argparse._ActionsContainer, minutes: float) -> None:
-    """Add --time-limit with a default."""
+    """Add --time-limit in minutes, with the default `minutes`."""
     parser.add_argument(
         "--time-limit", type=float, default=minutes, metavar="MINUTES",
-        help=f"of the whole run; slow problems get fewer rounds; default {minutes}",
+        help=f"time limit of the whole run; slow problems get fewer rounds; default {minutes}",
     )  # fmt: skip
 
 
@@ -134,13 +146,14 @@ def add_results(parser: argparse._ActionsContainer) -> None:
     """Add --results, the folder of records and plots."""
     parser.add_argument(
         "--results", type=Path, default=RESULTS, metavar="FOLDER",
-        help=f"for the record (JSON) and its plots; default benchmarks/{RESULTS.name}",
+        help=f"folder for the record (JSON) and its plots; default benchmarks/{RESULTS.name}",
     )  # fmt: skip
 
 
 def require_positive(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """End the command with an error where --rounds, --seconds or --time-limit is not positive."""
+    """End the command with an error if --rounds, --seconds or --time-limit is not positive."""
     names = ("rounds", "seconds", "time_limit")
     for name in names:
         if getattr(options, name, 1) <= 0:
-            parser.error(f"--{name.replace('_', '-')} must be positive")
+            given = getattr(options, name)
+            parser.error(f"--{name.replace('_', '-')} {given} must be positive")

@@ -1,1 +1,1 @@
-"""Schedules that are written outside the library, with its public kit alone."""
+"""Examples of schedules written outside the library, with the public functions of `passes.kit`."""

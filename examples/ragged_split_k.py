@@ -1,6 +1,6 @@
-"""`RaggedSplitK`: full waves of whole output tiles; the ragged wave's tiles are split along k.
+"""`RaggedSplitK`: an example schedule that splits only the tiles of the last, partial wave along k.
 
-A schedule written outside the library, with `passes.kit`. Docs: docs/writing-a-schedule.md.
+It is written outside the library, with `passes.kit`. docs/writing-a-schedule.md explains it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from passes import Pass, kit, option
 
 @dataclass(frozen=True)
 class RaggedSplitK(Pass):
-    """With T output tiles and W workgroups, T div W waves are whole tiles, one a workgroup.
+    """Full waves compute whole output tiles; the tiles of the last wave are split along k.
 
-    Each of the R = T mod W tiles that are left is split along k into W div R pieces, a workgroup
-    for each piece: the last wave takes about 1 / (W div R) of the time of a whole one. Before:
-    dangling m and n, a loop over k tiles. After::
+    With T output tiles and W workgroups, there are T div W full waves, in which every workgroup
+    computes one tile. Each of the R = T mod W remaining tiles is split along k into W div R pieces,
+    one workgroup per piece, so the last wave takes about 1 / (W div R) of the time of a full one.
+    Before: tile numbers m and n that dangle (no schedule has tied them to workgroups), and a loop
+    over k tiles. After::
 
         m, n --Flatten--> tile --Sunder--> full, rest, selector
         full --Tile--> full.wave, workgroup
@@ -31,8 +33,10 @@ class RaggedSplitK(Pass):
         k_tile --Tile--> piece, for_k
 
     Args:
-        workgroups: the grid; None makes it a launch argument.
-        owner, reduction: of the fix-up; see `passes.kit`.
+        workgroups: the number of workgroups of a launch; None makes it a launch argument.
+        owner: which piece's workgroup finishes a split tile, the `first` or the `last` along k.
+        reduction: how partial sums of a split tile are added, such as `peers` or `tree`; see
+            `passes.kit.Reduction`.
     """
 
     workgroups: int | None = option(None, least=1, most=kit.MOST_WORKGROUPS)
@@ -43,7 +47,9 @@ class RaggedSplitK(Pass):
     establishes = ("scheduled",)
 
     def why_not(self, graph: KernelGraph) -> str | None:
-        return "it splits tiles of one depth" if kit.depth_is_data(graph) else None
+        return (
+            "it needs one k for all tiles; use data-parallel" if kit.depth_is_data(graph) else None
+        )
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         work, numbers = kit.TileWork.of(graph), graph.dangling

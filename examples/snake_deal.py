@@ -1,6 +1,6 @@
-"""`SnakeDeal`: persistent workgroups that take whole tiles to and fro, as teams are drafted.
+"""`SnakeDeal`: an example schedule that deals tiles to workgroups in alternating direction.
 
-A schedule written outside the library, with `passes.kit`.
+It is written outside the library, with `passes.kit`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from passes import Pass, kit, option
 class SnakeDeal(Pass):
     """Even waves deal output tiles to workgroups 0, 1, …, W - 1, odd waves to W - 1, …, 1, 0.
 
-    Where tiles are in the order of their depth (`longest-first`, for groups of unlike k), whoever
-    takes the deepest tile of a wave takes the shallowest of the next, so sums are nearly equal;
-    `data-parallel{persistent=true}` gives workgroup 0 the deepest tile of every wave. Whole tiles,
-    no fix-up. Before: dangling tile numbers. After::
+    It balances load if tiles are sorted by their extent in k (the pass `longest-first`, for groups
+    of different k): the workgroup with the longest tile of one wave gets the shortest of the next.
+    `data-parallel{persistent=true}` would give workgroup 0 the longest tile of every wave. Every
+    tile is computed by one workgroup, so there are no partial sums. Before: tile numbers that
+    dangle (no schedule has tied them to workgroups). After::
 
         m, n --Flatten--> tile --Tile--> deal.wave, seat
         deal.wave, seat --Swizzle(snake)--> wave, dealt; dealt --PassThrough--> workgroup
 
     Args:
-        workgroups: the grid; None makes it a launch argument.
+        workgroups: the number of workgroups of a launch; None makes it a launch argument.
     """
 
     workgroups: int | None = option(None, least=1, most=kit.MOST_WORKGROUPS)
@@ -48,14 +49,14 @@ class SnakeDeal(Pass):
             e.assume(waves * count)
             c.add(Linear("tile", tiles, note="output tiles"))
             c.add(Linear("deal.wave", waves))
-            c.add(Linear("seat", count, note="the place of a tile in its wave"))
+            c.add(Linear("seat", count, note="position of a tile in its wave"))
             c.add(ForLoop("wave", waves, name="Wave"))
             c.add(Workgroup("dealt", count))
             kit.flatten_into(e, numbers, "tile")
             c.connect(Tile("tile", ("deal.wave", "seat")))
             c.connect(Swizzle(("deal.wave", "seat"), ("wave", "dealt"), function="snake"))
             c.connect(PassThrough("dealt", "workgroup"))
-            # The last wave may be ragged: a workgroup whose seat in it is empty has a tile less.
+            # If the last wave is partial, a workgroup whose `seat` has no tile in it has one less.
             full, workgroup = floor_div(tiles, count), c["workgroup"].symbol
             backwards = equal(floor_mod(full, Integer(2)), 1)
             seat = Assign("seat_of_last", select(backwards, count - 1 - workgroup, workgroup))

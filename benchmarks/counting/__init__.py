@@ -1,1 +1,1 @@
-"""What is counted rather than timed: schedules' work, a simulated L2 cache, hardware counters."""
+"""Counts instead of times: the work of schedules, a simulated L2 cache, hardware counters."""

@@ -1,8 +1,8 @@
 """Count the work of a schedule without running it: iterations of each SM, fix-ups, workspace.
 
-The interpreter traces the graph, so every count is exact, for any schedule. Where a schedule has
-tiles of several shapes, an iteration of a small tile counts as the fraction of a macro tile that it
-is.
+The interpreter traces the graph, so every count is exact, for any schedule. If a schedule has tiles
+of several shapes, an iteration of a small tile counts as a fraction of one of a macro tile, in
+proportion to its area.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Counts:
     """Counts of a schedule on one problem and device.
 
     Args:
-        tiles: output tiles.
-        grid: workgroups that are launched.
+        tiles: the number of output tiles.
+        grid: the number of workgroups launched.
         busiest: iterations (k tiles of a macro tile) of the busiest SM, rounded up.
-        utilisation: all iterations over the number of SMs times the iterations of the busiest.
-        fix_ups: partial tiles that workgroups receive from others and add.
-        workspace_bytes: bytes for partial tiles and flags.
+        utilisation: all iterations divided by the number of SMs times those of the busiest SM.
+        fix_ups: the number of partial tiles that workgroups receive from others and add.
+        workspace_bytes: bytes of memory for partial tiles and flags.
     """
 
     tiles: int
@@ -46,13 +46,13 @@ class Counts:
     workspace_bytes: int
 
     def json(self) -> dict[str, float]:
-        """The fields, for a record."""
+        """All fields as a dict, for a JSON record."""
         return asdict(self)
 
 
 @cache
 def scheduled(schedule: str, tile: Tile, dtype: str) -> KernelGraph:
-    """The graph of a schedule with sizes as launch arguments.
+    """The graph of a schedule; m, n and k are launch arguments.
 
     Raises:
         ParseError: the schedule is malformed.
@@ -62,14 +62,19 @@ def scheduled(schedule: str, tile: Tile, dtype: str) -> KernelGraph:
 
 
 def has_grid(schedule: str, tile: Tile, dtype: str = "bf16") -> bool:
-    """Whether the number of workgroups is a launch argument."""
+    """True if the schedule takes the number of workgroups as a launch argument."""
     return "workgroups" in scheduled(schedule, tile, dtype).parameters
 
 
 def starts(iterations: Iterable[int], processors: int) -> list[int]:
-    """When each workgroup begins, in iterations, if every SM takes the next one as it gets free.
+    """The time at which each workgroup starts, in iterations.
 
-    Epilogues and waiting for partial tiles are assumed to take no time.
+    Every SM starts the next workgroup when its last one ends. Epilogues, and waiting for partial
+    tiles, are assumed to take no time.
+
+    Args:
+        iterations: the iterations of each workgroup.
+        processors: the number of SMs.
 
     >>> starts([4] * 4, 3), starts([5, 1, 1, 1], 2)
     ([0, 0, 0, 4], [0, 0, 1, 2])
@@ -79,7 +84,7 @@ def starts(iterations: Iterable[int], processors: int) -> list[int]:
 
 
 def busiest(iterations: Sequence[int], processors: int) -> int:
-    """Iterations of the busiest SM; see `starts`.
+    """The iterations of the busiest SM, if each starts the next workgroup when its last one ends.
 
     >>> busiest([4] * 7, 3), busiest([5, 1, 1, 1], 2)
     (12, 5)
@@ -91,9 +96,9 @@ def busiest(iterations: Sequence[int], processors: int) -> int:
 def count(
     schedule: str, tile: Tile, size: tuple[int, int, int], processors: int, dtype: str = "bf16"
 ) -> Counts:
-    """Count a schedule on the problem m, n, k.
+    """Count the work of a schedule on a problem of size (m, n, k).
 
-    Where the grid is a launch argument it has a workgroup on every SM.
+    If the number of workgroups is a launch argument, it is the number of SMs, `processors`.
 
     Raises:
         ParseError: the schedule is malformed.
@@ -106,7 +111,7 @@ def count(
     found = trace(graph, values)
     known = graph.parameters.evaluate({"read_c": 0, **values})
     most = busiest(found.iterations, processors)
-    # The trace counts in units: tiles that divide the tiles of every shape.
+    # The trace counts unit tiles, the largest that divide the tiles of every shape.
     units = prod(macro_tile(graph.coordinates)[:2]) // prod(graph.tilings.unit[:2])
     return Counts(
         tiles=prod(found.tiles[:-1]) // units,
@@ -123,7 +128,7 @@ def count(
 
 
 def plane(tiles: int) -> tuple[int, int]:
-    """Rows and columns of so many tiles, as nearly square as the factors allow.
+    """(rows, columns) of a plane of `tiles` tiles, as nearly square as the factors allow.
 
     >>> plane(132), plane(133), plane(131)
     ((11, 12), (7, 19), (1, 131))

@@ -3,9 +3,9 @@
 The graph determines which tiles (m, n) and which k tiles each workgroup computes, and their order.
 All workgroups advance in step, one iteration (a k tile) each, and request one block of A and one of
 B: the operand's tile of this iteration, without the part outside the matrix. A workgroup that has
-finished makes no more requests; where there are more workgroups than slots, the next one begins in
-the slot that is free first. Where a cluster divides a tile, the cluster counts as one workgroup,
-since its multicast loads request each block once.
+finished makes no more requests. If there are more workgroups than can run at the same time (slots),
+the next one starts in the slot that is free first. If a cluster shares a tile, it counts as one
+workgroup, since its multicast loads request each block once.
 
 Assumptions: the cache is fully associative, evicts the least recently used block, and begins empty.
 D, C, partial sums and flags take no space in it; epilogues and waiting take no time. In a real L2
@@ -32,11 +32,11 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Requests:
-    """The requests of all workgroups, in order.
+    """The sequence of all workgroups' requests to the L2 cache.
 
     Args:
-        blocks: the number of the block that each request is for; blocks of A come first.
-        sizes: bytes of each block, by its number.
+        blocks: for each request the number of its block; blocks of A come before those of B.
+        sizes: by block number, the block's size in bytes.
         first_b: the number of the first block of B.
     """
 
@@ -46,23 +46,23 @@ class Requests:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all requests."""
+        """The bytes of all requests together."""
         return int(self.sizes[self.blocks].sum())
 
     @property
     def compulsory(self) -> int:
-        """Bytes of all requested blocks, each counted once."""
+        """The bytes of all distinct blocks that are requested."""
         return int(self.sizes[np.unique(self.blocks)].sum())
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that move during one product.
+    """The bytes of A and B that move during one product.
 
     Args:
-        asked_bytes: requested from the cache.
-        read_a, read_b: read from memory, of A and of B.
-        compulsory_bytes: every requested block once, which no order and no cache avoids.
+        asked_bytes: bytes requested from the L2 cache.
+        read_a, read_b: bytes of A and of B read from memory.
+        compulsory_bytes: bytes of all distinct blocks, which are read with any order and cache.
     """
 
     asked_bytes: int
@@ -72,25 +72,26 @@ class Traffic:
 
     @property
     def read_bytes(self) -> int:
-        """Bytes of A and B read from memory."""
+        """The bytes of A and B read from memory."""
         return self.read_a + self.read_b
 
     def json(self) -> dict[str, int]:
-        """The fields and `read_bytes`, for a record."""
+        """All fields and `read_bytes` as a dict, for a JSON record."""
         return {**asdict(self), "read_bytes": self.read_bytes}
 
 
 def requests(
     pipeline: str, tile: Tile, size: tuple[int, int, int], slots: int, dtype: str = "bf16"
 ) -> Requests:
-    """The requests of a schedule on one problem.
+    """The requests to the L2 cache by a schedule on one problem.
 
     Args:
-        pipeline: passes: the order of tiles, then the schedule.
-        tile: macro tile.
-        size: m, n and k.
-        slots: workgroups that run at the same time; also the grid where it is a launch argument.
-        dtype: element type of A and B.
+        pipeline: the passes as text: those that order tiles, then the schedule.
+        tile: the macro tile, in elements of m, n and k.
+        size: m, n and k of the problem.
+        slots: how many workgroups run at the same time; also the number of workgroups if that is a
+            launch argument.
+        dtype: the element type of A and B.
 
     Raises:
         ParseError: the pipeline is malformed.
@@ -104,7 +105,10 @@ def requests(
     found = trace(graph, values)
     counts = tuple(-(-whole // extent) for extent, whole in zip(tile, size, strict=True))
     if found.tiles != counts:
-        raise VerifyError(f"'{pipeline}' has tiles of several shapes; the simulation handles one")
+        raise VerifyError(
+            f"'{pipeline}' has tiles of several shapes, which the simulation does not support; use "
+            "a schedule with one tile"
+        )
     rows, columns, depths = (
         np.minimum(extent, whole - extent * np.arange(count))
         for extent, whole, count in zip(tile, size, counts, strict=True)
@@ -117,13 +121,13 @@ def requests(
 
 
 def _iterations(found: Trace, slots: int) -> Numbers:
-    """The tile m, n, k of every iteration, one row each: by step, then by workgroup."""
+    """The tile numbers (m, n, k) of every iteration, one row each, by step and then by slot."""
     begins = starts(found.iterations, slots)
     shares: list[tuple[int, ...]] = []
     for segment in found.segments:
         begin = begins[segment.workgroup]
         begins[segment.workgroup] += segment.k_count
-        if not segment.padding:  # padding takes a step without requests
+        if not segment.padding:  # an iteration of padding takes a step and requests nothing
             shares.append(
                 (begin, segment.workgroup, *segment.tile, segment.k_first, segment.k_count)
             )
@@ -137,7 +141,7 @@ def _iterations(found: Trace, slots: int) -> Numbers:
 
 
 def through_cache(asked: Requests, cache_bytes: float) -> Traffic:
-    """Run requests through a cache of this size that evicts the least recently used block.
+    """Simulate requests to an LRU cache of `cache_bytes` bytes, which starts empty.
 
     >>> twice = Requests(np.array([0, 1, 0, 1]), np.array([4, 4]), 1)
     >>> through_cache(twice, 8).read_bytes, through_cache(twice, 7).read_bytes

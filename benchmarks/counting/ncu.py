@@ -1,9 +1,9 @@
-"""Hardware counters of kernels, by the command line of NVIDIA Nsight Compute (`ncu`).
+"""Read hardware counters of kernels with the command line of NVIDIA Nsight Compute (`ncu`).
 
-`ncu` runs a Python module in a process of its own, which launches every kernel once; for our
-kernels the module is `benchmarks.launches`. Before each kernel `ncu` empties the L2 cache; it
+`ncu` runs a Python module in a process of its own, which launches every kernel once; for kernels of
+coordgraph the module is `benchmarks.launches`. Before each kernel `ncu` empties the L2 cache; it
 replays the kernel as often as the counters need, and restores memory in between. It does not lock
-the clocks. Counters are those of the whole device:
+the clocks. Counters are those of the whole GPU:
 
   dram__bytes_read, dram__bytes_write   bytes between memory and the L2 cache
   lts__t_sectors_op_read                sectors of 32 bytes that are read from the L2 cache,
@@ -42,29 +42,29 @@ __all__ = [
 
 PATHS = ("ncu", "/usr/local/cuda/bin/ncu")
 OURS = ("--kernel-name", "regex:^gemm")
-"""Options of ncu: count only our kernels, not those that make the operands."""
+"""Options of ncu that select coordgraph's kernels, and not those that fill the operands."""
 SECTOR = 32
 METRICS = ("dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_sectors_op_read.sum")
 UNITS = {"byte": 1, "Kbyte": 10**3, "Mbyte": 10**6, "Gbyte": 10**9, "Tbyte": 10**12, "sector": 1}
 UNITS |= {"cycle": 1, "%": 1, "ns": 1e-9, "nsecond": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1}
 GRACE = 10.0
-"""Seconds that the profiler gets to end after the last launch."""
+"""Seconds that ncu may take to end after the last launch."""
 FORBIDDEN = "ERR_NVGPUCTRPERM"
-"""Printed by ncu where the driver does not permit this user to read counters."""
+"""The message of ncu if the driver does not permit this user to read hardware counters."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
 class NoCounters(Exception):
-    """No counters were read; the message says why, and what can be done."""
+    """Raised if no hardware counters could be read; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
 class Counters:
-    """Bytes that one launch moved.
+    """Bytes that one launch of a kernel moved, by hardware counters.
 
     Args:
-        dram_read, dram_write: between memory and the L2 cache.
-        l2_read: read from the L2 cache.
+        dram_read, dram_write: bytes between memory and the L2 cache.
+        l2_read: bytes read from the L2 cache.
     """
 
     dram_read: int
@@ -78,11 +78,11 @@ class Counters:
 
 @dataclass(frozen=True)
 class Profiled:
-    """Counters of one launch.
+    """The hardware counters of one kernel launch.
 
     Args:
         kernel: the kernel's name.
-        values: by the name of the counter: bytes, seconds, or a number without a unit.
+        values: by counter name: bytes, seconds, or a number without a unit.
     """
 
     kernel: str
@@ -90,15 +90,17 @@ class Profiled:
 
 
 def find() -> str:
-    """The path of `ncu`.
+    """The path of the program `ncu`.
 
     Raises:
-        NoCounters: it is not installed.
+        NoCounters: `ncu` is not installed.
     """
     for path in PATHS:
         if found := shutil.which(path):
             return found
-    raise NoCounters("no ncu (Nsight Compute) on PATH nor in /usr/local/cuda/bin")
+    raise NoCounters(
+        "ncu is neither on PATH nor in /usr/local/cuda/bin; install NVIDIA Nsight Compute"
+    )
 
 
 def command(
@@ -108,14 +110,14 @@ def command(
     metrics: Sequence[str] = METRICS,
     which: Sequence[str] = OURS,
 ) -> list[str]:
-    """The command that runs a child process and counts its kernels.
+    """The command line that runs a child process under ncu.
 
     Args:
-        ncu: path of `ncu`.
-        log: the file that the table of counters is written to.
-        child: the command of the child process.
-        metrics: names of counters.
-        which: options of ncu that select the kernels.
+        ncu: the path of `ncu`.
+        log: the file that ncu writes its table of counters to.
+        child: the command line of the child process.
+        metrics: the names of the counters to read.
+        which: options of ncu that select the kernels to count.
     """
     return [
         ncu,
@@ -128,7 +130,7 @@ def command(
 
 
 def parse(text: str) -> list[Counters]:
-    """Parse the output of `ncu --csv --page raw` with `METRICS`; see `read`."""
+    """Parse the output of `ncu --csv --page raw` for the counters `METRICS`, one item a launch."""
     found: list[Counters] = []
     for launch in read(text, METRICS):
         loaded, written, sectors = (round(launch.values[name]) for name in METRICS)
@@ -137,13 +139,13 @@ def parse(text: str) -> list[Counters]:
 
 
 def read(text: str, metrics: Sequence[str]) -> list[Profiled]:
-    """Parse the output of `ncu --csv --page raw` into its launches, in order.
+    """Parse the output of `ncu --csv --page raw` into kernel launches, in order.
 
-    The table follows messages of ncu and of the program: a line of names, one of units, and one for
-    every launch.
+    Messages of ncu and of the program come first. The table is a line of names, a line of units,
+    and a line per launch.
 
     Raises:
-        NoCounters: the output has no table, or a counter is missing in it.
+        NoCounters: the output has no table, or the table lacks a counter.
     """
     lines = text.splitlines()
     head = next((i for i, line in enumerate(lines) if line.startswith('"ID",')), None)
@@ -152,7 +154,9 @@ def read(text: str, metrics: Sequence[str]) -> list[Profiled]:
     names, units, *rows = csv.reader(line for line in lines[head:] if line.startswith('"'))
     missing = [name for name in metrics if name not in names]
     if missing:
-        raise NoCounters(f"ncu has no counters {', '.join(missing)} on this device")
+        raise NoCounters(
+            f"ncu has no counters {', '.join(missing)} for this GPU; update Nsight Compute"
+        )
     columns = {name: names.index(name) for name in metrics}
     kernel = names.index("Kernel Name")
     return [
@@ -166,18 +170,18 @@ def read(text: str, metrics: Sequence[str]) -> list[Profiled]:
 
 
 def _number(text: str, unit: str) -> float:
-    """The value of a cell in its base unit; NoCounters where it is `n/a` or `nan`."""
+    """The value of a cell of ncu's table in its base unit; raises NoCounters for `n/a` or `nan`."""
     try:
         found = float(text.replace(",", "")) * UNITS[unit]
     except (KeyError, ValueError):
         found = math.nan
     if math.isnan(found):
-        raise NoCounters(f"ncu gave '{text} {unit}' for a counter")
+        raise NoCounters(f"ncu printed '{text} {unit}' for a counter, which is not a number")
     return found
 
 
 def failure(text: str) -> str:
-    """Why ncu failed, from its output, for a message."""
+    """The reason why ncu failed, found in its output, for an error message."""
     if FORBIDDEN in text:
         return (
             f"the driver permits only administrators to read counters ({FORBIDDEN}): run as root, "
@@ -189,11 +193,11 @@ def failure(text: str) -> str:
 
 
 def count(jobs: dict[str, Any], seconds: float) -> dict[tuple[str, str], Counters]:
-    """Count the launches of `benchmarks.launches`; returns counters by size and plan.
+    """Run `benchmarks.launches` under ncu; returns the counters by (problem size, plan).
 
     Args:
         jobs: the input of `benchmarks.launches`.
-        seconds: no launch begins after so many; those that are left have no counters.
+        seconds: the time after which no launch starts; launches that are left have no counters.
 
     Raises:
         NoCounters: ncu is not installed, is not permitted to count, or failed.
@@ -201,7 +205,10 @@ def count(jobs: dict[str, Any], seconds: float) -> dict[tuple[str, str], Counter
     text, launched = profile("benchmarks.launches", jobs, seconds, METRICS, OURS)
     found = parse(text)
     if len(found) != len(launched):
-        raise NoCounters(f"ncu counted {len(found)} kernels of {len(launched)} launches")
+        raise NoCounters(
+            f"ncu counted {len(found)} kernels, but {len(launched)} were launched, so counters "
+            "cannot be assigned to launches"
+        )
     pairs = zip(launched, found, strict=True)
     return {(launch["size"], launch["plan"]): counters for launch, counters in pairs}
 
@@ -213,15 +220,15 @@ def profile(
     metrics: Sequence[str],
     which: Sequence[str],
 ) -> tuple[str, list[dict[str, Any]]]:
-    """Run `python -m MODULE JOBS DONE` under ncu; returns ncu's output and the lines of DONE.
+    """Run `python -m MODULE JOBS DONE` under ncu; returns its output and the lines of file DONE.
 
     Args:
-        module: reads the JSON file JOBS, begins no launch after the time `until` in it, and writes
-        a
-            line of JSON to DONE after each launch or problem.
+        module: the Python module to run. It reads the JSON file JOBS, starts no launch after the
+            time `until` in it, and writes a line of JSON to DONE after each launch or problem.
         jobs: the contents of JOBS, without `until`.
-        seconds: `until` is so many seconds from now.
-        metrics, which: see `command`.
+        seconds: the time from now after which no launch starts.
+        metrics: the names of the counters to read.
+        which: options of ncu that select the kernels to count.
 
     Raises:
         NoCounters: ncu is not installed, is not permitted to count, or failed.
@@ -245,12 +252,13 @@ def profile(
 def _run(words: list[str], seconds: float) -> tuple[int, str]:
     """Run a command; returns its exit status and its output.
 
-    After a timeout the command is killed together with its children.
+    Raises:
+        NoCounters: it took longer than `seconds`; it and its child processes were killed.
     """
     with subprocess.Popen(
         words,
         cwd=ROOT,
-        env={**os.environ, "LC_ALL": "C"},  # numbers without a language's separators
+        env={**os.environ, "LC_ALL": "C"},  # numbers without a locale's separators
         text=True,
         start_new_session=True,
         stdout=subprocess.PIPE,
@@ -260,5 +268,5 @@ def _run(words: list[str], seconds: float) -> tuple[int, str]:
             printed, _ = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            raise NoCounters(f"ncu took longer than {seconds:.0f} s") from None
+            raise NoCounters(f"ncu took longer than {seconds:.0f} s; raise --time-limit") from None
     return process.returncode, printed

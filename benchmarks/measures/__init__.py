@@ -12,12 +12,12 @@ __all__ = ["MEASURES", "Measure"]
 
 @dataclass(frozen=True)
 class Measure:
-    """A command of `python -m benchmarks`.
+    """A measure: a command of `python -m benchmarks`.
 
     Args:
         module: the module below `benchmarks.measures` whose `main` is called.
-        summary: one line for `python -m benchmarks --help`.
-        gpu: whether it needs a GPU to say anything.
+        summary: one line of help, printed by `python -m benchmarks --help`.
+        gpu: True if the measure needs a GPU.
     """
 
     module: str
@@ -47,4 +47,4 @@ MEASURES = {
     "cpu": Measure("cpu_vs_numpy", "the CPU target against NumPy's BLAS"),
     "plot": Measure("plot", "plots of the records that the other measures wrote"),
 }
-"""Every measure by its name on the command line."""
+"""All measures by their names on the command line."""

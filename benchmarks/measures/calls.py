@@ -1,12 +1,13 @@
-"""Host time of one call, and of compiling and loading a kernel.
+"""Measure the host time of one call, and of compiling and loading a kernel.
 
     python -m benchmarks calls
     python -m benchmarks calls --size 512x512x512 --plan "128x128x64 data-parallel"
 
-First the microseconds that one call takes on the host: calls are asynchronous, and the launch queue
-is kept short so that none waits for the GPU. `torch.matmul`, a compiled kernel `kernel(a, b,
-out=out)` and `codegen.matmul` are timed in turn. Then the seconds from a graph to a loaded kernel,
-each in a fresh process: with empty caches, and from our cache on disk.
+The first figures are the microseconds that one call takes on the host. Calls are asynchronous, and
+the launch queue is kept short so that none waits for the GPU. `torch.matmul`, a compiled kernel
+`kernel(a, b, out=out)` and `codegen.matmul` are timed in turn. The second figures are the seconds
+from a graph to a loaded kernel, each in a new process: with empty caches, and from coordgraph's
+cache on disk.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ from codegen.targets.nvptx.driver import unavailable
 
 PLAN = "128x128x64 data-parallel"
 QUEUE = 32
-"""Calls before the host waits for the GPU; with a full launch queue a call would block."""
+"""Calls before the host waits for the GPU: a call would block if the launch queue were full."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Host microseconds of one call.
+    """The host microseconds of one call of a function.
 
     Args:
-        name: the function that is called.
-        median, low, high: median and quartiles.
-        calls: how many were timed.
+        name: the name of the function.
+        median, low, high: the median and the quartiles, in microseconds.
+        calls: the number of calls that were timed.
     """
 
     name: str
@@ -66,7 +67,16 @@ def host_microseconds(
     clock: Callable[[], int] = time.perf_counter_ns,
     step: Callable[[], None] = lambda: None,
 ) -> list[Cost]:
-    """Time every single call; `queue` calls of one function in a row, the functions in turn."""
+    """Time single calls of each function on the host.
+
+    Args:
+        calls: by name, the functions to time.
+        synchronize: a function that waits for the GPU.
+        rounds: how often each function is called `queue` times; the functions take turns.
+        queue: the number of calls in a row before `synchronize`.
+        clock: a function that returns nanoseconds; tests replace it.
+        step: a function that is called after each round of one function.
+    """
     found: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
@@ -88,7 +98,7 @@ def host_microseconds(
 
 
 def operands(size: Shape) -> tuple[Any, Any, Any]:
-    """A, B and D in bf16 on the GPU."""
+    """Allocate A, B and D of type bf16 on the GPU."""
     import torch
 
     a, b, d = (
@@ -101,7 +111,7 @@ def operands(size: Shape) -> tuple[Any, Any, Any]:
 def per_call(
     plan: Plan, size: Shape, target: str, rounds: int, step: Callable[[], None]
 ) -> list[Cost]:
-    """Time calls of `torch.matmul`, of a plan's kernel and of `codegen.matmul`."""
+    """Time calls of `torch.matmul`, of the kernel of a plan, and of `codegen.matmul`."""
     import torch
 
     a, b, out = operands(size)
@@ -117,7 +127,7 @@ def per_call(
 
 
 def load_in_this_process(plan: Plan, target: str) -> dict[str, Any]:
-    """Seconds to schedule a graph, and to compile and load its kernel."""
+    """The seconds to schedule a graph, and to compile and load its kernel, in this process."""
     import torch
 
     import codegen.targets.nvptx
@@ -137,9 +147,10 @@ def load_in_this_process(plan: Plan, target: str) -> dict[str, Any]:
 
 
 def load_in_fresh_processes(plan: Plan, target: str) -> dict[str, dict[str, Any]]:
-    """The same in fresh processes: with empty caches, then with what the first left in them.
+    """The seconds to schedule, compile and load a kernel, in two new processes in turn.
 
-    Our cache and the driver's are in a new temporary folder.
+    The first starts with empty caches (of coordgraph and of the CUDA driver, in a new temporary
+    folder), the second with the caches that the first has filled.
     """
     found: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -164,25 +175,27 @@ def load_in_fresh_processes(plan: Plan, target: str) -> dict[str, dict[str, Any]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """The argument parser of `python -m benchmarks calls`."""
     made = command_line("calls", __doc__)
     made.add_argument(
         "--size", type=parse_shape, default=parse_shape("256x256x256"), metavar="MxNxK",
         help="a small problem, so that the GPU keeps up with the host; default 256x256x256",
     )  # fmt: skip
-    made.add_argument("--plan", type=parse_plan, default=parse_plan(PLAN), help=f"default {PLAN}")
+    made.add_argument(
+        "--plan", type=parse_plan, default=parse_plan(PLAN), help=f"plan; default {PLAN}"
+    )
     add_target(made)
-    made.add_argument("--rounds", type=int, default=50, help=f"of {QUEUE} calls of each function")
+    made.add_argument("--rounds", type=int, default=50, help=f"rounds of {QUEUE} calls; default 50")
     add_results(made)
     made.add_argument("--load", type=parse_plan, help=argparse.SUPPRESS)
     return made
 
 
 def main() -> None:
-    """The command."""
+    """Run `python -m benchmarks calls`."""
     options = parser().parse_args()
     if reason := unavailable():
-        sys.exit(f"no GPU: {reason}")
+        sys.exit(f"no GPU: {reason}; run this measure on a machine with an NVIDIA GPU")
     if options.load:
         print(json.dumps(load_in_this_process(options.load, options.target)))
         return

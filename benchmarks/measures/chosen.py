@@ -1,4 +1,4 @@
-"""The cost model's choice among the plans of a sweep, and the fastest of them. No GPU is needed.
+"""Compare the cost model's choice among the plans of a sweep with the fastest. Needs no GPU.
 
     python -m benchmarks chosen benchmarks/results/fit/sweep-*.json.gz
     python -m benchmarks chosen sweep-corpus.json --json chosen-corpus.json
@@ -16,8 +16,8 @@ Plans that are no candidates of the model may be the fastest, but are never chos
 schedules that the model does not know are left out. Below the table are the problems where the
 choice is worst. --json writes the plans and seconds of every problem.
 
---streaming compares the fastest plan that streams tiles with the fastest of whole tiles, as
-measured and as predicted; see `benchmarks.measures.streaming`.
+--streaming compares the fastest plan that splits tiles along k with the fastest plan of whole
+tiles, as measured and as predicted; see `benchmarks.measures.streaming`.
 """
 
 from __future__ import annotations
@@ -55,14 +55,16 @@ __all__ = ["Choice", "judge", "main", "record_of", "summary"]
 
 @dataclass(frozen=True)
 class Choice:
-    """The model's choice on one problem.
+    """The cost model's choice on one problem, and measured times.
 
     Args:
-        group: the group of shapes.
+        group: the group of shapes that the problem belongs to.
         problem: m, n, k and the layout, as text.
-        cublas_seconds: the time of cuBLAS.
-        best_seconds, best_plan: the fastest measured plan.
-        chosen_seconds, chosen_plan: the plan that the model chooses.
+        cublas_seconds: the time of cuBLAS, in seconds.
+        best_seconds: the time of the fastest measured plan, in seconds.
+        best_plan: the text of that plan.
+        chosen_seconds: the measured time of the plan that the model chooses, in seconds.
+        chosen_plan: the text of that plan.
     """
 
     group: str
@@ -75,17 +77,17 @@ class Choice:
 
     @property
     def best(self) -> float:
-        """cuBLAS's time over that of the fastest plan."""
+        """cuBLAS's time divided by that of the fastest measured plan."""
         return self.cublas_seconds / self.best_seconds
 
     @property
     def chosen(self) -> float:
-        """cuBLAS's time over that of the chosen plan."""
+        """cuBLAS's time divided by that of the plan that the model chooses."""
         return self.cublas_seconds / self.chosen_seconds
 
     @property
     def of_best(self) -> float:
-        """The fastest plan's time over that of the chosen plan: 1 where they are the same."""
+        """The fastest plan's time divided by the chosen plan's: 1 if they are the same plan."""
         return self.best_seconds / self.chosen_seconds
 
 
@@ -94,7 +96,10 @@ MeanAndLeast = tuple[float, float]
 
 
 def summary(found: Sequence[Choice]) -> dict[str, dict[str, MeanAndLeast]]:
-    """Geometric mean and minimum of each of `RATIOS`, by group, and of `all` problems."""
+    """By group of shapes and for `all` problems, mean and minimum of each of `RATIOS`.
+
+    Means are geometric.
+    """
     parts = {name: [one for one in found if one.group == name] for name in groups_of(found)}
     return {
         name: {
@@ -108,12 +113,12 @@ def summary(found: Sequence[Choice]) -> dict[str, dict[str, MeanAndLeast]]:
 
 
 def groups_of(found: Iterable[Choice]) -> list[str]:
-    """The groups of shapes, sorted."""
+    """The groups of shapes of some problems, sorted."""
     return sorted({one.group for one in found})
 
 
 def record_of(found: Sequence[Choice], source: str, device: str) -> dict[str, Any]:
-    """A record with the means, and every problem as a row."""
+    """A JSON record with the means by group, and every problem as a row."""
     means = {
         name: {ratio: {"mean": mean, "least": least} for ratio, (mean, least) in ratios.items()}
         for name, ratios in summary(found).items()
@@ -123,7 +128,7 @@ def record_of(found: Sequence[Choice], source: str, device: str) -> dict[str, An
 
 
 def judge(rows: list[dict[str, Any]], device: str) -> list[Choice]:
-    """The model's choice on every problem with times of cuBLAS and of a candidate, in order."""
+    """The model's choice on every problem on which cuBLAS and a candidate plan were timed."""
     problems: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         problems.setdefault(key_of(row), []).append(row)
@@ -157,7 +162,7 @@ def judge(rows: list[dict[str, Any]], device: str) -> list[Choice]:
 
 
 def table_of(found: Sequence[Choice], title: str) -> RichTable:
-    """A line for each group, and one for all problems."""
+    """A table of the means with a line for each group of shapes and one for all problems."""
     heads = ("group", "problems", "best plan", "least", "chosen plan", "least", "of best", "least")
     lines = RichTable(*heads, title=title, box=SIMPLE)
     counts = Counter(one.group for one in found)
@@ -170,7 +175,7 @@ def table_of(found: Sequence[Choice], title: str) -> RichTable:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """The argument parser of `python -m benchmarks chosen`."""
     made = command_line("chosen", __doc__)
     made.add_argument("files", nargs="+", type=Path, metavar="FILE")
     made.add_argument(
@@ -186,14 +191,14 @@ def parser() -> argparse.ArgumentParser:
         help="list the N problems where the choice is worst; default 10",
     )
     made.add_argument(
-        "--streaming", action="store_true", help="compare streamed tiles with whole ones instead"
+        "--streaming", action="store_true", help="compare schedules with and without split tiles"
     )
     made.add_argument("--json", type=Path, metavar="FILE", help="write a record of one input file")
     return made
 
 
 def main() -> None:
-    """The command."""
+    """Run `python -m benchmarks chosen`."""
     made = parser()
     options = made.parse_args()
     if options.json and len(options.files) > 1:
@@ -203,25 +208,28 @@ def main() -> None:
         try:
             rows = load(path)["rows"]
         except (OSError, ValueError) as error:
-            sys.exit(f"{path}: {error}")
+            sys.exit(f"{path} cannot be read as a record: {error}")
         print_choices = print_streaming if options.streaming else print_chosen
         if (
             record := print_choices(rows, path.name, options.device, options.worst, console)
         ) is None:
-            sys.exit(f"{path} has no problem that {NEEDED[options.streaming]} were measured on")
+            sys.exit(
+                f"{path} has no problem that {NEEDED[options.streaming]} were measured on; give a "
+                "record of `python -m benchmarks sweep`"
+            )
         if options.json:
             write(options.json, record)
             console.print(f"written to {options.json}")
 
 
 NEEDED = {False: "cuBLAS and a plan", True: "a plan of whole tiles and one that streams"}
-"""What must have been measured on a problem, by --streaming."""
+"""By value of --streaming, what must have been measured on a problem, for error messages."""
 
 
 def print_chosen(
     rows: list[dict[str, Any]], name: str, device: str, worst: int, console: Console
 ) -> dict[str, Any] | None:
-    """Print the model's choices; returns their record, or None where no problem can be judged."""
+    """Print the model's choices; returns their record, or None if no problem has enough times."""
     found = judge(rows, device)
     if not found:
         return None
@@ -238,7 +246,10 @@ def print_chosen(
 def print_streaming(
     rows: list[dict[str, Any]], name: str, device: str, worst: int, console: Console
 ) -> dict[str, Any] | None:
-    """Print streamed tiles against whole ones; returns the record, or None; see `print_chosen`."""
+    """Print the speedup of tiles split along k over whole tiles; returns a record, or None.
+
+    It is None if no problem of `rows` has times of both kinds of plan.
+    """
     found = compared(rows, device)
     if not found:
         return None

@@ -1,21 +1,21 @@
-"""Hardware counters of the kernels of `codegen.matmul` and of cuBLAS, by Nsight Compute (`ncu`).
+"""Compare hardware counters of `codegen.matmul` and cuBLAS, read by Nsight Compute (`ncu`).
 
     python -m benchmarks counters --layouts nt
     python -m benchmarks counters --groups D --shapes 512x512x65536
 
-Each contender multiplies once, with an empty L2 cache and no other load, so the clock is higher
-than in `gemm`: compare cycles rather than seconds. Columns:
+Each contender runs once, with an empty L2 cache and no other load, so the clock is higher than in
+`gemm`: compare cycles rather than seconds. Columns:
 
   cycles     elapsed cycles of the GPCs
-  of cuBLAS  cuBLAS's cycles over these
+  of cuBLAS  cuBLAS's cycles divided by the contender's
   tensor     utilisation of the tensor cores while SMs are active
   memory     share of the memory's peak throughput
   L2         share of the L2 cache's peak throughput
-  delivered  sectors that SMs receive for each sector that the L2 cache is asked for; more than 1
-             by multicast, and where SMs of a GPC ask for the same sector at the same time
+  delivered  sectors that SMs receive per sector requested from the L2 cache; more than 1 by
+             multicast, and if SMs of a GPC request the same sector at the same time
 
-Throughputs are averages over the whole GPU, idle SMs included. Where cuBLAS needs several kernels,
-cycles are their sum, and the other columns are those of the longest.
+Throughputs are averages over the whole GPU, including idle SMs. If cuBLAS launches several kernels,
+cycles are their sum, and the other columns are those of the longest kernel.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ CACHE = "lts__throughput.avg.pct_of_peak_sustained_elapsed"
 DELIVERED, ASKED = "l1tex__m_xbar2l1tex_read_sectors.sum", "lts__t_sectors_srcunit_tex.sum"
 METRICS = (CYCLES, SECONDS, TENSOR, MEMORY, CACHE, DELIVERED, ASKED)
 MARKED = ("--profile-from-start", "off")
-"""Options of ncu: count only between `cudaProfilerStart` and `Stop`, so not the first launches."""
+"""Options of ncu: count only between cudaProfilerStart and cudaProfilerStop, without warm-up."""
 OURS = "gemm"
-"""The name of our kernels."""
+"""The start of the names of coordgraph's kernels, which distinguishes them from cuBLAS's."""
 
 
 def rows_of(problems: Iterable[Row], launches: Sequence[Profiled]) -> list[Row]:
-    """A row for each problem and contender, from the launches that ncu counted.
+    """A row of the record for each problem and contender, from the launches that ncu counted.
 
     Args:
-        problems: the problems in the order of their launches, with our plan for each.
-        launches: on each problem one kernel of ours, then one or more of cuBLAS.
+        problems: the problems in the order of their launches, with coordgraph's plan for each.
+        launches: for each problem one kernel of coordgraph, then one or more of cuBLAS.
 
     Raises:
-        NoCounters: there are other launches than those.
+        NoCounters: the launches are not in that order.
     """
     begins = [i for i, launch in enumerate(launches) if launch.kernel.partition("(")[0] == OURS]
     ends = [*begins[1:], len(launches)]
@@ -79,7 +79,8 @@ def rows_of(problems: Iterable[Row], launches: Sequence[Profiled]) -> list[Row]:
     problems = list(problems)
     if len(begins) != len(problems) or begins[:1] != [0]:
         raise ncu.NoCounters(
-            f"ncu counted {len(begins)} kernels of ours on {len(problems)} problems"
+            f"ncu counted {len(begins)} kernels of coordgraph on {len(problems)} problems; it "
+            "should be one per problem"
         )
     for problem, begin, end in zip(problems, begins, ends, strict=True):
         ours, theirs = launches[begin : begin + 1], launches[begin + 1 : end]
@@ -93,7 +94,7 @@ def rows_of(problems: Iterable[Row], launches: Sequence[Profiled]) -> list[Row]:
 
 
 def _figures(launches: Sequence[Profiled]) -> Row:
-    """Cycles and seconds summed over kernels; the other figures are those of the longest."""
+    """A contender's figures: cycles and seconds of all its kernels, others of the longest one."""
 
     def total(name: str) -> float:
         return sum(launch.values[name] for launch in launches)
@@ -111,11 +112,11 @@ def _figures(launches: Sequence[Profiled]) -> Row:
 
 
 def launch_all(jobs: dict[str, Any], done: Path) -> None:
-    """Multiply every problem by both contenders: once to warm up, and once for the profiler.
+    """Run both contenders on every problem, once to warm up and once for the profiler.
 
     Args:
-        jobs: what `main` wrote: the element type, the problems, and when to stop.
-        done: gets a line of JSON for every problem.
+        jobs: what `main` wrote: the element type, the problems, and the time to stop.
+        done: the file to which a line of JSON is written for every problem.
     """
     import torch
 
@@ -144,7 +145,7 @@ def launch_all(jobs: dict[str, Any], done: Path) -> None:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """A table with a line for each row."""
+    """A table of the counters with a line for each row of the record."""
     made = Table("problem", "", "cycles", "of cuBLAS", "tensor", "memory", "L2", "delivered")
     theirs = {key_of(row): row["cycles"] for row in rows if row["name"] == CUBLAS}
     for row in rows:
@@ -158,7 +159,7 @@ def table(rows: Sequence[Row]) -> Table:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """The argument parser of `python -m benchmarks counters`."""
     made = command_line("counters", __doc__)
     add_shapes(made)
     add_layouts(made, "nt")
@@ -169,12 +170,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """The command."""
+    """Run `python -m benchmarks counters`."""
     made = parser()
     options = made.parse_args()
     require_positive(made, options)
     if reason := unavailable():
-        sys.exit(f"no GPU: {reason}")
+        sys.exit(f"no GPU: {reason}; run this measure on a machine with an NVIDIA GPU")
     record = environment("counters")
     problems = [
         {"m": one.m, "n": one.n, "k": one.k, "layout": layout, "group": group}
@@ -190,7 +191,7 @@ def main() -> None:
         )
         rows = rows_of(done, ncu.read(text, METRICS))
     except ncu.NoCounters as error:
-        sys.exit(f"no counters: {error}")
+        sys.exit(f"hardware counters could not be read: {error}")
     console.print(table(rows))
     if len(done) < len(problems):
         console.print(f"the time limit left out {len(problems) - len(done)} problems")
@@ -200,6 +201,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # ncu runs this module as `python -m benchmarks.measures.counters JOBS DONE`.
+    # Reached if ncu runs this module, as `python -m benchmarks.measures.counters JOBS DONE`.
     jobs_file, done_file = map(Path, sys.argv[1:])
     launch_all(json.loads(jobs_file.read_text(encoding="utf-8")), done_file)

@@ -1,9 +1,10 @@
-"""The CPU target against NumPy's BLAS, on the same number of threads.
+"""Compare the CPU target with NumPy's BLAS, on the same number of threads.
 
     python -m benchmarks cpu --threads 1 2 --json cpu.json
 
 Each number of threads is measured in a process of its own, because BLAS libraries read it when they
-are loaded. In each round both multiply once; the figures are medians over the rounds, in GFLOP/s.
+are loaded. In each round both compute one product; the figures are medians over the rounds, in
+GFLOP/s.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from passes import PASSES, Pipeline
 
 SIZE, ROUNDS, TILE = 1024, 15, (256, 256, 256)
 WARM_UP = 2
-"""Rounds before those that count."""
+"""Number of warm-up rounds, whose times are dropped."""
 SCHEDULE, DTYPE = "stream-k", "f32"
 VARIABLES = (
     "OPENBLAS_NUM_THREADS",
@@ -41,7 +42,7 @@ VARIABLES = (
     "BLIS_NUM_THREADS",
     "COORDGRAPH_THREADS",
 )
-"""Environment variables that set the number of threads of common BLAS libraries, and of ours."""
+"""Environment variables for the number of threads of common BLAS libraries and of coordgraph."""
 
 
 def measure(
@@ -53,7 +54,7 @@ def measure(
     schedule: str = SCHEDULE,
     rounds: int = ROUNDS,
 ) -> dict[str, float]:
-    """GFLOP/s of `coordgraph` and of `numpy`, measured in a fresh process."""
+    """The GFLOP/s of `coordgraph` and of `numpy`, measured in a new process."""
     options = {
         "size": size,
         "threads": threads,
@@ -105,10 +106,10 @@ def _measure_in_this_process(options: dict[str, Any]) -> dict[str, float]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """The argument parser of `python -m benchmarks cpu`."""
     made = command_line("cpu", __doc__)
     made.add_argument(
-        "--size", type=int, nargs="+", default=[SIZE], help=f"m = n = k; default {SIZE}"
+        "--size", type=int, nargs="+", default=[SIZE], help=f"sizes m = n = k; default {SIZE}"
     )
     made.add_argument(
         "--threads", type=int, nargs="+", default=[1, os.cpu_count() or 1],
@@ -117,14 +118,14 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--dtype", default=DTYPE, help=f"element type; default {DTYPE}")
     made.add_argument("--tile", type=int, nargs=3, default=TILE, metavar=("M", "N", "K"))
     made.add_argument("--schedule", default=SCHEDULE, help=f"name of a pass; default {SCHEDULE}")
-    made.add_argument("--rounds", type=int, default=ROUNDS, help=f"default {ROUNDS}")
+    made.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds; default {ROUNDS}")
     made.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE too")
     made.add_argument("--measure", type=json.loads, help=argparse.SUPPRESS)
     return made
 
 
 def main() -> None:
-    """The command."""
+    """Run `python -m benchmarks cpu`."""
     options = parser().parse_args()
     if options.measure:
         print(json.dumps(_measure_in_this_process(options.measure)))

@@ -1,11 +1,11 @@
-"""Functions of the CUDA driver through cuda-python and through ctypes, with the same arguments.
+"""Compare calls of the CUDA driver by cuda-python and by ctypes, with the same arguments.
 
     python -m benchmarks driver
 
-The figure is host microseconds of one call of each function, on a GPU. Calls through both ways are
-timed in turn; they are asynchronous, and the launch queue is kept short so that none waits for the
-GPU. Every launch calls these functions: which context is current, whether the stream is being
-captured, and the launch itself.
+The figure is host microseconds of one call of each function. Calls by both ways are timed in turn.
+They are asynchronous, and the launch queue is kept short so that none waits for the GPU. The
+functions are those that every launch of a coordgraph kernel calls: to get the current context, to
+ask whether the stream is being captured, and to launch.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from codegen.targets.nvptx.launch.function import Function
 from codegen.targets.nvptx.launch.tensormaps import MAP_BYTES
 
 QUEUE = 32
-"""Calls before the host waits for the GPU; with a full launch queue a call would block."""
+"""Calls before the host waits for the GPU: a call would block if the launch queue were full."""
 
 
 PARAMETERS = (
-    *(".u64",) * 4,  # A, B, C, D
+    *(".u64",) * 4,  # addresses of A, B, C and D
     *(".align 64 .b8",) * 3,  # tensor maps
     *(".f32",) * 2,
     *(".u32",) * 8,
@@ -45,12 +45,12 @@ KERNEL = (
     )
     + ") { ret; }\n"
 )
-"""A kernel that does nothing."""
+"""PTX of an empty kernel with the argument list of a kernel that uses TMA."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Host microseconds of a function, through cuda-python and through ctypes."""
+    """Host microseconds of one call of a driver function, by cuda-python and by ctypes."""
 
     name: str
     bindings: float
@@ -58,12 +58,12 @@ class Cost:
 
     @property
     def saved(self) -> float:
-        """Microseconds that ctypes saves."""
+        """Microseconds per call that ctypes saves over cuda-python."""
         return self.bindings - self.ctypes
 
 
 Ways = tuple[Callable[[], object], Callable[[], object]]
-"""The same through cuda-python and through ctypes."""
+"""Two functions that make the same driver call: by cuda-python and by ctypes."""
 
 
 def median_microseconds(
@@ -73,7 +73,7 @@ def median_microseconds(
     *,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> tuple[float, float]:
-    """Median microseconds of a call through each way, over rounds of `QUEUE` calls, in turn."""
+    """Median host microseconds of one call by each way, over rounds of `QUEUE` calls in turn."""
     found: tuple[list[float], list[float]] = ([], [])
     for call in ways:
         call()
@@ -90,7 +90,7 @@ def median_microseconds(
 
 
 def library() -> Any:
-    """The driver's library through ctypes: functions take numbers and addresses."""
+    """The CUDA driver's library loaded by ctypes."""
     found = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     address = ctypes.c_void_p
     for name, types in {
@@ -103,7 +103,7 @@ def library() -> Any:
 
 
 def launches(where: Device) -> dict[str, Ways]:
-    """Calls of every launch, with as many arguments as a kernel that uses TMA."""
+    """By name, the driver calls of a launch of a kernel with the argument list of `KERNEL`."""
     driver, direct = bindings(), library()
     function = Function(where, KERNEL.encode(), "empty", threads=128, shared_bytes=0)
     address = int(function.handle)
@@ -131,7 +131,7 @@ def launches(where: Device) -> dict[str, Ways]:
 
 
 def measure(rounds: int) -> list[Cost]:
-    """Time every function both ways."""
+    """Time every driver function by both ways."""
     where = device(0)
     where.activate()
     return [
@@ -141,17 +141,19 @@ def measure(rounds: int) -> list[Cost]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """The argument parser of `python -m benchmarks driver`."""
     made = command_line("driver", __doc__)
-    made.add_argument("--rounds", type=int, default=500, help=f"of {QUEUE} calls of each way")
+    made.add_argument(
+        "--rounds", type=int, default=500, help=f"rounds of {QUEUE} calls; default 500"
+    )
     return made
 
 
 def main() -> None:
-    """The command."""
+    """Run `python -m benchmarks driver`."""
     options = parser().parse_args()
     if reason := unavailable():
-        sys.exit(f"no GPU: {reason}")
+        sys.exit(f"no GPU: {reason}; run this measure on a machine with an NVIDIA GPU")
     costs = measure(options.rounds)
     title = "host time of one call"
     table = Table("function", "cuda-python, µs", "ctypes, µs", "saved, µs", title=title)

@@ -1,21 +1,22 @@
-"""What an epilogue costs when it is fused: D = gelu(A · B + bias) + residual, in turn with PyTorch.
+"""Measure the cost of a fused epilogue, D = gelu(A · B + bias) + residual, also against PyTorch.
 
     python -m benchmarks epilogue                             # a few layers, about 3 minutes
     python -m benchmarks epilogue --shapes 4096x4096x4096 --layouts nt nn
     python -m benchmarks epilogue --plan "128x256x64 two-tile-stream-k{owner=last} on 132"
 
 The bias has an element for each column of D, the residual one for each element; GELU is the tanh
-approximation. Contenders, timed in turn as `benchmarks gemm` does it:
+approximation. Contenders, timed in turn as by `benchmarks gemm`:
 
-  plain kernel    one plan of ours without the epilogue: D = A · B
-  fused kernel    the same plan with the epilogue
+  plain kernel    a coordgraph kernel without the epilogue: D = A · B
+  fused kernel    the kernel of the same plan with the epilogue
   codegen.matmul  with the epilogue, by the plan that it chooses
   torch eager     F.linear, F.gelu and torch.add
   torch.compile   the same, compiled by PyTorch (needs Triton)
 
 The plan is --plan, or what the cost model chooses for the problem with the epilogue. Every result
-is checked first, in a D full of NaN, against float64. `cost` is the time of the fused over that of
-the plain kernel, less 1; other columns are their times over that of the fused kernel.
+is checked first: D is filled with NaN, and compared with float64. `cost` is the time of the fused
+kernel divided by that of the plain kernel, less 1; other columns are the contenders' times divided
+by that of the fused kernel.
 """
 
 from __future__ import annotations
@@ -77,21 +78,22 @@ SHAPES = (
     "2048x5120x8192",
 )
 DEEP = 4096
-"""From this k on the epilogue should cost at most `GOAL`."""
+"""The least k for which a fused epilogue should cost at most `GOAL` of the plain kernel's time."""
 GOAL = 0.02
 OTHERS = (LIBRARY, EAGER, TORCH_COMPILE)
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Times of one problem.
+    """The times of all contenders on one problem.
 
     Args:
         problem: m, n, k and the layout, as text.
-        k: its depth.
+        k: the problem's extent in k.
         plan: the plan of the plain and of the fused kernel.
-        plain, fused: seconds of our kernels.
-        others: seconds of the other contenders that were timed, by name.
+        plain: the time of the kernel without epilogue, in seconds.
+        fused: the time of the kernel with the epilogue, in seconds.
+        others: by name, the times of the other contenders, in seconds.
     """
 
     problem: str
@@ -103,16 +105,16 @@ class Costs:
 
     @property
     def cost(self) -> float:
-        """What the epilogue adds to the plain kernel's time, relative to it."""
+        """The time that the fused epilogue adds, relative to the plain kernel's time."""
         return self.fused / self.plain - 1
 
     def speedup(self, name: str) -> float | None:
-        """Another contender's time over that of the fused kernel; None where it was not timed."""
+        """A contender's time divided by that of the fused kernel; None if it was not timed."""
         return self.others[name] / self.fused if name in self.others else None
 
 
 def costs(rows: Iterable[Row]) -> list[Costs]:
-    """Every problem on which the plain and the fused kernel were timed, in order."""
+    """The times of every problem on which both the plain and the fused kernel were timed."""
     found: list[Costs] = []
     for of_problem in by_problem(rows):
         timed = {row["name"]: row for row in of_problem if "seconds" in row}
@@ -134,7 +136,7 @@ def costs(rows: Iterable[Row]) -> list[Costs]:
 
 
 def summary(found: Sequence[Costs]) -> dict[str, Any]:
-    """Geometric means, and the largest cost where k is at least `DEEP`; empty for no problems."""
+    """Geometric means, and the largest cost for k of at least `DEEP`; {} without problems."""
     if not found:
         return {}
     deep = [one.cost for one in found if one.k >= DEEP]
@@ -148,7 +150,7 @@ def summary(found: Sequence[Costs]) -> dict[str, Any]:
 
 
 def table_of(found: Sequence[Costs]) -> Table:
-    """A line for each problem."""
+    """A table of costs and relative times with a line for each problem."""
     table = Table("problem", box=SIMPLE, title="gelu(A · B + bias) + residual")
     for heading in ("plain µs", "fused µs", "cost", *(f"{name} / fused" for name in OTHERS)):
         table.add_column(heading, justify="right")
@@ -167,7 +169,7 @@ def table_of(found: Sequence[Costs]) -> Table:
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """Print every problem, the means, whether the goal is met, and the faults."""
+    """Print every problem, the means, whether the cost is at most `GOAL`, and the faults."""
     found = costs(rows)
     console.print(table_of(found))
     if means := summary(found):
@@ -199,7 +201,7 @@ def plan_for(shape: Shape, layout: str, dtype: str, epilogue: Any) -> Plan:
 
 
 def check_of(problem: EpilogueProblem) -> Callable[[Contender, Callable[[], Any]], str | None]:
-    """How results are checked: the plain kernel's D is the product alone."""
+    """A function that checks a contender's D: of the plain kernel, without the epilogue."""
 
     def check(contender: Contender, compute: Callable[[], Any]) -> str | None:
         if contender.name == PLAIN:
@@ -210,17 +212,15 @@ def check_of(problem: EpilogueProblem) -> Callable[[Contender, Callable[[], Any]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """The argument parser of `python -m benchmarks epilogue`."""
     made = command_line("epilogue", __doc__)
     add_shapes(made, groups=False)
     add_layouts(made, "nt")
     add_dtype(made)
     made.add_argument(
-        "--plan", type=parse_plan, help="of the plain and the fused kernel; default by the model"
+        "--plan", type=parse_plan, help="plan of both kernels; default by the cost model"
     )
-    made.add_argument(
-        "--no-torch", dest="torch", action="store_false", help="time our kernels alone"
-    )
+    made.add_argument("--no-torch", dest="torch", action="store_false", help="do not time PyTorch")
     add_target(made)
     add_sampling(made, rounds=9, seconds=0.003, regime="sustained")
     add_time_limit(made, 3.0)
@@ -229,7 +229,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def measure(options: argparse.Namespace, record: dict[str, Any], console: Console) -> None:
-    """Time all problems; the record is written after each."""
+    """Time all problems; writes the record after each one."""
     path = result_path(options.results, record)
     rows: list[Row] = record["rows"]
     epilogue = trace_epilogue()
@@ -264,12 +264,12 @@ def measure(options: argparse.Namespace, record: dict[str, Any], console: Consol
 
 
 def main() -> None:
-    """The command."""
+    """Run `python -m benchmarks epilogue`."""
     made = parser()
     options = made.parse_args()
     require_positive(made, options)
     if reason := unavailable():
-        sys.exit(f"no GPU: {reason}")
+        sys.exit(f"no GPU: {reason}; run this measure on a machine with an NVIDIA GPU")
     options.shapes = options.shapes or [parse_shape(text) for text in SHAPES]
     record: dict[str, Any] = {
         **environment("epilogue"),

@@ -1,4 +1,4 @@
-"""Our GPU kernels against cuBLAS, cuBLASLt and Triton, over six groups of real layer shapes.
+"""Compare coordgraph's GPU kernels with cuBLAS, cuBLASLt and Triton, on six groups of layer shapes.
 
     python -m benchmarks gemm                                 # six groups, about 8 minutes
     python -m benchmarks gemm --groups B D --layouts nt
@@ -6,17 +6,18 @@
         --schedules data-parallel "two-tile-stream-k{owner=last}" --tiles 128x256x64
     python -m benchmarks gemm --quick --plans "256x256x64@c2x1 two-tile-stream-k{owner=last}"
 
-Contenders: cuBLAS (`torch.matmul`), the best of cuBLASLt's proposals, a tuned Triton kernel,
-`codegen.matmul` (named coordgraph), and the plans of ours that --plans, --schedules and --tiles
-name. A plan is a macro tile, optionally @cMxN for clusters of M x N workgroups and @pingpong, and a
-pipeline of passes.
+Contenders: cuBLAS (`torch.matmul`), the fastest algorithm that cuBLASLt's heuristics propose, a
+tuned Triton kernel, `codegen.matmul` (named coordgraph), and coordgraph's kernels with the plans
+that --plans, --schedules and --tiles give. A plan is a macro tile, optionally @cMxN for clusters of
+M x N workgroups and @pingpong, and a pipeline of passes.
 
 Operands are normal random numbers in rotating buffers, which together exceed three times the L2
 cache. In every round each contender has one sample of CUDA-graph replays, in an order that rotates;
 the figures are medians over the rounds. Every result is checked first: D is filled with NaN, and
-sampled rows are compared with float64. Sustained samples follow each other under the power limit;
-before every burst sample the GPU rests. The roofline is what the GPU copies and multiplies at best:
-the least time of a problem is the longer of moving each operand once and of all operations.
+sampled rows are compared with float64. With `--regime sustained` samples follow each other without
+pauses, so that the power limit lowers the clocks; with `burst` the GPU rests before every sample.
+The roofline is a lower bound on a problem's time: the longer of the times to move each operand once
+and to execute all operations, at the rates of copying and multiplying measured on this GPU.
 """
 
 from __future__ import annotations
@@ -63,30 +64,37 @@ PLAN_FORM = "'TILE[@cMxN][@pingpong] PIPELINE [on GRID]'"
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """The argument parser of `python -m benchmarks gemm`."""
     made = command_line("gemm", __doc__)
     problems = made.add_argument_group("problems")
     add_shapes(problems)
-    problems.add_argument("--preset", type=Path, metavar="FILE", help="shapes, one in a line")
+    problems.add_argument(
+        "--preset", type=Path, metavar="FILE", help="file of shapes, one per line"
+    )
     add_layouts(problems, "nn", "nt")
     add_dtype(problems)
-    problems.add_argument("--quick", action="store_true", help="one shape of each group, 5 rounds")
+    problems.add_argument(
+        "--quick", action="store_true", help="measure one shape per group, 5 rounds"
+    )
     contenders = made.add_argument_group("contenders")
     contenders.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
     contenders.add_argument(
-        "--plans", type=parse_plan, nargs="+", help=f"plans of ours, each {PLAN_FORM}"
+        "--plans", type=parse_plan, nargs="+", help=f"plans to time, each {PLAN_FORM}"
     )
     contenders.add_argument(
-        "--schedules", nargs="+", metavar="PIPELINE", help="pipelines, with every one of --tiles"
+        "--schedules", nargs="+", metavar="PIPELINE", help="pipelines to time, with each of --tiles"
     )
     contenders.add_argument(
         "--tiles", type=parse_triple, nargs="+", metavar="MxNxK", help="macro tiles of --schedules"
     )
     contenders.add_argument(
-        "--no-coordgraph", dest="coordgraph", action="store_false", help="leave out codegen.matmul"
+        "--no-coordgraph",
+        dest="coordgraph",
+        action="store_false",
+        help="do not time codegen.matmul",
     )
     contenders.add_argument(
-        "--tune", action="store_true", help="codegen.matmul measures plans instead of the model"
+        "--tune", action="store_true", help="codegen.matmul chooses plans by measuring them"
     )
     add_target(contenders)
     timing = made.add_argument_group("timing")
@@ -97,7 +105,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def read_options(words: list[str] | None = None) -> argparse.Namespace:
-    """Parse the command line; `problems`, `plans` and `regimes` follow from its options."""
+    """Parse the command line; also sets `problems`, `plans` and `regimes` from its options."""
     made = parser()
     options = made.parse_args(words)
     require_positive(made, options)
@@ -122,11 +130,11 @@ def read_options(words: list[str] | None = None) -> argparse.Namespace:
 def find_contenders(
     options: argparse.Namespace, report_missing: Callable[[str], None]
 ) -> list[Contender]:
-    """The peers that are installed, and `codegen.matmul`.
+    """The contenders to time: the libraries that are installed, and `codegen.matmul`.
 
     Args:
-        options: the command line.
-        report_missing: called with a sentence about each peer that is not installed.
+        options: the parsed command line.
+        report_missing: called with a sentence about each library that is not installed.
     """
     found: list[Contender] = []
     for peer in find_peers(options.peers):
@@ -140,7 +148,7 @@ def find_contenders(
 
 
 def measure(options: argparse.Namespace, record: dict[str, Any], console: Console) -> Path:
-    """Time all problems; the record is written after each. Returns its path."""
+    """Time all problems, writing the record after each; returns the path of the record."""
     path = result_path(options.results, record)
     rows: list[dict[str, Any]] = record["rows"]
     with Monitor() as monitor, progress_bars(console) as progress:
@@ -181,10 +189,10 @@ def measure(options: argparse.Namespace, record: dict[str, Any], console: Consol
 
 
 def main() -> None:
-    """The command."""
+    """Run `python -m benchmarks gemm`."""
     options = read_options()
     if reason := unavailable():
-        sys.exit(f"no GPU: {reason}\n`python -m benchmarks cpu` measures the CPU target")
+        sys.exit(f"no GPU: {reason}; `python -m benchmarks cpu` measures the CPU target instead")
     console = make_console()
     record: dict[str, Any] = {
         **environment("gemm"),

@@ -1,4 +1,4 @@
-"""Seconds to build, verify, print, parse and traverse graphs of many edges.
+"""Measure the seconds to build, verify, print, parse and traverse graphs of many edges.
 
     python -m benchmarks graph --edges 100 1000 10000 --json scaling.json
 
@@ -36,12 +36,12 @@ STEPS = ("build", "verify", "print", "parse", "reverse", "wide")
 EDGES = (100, 1000, 10000)
 LENGTH = 5040
 INSIDE = tuple(d for d in range(2, LENGTH) if LENGTH % d == 0)
-"""Extents of the inner tile; each divides `LENGTH`, and they differ from edge to edge."""
+"""Extents of inner tiles, the divisors of `LENGTH`; consecutive edges use different ones."""
 COUNTS = 8
 
 
 def chain(edges: int) -> KernelGraph:
-    """A kernel graph whose coordinates are a chain of at least this many edges, three a link."""
+    """A kernel graph whose coordinates are a chain of at least `edges` edges, three per link."""
     parameters = tuple(Parameter(f"n{i}", 1, 65535) for i in range(COUNTS))
     count = -(-edges // 3)
     size = size_symbol("n0") * LENGTH
@@ -70,7 +70,7 @@ def chain(edges: int) -> KernelGraph:
 
 
 def fan(edges: int) -> CoordinateGraph:
-    """A coordinate graph of this many independent `Tile` edges."""
+    """A coordinate graph of `edges` independent `Tile` edges."""
     tiles = size_symbol("n0")
     with CoordinateGraph().edit() as e:
         for i in range(edges):
@@ -83,7 +83,7 @@ def fan(edges: int) -> CoordinateGraph:
 
 
 def measure(edges: int, repeats: int = 1) -> dict[str, float]:
-    """Seconds of each of `STEPS` on a graph of this many edges."""
+    """The seconds of each of `STEPS` on a graph of `edges` edges, the minimum of `repeats` runs."""
     graph = chain(edges)
     text = print_graph(graph)
     independent = fan(edges)
@@ -102,14 +102,14 @@ def measure(edges: int, repeats: int = 1) -> dict[str, float]:
 
 
 def _seconds(step: Callable[[], object]) -> float:
-    gc.collect()  # what steps before have left is not walked on this one's account
+    gc.collect()  # so that garbage of earlier steps is not collected while this step is timed
     start = time.process_time()
     step()
     return time.process_time() - start
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """The argument parser of `python -m benchmarks graph`."""
     made = command_line("graph", __doc__)
     made.add_argument("--edges", type=int, nargs="+", default=list(EDGES), metavar="N")
     made.add_argument("--repeats", type=int, default=3, help="runs of each step; default 3")
@@ -118,7 +118,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """The command."""
+    """Run `python -m benchmarks graph`."""
     options = parser().parse_args()
     results = {edges: measure(edges, options.repeats) for edges in options.edges}
     table = Table("edges", *STEPS, title="seconds")

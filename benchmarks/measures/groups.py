@@ -1,4 +1,4 @@
-"""Grouped products in one launch of ours against one cuBLAS call for each group.
+"""Compare grouped products in one coordgraph launch with one cuBLAS call per group.
 
     python -m benchmarks groups                               # 8 to 64 uneven groups, some empty
     python -m benchmarks groups --axis k                      # weight gradients
@@ -14,13 +14,13 @@ has all or a part of n and of k. Groups are uneven: their rows (or k) fall by th
 the rank, ranks are shuffled, and one group in eight is empty.
 
 Contenders: cuBLAS (`torch.matmul` for every group that is not empty, all in one CUDA graph, which
-fixes the sizes when it is captured), `torch._grouped_mm` where PyTorch has it, a persistent Triton
-kernel where Triton is installed (the fastest of a few configurations for every problem),
-`codegen.grouped_matmul`, which measures nothing (not with `--axis mnk`), and plans of ours. All but
-cuBLAS read the groups' sizes from device memory in every launch. Operands are normal random numbers
-in rotating buffers, which together exceed three times the L2 cache. Every result is checked first:
-D is filled with NaN, and compared with float32. The figures are medians over rounds of CUDA-graph
-replays whose order rotates.
+fixes the sizes when it is captured), `torch._grouped_mm` if PyTorch has it, a persistent Triton
+kernel if Triton is installed (the fastest of a few configurations for every problem),
+`codegen.grouped_matmul`, which chooses a plan by its cost model (not with `--axis mnk`), and
+coordgraph's kernels with the plans of --plans. All but cuBLAS read the groups' sizes from device
+memory in every launch. Operands are normal random numbers in rotating buffers, which together
+exceed three times the L2 cache. Every result is checked first: D is filled with NaN, and compared
+with float32. The figures are medians over rounds of CUDA-graph replays whose order rotates.
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ DEFAULTS = {
     "k": (SHAPES_OF_DEPTH, PLANS_OF_DEPTH),
     "mnk": (SHAPES, PLANS_OF_LISTS),
 }
-"""Shapes and plans that are measured by default, by --axis."""
+"""By value of --axis, the shapes and the plans that are measured by default."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """The argument parser of `python -m benchmarks groups`."""
     made = command_line("groups", __doc__)
     made.add_argument(
         "--axis", choices=sorted(AXES), default="m", help="the extent that groups divide; default m"
@@ -105,10 +105,10 @@ def parser() -> argparse.ArgumentParser:
         help=f"numbers of groups; default {' '.join(map(str, COUNTS))}",
     )  # fmt: skip
     made.add_argument(
-        "--skew", type=float, default=0.8, help="how uneven groups are, 0 for even; default 0.8"
+        "--skew", type=float, default=0.8, help="how uneven groups are; 0 is even; default 0.8"
     )
     made.add_argument(
-        "--plans", type=parse_plan, nargs="*", help="plans of ours; default a few for each axis"
+        "--plans", type=parse_plan, nargs="*", help="plans to time; default a few for each axis"
     )
     add_dtype(made)
     add_target(made)
@@ -118,7 +118,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def prepared(prepare: Prepare, problem: GroupedProblem, options: Any) -> Sampler | str:
-    """A contender that is checked and ready to be timed, or what is wrong with it."""
+    """Prepare and check a contender; returns its sampler, or what is wrong with it."""
     try:
         launch = prepare(problem)
         fault = problem.fault(lambda: launch(0))
@@ -130,7 +130,7 @@ def prepared(prepare: Prepare, problem: GroupedProblem, options: Any) -> Sampler
             sampler.sample()
             return problem.sets[0][2]
 
-        # Check launches that follow each other closely too, if they write to the problem's own D.
+        # Check D after back-to-back launches too, if the contender writes to the problem's own D.
         if launch(0) is problem.sets[0][2]:
             fault = problem.fault(sample)
         return sampler if fault is None else fault
@@ -168,7 +168,7 @@ def compete(
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:
-    """A table with a line for each problem and contender."""
+    """A table of results with a line for each problem and contender."""
     made = Table(box=SIMPLE)
     for title in ("m x n x k", "groups", "contender", "µs", "TFLOP/s", "of cuBLAS"):
         made.add_column(title, justify="left" if title == "contender" else "right")
@@ -184,14 +184,14 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def main() -> None:
-    """The command."""
+    """Run `python -m benchmarks groups`."""
     made = parser()
     options = made.parse_args()
     require_positive(made, options)
     if min(options.counts) < 1 or options.skew < 0:
         made.error("--counts must be positive, --skew not negative")
     if reason := unavailable():
-        sys.exit(f"no GPU: {reason}\n`python -m benchmarks cpu` measures the CPU target")
+        sys.exit(f"no GPU: {reason}; `python -m benchmarks cpu` measures the CPU target instead")
     shapes, plans = DEFAULTS[options.axis]
     options.shapes = options.shapes or [parse_shape(text) for text in shapes]
     if options.plans is None:

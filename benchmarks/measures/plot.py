@@ -1,11 +1,11 @@
-"""Plots of records: no GPU is needed, but matplotlib.
+"""Draw plots of records. It needs matplotlib, and no GPU.
 
     python -m benchmarks plot benchmarks/results/gemm-h200-nt-2026-11-23.json --format png
 
-Plots are written beside the record. Of `gemm` there is one for each group of shapes: every
-contender's speed relative to cuBLAS in every problem. Of `waves` and `schedules`: utilisation and
-speed over the number of waves. Of `traffic`: bytes from memory and times by order of tiles, one
-plot for each schedule.
+Plots are written to the folder of the record. A record of `gemm` has one plot for each group of
+shapes: every contender's speed relative to cuBLAS on every problem. Records of `waves` and
+`schedules` show utilisation and speed over the number of waves. A record of `traffic` has one plot
+for each schedule: bytes from memory and times by order of tiles.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.reports.record import load
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """The argument parser of `python -m benchmarks plot`."""
     made = command_line("plot", __doc__)
     made.add_argument(
         "records", type=Path, nargs="+", metavar="FILE",
@@ -31,13 +31,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """The command."""
+    """Run `python -m benchmarks plot`."""
     options = parser().parse_args()
     for path in options.records:
         try:
             record = load(path)
         except (OSError, ValueError) as error:
-            sys.exit(f"{path}: {error}")
+            sys.exit(f"{path} cannot be read as a record: {error}")
         for drawn in draw(record, path, options.extension):
             print(drawn)
 

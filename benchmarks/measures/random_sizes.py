@@ -1,17 +1,18 @@
-"""`codegen.matmul` on random sizes, against cuBLAS and the best of cuBLASLt's algorithms.
+"""Compare `codegen.matmul` with cuBLAS and the best of cuBLASLt's algorithms, on random sizes.
 
     python -m benchmarks random                                   # 80 sizes, about 8 minutes
     python -m benchmarks random --count 300 --seed 1 --layouts nt,nn --tune
     python -m benchmarks random --m-high 64 --k-low 4096 --json few-rows.json
 
 m, n and k are log-uniform between --low and --high, rounded to multiples of --step; one seed gives
-the same sizes on every machine. Contenders are timed in turn as `benchmarks gemm` does it: cuBLAS
+the same sizes on every machine. Contenders are timed in turn, as by `benchmarks gemm`: cuBLAS
 (`torch.matmul`), cuBLASLt (the fastest of the --candidates algorithms that its heuristics propose),
 and `codegen.matmul`, which chooses by the cost model, or with --tune by measuring.
 
-Two ratios are reported. `of cuBLAS` is cuBLAS's time over ours. `of best` is the time of the faster
-of cuBLAS and cuBLASLt over ours. Both are given as geometric mean and minimum: of all problems, by
-layout, by cuBLAS's time, and by k. The slowest problems follow, each with our plan.
+Two ratios are reported. `of cuBLAS` is cuBLAS's time divided by that of `codegen.matmul`. `of best`
+is the time of the faster of cuBLAS and cuBLASLt divided by that of `codegen.matmul`. Both are given
+as geometric mean and minimum: over all problems, by layout, by cuBLAS's time, and by k. The slowest
+problems follow, each with the plan that was chosen.
 """
 
 from __future__ import annotations
@@ -56,11 +57,11 @@ __all__ = ["Comparison", "compare", "faults", "main", "summaries"]
 
 COUNT = 80
 MICROSECONDS = (8, 20, 60)
-"""Bounds of the classes by cuBLAS's time."""
+"""Bounds of the classes of problems by cuBLAS's time, in microseconds."""
 DEPTHS = (512, 1024, 2048, 4096)
-"""Bounds of the classes by k."""
+"""Bounds of the classes of problems by their extent in k."""
 SLOW = 0.9
-"""Problems with less than this share of the best library's speed are counted as slow."""
+"""Problems with a lower speed than this, relative to the fastest library's, count as slow."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,12 @@ class Comparison:
     """One problem that cuBLAS and `codegen.matmul` were timed on.
 
     Args:
-        m, n, k: the extents.
-        layout: how A and B are stored.
+        m, n, k: the extents of the problem.
+        layout: how A and B are stored, such as "nt".
         plan: the plan that `codegen.matmul` chose.
-        seconds: our time.
-        cublas_seconds: the time of `torch.matmul`.
-        best_seconds: the time of the fastest library.
+        seconds: the time of `codegen.matmul`, in seconds.
+        cublas_seconds: the time of `torch.matmul`, in seconds.
+        best_seconds: the time of the fastest library, in seconds.
     """
 
     m: int
@@ -87,12 +88,12 @@ class Comparison:
 
     @property
     def of_cublas(self) -> float:
-        """cuBLAS's time over ours."""
+        """cuBLAS's time divided by that of `codegen.matmul`."""
         return self.cublas_seconds / self.seconds
 
     @property
     def of_best(self) -> float:
-        """The fastest library's time over ours."""
+        """The fastest library's time divided by that of `codegen.matmul`."""
         return self.best_seconds / self.seconds
 
     def __str__(self) -> str:
@@ -101,13 +102,13 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Summary:
-    """Ratios of a class of problems.
+    """Speeds of `codegen.matmul` relative to libraries, over a class of problems.
 
     Args:
-        problems: how many.
-        of_cublas, of_best: geometric means.
-        least_of_cublas, least_of_best: minima.
-        slow: problems with `of_best` below `SLOW`.
+        problems: the number of problems.
+        of_cublas, of_best: geometric means of the speeds relative to cuBLAS and the best library.
+        least_of_cublas, least_of_best: minima of these speeds.
+        slow: the number of problems with a speed relative to the best library below `SLOW`.
     """
 
     problems: int
@@ -119,7 +120,7 @@ class Summary:
 
     @classmethod
     def of(cls, found: Sequence[Comparison]) -> Summary:
-        """Summarise at least one comparison."""
+        """Summarise a non-empty sequence of comparisons."""
         cublas, best = [one.of_cublas for one in found], [one.of_best for one in found]
         return cls(
             len(found),
@@ -132,7 +133,7 @@ class Summary:
 
 
 def compare(rows: Iterable[Row]) -> list[Comparison]:
-    """Our time against the libraries', for every problem that ours and cuBLAS were timed on."""
+    """A comparison for every problem on which both `codegen.matmul` and cuBLAS were timed."""
     found: list[Comparison] = []
     for of_problem in by_problem(rows):
         timed = {row["name"]: row for row in of_problem if "seconds" in row}
@@ -148,7 +149,7 @@ def compare(rows: Iterable[Row]) -> list[Comparison]:
 
 
 def faults(rows: Iterable[Row]) -> list[str]:
-    """Problems that a contender could not compute, with the reason, one line each."""
+    """One line for each problem that a contender could not compute, with the reason."""
     return [
         f"{row['m']}x{row['n']}x{row['k']} {row['layout']} {row['name']}: {row['problem']}"
         for row in rows
@@ -157,7 +158,7 @@ def faults(rows: Iterable[Row]) -> list[str]:
 
 
 def _class(value: float, bounds: Sequence[int], name: str, unit: str = "") -> str:
-    """The class of a value between sorted bounds, as text.
+    """The text of the class, between two of the sorted `bounds`, that a value belongs to.
 
     >>> _class(7.9, (8, 20), "t", " µs"), _class(8, (8, 20), "t"), _class(20, (8, 20), "t", " µs")
     ('t < 8 µs', '8 <= t < 20', 't >= 20 µs')
@@ -171,13 +172,13 @@ def _class(value: float, bounds: Sequence[int], name: str, unit: str = "") -> st
 
 
 def _classes(bounds: Sequence[int], name: str, unit: str = "") -> list[str]:
-    """All classes between sorted bounds, in order."""
+    """The texts of all classes between the sorted `bounds`, in ascending order."""
     values = [bounds[0] - 1, *bounds]
     return [_class(value, bounds, name, unit) for value in values]
 
 
 def summaries(found: Sequence[Comparison]) -> dict[str, Summary]:
-    """Summaries of all problems, and of each class that has problems, by the class's name."""
+    """By name, the summaries of all problems and of each class that has problems."""
     names = [
         "all",
         *(f"layout {layout}" for layout in dict.fromkeys(one.layout for one in found)),
@@ -198,7 +199,7 @@ def summaries(found: Sequence[Comparison]) -> dict[str, Summary]:
 
 
 def table_of(found: dict[str, Summary]) -> Table:
-    """A line for each class."""
+    """A table of summaries with a line for each class of problems."""
     table = Table("problems with", title="cuBLAS's time over ours; best: of the faster library",
                   box=SIMPLE)  # fmt: skip
     for heading in ("problems", "of cuBLAS", "least", "of best", "least", f"under {SLOW}"):
@@ -211,17 +212,19 @@ def table_of(found: dict[str, Summary]) -> Table:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """The argument parser of `python -m benchmarks random`."""
     made = command_line("random", __doc__)
     sizes = made.add_argument_group("sizes")
-    sizes.add_argument("--count", type=int, default=COUNT, metavar="N", help=f"default {COUNT}")
-    sizes.add_argument("--seed", type=int, default=0, help="of the sizes; default 0")
+    sizes.add_argument(
+        "--count", type=int, default=COUNT, metavar="N", help=f"number of sizes; default {COUNT}"
+    )
+    sizes.add_argument("--seed", type=int, default=0, help="seed of the sizes; default 0")
     sizes.add_argument("--low", type=int, default=LOW, help=f"smallest extent; default {LOW}")
     sizes.add_argument("--high", type=int, default=HIGH, help=f"largest extent; default {HIGH}")
     for axis in "mnk":
         for bound in ("low", "high"):
             sizes.add_argument(
-                f"--{axis}-{bound}", type=int, metavar="N", help=f"of {axis}; default --{bound}"
+                f"--{axis}-{bound}", type=int, metavar="N", help=f"--{bound} for {axis} alone"
             )
     sizes.add_argument(
         "--step", type=int, default=STEP,
@@ -231,7 +234,7 @@ def parser() -> argparse.ArgumentParser:
     add_dtype(sizes)
     contenders = made.add_argument_group("contenders")
     contenders.add_argument(
-        "--tune", action="store_true", help="codegen.matmul measures plans instead of the model"
+        "--tune", action="store_true", help="codegen.matmul chooses plans by measuring them"
     )
     contenders.add_argument(
         "--candidates", type=int, default=CANDIDATES, metavar="N",
@@ -241,16 +244,18 @@ def parser() -> argparse.ArgumentParser:
     add_sampling(timing, rounds=7, seconds=0.002, regime="sustained")
     add_time_limit(timing, 8.0)
     output = made.add_argument_group("output")
-    output.add_argument("--worst", type=int, default=10, metavar="N", help="problems to list")
     output.add_argument(
-        "--json", type=Path, metavar="FILE", help="the record, instead of --results"
+        "--worst", type=int, default=10, metavar="N", help="slowest problems to list"
+    )
+    output.add_argument(
+        "--json", type=Path, metavar="FILE", help="file of the record, instead of --results"
     )
     add_results(output)
     return made
 
 
 def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse and check the command line; `ranges` and `shapes` follow from its options."""
+    """Parse and check the command line; also sets `ranges` and `shapes` from its options."""
     made = parser()
     options = made.parse_args(words)
     require_positive(made, options)
@@ -265,13 +270,13 @@ def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def _range(options: argparse.Namespace, axis: str) -> tuple[int, int]:
-    """The smallest and the largest extent along an axis."""
+    """The smallest and the largest extent along `axis`, by the command line."""
     low, high = getattr(options, f"{axis}_low"), getattr(options, f"{axis}_high")
     return options.low if low is None else low, options.high if high is None else high
 
 
 def find_contenders(options: argparse.Namespace, console: Console) -> list[Contender]:
-    """cuBLAS, cuBLASLt where it can be loaded, and `codegen.matmul`."""
+    """The contenders: cuBLAS, cuBLASLt if it can be loaded, and `codegen.matmul`."""
     found: list[Contender] = [CuBlas()]
     try:
         found.append(CuBlasLt(options.candidates))
@@ -283,7 +288,7 @@ def find_contenders(options: argparse.Namespace, console: Console) -> list[Conte
 def measure(
     options: argparse.Namespace, record: dict[str, Any], path: Path, console: Console
 ) -> None:
-    """Time all sizes in all layouts until the time limit; the record is written after each."""
+    """Time all sizes in all layouts until the time limit; writes the record after each problem."""
     rows: list[Row] = record["rows"]
     jobs: list[tuple[Shape, str]] = [*product(dict.fromkeys(options.shapes), options.layouts)]
     with Monitor() as monitor, progress_bars(console) as progress:
@@ -316,7 +321,7 @@ def measure(
 
 
 def show(rows: Sequence[Row], worst: int, console: Console) -> None:
-    """Print the ratios, the slowest problems, and the faults."""
+    """Print speeds relative to libraries, the `worst` slowest problems, and all faults."""
     found = compare(rows)
     if found:
         console.print(table_of(summaries(found)))
@@ -328,10 +333,10 @@ def show(rows: Sequence[Row], worst: int, console: Console) -> None:
 
 
 def main() -> None:
-    """The command."""
+    """Run `python -m benchmarks random`."""
     options = read_options()
     if reason := unavailable():
-        sys.exit(f"no GPU: {reason}")
+        sys.exit(f"no GPU: {reason}; run this measure on a machine with an NVIDIA GPU")
     console = make_console()
     record: dict[str, Any] = {
         **environment("random"),

@@ -1,4 +1,4 @@
-"""Where the cost model errs: measured over predicted times of plans with a property in common.
+"""Find errors of the cost model: measured over predicted times of plans with a common property.
 
     python -m benchmarks residuals benchmarks/results/fit/*.json.gz
     python -m benchmarks residuals benchmarks/results/fit/*.json.gz --by part stages --from 60
@@ -37,7 +37,7 @@ __all__ = ["KEYS", "Residual", "main", "residuals"]
 
 MICRO = 1e-6
 MIN_PLANS = 3
-"""Problems with fewer plans are left out: their mean says too little."""
+"""Problems with fewer measured plans are left out, because their mean is unreliable."""
 Key = Callable[[Table, Shape, int], str]
 
 
@@ -64,20 +64,21 @@ KEYS: dict[str, Key] = {
     "layout": lambda t, s, i: "nt"[int(t.turned_a[i])] + "nt"[int(t.turned_b[i])],
     "depth": lambda t, s, i: f"up to {1 << int(np.ceil(np.log2(s.depth[i])))}",
 }
-"""Properties by name: the part of a macro tile that one workgroup of a cluster computes, the
-cluster, the family of schedules, pipeline stages, TMA boxes in which a warpgroup stores D, tile
+"""Properties of plans by name: the part of a macro tile that one workgroup of a cluster computes,
+the cluster, the family of schedules, pipeline stages, TMA boxes in which a warpgroup stores D, tile
 rows of a rasterization band, the layout, and iterations of a tile (rounded up to a power of 2)."""
 
 
 @dataclass(frozen=True)
 class Residual:
-    """The model's error on plans with the same property.
+    """The cost model's error on plans that have the same value of a property.
 
     Args:
         name: the value of the property.
-        mean: measured over predicted, relative to all plans of the same problems, less 1.
-        plans: how many plans, counted once for each problem.
-        problems: how many problems have such plans.
+        mean: the mean of measured over predicted time, relative to all plans of the same problems,
+            less 1: 0.05 means that such plans take 5 % longer than predicted.
+        plans: the number of such plans, counted once for each problem.
+        problems: the number of problems that have such plans.
     """
 
     name: str
@@ -89,14 +90,14 @@ class Residual:
 def residuals(
     measured: Measurements, device: Constants, key: str, *, near: float = 1.2, least: int = 10
 ) -> list[Residual]:
-    """The model's errors on its candidates, by one of `KEYS`; sorted by the mean.
+    """The cost model's errors on its candidate plans, by value of a property; sorted by the mean.
 
     Args:
-        measured: times of plans.
-        device: constants of the cost model.
-        key: one of `KEYS`.
-        near: leave out plans that take more than so many times the fastest of their problem.
-        least: leave out values of the property that fewer plans have.
+        measured: measured times of plans.
+        device: the constants of the cost model.
+        key: the name of the property, one of `KEYS`.
+        near: plans that take more than this many times the fastest of their problem are left out.
+        least: values of the property that fewer plans have are left out.
     """
     data = measured.where(measured.usable)
     data = data.where(data.seconds <= near * data.best(data.seconds)[data.problem])
@@ -126,7 +127,7 @@ def _table(key: str, found: Sequence[Residual]) -> RichTable:
 
 
 def main() -> None:
-    """The command."""
+    """Run `python -m benchmarks residuals`."""
     made = command_line("residuals", __doc__)
     made.add_argument("files", type=Path, nargs="+", metavar="FILE", help="records of sweeps")
     made.add_argument(
@@ -134,34 +135,37 @@ def main() -> None:
         help=f"properties: {', '.join(KEYS)}; default all of them",
     )  # fmt: skip
     made.add_argument(
-        "--device", default=constants_of().device, help="the GPU whose cost model predicts"
+        "--device", default=constants_of().device, help="the GPU whose cost model is used"
     )
     made.add_argument(
         "--from", dest="low", type=float, default=0.0, metavar="MICROSECONDS",
-        help="leave out plans that took less",
+        help="leave out plans that took less than this many µs",
     )  # fmt: skip
     made.add_argument(
         "--to", dest="high", type=float, default=float("inf"), metavar="MICROSECONDS",
-        help="leave out plans that took longer",
+        help="leave out plans that took more than this many µs",
     )  # fmt: skip
     made.add_argument(
         "--near",
         type=float,
         default=1.2,
-        help="leave out plans slower than so many times the fastest of the problem; default 1.2",
+        help="leave out plans that take more than this many times the fastest; default 1.2",
     )
     made.add_argument(
-        "--least", type=int, default=10, help="leave out values that fewer plans have; default 10"
+        "--least", type=int, default=10, help="leave out values with fewer plans; default 10"
     )
     options = made.parse_args()
     device = constants_of(options.device)
     try:
         measured = Measurements.read(options.files, device)
     except (OSError, ValueError, KeyError) as error:
-        sys.exit(f"a file is not the record of a sweep: {error}")
+        sys.exit(f"a file is not a record of `python -m benchmarks sweep`: {error}")
     inside = (measured.seconds >= options.low * MICRO) & (measured.seconds <= options.high * MICRO)
     if not (inside & measured.usable).any():
-        sys.exit("no candidate of the model took between --from and --to")
+        sys.exit(
+            "no candidate plan of the cost model took between --from and --to microseconds; widen "
+            "that range"
+        )
     console = make_console()
     for key in options.by:
         of_key = residuals(

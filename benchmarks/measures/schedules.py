@@ -1,12 +1,12 @@
-"""All schedules with the same macro tile, around one, two and three waves of tiles.
+"""Compare all schedules with the same macro tile, around one, two and three waves of tiles.
 
-    python -m benchmarks schedules                  # counts, and times where there is a GPU
+    python -m benchmarks schedules                  # counts, and times if there is a GPU
     python -m benchmarks schedules --count-only --counts 120 132 133 264 265
     python -m benchmarks schedules --tiles 256x128x64 --k 8192 --schedules "stream-k{owner=last}"
 
-T output tiles on W SMs are T/W waves. Where tiles stay whole, the last wave takes as long as the
-others, however few tiles it has. Schedules that share tiles among workgroups fill it, at the cost
-of fix-ups: partial tiles that are stored, waited for and added.
+T output tiles on W SMs are T/W waves. If tiles are not split, the last wave takes as long as the
+others, however few tiles it has. Schedules that split tiles among workgroups fill the last wave, at
+the cost of fix-ups: partial tiles that are stored, waited for and added.
 
 Counted from the graph, exactly, for every T and schedule:
 
@@ -14,11 +14,11 @@ Counted from the graph, exactly, for every T and schedule:
   fix-ups      partial tiles that a workgroup receives from others and adds
   workspace    bytes for partial tiles and flags
 
-Measured where there is a GPU: time and TFLOP/s of our kernels and of cuBLAS, as `benchmarks gemm`
-does it; every result is checked first. Where the grid is a launch argument it has a workgroup on
-every SM. By default the GPU rests before every sample: under the power limit fewer busy SMs run
-faster, which would hide the difference between schedules. T tiles are arranged as nearly in a
-square as their factors allow, so that problems of similar T read about as much.
+Measured if there is a GPU: time and TFLOP/s of coordgraph's kernels and of cuBLAS, as by
+`benchmarks gemm`; every result is checked first. If the number of workgroups is a launch argument,
+it is the number of SMs. By default the GPU rests before every sample: under the power limit fewer
+busy SMs run faster, which would hide the difference between schedules. T tiles are arranged as
+nearly in a square as their factors allow, so that problems of similar T read about as much.
 """
 
 from __future__ import annotations
@@ -61,15 +61,17 @@ from coordgraph import CoordGraphError
 __all__ = ["COUNTS", "SCHEDULES", "columns", "main", "rows_of", "shape_of"]
 
 PROCESSORS = 132
-"""SMs of an H100 or H200, for counting without a GPU."""
+"""The number of SMs of an H100 or H200, used for counting if there is no GPU."""
 TILES: tuple[Tile, ...] = ((128, 128, 64), (128, 256, 64))
 COUNTS = (
     *(66, 99, 120, 130, 132, 133, 135, 144, 165, 198),
     *(231, 252, 260, 264, 266, 270, 288, 330),
     *(363, 384, 391, 396, 399, 408, 462),
 )
-"""Output tiles: half a wave, a little less than one wave, one, a little more, and so on to three
-and a half. Each count has two factors that are not far apart."""
+"""Default numbers of output tiles: around half, one, one and a half, … three and a half waves.
+
+Each is a product of two factors that are close to each other, so that problems are nearly square.
+"""
 SCHEDULES = (
     "data-parallel",
     "data-parallel{persistent=true}",
@@ -86,7 +88,7 @@ SCHEDULES = (
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """The argument parser of `python -m benchmarks schedules`."""
     made = command_line("schedules", __doc__)
     made.add_argument(
         "--tiles", type=parse_triple, nargs="+", default=list(TILES), metavar="MxNxK",
@@ -118,7 +120,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse and check the command line; the command ends with an error where it is wrong."""
+    """Parse and check the command line; an invalid one ends the process with a message."""
     made = parser()
     options = made.parse_args(words)
     require_positive(made, options)
@@ -134,12 +136,12 @@ def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def tile_text(tile: Sequence[int]) -> str:
-    """A macro tile as text: `128x256x64`."""
+    """A macro tile as text, such as `128x256x64`."""
     return "x".join(map(str, tile))
 
 
 def shape_of(tiles: int, tile: Tile, k: int) -> Shape:
-    """The problem of so many whole tiles.
+    """A nearly square problem of exactly `tiles` output tiles.
 
     >>> shape_of(133, (128, 256, 64), 4096).size
     '896x4864x4096'
@@ -149,7 +151,7 @@ def shape_of(tiles: int, tile: Tile, k: int) -> Shape:
 
 
 def plan_of(schedule: str, tile: Tile, dtype: str, processors: int) -> Plan:
-    """The plan of a schedule, with a workgroup on every SM where the grid is a launch argument."""
+    """The plan of a schedule; `processors` workgroups if their number is a launch argument."""
     grid = f" on {processors}" if has_grid(schedule, tile, dtype) else ""
     return parse_plan(f"{tile_text(tile)} {schedule}{grid}")
 
@@ -157,7 +159,7 @@ def plan_of(schedule: str, tile: Tile, dtype: str, processors: int) -> Plan:
 def rows_of(
     tile: Tile, tiles: int, k: int, schedules: Iterable[str], processors: int, dtype: str = "bf16"
 ) -> Iterator[dict[str, Any]]:
-    """Count every schedule on a problem of so many tiles; yields a row for each."""
+    """Count the work of every schedule on a problem of `tiles` output tiles; a row for each."""
     shape = shape_of(tiles, tile, k)
     for schedule in schedules:
         counts = count(schedule, tile, (shape.m, shape.n, k), processors, dtype)
@@ -175,7 +177,7 @@ def rows_of(
 def merged(
     counted: Sequence[dict[str, Any]], timed: Iterable[dict[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """Rows of times with the counts of the same plan; peers have no counts."""
+    """The rows of `timed`, each with the counts of the same plan; cuBLAS has no counts."""
     by_name = {row["name"]: row for row in counted}
     first = counted[0]
     shared = {name: first[name] for name in ("tile", "tiles", "processors")}
@@ -186,7 +188,10 @@ def merged(
 def measure(
     options: argparse.Namespace, record: dict[str, Any], processors: int, console: Console
 ) -> Path:
-    """Time all tiles, layouts and counts; the record is written after each. Returns its path."""
+    """Time all macro tiles, layouts and numbers of output tiles; returns the record's path.
+
+    The record is written after each problem.
+    """
     path, rows = result_path(options.results, record), record["rows"]
     jobs = [(tile, layout) for tile in options.tiles for layout in options.layouts]
     budget = TimeBudget(options.time_limit, len(jobs) * len(options.counts))
@@ -224,12 +229,12 @@ def measure(
 
 
 def columns(rows: Sequence[dict[str, Any]], name: str, form: str) -> str:
-    """A count as text: a line for each number of tiles, a column for each schedule.
+    """One count as a text table: a line per number of output tiles, a column per schedule.
 
     Args:
-        rows: rows of one macro tile.
-        name: `utilisation`, `fix_ups`, `workspace_bytes` or `busiest`.
-        form: the format of a number, as `.3f`.
+        rows: the rows of one macro tile.
+        name: the count: `utilisation`, `fix_ups`, `workspace_bytes` or `busiest`.
+        form: the format of a number, such as `.3f`.
     """
     schedules = list(dict.fromkeys(row["schedule"] for row in rows))
     letters = [chr(ord("a") + index) for index in range(len(schedules))]
@@ -243,7 +248,7 @@ def columns(rows: Sequence[dict[str, Any]], name: str, form: str) -> str:
 
 
 def show_counts(rows: Sequence[dict[str, Any]], console: Console) -> None:
-    """Print the counts of one macro tile."""
+    """Print tables of all counts of one macro tile."""
     for index, schedule in enumerate(dict.fromkeys(row["schedule"] for row in rows)):
         console.print(f"{chr(ord('a') + index)}: {schedule}", highlight=False, markup=False)
     figures = (("utilisation", ".3f"), ("fix_ups", "d"), ("workspace_bytes", "d"))
@@ -252,7 +257,7 @@ def show_counts(rows: Sequence[dict[str, Any]], console: Console) -> None:
 
 
 def show_times(rows: Sequence[dict[str, Any]], console: Console) -> None:
-    """Print a line for every contender of every number of tiles."""
+    """Print a table of times with a line per contender and number of output tiles."""
     heads = ("tile", "T", "T/W", "contender", "utilisation", "fix-ups", "µs", "TFLOP/s")
     table = Table(*heads, "of cuBLAS", title="counts and times")
     before = None
@@ -284,7 +289,7 @@ def show_times(rows: Sequence[dict[str, Any]], console: Console) -> None:
 
 
 def count_all(options: argparse.Namespace, processors: int, console: Console) -> None:
-    """Print the counts of every macro tile."""
+    """Count the work of all schedules with every macro tile, and print tables of the counts."""
     for tile in options.tiles:
         console.rule(f"{tile_text(tile)}, k = {options.k}, W = {processors}")
         with Progress(console=console, transient=True) as progress:
@@ -300,7 +305,7 @@ def count_all(options: argparse.Namespace, processors: int, console: Console) ->
 
 
 def main() -> None:
-    """The command."""
+    """Run `python -m benchmarks schedules`."""
     options, console = read_options(), make_console()
     reason = unavailable()
     if options.count_only or reason:

@@ -1,12 +1,12 @@
-"""Speedup of streamed over whole tiles, measured and predicted: `benchmarks chosen --streaming`.
+"""Compare schedules that split tiles with those that do not: `benchmarks chosen --streaming`.
 
 A plan streams tiles if workgroups share them along k: all tiles, or those of the last waves. For
-every problem of a sweep the ratio is the time of the fastest plan of whole tiles over that of the
-fastest plan that streams, as measured, and as the model predicts it for the same two plans. Plans
-with tiles of two shapes count as neither. The geometric means and the model's errors are listed for
-each group of problems, for all, and for `candidates`: problems of which both plans are candidates
-of the model. Its predictions for other plans (more workgroups than the device holds, narrow TMA
-boxes of B, schedules that are never chosen) do not matter.
+every problem of a sweep, the speedup is the time of the fastest plan of whole tiles divided by that
+of the fastest plan that streams tiles, as measured, and as the cost model predicts it for the same
+two plans. Plans with tiles of two shapes are left out. Geometric means and the model's errors are
+listed for each group of problems, for all problems, and for `candidates`: problems on which both
+plans are candidates of the model. The model's predictions for other plans (more workgroups than the
+GPU holds, narrow TMA boxes of B, schedules that are never chosen) do not matter.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from passes.choosing.plan_table import Table
 __all__ = ["GOAL", "Compared", "Means", "compared", "means", "record_of", "table_of"]
 
 GOAL = 0.1
-"""The largest relative error that a predicted ratio should have."""
+"""The relative error up to which a predicted speedup counts as accurate."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One problem of which a plan that streams and one of whole tiles were measured.
+    """One problem on which plans that split tiles along k, and plans of whole tiles, were measured.
 
     Args:
-        group: the group of shapes.
+        group: the group of shapes that the problem belongs to.
         problem: m, n, k and the layout, as text.
-        streaming_plan, streaming_seconds: the fastest plan that streams.
-        whole_plan, whole_seconds: the fastest plan of whole tiles.
-        predicted: `measured` by the model, for the same two plans.
-        candidates: whether both plans are candidates of the model.
+        streaming_plan, streaming_seconds: the fastest plan that splits tiles, and its time.
+        whole_plan, whole_seconds: the fastest plan of whole tiles, and its time.
+        predicted: the ratio `measured` as the cost model predicts it for these two plans.
+        candidates: True if both plans are candidates of the cost model.
     """
 
     group: str
@@ -59,23 +59,23 @@ class Compared:
 
     @property
     def measured(self) -> float:
-        """Seconds of whole tiles over those of streamed ones; more than 1 where streaming pays."""
+        """The time of whole tiles divided by that of split tiles: above 1, splitting is faster."""
         return self.whole_seconds / self.streaming_seconds
 
     def error(self) -> float:
-        """The absolute logarithm of predicted over measured."""
+        """The absolute value of the logarithm of the predicted over the measured speedup."""
         return abs(log(self.predicted / self.measured))
 
 
 @dataclass(frozen=True)
 class Means:
-    """Means over a group of problems.
+    """Means of the speedup of tiles split along k over whole tiles, over a group of problems.
 
     Args:
-        problems: how many.
-        measured, predicted: geometric means of the ratios.
-        bias: geometric mean of predicted over measured; more than 1 where the model is too
-            favourable to streaming.
+        problems: the number of problems.
+        measured, predicted: geometric means of the measured and the predicted speedup.
+        bias: the geometric mean of predicted over measured speedup; above 1, the model
+            overestimates the speed of split tiles.
         error: relative error, from the root mean square of the logarithm of predicted over
             measured.
         near: the share of problems whose error is within `GOAL`.
@@ -90,7 +90,7 @@ class Means:
 
 
 def compared(rows: Sequence[dict[str, Any]], device: str) -> list[Compared]:
-    """Every problem of which plans of both kinds were measured, in order."""
+    """Every problem on which plans that split tiles, and plans of whole tiles, were measured."""
     plans, constants = known_plans(rows), constants_of(device)
     ours = [row for row in rows if row["plan"] in plans]
     if not ours:
@@ -124,7 +124,7 @@ def compared(rows: Sequence[dict[str, Any]], device: str) -> list[Compared]:
 
 
 def means(found: Sequence[Compared]) -> dict[str, Means]:
-    """Means of each group, of `all` problems, and of the `candidates` among them."""
+    """Means by group of shapes, for `all` problems, and for those of `candidates` of the model."""
     groups = {
         name: [one for one in found if one.group == name]
         for name in sorted({one.group for one in found})
@@ -146,7 +146,7 @@ def _mean(found: Sequence[Compared]) -> Means:
 
 
 def table_of(found: Sequence[Compared], title: str) -> RichTable:
-    """A line for each group, one for all problems, and one for the candidates."""
+    """A table of the means with a line per group, one for all problems, one for candidates."""
     heads = ("group", "problems", "measured", "predicted", "of measured", "off by", "within 10 %")
     lines = RichTable(*heads, title=f"{title}: streamed tiles against whole ones", box=SIMPLE)
     for group, mean in means(found).items():
@@ -157,7 +157,7 @@ def table_of(found: Sequence[Compared], title: str) -> RichTable:
 
 
 def record_of(found: Sequence[Compared], source: str, device: str) -> dict[str, Any]:
-    """A record with the means, and every problem as a row."""
+    """A JSON record with the means by group, and every problem as a row."""
     return {
         "kind": "streaming",
         "of": source,

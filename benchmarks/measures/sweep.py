@@ -1,4 +1,4 @@
-"""Times of many of our plans on many problems, to which the cost model is fitted.
+"""Time many plans of coordgraph's kernels on many problems, to fit the cost model to the times.
 
     python -m benchmarks sweep                                # the six groups
     python -m benchmarks sweep --random 300 --likely 12 --layouts nt   # the Stream-K paper's corpus
@@ -8,15 +8,16 @@
     python -m passes.choosing.calibrate benchmarks/results/fit/*.json.gz --write
     python -m benchmarks chosen benchmarks/results/fit/sweep-*.json.gz
 
-For every problem the plans with the best predictions are measured, beside cuBLAS and the plans of
---plans, as `benchmarks gemm` does it, sustained. A row of the record holds a problem, a plan and
-its median time in seconds. Two options find predictions that are too slow: --families adds the best
-plan of every schedule and reduction, also of those that the model never chooses, and --explore adds
-plans drawn at random from those that are predicted to be slower. After a new fit, --again measures
-the fastest plan of each problem in older files beside the plans that the model prefers now.
+For every problem the plans with the best predictions are measured, together with cuBLAS and the
+plans of --plans, as by `benchmarks gemm --regime sustained`. A row of the record has a problem, a
+plan and its median time in seconds. Two options find plans that are faster than predicted:
+--families adds the best plan of every schedule and reduction, also of those that the model never
+chooses, and --explore adds plans drawn at random from those that are predicted to be slower. After
+a new fit, --again measures the fastest plan of each problem in older files together with the plans
+that the model prefers now.
 
-The time limit includes compiling; no problem begins after it. --resume continues a file, given the
-same other options.
+The time limit includes compiling; no problem is started after it. --resume continues a file; the
+other options must be the same as in the run that wrote it.
 
 --random draws m, n and k of every shape in turn, each exp(uniform(log 128, log 8192)) rounded to a
 multiple of --step, by --seed; see `benchmarks.problems.log_uniform`. The default step is 8: rows
@@ -66,7 +67,7 @@ from passes.choosing.fixed_rules import instructions_plan
 __all__ = ["fastest", "jobs", "main", "plans_for"]
 
 LIKELY = 24
-"""Plans with the best predictions that are measured on a problem."""
+"""How many of the plans with the best predictions are measured on a problem by default."""
 EXPLORE_FACTOR, EXPLORE_PLANS = 2.0, 1000
 """--explore draws from the best 1000 plans, if predicted to take at most twice the best's time."""
 
@@ -83,15 +84,15 @@ def plans_for(
     """The plans to measure on a problem.
 
     Args:
-        shape: the problem.
+        shape: the problem's m, n and k.
         layout: how A and B are stored, one of `LAYOUTS`.
-        dtype: element type of A, B and D.
-        count: how many plans with the best predictions.
-        explored: how many of the other plans, drawn at random, each with another tile.
-        seed: of the random generator.
-        families: also take the best plan of every family of schedules that is not among the first,
-            if it is predicted to take at most so many times the best; 0 for none. See
-            `passes.choosing.known_schedules.family`.
+        dtype: the element type of A, B and D.
+        count: the number of plans with the best predictions.
+        explored: the number of other plans, drawn at random, each with a different tile.
+        seed: the seed of the random generator.
+        families: a factor. The best plan of every family of schedules (see
+            `passes.choosing.known_schedules.family`) is added if it is predicted to take at most
+            this many times the best plan's time. 0 adds none.
     """
     gemm = replace(gemm_of_layout(dtype, layout), m=shape.m, n=shape.n, k=shape.k)
     if not allows_tma(gemm):
@@ -115,7 +116,10 @@ def plans_for(
 
 
 def _families(gemm: Gemm, factor: float, known: Set[str]) -> list[Plan]:
-    """The best plan of each family but those that are known, within a factor of the best plan."""
+    """The best plan of each family of schedules except those in `known`.
+
+    Plans that are predicted to take more than `factor` times the best plan's time are left out.
+    """
     found: dict[str, Plan] = {}
     best = inf
     for choice in choices(gemm, all_kinds=True):
@@ -127,18 +131,18 @@ def _families(gemm: Gemm, factor: float, known: Set[str]) -> list[Plan]:
 
 
 def allows_tma(gemm: Gemm) -> bool:
-    """Whether the rows of A and B, of 16-bit elements, are multiples of 16 bytes, as TMA needs."""
+    """True if TMA can load A and B: their rows of 16-bit elements are multiples of 16 bytes."""
     m, n, k = sizes(gemm)
     rows = (m if gemm.transpose_a else k, k if gemm.transpose_b else n)
     return all(row % STEP == 0 for row in rows)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """The argument parser of `python -m benchmarks sweep`."""
     made = command_line("sweep", __doc__)
     add_shapes(made)
-    made.add_argument("--random", type=int, default=0, metavar="N", help="add N random shapes")
-    made.add_argument("--seed", type=int, default=0, help="of --random and --explore; default 0")
+    made.add_argument("--random", type=int, default=0, metavar="N", help="add N random sizes")
+    made.add_argument("--seed", type=int, default=0, help="seed of --random and --explore")
     made.add_argument(
         "--step", type=int, default=STEP, help=f"random extents are multiples of it; default {STEP}"
     )
@@ -149,14 +153,14 @@ def parser() -> argparse.ArgumentParser:
         help=f"measure the N plans with the best predictions; default {LIKELY}",
     )  # fmt: skip
     made.add_argument(
-        "--explore", type=int, default=0, metavar="N", help="and N slower ones, drawn at random"
+        "--explore", type=int, default=0, metavar="N", help="add N slower plans, drawn at random"
     )
     made.add_argument(
         "--families",
         type=float,
         default=0.0,
         metavar="FACTOR",
-        help="and the best plan of every schedule, if within this factor of the best, as 1.3",
+        help="add the best plan of every schedule within this factor of the best, as 1.3",
     )
     made.add_argument(
         "--again",
@@ -164,29 +168,29 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         default=[],
         metavar="FILE",
-        help="and the fastest plan of each problem in these sweeps",
+        help="add the fastest plan of each problem in these records of sweeps",
     )
     made.add_argument(
-        "--plans", type=parse_plan, nargs="+", default=[], help="and these plans, on every problem"
+        "--plans", type=parse_plan, nargs="+", default=[], help="add these plans on every problem"
     )
     add_sampling(made, rounds=5, seconds=0.002)
     add_time_limit(made, 8.0)
     made.add_argument(
-        "--resume", type=Path, metavar="FILE", help="add the problems that FILE lacks to it"
+        "--resume", type=Path, metavar="FILE", help="measure the problems that FILE lacks"
     )
     add_results(made)
     return made
 
 
 def compact(row: dict[str, Any], group: str) -> dict[str, Any]:
-    """A row of the record: problem, group, plan, and the median of its times in seconds."""
+    """A short row for the record: problem, group, plan and median seconds, from a `compete` row."""
     kept = {name: row[name] for name in ("m", "n", "k", "layout")}
     plan = CUBLAS.lower() if row["name"] == CUBLAS else row["name"]
     return {**kept, "group": group, "plan": plan, "t": float(f"{row['seconds']['median']:.5g}")}
 
 
 def fastest(paths: Iterable[Path]) -> dict[tuple[int, int, int, str], list[Plan]]:
-    """Of every problem and layout, the fastest plan in each of the sweeps that measured it.
+    """By problem and layout, the fastest plan in each of the sweeps that measured it.
 
     Raises:
         OSError, ValueError: a file cannot be read, or is not the record of a sweep.
@@ -202,16 +206,18 @@ def fastest(paths: Iterable[Path]) -> dict[tuple[int, int, int, str], list[Plan]
             for problem, (_, plan) in best.items():
                 found.setdefault(problem, []).append(Plan.parse(plan))
         except (CoordGraphError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} is not of a sweep: {error}") from error
+            raise ValueError(
+                f"{path} is not a record of `python -m benchmarks sweep`: {error}"
+            ) from error
     return found
 
 
 Job = tuple[str, Shape, str]
-"""A group, a shape of it, and the layout."""
+"""One problem to measure: the name of its group of shapes, the shape, and the layout."""
 
 
 def jobs(options: argparse.Namespace, measured: Sequence[dict[str, Any]] = ()) -> list[Job]:
-    """Every problem in every layout, except those that have rows already."""
+    """Every problem in every layout, except those that have rows in `measured` already."""
     known = {key_of(row) for row in measured}
     drawn = log_uniform_shapes(options.random, options.seed, options.step)
     problems = select_shapes(options.groups, [*(options.shapes or ()), *drawn])
@@ -224,10 +230,10 @@ def jobs(options: argparse.Namespace, measured: Sequence[dict[str, Any]] = ()) -
 
 
 def open_record(options: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
-    """The path of the record and what it holds so far: the file of --resume, or a new one.
+    """The path and the contents of the record: of the file of --resume, or of a new one.
 
     Raises:
-        OSError, ValueError: the file of --resume cannot be read, or is no record.
+        OSError, ValueError: the file of --resume cannot be read, or is not a record.
     """
     if options.resume:
         return options.resume, load(options.resume)
@@ -236,12 +242,12 @@ def open_record(options: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
 
 
 def main() -> None:
-    """The command."""
+    """Run `python -m benchmarks sweep`."""
     made = parser()
     options = made.parse_args()
     require_positive(made, options)
     if reason := unavailable():
-        sys.exit(f"no GPU: {reason}")
+        sys.exit(f"no GPU: {reason}; run this measure on a machine with an NVIDIA GPU")
     try:
         path, record = open_record(options)
         again = fastest(options.again)

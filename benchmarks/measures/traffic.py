@@ -1,4 +1,4 @@
-"""Memory traffic by the order of tiles: simulated, and measured where there is a GPU.
+"""Memory traffic by the order of tiles: simulated, and measured if there is a GPU.
 
     python -m benchmarks traffic                  # simulated; counters and times with a GPU
     python -m benchmarks traffic --model-only --shapes 8192x8192x4096 --cache-mb 25
@@ -69,7 +69,7 @@ TILE = "256x256x64@c2x1"
 SIZES = ("8192x8192x8192", "8192x28672x4096", "4096x57344x8192", "16384x16384x16384")
 SCHEDULES = ("data-parallel{persistent=true}", "stream-k{owner=last}")
 ROW_BY_ROW, NONE = "row by row", "none"
-"""The order without a pass before the schedule: in records, and on the command line."""
+"""Names of the order without an ordering pass: in records, and on the command line."""
 ORDERS = (
     NONE,
     "rasterize{width=4}",
@@ -86,22 +86,22 @@ FIGURES = (
     ("l2_read_bytes", 1e-9, ".2f", "GB read from the L2 cache, measured"),
     ("relative_time", 1.0, ".3f", "time relative to the first order, measured"),
 )
-"""Columns of a record to show: name, scale, format, heading."""
+"""The columns of a record to print: name, scale, number format and heading."""
 COUNTING_SHARE = 0.6
-"""Of the time that is left when kernels are compiled, the share for hardware counters."""
+"""The fraction of the time left after compilation that may be spent on hardware counters."""
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """The argument parser of `python -m benchmarks traffic`."""
     made = command_line("traffic", __doc__)
     made.add_argument(
         "--shapes", type=parse_shape, nargs="+", default=[parse_shape(size) for size in SIZES],
-        metavar="MxNxK", help=f"default {' '.join(SIZES)}",
+        metavar="MxNxK", help=f"problem sizes; default {' '.join(SIZES)}",
     )  # fmt: skip
     made.add_argument("--tile", default=TILE, help=f"macro tile and cluster; default {TILE}")
     made.add_argument(
         "--schedules", nargs="+", default=list(SCHEDULES), metavar="PIPELINE",
-        help=f"default {' '.join(SCHEDULES)}",
+        help=f"schedules; default {' '.join(SCHEDULES)}",
     )  # fmt: skip
     made.add_argument(
         "--orders", nargs="+", default=list(ORDERS), metavar="PASSES",
@@ -115,19 +115,19 @@ def parser() -> argparse.ArgumentParser:
     add_dtype(made)
     add_target(made)
     made.add_argument("--model-only", action="store_true", help="simulate without measuring")
-    made.add_argument("--no-counters", action="store_true", help="measure times, no counters")
+    made.add_argument("--no-counters", action="store_true", help="measure times without counters")
     add_sampling(made, rounds=5, seconds=0.002, regime="sustained")
     add_time_limit(made, 1.2)
     made.add_argument(
         "--results", type=Path, metavar="FOLDER",
-        help=f"for the record and its plots; default benchmarks/{RESULTS.name} where anything is "
+        help=f"folder of the record and plots; default benchmarks/{RESULTS.name} if anything is "
         "measured, else none is written",
     )  # fmt: skip
     return made
 
 
 def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse and check the command line; the command ends with an error where it is wrong."""
+    """Parse and check the command line; an invalid one ends the process with a message."""
     made = parser()
     options = made.parse_args(words)
     require_positive(made, options)
@@ -142,19 +142,20 @@ def read_options(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def pipeline_of(order: str, schedule: str) -> str:
-    """The pipeline of an order of tiles and a schedule."""
+    """The text of the pipeline of an ordering pass (or `none`) and a schedule."""
     return schedule if order == NONE else f"{order},{schedule}"
 
 
 def plan_of(tile: str, order: str, schedule: str, slots: int, dtype: str = "bf16") -> Plan:
-    """The plan of an order and a schedule; where its grid is a launch argument, it fills all slots.
+    """The plan of an order of tiles and a schedule.
 
     Args:
-        tile: macro tile and cluster, as `256x256x64@c2x1`.
-        order: passes before the schedule, or `none`.
+        tile: the macro tile and the cluster, as `256x256x64@c2x1`.
+        order: the passes before the schedule, or `none`.
         schedule: the pipeline of the schedule.
-        slots: workgroups, or clusters, that the device holds at a time.
-        dtype: element type of A, B and D.
+        slots: how many workgroups, or clusters, the GPU runs at the same time; the number to launch
+            if the schedule takes it as a launch argument.
+        dtype: the element type of A, B and D.
 
     Raises:
         argparse.ArgumentTypeError, ParseError: the plan is malformed.
@@ -176,16 +177,17 @@ def model(
     device: str = "NVIDIA H200",
     dtype: str = "bf16",
 ) -> Row:
-    """Simulate an order of tiles; returns a row with the bytes that come from memory.
+    """Simulate an order of tiles; returns a row of the record with the bytes read from memory.
 
     Args:
-        size: the problem.
-        tile: macro tile and cluster, as `256x256x64@c2x1`.
-        order: passes before the schedule, or `none`.
+        size: the problem's m, n and k.
+        tile: the macro tile and the cluster, as `256x256x64@c2x1`.
+        order: the passes before the schedule, or `none`.
         schedule: the pipeline of the schedule.
-        cache_bytes: size of the simulated cache; default `l2_bytes` of the device's cost model.
-        device: the GPU whose number of slots and cost model are used.
-        dtype: element type of A, B and D.
+        cache_bytes: the size of the simulated L2 cache; by default `l2_bytes` of the GPU's cost
+            model.
+        device: the GPU whose number of resident workgroups and cost model are used.
+        dtype: the element type of A, B and D.
     """
     constants = constants_of(device)
     cluster = prod(parse_plan(f"{tile} {schedule}").cluster)
@@ -208,7 +210,10 @@ def model(
 
 
 def model_all(options: argparse.Namespace, device: str, step: Callable[[], None]) -> Iterator[Row]:
-    """Simulate every problem, schedule and order in worker processes; yields a row for each."""
+    """Simulate every problem, schedule and order in worker processes; yields a row for each.
+
+    `step` is called after each row.
+    """
     how = {
         "cache_bytes": None if options.cache_mb is None else 1e6 * options.cache_mb,
         "device": device,
@@ -232,13 +237,13 @@ def model_all(options: argparse.Namespace, device: str, step: Callable[[], None]
 
 
 def columns(rows: Sequence[Row], name: str, form: str = ".2f", scale: float = 1e-9) -> str:
-    """A figure as text: a line for each order, a column for each problem and schedule.
+    """A column of a record as a text table: a line per order, a column per problem and schedule.
 
     Args:
-        rows: rows of a record.
-        name: the column of the record, as `modelled_bytes`; rows without it are left blank.
-        form: the format of a number, as `.2f`.
-        scale: numbers are multiplied by it.
+        rows: the rows of the record.
+        name: the name of the column, such as `modelled_bytes`; cells without a value are blank.
+        form: the format of a number, such as `.2f`.
+        scale: the factor that values are multiplied by.
     """
     cells = {(heading(row), row["order"]): row for row in rows}
     heads = list(dict.fromkeys(heading(row) for row in rows))
@@ -254,12 +259,12 @@ LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 
 
 def heading(row: Row) -> str:
-    """The problem and schedule of a row, as text."""
+    """The problem and the schedule of a row, as text."""
     return f"{row['m']}x{row['n']}x{row['k']} {row['schedule']}"
 
 
 def legend(rows: Sequence[Row]) -> str:
-    """What the letters above the columns stand for."""
+    """The legend of a table: the problem and schedule that each letter above a column means."""
     firsts = {heading(row): row for row in reversed(rows)}
     heads = list(dict.fromkeys(heading(row) for row in rows))
     return "\n".join(
@@ -270,7 +275,7 @@ def legend(rows: Sequence[Row]) -> str:
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """Print the legend, every figure that was simulated or measured, and the faults."""
+    """Print the legend, a table of each simulated or measured figure, and the faults."""
     plain = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     plain(legend(rows))
     for name, scale, form, title in FIGURES:
@@ -282,7 +287,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
 
 
 def count(options: argparse.Namespace, rows: list[Row], seconds: float, console: Console) -> None:
-    """Add hardware counters to the rows, until the time is over."""
+    """Add hardware counters to the rows; no launch starts after `seconds`."""
     jobs = {
         **{name: getattr(options, name) for name in ("dtype", "layout", "target")},
         "problems": [
@@ -306,12 +311,12 @@ def count(options: argparse.Namespace, rows: list[Row], seconds: float, console:
 
 
 def is_of(row: Row, size: Shape) -> bool:
-    """Whether a row is about this problem."""
+    """True if a row of a record is about the problem `size`."""
     return (row["m"], row["n"], row["k"]) == (size.m, size.n, size.k)
 
 
 def with_relative_times(rows: Sequence[Row]) -> None:
-    """Add to rows their time over that of the first order with the same schedule."""
+    """Add to each row its time relative to the first order of tiles with the same schedule."""
     firsts: dict[str, float] = {}
     for row in rows:
         if "seconds" in row:
@@ -324,11 +329,11 @@ def measure(options: argparse.Namespace, record: dict[str, Any], path: Path, end
     """Add counters and times to the rows of a record, which is written after each problem.
 
     Args:
-        options: the command line.
-        record: its rows have been simulated.
-        path: of the record.
-        end: when to finish, by `time.monotonic()`.
-        console: for progress and messages.
+        options: the parsed command line.
+        record: the record, with rows that have been simulated.
+        path: the path of the record's file.
+        end: the time to finish by, as of `time.monotonic()`.
+        console: the console for progress and messages.
     """
     rows: list[Row] = record["rows"]
     with Monitor() as monitor, progress_bars(console) as progress:
@@ -365,7 +370,7 @@ def measure(options: argparse.Namespace, record: dict[str, Any], path: Path, end
 
 
 def main() -> None:
-    """The command."""
+    """Run `python -m benchmarks traffic`."""
     options, console = read_options(), make_console()
     end = time.monotonic() + 60 * options.time_limit
     reason = unavailable()
@@ -379,7 +384,7 @@ def main() -> None:
         try:
             record["rows"] += model_all(options, device, partial(progress.advance, task))
         except CoordGraphError as error:
-            sys.exit(f"cannot be simulated: {error}")
+            sys.exit(f"the traffic of a schedule cannot be simulated: {error}")
     folder = options.results or (RESULTS if measures else None)
     path = result_path(folder, record) if folder else None
     if measures and path:

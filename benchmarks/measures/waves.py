@@ -1,10 +1,10 @@
-"""How much of the GPU schedules use where the last wave of tiles is not full.
+"""Measure how much of the GPU each schedule uses if the last wave of tiles is not full.
 
     python -m benchmarks waves
     python -m benchmarks waves --tile 256x256x64 --cluster 2x1 --layouts nn nt --regime sustained
 
-T output tiles on W workgroups take ⌈T/W⌉ waves where tiles stay whole, so T/(⌈T/W⌉·W) of the
-workgroups' time is used. The measured utilisation is a kernel's rate divided by the rate of the
+T output tiles on W workgroups take ⌈T/W⌉ waves if tiles are not split, so a share T/(⌈T/W⌉·W) of
+the workgroups' time is used. The measured utilisation is a kernel's rate divided by the rate of the
 same kernel on a shape of ⌈T/W⌉ full waves with the same k. All schedules have the same macro tile.
 By default the GPU rests before every sample: under the power limit fewer busy SMs run faster, which
 would hide the difference between schedules.
@@ -49,7 +49,7 @@ TILE = (128, 256, 64)
 
 
 def tiles_of(shape: Shape, tile: Sequence[int]) -> int:
-    """The number of output tiles, with those that are cut by the border.
+    """The number of output tiles of a shape, including tiles that reach beyond its edges.
 
     >>> tiles_of(Shape("", 896, 4864, 4096), (128, 256, 64))
     133
@@ -58,7 +58,7 @@ def tiles_of(shape: Shape, tile: Sequence[int]) -> int:
 
 
 def ideal(tiles: int, workgroups: int) -> float:
-    """The share of the workgroups' time that is used where tiles stay whole.
+    """The fraction of time that W workgroups use for T tiles that are not split: T/(⌈T/W⌉·W).
 
     >>> ideal(133, 132), ideal(264, 132)
     (0.5037878787878788, 1.0)
@@ -67,7 +67,7 @@ def ideal(tiles: int, workgroups: int) -> float:
 
 
 def whole_waves(tiles: int, workgroups: int, tile: Sequence[int], k: int) -> Shape:
-    """A nearly square shape of ⌈tiles / workgroups⌉ full waves.
+    """A nearly square shape whose tiles fill ⌈tiles / workgroups⌉ waves exactly.
 
     >>> whole_waves(133, 132, (128, 256, 64), 4096).size
     '3072x2816x4096'
@@ -82,13 +82,21 @@ def whole_waves(tiles: int, workgroups: int, tile: Sequence[int], k: int) -> Sha
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """The argument parser of `python -m benchmarks waves`."""
     made = command_line("waves", __doc__)
     made.add_argument(
-        "--shapes", type=parse_shape, nargs="+", metavar="MxNxK", help="instead of the group B"
+        "--shapes",
+        type=parse_shape,
+        nargs="+",
+        metavar="MxNxK",
+        help="shapes to measure; default group B",
     )
     made.add_argument(
-        "--tile", type=parse_triple, default=TILE, metavar="MxNxK", help="default 128x256x64"
+        "--tile",
+        type=parse_triple,
+        default=TILE,
+        metavar="MxNxK",
+        help="macro tile; default 128x256x64",
     )
     made.add_argument("--cluster", default="1x1", help="workgroups of a cluster, as 2x1")
     made.add_argument("--schedules", nargs="+", default=list(SCHEDULES), metavar="PIPELINE")
@@ -101,7 +109,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def plans_of(options: argparse.Namespace) -> list[Plan]:
-    """The plans of every schedule with the tile and cluster of the command line."""
+    """A plan for every schedule, with the macro tile and cluster of the command line."""
     tile = "x".join(map(str, options.tile)) + f"@c{options.cluster}"
     return [parse_plan(f"{tile} {schedule}") for schedule in options.schedules]
 
@@ -109,13 +117,13 @@ def plans_of(options: argparse.Namespace) -> list[Plan]:
 def add_utilisation(
     rows: list[dict[str, Any]], whole: list[dict[str, Any]], workgroups: int, tiles: int
 ) -> None:
-    """Add the utilisation to our rows of a shape.
+    """Add the utilisation to the rows of coordgraph's kernels on one shape.
 
     Args:
-        rows: rows of the shape.
-        whole: rows of the same kernels on a shape of full waves.
-        workgroups: workgroups, or clusters, that the device holds at a time.
-        tiles: output tiles of the shape.
+        rows: the rows of the shape.
+        whole: the rows of the same kernels on a shape of full waves.
+        workgroups: how many workgroups, or clusters, the GPU runs at the same time.
+        tiles: the number of output tiles of the shape.
     """
     rates = {row["name"]: row["tflops"] for row in whole if row["ours"] and "tflops" in row}
     for row in rows:
@@ -130,7 +138,7 @@ def add_utilisation(
 
 
 def measure(options: argparse.Namespace, layout: str, progress: Progress) -> list[dict[str, Any]]:
-    """Time all shapes in one layout, and return their rows."""
+    """Time all shapes in one layout; returns the rows of the record."""
     plans = plans_of(options)
     task = progress.add_task(f"compiling ({layout})", total=len(plans))
     compiled = compile_plans(
@@ -168,7 +176,7 @@ def measure(options: argparse.Namespace, layout: str, progress: Progress) -> lis
 
 
 def show(rows: list[dict[str, Any]], console: Console) -> None:
-    """Print a line for every contender of every shape."""
+    """Print a table of utilisation and speed, a line for every contender on every shape."""
     columns = ("shape", "T", "T/W", "whole tiles", "contender", "µs", "of cuBLAS", "utilisation")
     table = Table(*columns, title="utilisation: rate over the rate in full waves of the same k")
     for of_problem in by_problem(rows):
@@ -196,7 +204,7 @@ def show(rows: list[dict[str, Any]], console: Console) -> None:
 
 
 def main() -> None:
-    """The command."""
+    """Run `python -m benchmarks waves`."""
     made = parser()
     options = made.parse_args()
     require_positive(made, options)
@@ -205,7 +213,7 @@ def main() -> None:
     except argparse.ArgumentTypeError as error:
         made.error(str(error))
     if reason := unavailable():
-        sys.exit(f"no GPU: {reason}")
+        sys.exit(f"no GPU: {reason}; run this measure on a machine with an NVIDIA GPU")
     console = make_console()
     record: dict[str, Any] = {
         **environment("waves"),

@@ -1,1 +1,1 @@
-"""What competes in a measure: cuBLAS, cuBLASLt, Triton kernels, PyTorch, and our own kernels."""
+"""The contenders that are timed: cuBLAS, cuBLASLt, Triton, PyTorch and coordgraph's kernels."""

@@ -1,4 +1,4 @@
-"""Time contenders on one problem in turn; each becomes a row of the record."""
+"""Time contenders on one problem in turn; each gives a row of the record."""
 
 from __future__ import annotations
 
@@ -18,33 +18,36 @@ from coordgraph import CoordGraphError
 __all__ = ["FAILED", "WRONG", "compete", "exit_if_wrong", "is_wrong"]
 
 WRONG, FAILED = "WRONG", "FAILED"
-"""How the `problem` of a row begins where a result is wrong, or an unexpected exception was raised.
+"""First words of a row's `problem` if its result is wrong, or an unexpected exception was raised.
 
-Any other text is a refusal: the contender cannot compute this problem.
+Any other text in `problem` is a refusal: the contender cannot compute this problem.
 """
 
 
 def is_wrong(row: dict[str, Any]) -> bool:
-    """Whether a row reports a wrong result or an unexpected exception."""
+    """True if a row reports a wrong result or an unexpected exception."""
     return str(row.get("problem", "")).startswith((WRONG, FAILED))
 
 
 def exit_if_wrong(rows: Sequence[dict[str, Any]]) -> None:
-    """End the command with an error if any row is wrong; see `is_wrong`."""
+    """End the command with an error if any row has a wrong result or an unexpected exception."""
     if any(map(is_wrong, rows)):
-        sys.exit("some results are wrong, or contenders failed")
+        sys.exit(
+            "some results are wrong, or contenders raised unexpected exceptions: see WRONG and "
+            "FAILED above"
+        )
 
 
 @dataclass
 class Entry:
-    """A contender on one problem.
+    """A contender on one problem, and what was measured of it.
 
     Args:
         contender: the contender.
-        details: its details right after it was prepared.
-        sampler: takes its times; None where it has a fault.
-        fault: why it is not timed; empty where it is.
-        samples: seconds of one launch, of each round, by regime.
+        details: columns for the record, as they were right after it was prepared.
+        sampler: measures its times; None if it has a fault.
+        fault: the reason why it is not timed; '' if it is.
+        samples: by regime, the seconds of one launch in each round.
     """
 
     contender: Contender
@@ -55,7 +58,7 @@ class Entry:
 
 
 Check = Callable[[Contender, Callable[[], Any]], str | None]
-"""Says what is wrong with the D that a contender's function writes; None where it is right."""
+"""A function that checks the D that a contender writes; returns what is wrong, or None."""
 
 
 def _prepared(contender: Contender, problem: Problem, options: Any, check: Check) -> Entry:
@@ -71,7 +74,7 @@ def _prepared(contender: Contender, problem: Problem, options: Any, check: Check
                 options.seconds,
                 graphs=options.graphs,
             )
-            # Launches that follow each other closely must not disturb each other either.
+            # Check again after back-to-back launches, which must not corrupt each other's results.
             fault = check(contender, sampler.sample)
             entry.sampler = sampler if fault is None else None
         entry.fault = fault or ""
@@ -97,14 +100,14 @@ def compete(
     """Check every contender's result, time those that are right in turn, and yield their rows.
 
     Args:
-        contenders: what to time.
+        contenders: the contenders to time.
         problem: the operands and the reference result.
-        options: the command line's `seconds` of one sample, `graphs` and `rounds`.
-        regimes: names in `REGIMES`; a contender has one row for each.
-        deadline: when sampling should end, by `time.monotonic()`; see `sample_in_rounds`.
-        device_state: clocks and power since a time of `time.monotonic()`.
-        roofline: adds the least possible time to the rows.
-        check: says what is wrong with a result; by default `problem.fault`.
+        options: the parsed command line with `seconds` of one sample, `graphs` and `rounds`.
+        regimes: names in `REGIMES`; every contender gets one row per regime.
+        deadline: the time when sampling should end, by `time.monotonic()`.
+        device_state: a function from a start time to the GPU's clocks and power since then.
+        roofline: measured peak rates, which add the least possible time to the rows.
+        check: a function that checks a contender's result; by default `problem.fault`.
     """
 
     def product_fault(contender: Contender, compute: Callable[[], Any]) -> str | None:

@@ -1,4 +1,4 @@
-"""The interface of everything that is timed on a GEMM problem: a library, or a kernel of ours."""
+"""The interface of everything that is timed on a GEMM problem: libraries, coordgraph's kernels."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from benchmarks.problems.problem import Problem, Run
 __all__ = ["COORDGRAPH", "CUBLAS", "Contender", "Unavailable"]
 
 CUBLAS, COORDGRAPH = "cuBLAS", "coordgraph"
-"""Names of contenders in records: `torch.matmul`, and `codegen.matmul`."""
+"""Names in records of the contenders `torch.matmul` and `codegen.matmul`."""
 
 
 class Unavailable(Exception):
-    """A contender is not installed or cannot compute this problem; the message says why."""
+    """Raised if a contender is not installed or cannot compute a problem; the message says why."""
 
 
 class Contender(Protocol):
-    """A way to multiply.
+    """Protocol: a library or kernel that multiplies matrices and is timed against others.
 
     Attributes:
         name: the contender's name in records and tables.
-        ours: whether it is a kernel of this project rather than a peer.
+        ours: True for a kernel of coordgraph, False for other libraries and kernels.
         details: columns for the record, about the problem that was prepared last.
     """
 
@@ -33,6 +33,6 @@ class Contender(Protocol):
         """Return a function that computes the problem.
 
         Raises:
-            Unavailable, CoordGraphError: the contender cannot compute it.
+            Unavailable, CoordGraphError: the contender cannot compute the problem.
         """
         ...

@@ -23,7 +23,7 @@ TRANSA, TRANSB = 3, 4  # cublasLtMatmulDescAttributes_t
 MAX_WORKSPACE_BYTES = 1  # cublasLtMatmulPreferenceAttributes_t
 OPERATIONS = {False: 0, True: 1}
 WORKSPACE = 32 << 20
-"""Bytes of workspace that NVIDIA recommends on Hopper, which PyTorch gives to cuBLAS too."""
+"""Bytes of cuBLASLt's workspace: as NVIDIA recommends for Hopper, and as PyTorch gives cuBLAS."""
 SONAMES = ("libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so")
 
 
@@ -40,7 +40,7 @@ class Heuristic(ctypes.Structure):
 
 
 def find_library(maps: str = "/proc/self/maps") -> ctypes.CDLL:
-    """The libcublasLt that this process has loaded already, else the first that the loader finds.
+    """The libcublasLt that this process has loaded, else the first that the dynamic linker finds.
 
     Raises:
         Unavailable: the library is not installed.
@@ -54,7 +54,7 @@ def find_library(maps: str = "/proc/self/maps") -> ctypes.CDLL:
             return ctypes.CDLL(name)
         except OSError:
             continue
-    raise Unavailable("libcublasLt is not found; it comes with PyTorch's CUDA wheels")
+    raise Unavailable("libcublasLt is not found; install PyTorch with CUDA, which contains it")
 
 
 def _destroy(library: ctypes.CDLL, layouts: Iterable[c_void_p], description: c_void_p) -> None:
@@ -69,7 +69,7 @@ class Lt:
     def __init__(self) -> None:
         import torch
 
-        torch.cuda.init()  # loads the library, and creates the context that the handle belongs to
+        torch.cuda.init()  # loads libcublasLt, and creates the CUDA context for the handle
         self.library = find_library()
         self.torch = torch
         self.handle = c_void_p()
@@ -77,19 +77,20 @@ class Lt:
         self.workspace = torch.empty(WORKSPACE, device="cuda", dtype=torch.uint8)
 
     def call(self, name: str, *args: Any) -> None:
-        """Call a function of the library; Unavailable where its status is not success."""
+        """Call a function of cuBLASLt; raises Unavailable if its status is not success."""
         if status := getattr(self.library, name)(*args):
             raise Unavailable(f"{name} fails with status {status}")
 
     def product(self, problem: Problem) -> Product:
-        """Describe the product of a problem."""
+        """The cuBLASLt description of a problem's product."""
         return Product(self, problem)
 
 
 class Product:
-    """D = A · B in row-major storage.
+    """The product D = A · B of row-major matrices, as cuBLASLt computes it.
 
-    cuBLASLt is column-major: it sees the transposes, and computes Dᵀ = Bᵀ · Aᵀ.
+    cuBLASLt is column-major, so it is given the operands in reverse order: a row-major matrix is
+    the transpose of a column-major one, and Dᵀ = Bᵀ · Aᵀ.
     """
 
     def __init__(self, lt: Lt, problem: Problem) -> None:
@@ -113,14 +114,14 @@ class Product:
         finalize(self, _destroy, lt.library, (self.a, self.b, self.d), self.description)
 
     def _layout(self, kind: int, rows: int, columns: int) -> c_void_p:
-        """Describe a row-major matrix as its column-major transpose."""
+        """The cuBLASLt layout of a row-major matrix: a column-major matrix, its transpose."""
         made = c_void_p()
         sizes = c_uint64(columns), c_uint64(rows), c_int64(columns)
         self.lt.call("cublasLtMatrixLayoutCreate", byref(made), kind, *sizes)
         return made
 
     def algorithms(self, count: int) -> list[Heuristic]:
-        """Up to `count` algorithms, the most promising first by the library's heuristics."""
+        """Up to `count` algorithms that cuBLASLt's heuristics propose, the most promising first."""
         preference, most = c_void_p(), c_size_t(WORKSPACE)
         self.lt.call("cublasLtMatmulPreferenceCreate", byref(preference))
         self.lt.call(
@@ -148,7 +149,7 @@ class Product:
         return [result for result in results[: found.value] if result.state == 0]
 
     def run_with(self, heuristic: Heuristic) -> Run:
-        """A function that computes the product by one algorithm."""
+        """A function that computes the product by the given algorithm."""
         lt, torch = self.lt, self.lt.torch
         workspace = c_void_p(lt.workspace.data_ptr())
         size = c_size_t(heuristic.workspace)

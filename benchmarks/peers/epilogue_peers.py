@@ -1,4 +1,4 @@
-"""Contenders of the measure `epilogue`: one plan without and with the epilogue, and PyTorch."""
+"""Contenders of `python -m benchmarks epilogue`: a plan without and with epilogue, and PyTorch."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ EAGER, TORCH_COMPILE = "torch eager", "torch.compile"
 
 
 def fused_gemm(dtype: str, layout: str, epilogue: Any) -> Gemm:
-    """The GEMM of a layout with an epilogue, with sizes as launch arguments."""
+    """The `Gemm` for a layout and an epilogue; m, n and k are launch arguments."""
     changes: dict[str, Any] = {"epilogue": epilogue}
     return replace(gemm_of_layout(dtype, layout), **changes)
 
 
 class PlainKernel:
-    """A plan's kernel without the epilogue: D = A · B."""
+    """Contender: the kernel of a plan without an epilogue, D = A · B."""
 
     name, ours = PLAIN, True
 
@@ -46,13 +46,13 @@ class PlainKernel:
         self.details: dict[str, Any] = _details(plan, kernel)
 
     def prepare(self, problem: Problem) -> Any:
-        """Launch the kernel on the grid of its plan; the epilogue's operands are not read."""
+        """A function that launches the kernel with its plan's grid, without bias and residual."""
         kernel, grid = _loaded(self.kernel), self.plan.workgroups
         return lambda a, b, out, bias, residual: kernel(a, b, out=out, workgroups=grid)
 
 
 class FusedKernel:
-    """The same plan's kernel with the epilogue."""
+    """Contender: the kernel of a plan with the epilogue fused into it."""
 
     name, ours = FUSED, True
 
@@ -61,7 +61,7 @@ class FusedKernel:
         self.details: dict[str, Any] = _details(plan, kernel)
 
     def prepare(self, problem: Problem) -> Any:
-        """Launch the kernel on the grid of its plan."""
+        """A function that launches the fused kernel with its plan's grid."""
         kernel, grid = _loaded(self.kernel), self.plan.workgroups
 
         def run(a: Any, b: Any, out: Any, bias: Any, residual: Any) -> None:
@@ -71,7 +71,7 @@ class FusedKernel:
 
 
 class FusedLibrary:
-    """`codegen.matmul` with the epilogue; it chooses the plan."""
+    """Contender: `codegen.matmul` with the epilogue, which chooses a plan by its cost model."""
 
     name, ours = LIBRARY, True
 
@@ -80,7 +80,7 @@ class FusedLibrary:
         self.details: dict[str, Any] = {}
 
     def prepare(self, problem: Problem) -> Any:
-        """Call `codegen.matmul` with the transposes of the layout."""
+        """A function that calls `codegen.matmul` with the problem's layout and epilogue."""
         options: dict[str, Any] = {
             "transpose_a": problem.transpose_a,
             "transpose_b": problem.transpose_b,
@@ -95,21 +95,21 @@ class FusedLibrary:
 
 
 def _details(plan: Plan, kernel: Any) -> dict[str, Any]:
-    """Columns of the record about a kernel."""
+    """Columns for the record: a kernel's plan, registers, and resident workgroups per SM."""
     if isinstance(kernel, CoordGraphError):
         return {"plan": str(plan)}
     return {"plan": str(plan), "registers": kernel.registers, "resident": kernel.resident}
 
 
 def _loaded(kernel: Any) -> Any:
-    """The kernel; raises the error that building it ended with."""
+    """`kernel` itself, unless it is the error that building it raised, which is raised again."""
     if isinstance(kernel, CoordGraphError):
         raise kernel
     return kernel
 
 
 def kernels(plan: Plan, dtype: str, layout: str, target: str, epilogue: Any) -> Iterator[Contender]:
-    """One plan as two contenders: without and with the epilogue."""
+    """The two contenders of one plan: its kernel without, and with the epilogue."""
     for kind, gemm in (
         (PlainKernel, gemm_of_layout(dtype, layout)),
         (FusedKernel, fused_gemm(dtype, layout, epilogue)),
@@ -122,7 +122,7 @@ def kernels(plan: Plan, dtype: str, layout: str, target: str, epilogue: Any) -> 
 
 
 class TorchEager:
-    """`F.linear`, `F.gelu` and `torch.add`: three or more kernels."""
+    """Contender: PyTorch's `F.linear`, `F.gelu` and `torch.add`, which run as separate kernels."""
 
     name, ours = EAGER, False
 
@@ -130,7 +130,7 @@ class TorchEager:
         self.details: dict[str, Any] = {}
 
     def prepare(self, problem: Problem) -> Any:
-        """Call the three functions on views of the stored operands."""
+        """A function that calls `F.linear`, `F.gelu` and `torch.add` in turn."""
         torch, layout = problem.torch, problem.layout
         functional = torch.nn.functional
 
@@ -143,7 +143,7 @@ class TorchEager:
 
 
 class TorchCompile:
-    """The same three functions, compiled by `torch.compile` for each shape."""
+    """Contender: `F.linear`, `F.gelu` and an addition, compiled by `torch.compile` per shape."""
 
     name, ours = TORCH_COMPILE, False
 
@@ -151,7 +151,7 @@ class TorchCompile:
         self.details: dict[str, Any] = {}
 
     def prepare(self, problem: Problem) -> Any:
-        """Compile for the problem's shape.
+        """A function compiled by `torch.compile` for the problem's shape.
 
         Raises:
             Unavailable: PyTorch cannot compile here, for example without Triton.
@@ -168,11 +168,11 @@ class TorchCompile:
             compiled = torch.compile(function, dynamic=False)
             problem.launch(compiled, 0)
             torch.cuda.synchronize()
-        except Exception as error:  # torch raises exceptions of many kinds, its own and Triton's
-            raise Unavailable(f"torch.compile: {type(error).__name__}: {error}") from None
+        except Exception as error:  # torch.compile raises many exception types, also Triton's
+            raise Unavailable(f"torch.compile failed: {type(error).__name__}: {error}") from None
         return compiled
 
 
 def torch_peers() -> list[Contender]:
-    """PyTorch's ways to compute the problem."""
+    """The contenders that compute the product and the epilogue by PyTorch."""
     return [TorchEager(), TorchCompile()]

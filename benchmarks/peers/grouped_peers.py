@@ -1,4 +1,4 @@
-"""Contenders of the measure `groups`: cuBLAS, `torch._grouped_mm`, Triton, and our kernels."""
+"""Contenders of `python -m benchmarks groups`: cuBLAS, PyTorch, Triton and coordgraph's kernels."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ __all__ = ["PEERS", "Prepare", "cublas", "find_contenders", "grouped_mm", "plan_
 
 GROUPED_MM, TRITON = "torch._grouped_mm", "Triton"
 PEERS = (CUBLAS, GROUPED_MM, TRITON)
-"""Names of contenders that are not ours."""
+"""Names of the contenders that are not kernels of coordgraph."""
 LIBRARY = "codegen.grouped_matmul"
 Prepare = Callable[[GroupedProblem], Launch]
-"""Returns launches for a problem; raises Unavailable or CoordGraphError where there are none."""
+"""A function from a grouped problem to a function that launches it.
+
+It raises Unavailable or CoordGraphError if the contender cannot compute the problem."""
 
 
 def cublas(problem: GroupedProblem) -> Launch:
-    """One `torch.matmul` for each group that is not empty; D of empty groups along k is zeroed."""
+    """Contender: one `torch.matmul` per non-empty group; D of groups with k = 0 is set to zero."""
     matmul, filled = problem.torch.matmul, {group for group, _ in problem.filled_groups()}
     empty = [g for g in range(len(problem.sizes)) if problem.axis == "k" and g not in filled]
 
@@ -39,11 +41,13 @@ def cublas(problem: GroupedProblem) -> Launch:
 
 
 def grouped_mm(problem: GroupedProblem) -> Launch:
-    """PyTorch's grouped kernel, which reads where groups end on the device."""
+    """Contender: `torch._grouped_mm`, one kernel that reads the groups' ends from device memory."""
     if problem.dtype != "bf16":
-        raise Unavailable("torch._grouped_mm multiplies bf16 only")
+        raise Unavailable(f"torch._grouped_mm multiplies bf16 only, not {problem.dtype}")
     if problem.grouped_mm_operands(0) is None:
-        raise Unavailable("torch._grouped_mm multiplies groups that share two of their extents")
+        raise Unavailable(
+            "torch._grouped_mm needs groups that share two of their extents m, n and k"
+        )
     ends = problem.device_offsets[1:].contiguous()
 
     def launch(number: int) -> Any:
@@ -55,7 +59,7 @@ def grouped_mm(problem: GroupedProblem) -> Launch:
 
 
 class TritonGroups:
-    """A persistent Triton kernel, by the fastest of its configurations for each problem.
+    """Contender: a persistent Triton kernel, with its fastest configuration for each problem.
 
     Attributes:
         details: columns for the record, about the problem that was prepared last.
@@ -70,7 +74,7 @@ class TritonGroups:
         self.details: dict[str, Any] = {}
 
     def __call__(self, problem: GroupedProblem) -> Launch:
-        """Try every configuration on the problem.
+        """Time every configuration on the problem; returns launches of the fastest.
 
         Raises:
             RuntimeError: a configuration gives a wrong result, which is a bug in the kernel.
@@ -103,7 +107,7 @@ class TritonGroups:
 
 
 class Library:
-    """`codegen.grouped_matmul`, which chooses a plan without measuring.
+    """Contender: `codegen.grouped_matmul`, which chooses a plan by its cost model.
 
     Attributes:
         details: columns for the record, about the problem that was prepared last.
@@ -113,7 +117,7 @@ class Library:
         self.details: dict[str, Any] = {}
 
     def __call__(self, problem: GroupedProblem) -> Launch:
-        """Record the plan that is chosen for the problem, and launch it."""
+        """A function that launches the problem; the chosen plan is recorded in `details`."""
         gemm = problem.gemm(problem.dtype)
         options = {
             "group_axis": gemm.group_axis,
@@ -132,7 +136,7 @@ class Library:
 
 
 def _launches(run: Callable[[Any, Any, Any, Any], Any], problem: GroupedProblem) -> Launch:
-    """Launches of a function of A, B, D and the groups' offsets on the device."""
+    """A function that calls `run` with A, B, D and the groups' offsets of an operand set."""
 
     def launch(number: int) -> Any:
         a, b, out = problem.sets[number]
@@ -143,7 +147,10 @@ def _launches(run: Callable[[Any, Any, Any, Any], Any], problem: GroupedProblem)
 
 
 def plan_kernel(plan: Plan, kernel: Any) -> Prepare:
-    """The kernel of a plan as a contender; `kernel` may be the error that building it raised."""
+    """A contender that launches a plan's kernel.
+
+    `kernel` may be the CoordGraphError that building it raised; then preparing raises it again.
+    """
 
     def prepare(problem: GroupedProblem) -> Launch:
         if isinstance(kernel, CoordGraphError):
@@ -160,11 +167,11 @@ def plan_kernel(plan: Plan, kernel: Any) -> Prepare:
 def find_contenders(
     plans: Iterable[tuple[Plan, Any]], report_missing: Callable[[str], None], axis: str = "m"
 ) -> dict[str, Prepare]:
-    """All contenders that this machine has, by name: peers, `grouped_matmul`, and given kernels.
+    """All contenders available on this machine, by name.
 
     Args:
-        plans: plans of ours, each with its kernel or the error that building it raised.
-        report_missing: called with a sentence about each peer that is not installed.
+        plans: plans of coordgraph's kernels, each with its kernel or the error of building it.
+        report_missing: called with a sentence about each library that is not installed.
         axis: the extent that groups divide, a key of `AXES`.
     """
     import torch

@@ -13,13 +13,13 @@ from benchmarks.timing.sampler import quick_seconds
 __all__ = ["PEERS", "CuBlas", "CuBlasLt", "Triton", "find_peers"]
 
 CANDIDATES = 8
-"""Algorithms of cuBLASLt that are timed for a problem."""
+"""How many of cuBLASLt's algorithms are timed for a problem."""
 TUNING_SECONDS = 5.0
-"""Seconds for which the Triton kernel's configurations are timed for a problem."""
+"""Seconds spent to time configurations of the Triton kernel for a problem."""
 
 
 class CuBlas:
-    """`torch.matmul`, which calls cuBLAS with the algorithm that its heuristics choose."""
+    """Contender: `torch.matmul`, which calls cuBLAS with the algorithm its heuristics choose."""
 
     name, ours = CUBLAS, False
 
@@ -27,7 +27,7 @@ class CuBlas:
         self.details: dict[str, Any] = {}
 
     def prepare(self, problem: Problem) -> Run:
-        """Call `torch.matmul` on views of the stored operands."""
+        """A function that calls `torch.matmul` on views of the stored operands."""
         matmul, views = problem.torch.matmul, problem.as_multiplied
 
         def run(a: Any, b: Any, out: Any) -> None:
@@ -37,10 +37,10 @@ class CuBlas:
 
 
 class CuBlasLt:
-    """cuBLASLt, by the fastest of the algorithms that its heuristics propose for a problem.
+    """Contender: cuBLASLt, with the fastest of the algorithms that its heuristics propose.
 
     Args:
-        candidates: algorithms that are timed.
+        candidates: how many proposed algorithms are timed.
     """
 
     name, ours = "cuBLASLt", False
@@ -52,7 +52,7 @@ class CuBlasLt:
         self.details: dict[str, Any] = {}
 
     def prepare(self, problem: Problem) -> Run:
-        """Time the proposed algorithms briefly and take the fastest."""
+        """A function that runs the fastest of the proposed algorithms, which are timed briefly."""
         product = self.lt.product(problem)
         best: tuple[float, int, Run] | None = None
         found = product.algorithms(self.candidates)
@@ -68,10 +68,10 @@ class CuBlasLt:
 
 
 class Triton:
-    """A persistent Triton kernel, by the fastest of its configurations for a problem.
+    """Contender: a persistent Triton kernel, with its fastest configuration for each problem.
 
     Args:
-        seconds: no further configuration is timed after so many.
+        seconds: the time after which no further configuration is timed, in seconds.
     """
 
     name, ours = "Triton", False
@@ -86,7 +86,7 @@ class Triton:
         self.details: dict[str, Any] = {}
 
     def prepare(self, problem: Problem) -> Run:
-        """Time configurations, the likeliest first, and take the fastest."""
+        """A function that runs the fastest configuration; the most promising are timed first."""
         from benchmarks.peers.triton_matmul import Matmul, configurations
 
         spent, tried = 0.0, 0
@@ -97,7 +97,7 @@ class Triton:
             tried += 1
             run = Matmul(config, problem)
             try:
-                run(*problem.sets[0])  # compiles once for all shapes, so it is not counted
+                run(*problem.sets[0])  # the first call compiles, so it is not timed
             except Unavailable:
                 continue
             start = time.monotonic()
@@ -112,7 +112,7 @@ class Triton:
 
 
 def _time(problem: Problem, run: Run) -> float | None:
-    """Time a variant briefly; None where it cannot run, for lack of shared memory for example."""
+    """Time a variant of a kernel briefly; None if it cannot run, as for lack of shared memory."""
     try:
         run(*problem.sets[0])
         problem.torch.cuda.synchronize()
@@ -122,11 +122,11 @@ def _time(problem: Problem, run: Run) -> float | None:
 
 
 PEERS: dict[str, type[Any]] = {"cublas": CuBlas, "cublaslt": CuBlasLt, "triton": Triton}
-"""Peers by their names on the command line."""
+"""The libraries to compare with, by their names for the option --peers."""
 
 
 def find_peers(names: Iterable[str]) -> Iterator[Contender | tuple[str, str]]:
-    """Yield the peers of these names, or the name and the reason for each that is not installed."""
+    """Yield each named library as a contender, or (name, reason) if it is not installed."""
     for name in names:
         try:
             yield PEERS[name]()

@@ -1,4 +1,4 @@
-"""Our kernels as contenders: a given plan's kernel, and `codegen.matmul`, which chooses a plan."""
+"""Contenders of coordgraph: the kernel of a given plan, and `codegen.matmul`, which chooses one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Library", "PlanKernel", "compile_choice"]
 
 
 class PlanKernel:
-    """The kernel of one plan.
+    """Contender: the kernel of one plan (tile, cluster and schedule).
 
     Args:
         plan: the plan; its text is the contender's name.
@@ -33,7 +33,7 @@ class PlanKernel:
             self.details = {"registers": kernel.registers, "resident": kernel.resident}
 
     def prepare(self, problem: Problem) -> Run:
-        """Launch the kernel on the grid of its plan."""
+        """A function that launches the kernel with the grid of its plan."""
         if isinstance(self.kernel, CoordGraphError):
             raise self.kernel
         grid = self.plan.workgroups
@@ -41,10 +41,10 @@ class PlanKernel:
 
 
 class Library:
-    """`codegen.matmul`, which chooses a plan for each problem.
+    """Contender: `codegen.matmul`, which chooses a plan for each problem.
 
     Args:
-        tune: measure the most promising plans instead of trusting the cost model.
+        tune: True to choose by measuring the most promising plans, False by the cost model.
     """
 
     name, ours = COORDGRAPH, True
@@ -54,7 +54,7 @@ class Library:
         self.details: dict[str, Any] = {}
 
     def prepare(self, problem: Problem) -> Run:
-        """Call `codegen.matmul` once, which compiles, and record the plan that it chose."""
+        """A function that calls `codegen.matmul`; it is called once to record its plan."""
         transposes: dict[str, Any] = {
             "transpose_a": problem.transpose_a,
             "transpose_b": problem.transpose_b,
@@ -63,7 +63,7 @@ class Library:
         start = time.perf_counter()
         codegen.matmul(a, b, out=out, tune=self.tune, **transposes)
         seconds = time.perf_counter() - start
-        # A plan that tuning found is remembered for this problem, so later calls need no `tune`.
+        # `codegen.matmul` remembers the plan that tuning found, so later calls need no `tune`.
         plan = str(chosen(a, b, out=out, **transposes))
         self.details = {"plan": plan, "first_call_seconds": seconds, "tuned": self.tune}
         return lambda a, b, out: codegen.matmul(a, b, out=out, **transposes)
@@ -72,7 +72,7 @@ class Library:
 def compile_choice(size: tuple[int, int, int], layout: str, dtype: str) -> None:
     """Compile the kernel that `codegen.matmul` chooses for a problem into the cache on disk.
 
-    Meant for a worker process. Errors are dropped: timing the problem raises them again.
+    It runs in a worker process and ignores errors, which the main process raises again.
     """
     import torch
 

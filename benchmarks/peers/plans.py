@@ -1,4 +1,4 @@
-"""Plans of our kernels: parsed from the command line, and compiled by several processes at once.
+"""Plans of coordgraph's kernels: parsed from the command line, compiled by several processes.
 
     256x256x64@c2x1 two-tile-stream-k{owner=last} on 66
 
@@ -38,7 +38,7 @@ WORKERS = 16
 
 
 def parse_plan(text: str) -> Plan:
-    """Parse the text of a plan.
+    """Parse the text of a plan, such as `128x256x64 data-parallel`.
 
     Raises:
         argparse.ArgumentTypeError: the text or its pipeline is malformed.
@@ -50,24 +50,24 @@ def parse_plan(text: str) -> Plan:
 
 
 def products(schedules: Iterable[str], tiles: Iterable[tuple[int, int, int]]) -> list[Plan]:
-    """Plans of every schedule with every macro tile."""
+    """A plan for every combination of a schedule and a macro tile."""
     tiles = list(tiles)
     return [parse_plan(f"{'x'.join(map(str, t))} {s}") for s in schedules for t in tiles]
 
 
 def gemm_of_layout(dtype: str, layout: str) -> Gemm:
-    """The GEMM of a layout with sizes as launch arguments."""
+    """The `Gemm` for a layout such as "nt"; m, n and k are launch arguments."""
     transpose_a, transpose_b = transposed(layout)
     return Gemm(dtype, transpose_a=transpose_a, transpose_b=transpose_b)
 
 
 def build(plan: Plan, gemm: Gemm, target: str) -> Any:
-    """Compile and load the kernel of a plan; CoordGraphError where that fails."""
+    """Compile and load the kernel of a plan; raises CoordGraphError if that fails."""
     return loaded(plan, plan.graph(gemm), target)
 
 
 def loaded(plan: Plan, graph: KernelGraph, target: str) -> Any:
-    """Compile and load the kernel of a plan from its scheduled graph."""
+    """Compile and load the kernel of a plan, given its scheduled graph."""
     lowering = None
     if plan.asks_for:
         from codegen.api import native_target
@@ -80,18 +80,20 @@ def loaded(plan: Plan, graph: KernelGraph, target: str) -> Any:
 
 
 def _fill_cache(plan: Plan, gemm: Gemm, target: str) -> None:
-    with suppress(CoordGraphError):  # the main process builds it again and reports the error
+    with suppress(
+        CoordGraphError
+    ):  # the main process builds the kernel again and reports the error
         build(plan, gemm, target)
 
 
 def side_by_side(work: Callable[..., None], jobs: Sequence[tuple[Any, ...]]) -> None:
-    """Call `work` with each job's arguments in worker processes, which fill the cache on disk.
+    """Call `work(*job)` for every job in worker processes, to fill the compilation cache on disk.
 
-    A worker that dies is ignored: the main process repeats its work.
+    A worker that crashes is ignored, because the main process repeats its work.
     """
     if len(jobs) < 3:
         return
-    spawn = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    spawn = multiprocessing.get_context("spawn")  # a forked child cannot use CUDA
     workers = min(WORKERS, os.cpu_count() or 1, len(jobs))
     with ProcessPoolExecutor(workers, mp_context=spawn) as pool:
         waiting = [pool.submit(work, *job) for job in jobs]
@@ -103,7 +105,10 @@ def side_by_side(work: Callable[..., None], jobs: Sequence[tuple[Any, ...]]) -> 
 def compile_plans(
     plans: Sequence[Plan], dtype: str, layout: str, target: str, step: Callable[[], None]
 ) -> Iterator[tuple[Plan, Any]]:
-    """Compile plans for single products of a layout; see `compile_for`."""
+    """Yield each plan with its loaded kernel for single products of a layout, or with its error.
+
+    `step` is called after each plan.
+    """
     return compile_for(plans, gemm_of_layout(dtype, layout), target, step)
 
 
@@ -112,14 +117,14 @@ def compile_for(
 ) -> Iterator[tuple[Plan, Any]]:
     """Yield each plan with its loaded kernel, or with the CoordGraphError that building it raised.
 
-    Worker processes fill the cache on disk first. Plans that differ only in their grid share a
-    kernel.
+    Worker processes fill the compilation cache on disk first. Plans that differ only in their grid
+    share a kernel.
 
     Args:
         plans: the plans.
         gemm: the problem that the kernels compute.
-        target: `native`, `sm_80`, …
-        step: called after each plan.
+        target: the code generation target: `native`, `sm_80`, …
+        step: a function that is called after each plan.
     """
     found: dict[str, Any] = {}
     first = {plan.kernel: plan for plan in reversed(plans)}

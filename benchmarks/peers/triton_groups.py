@@ -1,7 +1,7 @@
-"""Triton kernel of products whose groups divide the rows: persistent, loads by TMA.
+"""Triton kernel for groups that divide the rows of A and D: persistent, with TMA loads.
 
-Like our kernels it reads where groups begin from device memory, so that one launch serves groups of
-any sizes. Import this module only where Triton is installed.
+Like coordgraph's kernels it reads the groups' offsets from device memory, so one compiled kernel
+serves groups of any sizes. Importing this module needs Triton.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.peers.triton_matmul import ALIGNMENT, Config, processors
 __all__ = ["Product", "configurations"]
 
 BAND = 8
-"""Tile rows of a band: its tiles are visited column by column, so that they share B in L2."""
+"""Height of a band in tiles: a band's tiles are visited column by column, to share B in L2."""
 CONFIGURATIONS = (
     Config(128, 256, 64, 8, 3),
     Config(128, 128, 64, 4, 4),
@@ -32,7 +32,7 @@ CONFIGURATIONS = (
 
 
 def configurations() -> Iterator[Config]:
-    """Configurations to time; the best height of a tile depends on the sizes of the groups."""
+    """The configurations to time, which differ in tile height: the best depends on group sizes."""
     yield from CONFIGURATIONS
 
 
@@ -50,7 +50,7 @@ def product_of_groups(
     K: tl.constexpr,
     BAND: tl.constexpr,
 ):
-    """Program p computes output tiles p, p + programs, …, counted over all groups.
+    """D_g = A_g · B_gᵀ for all groups: program p computes tiles p, p + programs, … of all groups.
 
     Group g has rows `offsets[g]` to `offsets[g + 1]` of A and D, and rows g·n to (g + 1)·n of B.
     A tile may read past the end of its group and of its B; those elements of D are masked out.
@@ -86,10 +86,10 @@ def product_of_groups(
 
 
 class Product:
-    """The kernel with one configuration: A is m x k, B is groups x n x k, D is m x n.
+    """The Triton kernel with one configuration; A is m x k, B is groups x n x k, D is m x n.
 
     Raises:
-        Unavailable: when it is called, rows of A and B are not multiples of 16 bytes, or the
+        Unavailable: at a call, if rows of A and B are not multiples of 16 bytes, or the
             configuration needs more shared memory than the device has.
     """
 
@@ -99,7 +99,7 @@ class Product:
     def __call__(self, a: Any, b: Any, out: Any, offsets: Any) -> None:
         c, (groups, n, k) = self.config, b.shape
         if k % ALIGNMENT:
-            raise Unavailable("the Triton kernel loads rows of multiples of 16 bytes only")
+            raise Unavailable("the Triton kernel needs rows of a multiple of 16 bytes, for TMA")
         try:
             product_of_groups[(processors() * c.programs,)](
                 TensorDescriptor.from_tensor(a, [c.m, c.k]),

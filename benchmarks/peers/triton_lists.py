@@ -1,7 +1,7 @@
-"""Triton kernel of a list of products that share no extent: persistent, loads by TMA.
+"""Triton kernel for a list of products that share no extent: persistent, with TMA loads.
 
-Like our kernels it reads all extents from device memory, and writes the TMA descriptors of a
-product's matrices when it reaches the product. Import this module only where Triton is installed.
+Like coordgraph's kernels it reads all extents from device memory, and writes the TMA descriptors of
+a product's matrices when it reaches the product. Importing this module needs Triton.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ def product_of_list(
     K: tl.constexpr,
     STEP: tl.constexpr,
 ):
-    """Program p computes output tiles p, p + programs, …, counted over all products.
+    """D = A · Bᵀ for all products: program p computes tiles p, p + programs, … of all products.
 
-    The matrices of all products follow one another; rows begin at multiples of STEP elements.
+    The matrices of all products are consecutive in memory; rows start at multiples of STEP
+    elements.
     """
     tile = tl.program_id(0)
     before = 0
@@ -71,16 +72,17 @@ def product_of_list(
 
 
 def _descriptor_memory(size: int, alignment: int, stream: int | None) -> Any:
-    """Device memory for the TMA descriptors that the kernel writes."""
+    """Allocate device memory for the TMA descriptors that the kernel writes, as Triton asks for."""
     return torch.empty(size, device="cuda", dtype=torch.int8)
 
 
 class Product:
-    """The kernel with one configuration: vectors of all products' A (m x k), B (n x k) and D.
+    """The Triton kernel with one configuration.
+
+    A call takes three vectors, which hold the matrices A (m x k), B (n x k) and D of all products.
 
     Raises:
-        Unavailable: when it is called, the configuration needs more shared memory than the device
-            has.
+        Unavailable: at a call, if the configuration needs more shared memory than the device has.
     """
 
     def __init__(self, config: Config) -> None:

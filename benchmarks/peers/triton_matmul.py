@@ -1,6 +1,6 @@
-"""Triton kernel of one product: persistent, loads by TMA, tiles in grouped order, k never split.
+"""Triton kernel of one product: persistent, TMA loads, tiles in grouped order, no split of k.
 
-Import this module only where Triton is installed.
+Importing this module needs Triton.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from benchmarks.problems.problem import Problem
 __all__ = ["ALIGNMENT", "Config", "Matmul", "configurations", "processors"]
 
 ALIGNMENT = 8
-"""TMA needs rows of a multiple of 16 bytes: 8 elements of 2 bytes."""
+"""Row lengths must be multiples of it, in elements of 2 bytes: TMA needs multiples of 16 bytes."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """A configuration of the kernel.
+    """A configuration of a Triton kernel.
 
     Args:
-        m, n, k: extents of a tile.
-        warps: warps of a program.
-        stages: stages of the software pipeline.
-        programs: programs on one SM.
-        halves: whether the epilogue stores a tile in two halves, which needs less shared memory.
+        m, n, k: the extents of a tile, in elements.
+        warps: the number of warps of a program (CTA).
+        stages: the number of stages of the software pipeline.
+        programs: the number of programs per SM.
+        halves: True to store a tile in two halves, which needs less shared memory.
     """
 
     m: int
@@ -68,11 +68,11 @@ NARROW = (
     (64, 256, 4, 4, 1),
     (32, 128, 4, 5, 4),
 )
-"""For few rows: n, k, warps, stages and programs."""
+"""Configurations for problems with few rows: n, k, warps, stages and programs per SM."""
 
 
 def configurations(m: int, n: int) -> Iterator[Config]:
-    """Configurations to time, the likeliest first; none with tiles larger than D needs."""
+    """Configurations to time, the most promising first, without tiles much larger than D."""
     if m <= 64:
         rows = max(16, triton.next_power_of_2(m))
         yield from (Config(rows, *narrow) for narrow in NARROW)
@@ -130,24 +130,24 @@ def product(
 
 @cache
 def processors() -> int:
-    """The number of SMs of the device."""
+    """The number of SMs of the GPU."""
     import torch
 
     return torch.cuda.get_device_properties(0).multi_processor_count
 
 
 class Matmul:
-    """The kernel with one configuration, for the shape and layout of a problem.
+    """The Triton kernel with one configuration, for the shape and layout of a problem.
 
     Raises:
-        Unavailable: rows are not multiples of 16 bytes; or, when it is called, the configuration
-            needs more shared memory than the device has.
+        Unavailable: rows are not multiples of 16 bytes; or, at a call, the configuration needs more
+            shared memory than the device has.
     """
 
     def __init__(self, config: Config, problem: Problem) -> None:
         a, b, d = problem.sets[0]
         if any(operand.shape[1] % ALIGNMENT for operand in (a, b, d)):
-            raise Unavailable("the Triton kernel loads rows of multiples of 16 bytes only")
+            raise Unavailable("the Triton kernel needs rows of a multiple of 16 bytes, for TMA")
         self.config, shape = config, problem.shape
         self.transposes = {"TRANSPOSE_A": problem.transpose_a, "TRANSPOSE_B": problem.transpose_b}
         self.size = (shape.m, shape.n, shape.k)

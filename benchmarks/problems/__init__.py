@@ -1,1 +1,1 @@
-"""What is computed: shapes of real layers, random shapes, and their operands on the GPU."""
+"""Problems to measure: shapes of real layers, random shapes, and their operands on the GPU."""

@@ -12,13 +12,15 @@ from benchmarks.problems.shapes import Shape
 __all__ = ["EpilogueProblem", "trace_epilogue"]
 
 GELU_SLOPE = 1.13
-"""The steepest slope of GELU: an error of its argument grows by no more than that."""
+"""The steepest slope of GELU, which bounds how much it amplifies an error of its argument."""
 TANH_ERROR = 2.0**-10
-"""Relative error of `tanh.approx.f32` (2^-11 by PTX's manual), twice."""
+"""Twice the relative error of `tanh.approx.f32`, which is 2^-11 (PTX ISA, "tanh")."""
 
 
 def trace_epilogue() -> Any:
-    """The epilogue for our kernels: the bias has an element for each column, the residual for all.
+    """The epilogue function of coordgraph's kernels: gelu(A·B + bias) + residual.
+
+    The bias has one element per column of D, the residual one per element.
 
     Raises:
         ImportError: this version of coordgraph has no epilogues.
@@ -33,26 +35,28 @@ def trace_epilogue() -> Any:
 
 
 def gelu(x: Any) -> Any:
-    """GELU by its tanh approximation, of a tensor.
+    """The tanh approximation of GELU, elementwise, for arrays of any library.
 
     >>> import numpy as np
     >>> [round(float(y), 4) for y in gelu(np.array([-1.0, 0.0, 1.0]))]
     [-0.1588, 0.0, 0.8412]
     """
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
-    # tanh by the exponential function, for arrays of any library; abs avoids its overflow.
+    # tanh is computed by an exponential, which every library's arrays support; abs avoids overflow.
     decay = math.e ** (-2 * abs(inner))
     tanh = (1 - decay) / (1 + decay)
     return 0.5 * x * (1 + tanh * (2 * (inner > 0) - 1))
 
 
 class EpilogueProblem(Problem):
-    """A problem whose sets of operands also have a bias and a residual.
+    """The problem D = gelu(A·B + bias) + residual, with several sets of operands.
 
-    Functions that compute it are called `run(a, b, out, bias, residual)`.
+    A contender's function is called as `run(a, b, out, bias, residual)`.
 
     Args:
-        shape, layout, dtype: see `Problem`.
+        shape: the extents m, n and k.
+        layout: how A and B are stored, one of `LAYOUTS`.
+        dtype: the element type of all operands, one of `DTYPES`.
     """
 
     def __init__(self, shape: Shape, layout: str, dtype: str) -> None:
@@ -62,7 +66,7 @@ class EpilogueProblem(Problem):
         def normal(*extents: int) -> Any:
             return self.torch.randn(*extents, device="cuda", dtype=kind)
 
-        # The bias is as large as the sums of products, so that leaving it out would be seen.
+        # The bias is as large as the sums of products, so that a check notices if it is left out.
         self.operands = [
             (math.sqrt(shape.k) * normal(shape.n), normal(shape.m, shape.n)) for _ in self.sets
         ]
@@ -72,24 +76,24 @@ class EpilogueProblem(Problem):
         self.result = self.activated + residual[self.rows].double()
 
     def launch(self, run: Any, number: int) -> None:
-        """Enqueue the product and the epilogue of one set of operands."""
+        """Enqueue the product and the epilogue of operand set `number` by `run`."""
         run(*self.sets[number], *self.operands[number])
 
     def epilogue_fault(
         self, compute: Callable[[], Any], *, rounded_steps: bool = False
     ) -> str | None:
-        """Say what is wrong with the D that `compute` writes; None where it is right.
+        """Check the D that `compute` writes; returns what is wrong, or None if it is right.
 
         Args:
-            compute: writes D of the first set.
-            rounded_steps: whether the result of each operation may be rounded to D's type, as
+            compute: a function that writes D of the first set of operands.
+            rounded_steps: True if the result of each operation may be rounded to D's type, as
                 PyTorch's separate kernels do.
         """
         error = GELU_SLOPE * self.sum_error(rounded_partials=rounded_steps)
         error += TANH_ERROR * self.argument.abs()
         error += self.rounding * self.result.abs()
         if rounded_steps:
-            # The product and the sum with the bias are arguments of GELU; then its own result.
+            # Rounding before GELU, of the product and of the sum with the bias, and after GELU.
             before = self.exact.abs() + self.argument.abs()
             error += self.rounding * (GELU_SLOPE * before + self.activated.abs())
         return self.differs(compute, self.result, error)

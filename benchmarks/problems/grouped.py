@@ -1,9 +1,12 @@
 """Grouped GEMM problems on the GPU: operands in rotating buffers, and reference results.
 
-There are three kinds. Groups divide the rows of A and D, and each has its own B (`RowGroups`); or
-they divide k, and each has its own D, as the weight gradients of such a layer do (`DepthGroups`; A
-is stored as its transpose, so that rows of both operands are k); or they are a list of products
-that share no extent (`ListGroups`).
+There are three kinds of problem:
+
+- `RowGroups`: groups divide the rows of A and D, and each group has its own B, as in a mixture of
+  experts.
+- `DepthGroups`: groups divide k, and each group has its own D, as in the weight gradients of such a
+  layer. A is stored as its transpose, so that the rows of both operands count k.
+- `ListGroups`: a list of products that share no extent.
 """
 
 from __future__ import annotations
@@ -25,11 +28,13 @@ __all__ = ["AXES", "GroupedProblem", "Launch", "uneven"]
 
 GROUPS_PER_EMPTY = 8
 Launch = Callable[[int], Any]
-"""Enqueues the products of one set of operands, by its number, and returns D."""
+"""A function that enqueues all products of the operand set with the given number; returns D."""
 
 
 def uneven(rows: int, groups: int, skew: float, seed: int = 0) -> list[int]:
-    """Divide rows (or k) among groups unevenly: by a power of the rank, shuffled, one in 8 empty.
+    """Divide an extent (rows, or k) unevenly among groups; one group in 8 is empty.
+
+    The sizes fall by the power `skew` of a group's rank, and ranks are shuffled by `seed`.
 
     >>> uneven(1000, 4, 1.0)
     [480, 240, 160, 120]
@@ -47,16 +52,16 @@ def uneven(rows: int, groups: int, skew: float, seed: int = 0) -> list[int]:
 
 
 class GroupedProblem(ABC):
-    """One grouped problem.
+    """A grouped GEMM problem: several sets of operands on the GPU, and a reference result.
 
     Args:
-        shape: extents of all groups together.
-        sizes: of each group its extent along `axis`; for `ListGroups` its m, n and k.
-        dtype: element type of A, B and D, one of `DTYPES`.
+        shape: the extents of all groups together.
+        sizes: for each group its extent along `axis`; for `ListGroups` its m, n and k.
+        dtype: the element type of A, B and D, one of `DTYPES`.
     """
 
     axis: ClassVar[str]
-    """The extent that groups divide: `m`, `k`, or `mnk` for all of them."""
+    """The extent that groups divide: `m` or `k`; `mnk` for products that share no extent."""
 
     def __init__(self, shape: Shape, sizes: Sequence[Any], dtype: str) -> None:
         import torch
@@ -91,59 +96,59 @@ class GroupedProblem(ABC):
 
     @classmethod
     def divide(cls, shape: Shape, count: int, skew: float) -> list[Any]:
-        """The `sizes` of so many groups, uneven by `skew`; see `uneven`."""
+        """The sizes of `count` groups that divide `shape` unevenly, by `uneven` with `skew`."""
         return uneven(getattr(shape, cls.axis), count, skew)
 
     @staticmethod
     def offsets_of(sizes: Sequence[Any]) -> list[Any]:
-        """Where each group begins, and where the last one ends."""
+        """The offset at which each group begins, then the offset at which the last one ends."""
         return [0, *accumulate(sizes)]
 
     @property
     def flops(self) -> float:
-        """Floating-point operations of all groups; a multiply-add counts as two."""
+        """The floating-point operations of all groups; a multiply-add is two operations."""
         return 2.0 * self.shape.m * self.shape.n * self.shape.k
 
     @classmethod
     @abstractmethod
     def gemm(cls, dtype: str) -> Gemm:
-        """The problem for which our kernels are generated."""
+        """The `Gemm` from which coordgraph generates kernels for this kind of problem."""
 
     @abstractmethod
     def extents(self, shape: Shape, count: int) -> tuple[tuple[int, ...], ...]:
-        """Extents of the arrays A, B and D."""
+        """The shapes of the arrays A, B and D for `count` groups."""
 
     @abstractmethod
     def operands(self, number: int, group: int, part: slice) -> tuple[Any, Any]:
-        """A (m x k) and B (k x n) of one group as views, from the set of this number."""
+        """A (m x k) and B (k x n) of one group, as views of operand set `number`."""
 
     @abstractmethod
     def product(self, out: Any, group: int, part: slice) -> Any:
-        """D of one group as a view."""
+        """D of one group, as a view of `out`."""
 
     @abstractmethod
     def grouped_mm_operands(self, number: int) -> tuple[Any, Any] | None:
-        """A and B as `torch._grouped_mm` takes them; None where it has no such products."""
+        """A and B of a set as `torch._grouped_mm` takes them; None if it lacks such products."""
 
     def filled_groups(self) -> Iterator[tuple[int, slice]]:
-        """Each group that is not empty, and its range along `axis`."""
+        """The number of each group that is not empty, with its range along `axis`."""
         for group, (begin, end) in enumerate(pairwise(self.offsets)):
             if begin < end:
                 yield group, slice(begin, end)
 
     @property
     def depth(self) -> int:
-        """The largest k of a group."""
+        """The largest extent in k of any group."""
         return self.shape.k
 
     def fault(self, compute: Callable[[], Any]) -> str | None:
-        """Say what is wrong with the D that `compute` returns for the first set; None if right."""
+        """Check the D that `compute` returns for the first set; what is wrong, or None if right."""
         self.sets[0][2].fill_(math.nan)
         self.torch.cuda.synchronize()
         out = compute()
         self.torch.cuda.synchronize()
-        # As for single products: one rounding, sums truncated every 8 products, here also in the
-        # reference; libraries may round the parts of a sum.
+        # Allowed errors: rounding to D's type; truncation of sums every 8 products, twice because
+        # the reference too is summed in float32; and rounding of partial sums.
         steps = (self.depth / 8 + 16) * 2.0**-22 * 4
         parts = 8 * self.rounding
         allowed = self.rounding * self.exact.abs() + (steps + parts) * self.magnitude + 2.0**-24
@@ -206,8 +211,9 @@ class DepthGroups(GroupedProblem):
 class ListGroups(GroupedProblem):
     """Products that share no extent: each has its own A (m x k), B (stored as n x k) and D.
 
-    The shape's rows are divided among them; each has all, half or three quarters of its n, and all,
-    half or a quarter of its k. The matrices of all products follow one another in memory.
+    The rows of the shape are divided among the products. Each product has all, half or three
+    quarters of the shape's n, and all, half or a quarter of its k. The matrices of all products are
+    consecutive in memory.
     """
 
     axis = "mnk"
@@ -244,7 +250,7 @@ class ListGroups(GroupedProblem):
                 yield group, slice(group, group + 1)
 
     def _matrix(self, vector: Any, group: int, axes: tuple[int, int]) -> Any:
-        """The matrix of a group whose rows and columns are these `axes` of its (m, n, k)."""
+        """A group's matrix as a view of `vector`; `axes` are its rows and columns in (m, n, k)."""
         before = sum(size[axes[0]] * size[axes[1]] for size in self.sizes[:group])
         rows, columns = (self.sizes[group][axis] for axis in axes)
         return vector[before : before + rows * columns].view(rows, columns)
@@ -267,4 +273,4 @@ class ListGroups(GroupedProblem):
 AXES: dict[str, type[GroupedProblem]] = {
     kind.axis: kind for kind in (RowGroups, DepthGroups, ListGroups)
 }
-"""Kinds of problems by the extent that groups divide."""
+"""The kinds of grouped problem, by the extent that groups divide."""

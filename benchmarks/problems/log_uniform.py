@@ -10,10 +10,10 @@ from benchmarks.problems.shapes import Shape
 __all__ = ["HIGH", "LOW", "STEP", "log_uniform_shapes"]
 
 LOW, HIGH = 128, 8192
-"""The range of the Stream-K paper's corpus (arXiv:2301.03598)."""
+"""The smallest and largest extent of the problems in the Stream-K paper (arXiv:2301.03598)."""
 STEP = 8
-"""Extents are multiples of 8 by default: rows of 16-bit elements are then multiples of the 16 bytes
-that TMA needs."""
+"""Extents are multiples of it by default, in elements: rows of 16-bit elements are then multiples
+of 16 bytes, as TMA needs."""
 Range = tuple[int, int]
 
 
@@ -26,14 +26,14 @@ def log_uniform_shapes(
     n: Range = (LOW, HIGH),
     k: Range = (LOW, HIGH),
 ) -> list[Shape]:
-    """Draw shapes whose extents are exp(uniform(log low, log high)), in multiples of a step.
+    """Draw random shapes whose extents are exp(uniform(log low, log high)), rounded to `step`.
 
     m, n and k of each shape are drawn in turn from Python's Mersenne Twister, so a longer list
     begins with the shapes of a shorter one.
 
     Args:
-        count: how many shapes.
-        seed: of the random generator.
+        count: how many shapes to draw.
+        seed: the seed of the random generator.
         step: every extent is a multiple of it, and at least as large.
         m, n, k: the smallest and the largest value of each extent.
 

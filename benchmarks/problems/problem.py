@@ -21,21 +21,28 @@ __all__ = [
 ]
 
 DTYPES = {"bf16": ("bfloat16", 2.0**-8), "f16": ("float16", 2.0**-11)}
-"""By our name of an element type: PyTorch's name, and a bound on the relative error of rounding."""
+"""By element type, PyTorch's name for it and a bound on the relative error of rounding to it."""
 LAYOUTS = ("nn", "nt", "tn", "tt")
-"""How A and B are stored: n is row-major as it is multiplied, t is row-major as its transpose."""
+"""How A and B are stored, one letter each: n is row-major as multiplied, t is as the transpose."""
 MIN_SAMPLED_ROWS, ROWS_PER_SAMPLE = 256, 64
 MAX_SETS, MAX_BYTES = 512, 16 << 30
 
 
 class Run(Protocol):
-    """Enqueues D = A · B on PyTorch's current stream, with A and B as they are stored."""
+    """Protocol: a function that enqueues D = A · B on PyTorch's current stream.
+
+    A and B are passed as they are stored, possibly transposed; D is written to `out`.
+    """
 
     def __call__(self, a: Any, b: Any, out: Any) -> Any: ...
 
 
 def buffer_sets(bytes_of_set: int, cache: int) -> int:
-    """How many sets of operands to rotate, so that no launch finds its own in the L2 cache.
+    """How many sets of operands to use in turn, so that none is still in the L2 cache when reused.
+
+    Args:
+        bytes_of_set: bytes of A, B and D together.
+        cache: bytes of the L2 cache.
 
     >>> buffer_sets(100 << 20, 60 << 20), buffer_sets(12 << 20, 60 << 20)
     (2, 16)
@@ -52,7 +59,7 @@ def torch_dtype(dtype: str) -> Any:
 
 
 def transposed(layout: str) -> tuple[bool, bool]:
-    """Whether A and B are stored as their transposes.
+    """(A, B): True for each that a layout such as "nt" stores as its transpose.
 
     >>> transposed("nt")
     (False, True)
@@ -62,7 +69,7 @@ def transposed(layout: str) -> tuple[bool, bool]:
 
 
 def operands(shape: Shape, layout: str, dtype: str) -> tuple[Any, Any, Any]:
-    """A and B as they are stored, of normal random numbers, and an uninitialised D, on the GPU."""
+    """Allocate A, B and D on the GPU, in a layout; A and B hold normal random numbers."""
     import torch
 
     transpose_a, transpose_b = transposed(layout)
@@ -85,12 +92,12 @@ def as_multiplied(a: Any, b: Any, layout: str) -> tuple[Any, Any]:
 
 
 class Problem:
-    """One shape in one layout.
+    """One GEMM problem: several sets of operands on the GPU, and a reference result.
 
     Args:
-        shape: m, n and k.
-        layout: one of `LAYOUTS`.
-        dtype: element type of A, B and D, one of `DTYPES`.
+        shape: the extents m, n and k.
+        layout: how A and B are stored, one of `LAYOUTS`.
+        dtype: the element type of A, B and D, one of `DTYPES`.
     """
 
     def __init__(self, shape: Shape, layout: str, dtype: str) -> None:
@@ -104,62 +111,62 @@ class Problem:
         torch.manual_seed(0)
         count = buffer_sets(2 * (m * k + k * n + m * n), cache)
         self.sets = [operands(shape, layout, dtype) for _ in range(count)]
-        # Rows are sampled at random from equal ranges, so that every tile has some of them.
+        # Sample one random row from each of `count` equal ranges, so that every tile is sampled.
         count = min(m, max(MIN_SAMPLED_ROWS, -(-m // ROWS_PER_SAMPLE)))
         positions = torch.arange(count, device="cuda") + torch.rand(count, device="cuda")
         self.rows = (positions.double() * m / count).long().clamp_(max=m - 1)
         a, b = self.as_multiplied(*self.sets[0][:2])
         a, b = a[self.rows].double(), b.double()
         self.exact = a @ b
-        # The size of partial sums: the products are independent, so their squares add up.
+        # The standard deviation of each sum: variances of independent products add up.
         self.magnitude = (a.square() @ b.square_()).sqrt_()
 
     def as_multiplied(self, a: Any, b: Any) -> tuple[Any, Any]:
-        """A (m x k) and B (k x n) as views of the stored operands."""
+        """A (m x k) and B (k x n) as views of the stored operands `a` and `b`."""
         return as_multiplied(a, b, self.layout)
 
     def launch(self, run: Any, number: int) -> None:
-        """Enqueue the product of one set of operands."""
+        """Enqueue the product of operand set `number` by `run`."""
         a, b, out = self.sets[number]
         run(a, b, out)
 
     def sum_error(self, *, rounded_partials: bool) -> Any:
-        """A bound on the error of every sampled sum of products, before it is rounded to D.
+        """A bound on the error of each sampled sum of products, before it is rounded to D's type.
 
         Args:
-            rounded_partials: whether k may be split, and the parts' sums rounded to D's type.
+            rounded_partials: True if k may be split and partial sums be rounded to D's type.
         """
-        # Tensor cores truncate a sum of 4 standard deviations every 8 products.
+        # Assumed: tensor cores truncate the sum to 24 bits every 8 products, at up to 4 deviations.
         steps = (self.shape.k / 8 + 16) * 2.0**-23 * 4
         parts = 8 * self.rounding if rounded_partials else 0.0
         return (steps + parts) * self.magnitude + 2.0**-24
 
     def fault(self, compute: Callable[[], Any], *, rounded_partials: bool = False) -> str | None:
-        """Say what is wrong with the product that `compute` writes; None where it is right.
+        """Check the product that `compute` writes; returns what is wrong, or None if it is right.
 
         Args:
-            compute: writes D of the first set.
-            rounded_partials: see `sum_error`.
+            compute: a function that writes D of the first set of operands.
+            rounded_partials: True if k may be split and partial sums be rounded to D's type.
         """
         error = self.sum_error(rounded_partials=rounded_partials)
         return self.differs(compute, self.exact, self.rounding * self.exact.abs() + error)
 
     def differs(self, compute: Callable[[], Any], exact: Any, tolerance: Any) -> str | None:
-        """Run `compute` and compare sampled rows of the first set's D with exact values.
+        """Run `compute` and compare sampled rows of the D that it writes with exact values.
 
-        D is filled with NaN before.
+        D is filled with NaN first, so that elements that are not written are found.
 
         Args:
-            compute: writes D of the first set.
-            exact: the sampled rows in float64.
-            tolerance: the largest error of each of their elements.
+            compute: a function that writes D of the first set of operands.
+            exact: the exact values of the sampled rows in float64.
+            tolerance: the largest error allowed for each element of these rows.
 
         Returns:
-            What is wrong, or None.
+            What is wrong, or None if D is right.
         """
         out = self.sets[0][2]
         out.fill_(math.nan)
-        self.torch.cuda.synchronize()  # `compute` may use another stream
+        self.torch.cuda.synchronize()  # `compute` may use another stream than the fill
         compute()
         self.torch.cuda.synchronize()
         if missing := int(out.isnan().sum()):

@@ -1,4 +1,4 @@
-"""GEMM shapes to measure: six groups of layers of real models, and shapes of the command line.
+"""GEMM shapes to measure: six groups of layers of real models, and shapes from the command line.
 
 A linear layer multiplies tokens (m) by weights (n outputs, k inputs). The layers here are those of
 Llama 3 8B, 70B and 405B (L3), DeepSeek-V3 (DSv3), Qwen2.5 7B and 72B, Qwen3 32B, BERT, ViT (a batch
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 UNGROUPED = "given"
-"""The group, in records, of shapes that the command line gave."""
+"""The name in records for the group of shapes that were given on the command line."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Group:
-    """Shapes that are hard for the same reason."""
+    """A group of shapes that are difficult for the same reason, such as few rows."""
 
     title: str
     shapes: tuple[Shape, ...]
@@ -161,11 +161,11 @@ QUICK = {
     "E": ("1k^3",),
     "F": ("ViT 8x197",),
 }
-"""One typical shape of each group, for `gemm --quick`."""
+"""By group, the name of one typical shape, for `python -m benchmarks gemm --quick`."""
 
 
 def parse_triple(text: str) -> tuple[int, int, int]:
-    """Parse `4096x4096x64`.
+    """Parse three positive integers written as `4096x4096x64`.
 
     Raises:
         argparse.ArgumentTypeError: the text is malformed.
@@ -175,23 +175,25 @@ def parse_triple(text: str) -> tuple[int, int, int]:
         if min(m, n, k) < 1:
             raise ValueError(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is not like 4096x4096x64") from None
+        raise argparse.ArgumentTypeError(
+            f"'{text}' should be three positive integers, as in 4096x4096x64"
+        ) from None
     return m, n, k
 
 
 def parse_shape(text: str) -> Shape:
-    """Parse a shape of the command line, `4096x4096x64`, which is also its name."""
+    """Parse a shape such as `4096x4096x64`; the text becomes the shape's name."""
     return Shape(text, *parse_triple(text))
 
 
 def read_shapes(path: Path) -> list[Shape]:
-    """Read a file with one shape in a line, `4096 4096 64` or `4096x4096x64`; # is a comment."""
+    """Read a file with one shape per line, as `4096 4096 64` or `4096x4096x64`; # is a comment."""
     lines = (line.partition("#")[0].split() for line in path.read_text().splitlines())
     return [parse_shape("x".join(words)) for words in lines if words]
 
 
 def group_title(letter: str) -> str:
-    """The heading of a group.
+    """The heading of the group of shapes with the given letter.
 
     >>> group_title("A")
     'A: small-m decode'
@@ -202,12 +204,12 @@ def group_title(letter: str) -> str:
 def select_shapes(
     groups: Iterable[str] | None, shapes: Iterable[Shape] | None, *, quick: bool = False
 ) -> list[tuple[str, Shape]]:
-    """The shapes to measure, each with its group; all groups where neither argument has any.
+    """The shapes to measure, each with its group; all groups if both arguments are empty.
 
     Args:
-        groups: letters in `GROUPS`.
-        shapes: shapes that belong to no group; they come first.
-        quick: of each group take only the shapes in `QUICK`.
+        groups: letters of groups in `GROUPS`.
+        shapes: shapes that belong to no group; they come first in the result.
+        quick: True to take only the shapes in `QUICK` of each group.
     """
     ungrouped = [(UNGROUPED, found) for found in shapes or ()]
     letters = list(dict.fromkeys(groups)) if groups else ([] if ungrouped else list(GROUPS))

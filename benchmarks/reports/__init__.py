@@ -1,1 +1,1 @@
-"""What a run leaves behind: JSON records, tables, geometric means and plots."""
+"""Report the results of a run: JSON records, tables, geometric means and plots."""

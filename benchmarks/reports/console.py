@@ -1,4 +1,4 @@
-"""Where measures print: the console, progress bars, and the last lines about the files written."""
+"""Terminal output of measures: the console, progress bars, and the names of the files written."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 __all__ = ["announce_files", "make_console", "progress_bars"]
 
 WIDTH = 132
-"""Columns of tables where the output is a file or a pipe."""
+"""Width of tables in characters if the output is a file or a pipe."""
 
 
 def make_console() -> Console:
-    """The terminal, or a console that is wide enough for tables where the output is no terminal."""
+    """A rich console for the standard output, `WIDTH` characters wide if that is no terminal."""
     console = Console()
     return console if console.is_terminal else Console(width=WIDTH)
 
 
 def progress_bars(console: Console) -> Progress:
-    """Progress bars with a count of what is done and the elapsed time."""
+    """Progress bars that show how many items are done and the elapsed time."""
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, console=console)
 
 
 def announce_files(record: dict[str, Any], path: Path, console: Console) -> None:
-    """Print where a record was written, and draw its plots beside it if matplotlib is installed."""
+    """Print the path of a record, and draw its plots beside it if matplotlib is installed."""
     console.print(f"written to {path}", highlight=False, soft_wrap=True)
     try:
         from benchmarks.reports.plots import draw

@@ -1,4 +1,4 @@
-"""Draw records by matplotlib: speed relative to cuBLAS, utilisation, memory traffic."""
+"""Draw records with matplotlib: speed relative to cuBLAS, utilisation, memory traffic."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ MARKERS = "osD^vPX*<>hp"
 ROOFLINE = "the roofline"
 FORMATS = ("svg", "png")
 BARS = {"modelled_bytes": "simulated", "dram_read_bytes": "measured"}
-"""Columns of a record of `traffic` that hold bytes from memory, and their labels."""
-# The same record makes the same file, and its text stays text that can be searched.
+"""Columns of a `traffic` record with the bytes read from memory, and their labels in plots."""
+# SVG files are reproducible (fixed hash salt), and their text is stored as text, not as outlines.
 matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "coordgraph"})
 
 
 def draw(record: dict[str, Any], path: Path, extension: str = "svg") -> Iterator[Path]:
-    """Draw a record beside its own `path`, and yield the path of each plot."""
+    """Draw the plots of a record into the folder of its `path`; yields the path of each plot."""
     if record.get("kind") == "waves":
         yield _save(_waves(record), path.with_suffix(f".{extension}"))
         return
@@ -48,7 +48,7 @@ def draw(record: dict[str, Any], path: Path, extension: str = "svg") -> Iterator
 
 
 def _panels(rows: Sequence[Row], *columns: str) -> dict[tuple[str, ...], list[Row]]:
-    """Rows by their values of these columns."""
+    """Rows of a record, grouped by their values in the given columns."""
     found: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         found.setdefault(tuple(row.get(name, "") for name in columns), []).append(row)
@@ -65,13 +65,13 @@ def _save(figure: Figure, path: Path) -> Path:
 
 
 def _conditions(record: dict[str, Any]) -> str:
-    """The device, the element type and the date of a record, for titles."""
+    """The GPU, the element type and the date of a record, for the titles of plots."""
     date = record.get("date", "")[:10]
     return ", ".join(word for word in (record.get("device"), record.get("dtype"), date) if word)
 
 
 def _group(letter: str, rows: Sequence[Row], record: dict[str, Any]) -> Figure:
-    """A panel for every layout and regime; a column of dots for every shape."""
+    """The plot of a group of shapes: a panel per layout and regime, a column of dots per shape."""
     panels = _panels(rows, "layout", "regime")
     most = max(len(by_problem(panel)) for panel in panels.values())
     size = max(9.0, 2.5 + 0.75 * most), 3.6 * len(panels) + 1.6
@@ -120,7 +120,7 @@ def _dots(axis: Axes, found: Sequence[Sequence[Row]], contenders: Sequence[str])
         axis.hlines(list(roof.values()), *ends, colors="grey", linestyles="dashed", label=ROOFLINE)
     axis.set_xticks(range(len(found)), [_label(p[0]) for p in found], rotation=60, ha="right")
     axis.tick_params(axis="x", labelsize="x-small")
-    # Tiny problems are far below the roofline, which may then lie outside the plot.
+    # The roofline is far above the results of tiny problems, and may be cut off.
     axis.set_ylim(0, max(1.15 * highest, min(2.0, 1.05 * max(roof.values(), default=0.0))))
     axis.grid(axis="y", alpha=0.3)
 
@@ -132,7 +132,11 @@ def _label(row: Row) -> str:
 
 
 def _waves(record: dict[str, Any]) -> Figure:
-    """Utilisation of every schedule over T / W, and the utilisation of whole tiles by formula."""
+    """The plot of a `waves` record: measured utilisation over T / W, and that of whole tiles.
+
+    T is the number of output tiles, W the number of workgroups. The utilisation of whole tiles is
+    computed by a formula.
+    """
     rows = [row for row in record["rows"] if "utilisation" in row]
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     axis = figure.subplots()
@@ -154,7 +158,10 @@ def _waves(record: dict[str, Any]) -> Figure:
 
 
 def _schedules(what: str, rows: Sequence[Row], record: dict[str, Any]) -> Figure:
-    """Two panels over T / W: utilisation as counted, and the measured speed."""
+    """The plot of a `schedules` record: counted utilisation and measured speed over T / W.
+
+    T is the number of output tiles, W the number of workgroups.
+    """
     figure = Figure(figsize=(10, 9), layout="constrained")
     figure.suptitle(f"{what} – {_conditions(record)}")
     counted, speed = figure.subplots(2, 1, sharex=True)
@@ -178,14 +185,14 @@ def _schedules(what: str, rows: Sequence[Row], record: dict[str, Any]) -> Figure
     speed.set_xlabel("output tiles T by SMs W")
     for axis in (counted, speed):
         axis.grid(alpha=0.3)
-    # cuBLAS has no counts, so only the lower panel has all labels.
+    # The legend is made from the lower panel: the upper one lacks cuBLAS, which is not counted.
     handles = speed.get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=2, fontsize="small")
     return figure
 
 
 def _traffic(schedule: str, rows: Sequence[Row], record: dict[str, Any]) -> Figure:
-    """A row of panels for every problem: gigabytes from memory, and times if they were measured."""
+    """The plot of a `traffic` record: per problem the GB from memory, and times if measured."""
     by_size = _panels([{**row, "size": _label({x: row[x] for x in "mnk"})} for row in rows], "size")
     timed = any("relative_time" in row for row in rows)
     size = (5.5 * (2 if timed else 1) + 1, 2.9 * len(by_size) + 1)
@@ -196,7 +203,7 @@ def _traffic(schedule: str, rows: Sequence[Row], record: dict[str, Any]) -> Figu
         positions = range(len(mine))
         moved.set_title(size_of, fontsize="small")
         moved.set_yticks(positions, [row["order"] for row in mine], fontsize="small")
-        moved.invert_yaxis()  # the first order on top
+        moved.invert_yaxis()  # so that the first order of tiles is on top
         for shift, (name, label) in zip((-0.2, 0.2), BARS.items(), strict=True):
             lengths = [1e-9 * row.get(name, 0) for row in mine]
             at = [index + shift for index in positions]

@@ -1,4 +1,4 @@
-"""Records: the JSON file of a run, with when, where and how it was made, and its rows."""
+"""Records: the JSON file of a run, with its date, machine, command line, and rows of results."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["RESULTS", "environment", "header", "key_of", "load", "result_path", 
 RESULTS = Path(__file__).parents[1] / "results"
 PACKAGES = ("coordgraph", "llvmlite", "cuda-python", "numpy", "sympy", "triton", "nvidia-cublas")
 DIGITS = 6
-"""Significant digits of numbers in a record; repeated runs differ in the third or fourth."""
+"""Significant digits of numbers in a record; runs differ in the third or fourth digit anyway."""
 
 
 def header(kind: str) -> dict[str, Any]:
-    """The fields that every record begins with: the measure, the date and the command line."""
+    """The first fields of every record: the measure, the date and the command line."""
     return {
         "kind": kind,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -32,7 +32,7 @@ def header(kind: str) -> dict[str, Any]:
 
 
 def environment(kind: str) -> dict[str, Any]:
-    """The header of a record of a GPU run: also the device, the driver and package versions."""
+    """The first fields of a record of a GPU run: `header`, the GPU, driver and package versions."""
     import torch
 
     from benchmarks.timing.monitor import driver_version
@@ -57,17 +57,16 @@ def environment(kind: str) -> dict[str, Any]:
 
 
 def result_path(folder: Path, record: dict[str, Any]) -> Path:
-    """The file of a new record, as `FOLDER/gemm-20260131T120000.json`; makes the folder."""
+    """The path of a new record, as `FOLDER/gemm-20260131T120000.json`; creates the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     stamp = record["date"].replace(":", "").replace("-", "")[:15]
     return folder / f"{record['kind']}-{stamp}.json"
 
 
 def write(path: Path, record: dict[str, Any]) -> None:
-    """Write a record, compressed if the name ends in `.gz`.
+    """Write a record as JSON, compressed by gzip if the name ends in `.gz`.
 
-    The file is replaced as a whole, so a run that is interrupted leaves the rows that it wrote
-    last.
+    The file is replaced atomically, so an interrupted run leaves the last complete record.
     """
     record = _rounded(record)
     head = {name: value for name, value in record.items() if name != "rows"}
@@ -75,13 +74,13 @@ def write(path: Path, record: dict[str, Any]) -> None:
     lines = ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in record["rows"])
     data = f'{text},\n "rows": [\n{lines}\n ]\n}}\n'.encode()
     partial = path.with_name(f"{path.name}.part")
-    # Without a time in the header the same record makes the same file.
+    # mtime=0 leaves the time out of the gzip header, so that equal records give equal files.
     partial.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
     partial.replace(path)
 
 
 def _rounded(value: Any) -> Any:
-    """A value of JSON with `DIGITS` significant digits in all floating-point numbers."""
+    """A JSON value with all floating-point numbers rounded to `DIGITS` significant digits."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, dict):
@@ -92,18 +91,20 @@ def _rounded(value: Any) -> Any:
 
 
 def key_of(row: dict[str, Any]) -> tuple[int, int, int, str]:
-    """The problem that a row is about: m, n, k and the layout."""
+    """The problem of a row of a record: m, n, k and the layout."""
     return row["m"], row["n"], row["k"], row["layout"]
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Read a record, compressed or not.
+    """Read a record from a JSON file, which may be compressed by gzip.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file holds no record.
+        ValueError: the file does not contain a record with rows.
     """
     record = read_json(path)
     if not isinstance(record, dict) or "rows" not in record:
-        raise ValueError(f"{path} holds no record with rows")
+        raise ValueError(
+            f"{path} is not a record with rows; give a file that `python -m benchmarks` wrote"
+        )
     return record

@@ -23,11 +23,11 @@ __all__ = [
 
 Row = dict[str, Any]
 BEST = "best of ours"
-"""In each problem the fastest of our contenders, where there are several."""
+"""Name in tables for the fastest of coordgraph's contenders on each problem, if it has several."""
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """The geometric mean of positive numbers; NaN of none.
+    """The geometric mean of positive numbers; NaN if there are none.
 
     >>> round(geometric_mean([0.5, 2.0, 1.0]), 12)
     1.0
@@ -37,7 +37,7 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 
 def by_problem(rows: Iterable[Row]) -> list[list[Row]]:
-    """Rows of the same problem and regime together, in the order of the first of them."""
+    """Rows grouped by problem and regime, in the order of first appearance."""
     found: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         key = (row.get("group", UNGROUPED), row.get("regime"), row["layout"], row.get("shape"))
@@ -46,7 +46,7 @@ def by_problem(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def by_group(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Rows by their group of shapes, in the order of first appearance."""
+    """By group of shapes, the rows of a record, in the order of first appearance."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row.get("group", UNGROUPED), []).append(row)
@@ -54,7 +54,7 @@ def by_group(rows: Iterable[Row]) -> dict[str, list[Row]]:
 
 
 def names(rows: Iterable[Row]) -> list[str]:
-    """The contenders' names, in the order of first appearance."""
+    """The names of the contenders in rows of a record, in the order of first appearance."""
     return list(dict.fromkeys(row["name"] for row in rows))
 
 
@@ -63,7 +63,10 @@ def _ours(rows: Iterable[Row]) -> list[Row]:
 
 
 def _ratios(rows: Sequence[Row]) -> dict[str, list[float]]:
-    """cuBLAS's time over that of each contender, a number for each problem; with `BEST`."""
+    """By contender, cuBLAS's time divided by the contender's, one number per problem.
+
+    The entry `BEST` is for the fastest of coordgraph's contenders on each problem.
+    """
     found: dict[str, list[float]] = {}
     for of_problem in by_problem(rows):
         ours: list[float] = []
@@ -83,12 +86,12 @@ def _ratios(rows: Sequence[Row]) -> dict[str, list[float]]:
 
 
 def mean_ratios(rows: Sequence[Row]) -> dict[str, tuple[float, int]]:
-    """Of each contender: the geometric mean of cuBLAS's time over its own, and its problems."""
+    """By contender, (mean, count): the geometric mean of its speedups over cuBLAS, and how many."""
     return {name: (geometric_mean(values), len(values)) for name, values in _ratios(rows).items()}
 
 
 def judged_contender(rows: Sequence[Row]) -> str | None:
-    """Which of our contenders the list of slow problems is about: coordgraph, else the best."""
+    """The contender for the list of slow problems: coordgraph, else the best of its plans."""
     ours = names(_ours(rows))
     if COORDGRAPH in ours or not ours:
         return COORDGRAPH if ours else None
@@ -96,9 +99,9 @@ def judged_contender(rows: Sequence[Row]) -> str | None:
 
 
 def slower_than(rows: Sequence[Row], bound: float) -> list[tuple[float, Row]]:
-    """Problems in which our contender has less than this share of cuBLAS's speed, slowest first.
+    """Problems on which coordgraph has less than `bound` times cuBLAS's speed, slowest first.
 
-    A problem in which our contender was not timed counts as a speed of zero.
+    Each row comes with its speed relative to cuBLAS; it is 0 if coordgraph was not timed.
     """
     judged = judged_contender(rows)
     found: list[tuple[float, Row]] = []

@@ -1,4 +1,4 @@
-"""Tables on the terminal: each contender's speed relative to cuBLAS, means, and slow problems."""
+"""Print tables: each contender's speed relative to cuBLAS, means, and slow problems."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from benchmarks.reports.summary import (
 __all__ = ["aligned", "print_report"]
 
 BOUNDS = (0.90, 0.95)
-"""Shares of cuBLAS's speed below which problems are counted, and listed."""
+"""Speeds relative to cuBLAS below which a report counts problems, and lists them."""
 LONGEST_HEADING = 12
-"""Characters of a contender's name; longer ones, as plans have, become letters with a legend."""
+"""The longest name of a contender used as heading; longer names become letters with a legend."""
 
 
 def aligned(lines: Sequence[Sequence[str]], left: int = 0) -> str:
-    """Cells as columns of text, the first few aligned to the left, the others to the right.
+    """Lines of cells as text; the first `left` columns are aligned left, the others right.
 
     >>> print(aligned([["order", "a"], ["bands", "12.5"]], left=1))
     order     a
@@ -46,13 +46,13 @@ def aligned(lines: Sequence[Sequence[str]], left: int = 0) -> str:
 
 
 def _headings(contenders: Sequence[str]) -> dict[str, str]:
-    """Each contender's heading: its name, or a letter where the name is long."""
+    """By contender, the heading of its column: its name, or a letter if the name is long."""
     letters = iter("abcdefghijklmnopqrstuvwxyz" * len(contenders))
     return {name: name if len(name) <= LONGEST_HEADING else next(letters) for name in contenders}
 
 
 def _speeds(group: str, rows: Sequence[Row], headings: dict[str, str]) -> Table:
-    """A line for every problem: cuBLAS's time, and every contender's speed relative to it."""
+    """A table with a line per problem: cuBLAS's time, and each contender's speed relative to it."""
     table = Table("shape", "m x n x k", "", title=group_title(group), box=SIMPLE, pad_edge=False)
     for heading in (f"{CUBLAS} µs", "TFLOP/s", "of roof", *headings.values(), "spread"):
         table.add_column(heading, justify="right")
@@ -78,7 +78,7 @@ def _speeds(group: str, rows: Sequence[Row], headings: dict[str, str]) -> Table:
 
 
 def _cell(row: Row | None, *, alone: bool) -> str:
-    """A speed relative to cuBLAS; a time where cuBLAS was not measured."""
+    """The text of a cell: the speed relative to cuBLAS, or a time if cuBLAS was not measured."""
     if row is None:
         return ""
     if "problem" in row:
@@ -89,7 +89,7 @@ def _cell(row: Row | None, *, alone: bool) -> str:
 
 
 def _faults(rows: Sequence[Row]) -> Iterator[str]:
-    """Each contender's faults, each once, with the first problem that has it."""
+    """The distinct faults of each contender, each with the first problem that has it."""
     found: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if "problem" in row:
@@ -102,7 +102,7 @@ def _faults(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _means(rows: Sequence[Row], headings: dict[str, str]) -> Table:
-    """The geometric means of every group and of all problems."""
+    """A table of geometric means of speeds relative to cuBLAS, by group and for all problems."""
     contenders = list(mean_ratios(rows))
     table = Table("geometric mean", "problems", box=SIMPLE, pad_edge=False)
     for name in contenders:
@@ -120,7 +120,7 @@ def _means(rows: Sequence[Row], headings: dict[str, str]) -> Table:
 
 
 def print_report(rows: Sequence[Row], console: Console) -> None:
-    """Print every problem, the faults, the means, and the problems where ours is slow."""
+    """Print all problems, the faults, the means, and the problems on which coordgraph is slow."""
     headings = _headings([name for name in names(rows) if name != CUBLAS])
     regimes = list(dict.fromkeys(row.get("regime") for row in rows))
     by_regime = {one: [row for row in rows if row.get("regime") == one] for one in regimes}

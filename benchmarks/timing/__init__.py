@@ -1,1 +1,1 @@
-"""How kernels are timed: CUDA-graph replays in rounds, time limits, clocks, power, roofline."""
+"""Time kernels: CUDA-graph replays in rounds, time limits, GPU clocks and power, roofline."""

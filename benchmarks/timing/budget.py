@@ -9,12 +9,12 @@ __all__ = ["TimeBudget"]
 
 
 class TimeBudget:
-    """The time that is left, shared equally by the problems that are left.
+    """A time limit whose remaining time is divided equally among the remaining problems.
 
     Args:
-        minutes: the time limit of all problems together.
+        minutes: the time limit for all problems together, in minutes.
         problems: how many problems there are.
-        clock: seconds; tests pass their own.
+        clock: a function that returns the time in seconds; tests replace it.
     """
 
     def __init__(
@@ -25,11 +25,11 @@ class TimeBudget:
 
     @property
     def over(self) -> bool:
-        """Whether the time limit has passed."""
+        """True if the time limit has passed."""
         return self.clock() >= self.end
 
     def next_deadline(self) -> float:
-        """Begin the next problem, and return when its sampling should end."""
+        """Start the next problem; returns the time, by `clock`, when its sampling should end."""
         now = self.clock()
         share = max(0.0, self.end - now) / max(1, self.left)
         self.left -= 1

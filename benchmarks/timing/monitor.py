@@ -21,7 +21,7 @@ INTERVAL_MS = 50
 
 
 def parse_line(line: str) -> dict[str, float] | None:
-    """Parse one line of nvidia-smi; None where it holds no reading.
+    """Parse one line of nvidia-smi's CSV output; None if it contains no reading.
 
     >>> parse_line("1980, 3201, 512.33, 45")
     {'sm_mhz': 1980.0, 'memory_mhz': 3201.0, 'watts': 512.33, 'celsius': 45.0}
@@ -33,13 +33,13 @@ def parse_line(line: str) -> dict[str, float] | None:
     for name, word in zip(FIELDS.values(), words, strict=True):
         try:
             found[name] = float(word)
-        except ValueError:  # [N/A]
+        except ValueError:  # nvidia-smi prints [N/A] for what this GPU does not report
             continue
     return found or None
 
 
 def summary(lines: list[dict[str, float]]) -> dict[str, float]:
-    """The median of every field, and the number of readings."""
+    """The median of every field over all readings, and the number of readings."""
     if not lines:
         return {}
     medians = {
@@ -51,9 +51,9 @@ def summary(lines: list[dict[str, float]]) -> dict[str, float]:
 
 
 class Monitor:
-    """A context manager that reads clocks and power of device 0 every 50 ms.
+    """A context manager that records clocks, power and temperature of GPU 0 every 50 ms.
 
-    Without nvidia-smi it reads nothing.
+    It records nothing if nvidia-smi is not installed.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Monitor:
                 self._lines.append((time.monotonic(), found))
 
     def since(self, start: float) -> dict[str, float]:
-        """Medians since a time of `time.monotonic()`; empty where nothing was read."""
+        """Medians of the readings since `start` (by `time.monotonic()`); {} if there are none."""
         return summary([line for when, line in self._lines if when >= start])
 
 
@@ -100,7 +100,7 @@ def _query(fields: str, *more: str) -> list[str]:
 
 
 def driver_version() -> str:
-    """The driver's version by nvidia-smi; empty where there is none."""
+    """The NVIDIA driver's version by nvidia-smi; '' if nvidia-smi is missing or fails."""
     if not shutil.which("nvidia-smi"):
         return ""
     options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 30}

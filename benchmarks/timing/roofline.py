@@ -1,4 +1,4 @@
-"""The roofline: how fast this GPU copies and multiplies, and so the least time of a problem."""
+"""The roofline: measured rates of copying and multiplying, which bound a problem's time below."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ __all__ = ["PEAK_SHAPE", "Roofline", "measure_roofline"]
 
 COPIED_BYTES = 4 << 30
 PEAK_SHAPE = Shape("roof", 8192, 8192, 8192)
-"""The product whose rate counts as the GPU's peak."""
+"""The size of the matrix product whose rate is taken as the GPU's peak."""
 ROUNDS = 9
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """Peak rates of a device.
+    """Measured peak rates of a GPU.
 
     Args:
-        bytes_per_second: of a copy in device memory, bytes read plus bytes written.
-        flops_per_second: of the fastest product; a multiply-add counts as two.
+        bytes_per_second: the rate of a copy in device memory, bytes read plus bytes written.
+        flops_per_second: the rate of the fastest product; a multiply-add is two operations.
     """
 
     bytes_per_second: float
     flops_per_second: float
 
     def least_seconds(self, m: int, n: int, k: int, element_bytes: int = 2) -> float:
-        """The longer of two times: each operand moved once, all operations at the peak rate.
+        """A lower bound on the time of a product, in seconds.
+
+        It is the longer of the time to move A, B and D once, and the time of all multiply-adds.
 
         >>> Roofline(4e12, 800e12).least_seconds(4096, 4096, 4096)
         0.00017179869184
@@ -40,7 +42,7 @@ class Roofline:
         return max(flops / self.flops_per_second, moved / self.bytes_per_second)
 
     def json(self) -> dict[str, Any]:
-        """Both rates, and how they were measured."""
+        """The peak rates of copying and multiplying, and how they were measured, for a record."""
         how = (
             f"copy of {COPIED_BYTES >> 30} GiB on the device, bytes read and written; "
             f"the fastest cuBLAS product of {PEAK_SHAPE.size.replace('x', ' x ')} after a pause"
@@ -49,11 +51,11 @@ class Roofline:
 
 
 def measure_roofline(problem: Problem, run: Run) -> Roofline:
-    """Measure both rates: the best of a few samples with pauses between them.
+    """Measure both rates: the best of a few samples, with pauses between them.
 
     Args:
-        problem: the product of `PEAK_SHAPE`.
-        run: the fastest known way to compute it.
+        problem: the problem of size `PEAK_SHAPE`.
+        run: the fastest known function that computes the problem.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""GPU times of launches: samples of CUDA-graph replays, taken in rounds over all contenders."""
+"""Measure GPU times: samples of CUDA-graph replays, taken in rounds over all contenders."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ __all__ = ["REGIMES", "Regime", "Sampler", "Spread", "quick_seconds", "sample_in
 MAX_GRAPH_LAUNCHES = 1024
 """The most launches in one CUDA graph."""
 GRAPH_SECONDS = 1e-3
-"""Seconds that one replay should last, so that the gaps between replays do not count."""
+"""Seconds that one graph replay should last, so that gaps between replays are negligible."""
 SPIN_CYCLES = 100_000
-"""Cycles that the device spins before the first event, while the host enqueues what is timed."""
+"""GPU cycles to spin before the first timing event, while the host enqueues the timed launches."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Seconds of one launch over all rounds.
+    """Statistics of the seconds of one launch over all rounds.
 
     Args:
-        median: over the rounds.
-        low, high: the quartiles.
-        least: the minimum.
-        rounds: number of samples.
+        median: the median, in seconds.
+        low, high: the lower and the upper quartile, in seconds.
+        least: the minimum, in seconds.
+        rounds: the number of samples, one per round.
     """
 
     median: float
@@ -40,25 +40,25 @@ class Spread:
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Spread:
-        """Summarise the seconds of one launch, one number for each round."""
+        """Summarise samples: the seconds of one launch, one number per round."""
         low, high = samples[0], samples[0]
         if len(samples) > 1:
             low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
         return cls(statistics.median(samples), low, high, min(samples), len(samples))
 
     def json(self) -> dict[str, float]:
-        """The fields, for a record."""
+        """All fields as a dict, for a JSON record."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Regime:
-    """The pauses between samples, on which the device's clocks depend.
+    """How samples follow each other, on which the GPU's clocks depend.
 
     Args:
         gap: idle seconds before every sample.
-        share: seconds of a sample, relative to the seconds that were asked for.
-        heats: whether the device is kept busy for a while before the first round.
+        share: the length of a sample as a fraction of the requested seconds.
+        heats: True to keep the GPU busy for a while before the first round.
     """
 
     gap: float
@@ -67,20 +67,21 @@ class Regime:
 
 
 REGIMES = {
-    # Bursts come first, while the device is cool: the power limit does not lower their clocks.
+    # "burst" precedes "sustained" so that it is measured while the GPU is cool, at full clocks.
     "burst": Regime(gap=0.04, share=0.5, heats=False),
     "sustained": Regime(gap=0.0, share=1.0, heats=True),
 }
 
 
 class Sampler:
-    """Takes times of one contender: a CUDA graph of launches over rotating buffers.
+    """Measures the time of one contender: a CUDA graph of launches over rotating buffers.
 
     Args:
-        launch: enqueues the work on the buffer set of this number.
+        launch: a function that enqueues the work on the buffer set with the given number.
         sets: how many buffer sets there are.
-        seconds: about how long one sample should take.
-        graphs: replay a CUDA graph; else launch one by one, which includes the host's time.
+        seconds: the approximate length of one sample.
+        graphs: True to replay a CUDA graph; False to launch one by one, so that times include the
+            host's work.
     """
 
     def __init__(
@@ -91,9 +92,9 @@ class Sampler:
         self.torch = torch
         self.launch, self.sets, self.seconds = launch, sets, seconds
         self.count, self.graph = sets, None
-        torch.cuda.synchronize()  # the operands were made on another stream
+        torch.cuda.synchronize()  # the operands were filled on another stream
         with torch.cuda.stream(_stream()):
-            for number in range(sets):  # load the code, fill the caches of libraries
+            for number in range(sets):  # warm up: load kernels, fill the caches of libraries
                 launch(number)
             torch.cuda.synchronize()
             if graphs:
@@ -107,21 +108,24 @@ class Sampler:
         self.once = once
 
     def _capture(self, count: int) -> None:
-        """Record launches; `torch.cuda.graph` would give the allocator's memory back each time."""
+        """Record `count` launches in a CUDA graph.
+
+        `torch.cuda.graph` is not used because it frees the allocator's cached memory each time.
+        """
         graph = self.torch.cuda.CUDAGraph()
         graph.capture_begin()
         try:
             for number in range(count):
                 self.launch(number % self.sets)
         except BaseException:
-            with suppress(RuntimeError):  # an error may have ended the capture already
+            with suppress(RuntimeError):  # the error may already have ended the capture
                 graph.capture_end()
             raise
         graph.capture_end()
         self.count, self.graph = count, graph
 
     def replays(self, seconds: float) -> int:
-        """How many replays last about this many seconds."""
+        """How many graph replays last about `seconds`, from 1 to 1000."""
         return min(1000, max(1, math.ceil(seconds / (self.once * self.count))))
 
     def _enqueue(self, replays: int) -> None:
@@ -133,7 +137,10 @@ class Sampler:
                     self.launch(number % self.sets)
 
     def sample(self, share: float = 1.0) -> float:
-        """Seconds of one launch, from a sample of the usual length times `share`."""
+        """Take one sample; returns the seconds of one launch.
+
+        `share` is the length of the sample as a fraction of the usual one.
+        """
         return self._measure(self.replays(self.seconds * share))
 
     def _measure(self, replays: int) -> float:
@@ -150,17 +157,17 @@ class Sampler:
 
 @cache
 def _stream() -> Any:
-    """The stream on which everything is timed; the default stream cannot be captured."""
+    """The CUDA stream for all timing; graphs cannot be captured on the default stream."""
     import torch
 
     return torch.cuda.Stream()
 
 
 def launches_in_graph(once: float, sets: int) -> int:
-    """Launches of a graph that lasts about `GRAPH_SECONDS`, a multiple of the buffer sets.
+    """How many launches a CUDA graph of about `GRAPH_SECONDS` needs, a multiple of `sets`.
 
     Args:
-        once: seconds of one launch.
+        once: the seconds of one launch.
         sets: how many buffer sets there are.
 
     >>> launches_in_graph(5e-6, 3), launches_in_graph(1e-2, 3), launches_in_graph(1e-9, 3)
@@ -171,7 +178,7 @@ def launches_in_graph(once: float, sets: int) -> int:
 
 
 def quick_seconds(launch: Callable[[int], Any], sets: int) -> float:
-    """Time one launch briefly, to choose among variants of a contender."""
+    """The seconds of one launch from a few short samples, to choose among variants of a kernel."""
     sampler = Sampler(launch, min(sets, 16), 3e-4)
     return min(sampler.sample() for _ in range(3))
 
@@ -190,13 +197,17 @@ def sample_in_rounds(
     """Take one sample of each contender in every round; the order rotates from round to round.
 
     Args:
-        samplers: one for each contender.
-        rounds: samples of each contender.
-        regime: pauses between samples.
-        deadline: no round begins after it, by `clock`, once there are `least_rounds`.
-        least_rounds: rounds that are taken even after the deadline.
-        heat_seconds: how long to keep the device busy first, where the regime asks for it.
-        clock, sleep: tests pass their own.
+        samplers: one sampler for each contender.
+        rounds: the number of samples of each contender.
+        regime: the pauses between samples, and whether the GPU is warmed up.
+        deadline: the time by `clock` after which no round starts, once `least_rounds` are done.
+        least_rounds: the number of rounds that are run even after the deadline.
+        heat_seconds: how long to keep the GPU busy before the first round if `regime.heats`.
+        clock: a function that returns the time in seconds; tests replace it.
+        sleep: a function that waits for a number of seconds; tests replace it.
+
+    Returns:
+        For each sampler the seconds of one launch, one number per round.
     """
     samples: list[list[float]] = [[] for _ in samplers]
     if not samplers:

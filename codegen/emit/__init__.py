@@ -1,1 +1,1 @@
-"""What all code generators share: index expressions, the control-graph walker, arguments, LLVM."""
+"""Code shared by all targets: index expressions, the control-graph walker, arguments and LLVM."""

@@ -1,7 +1,7 @@
-"""The argument list of a compiled kernel: what it is called with, in order.
+"""The argument list of a compiled kernel.
 
-Tensors come first, then the scalars of the epilogue, then the parameters that the code reads, then
-the multipliers that stand in for divisions by launch-time values.
+The order is: tensors, scalars of the epilogue, integer parameters that the code reads, and the
+multipliers and shifts by which the code divides by values known only at launch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ __all__ = ["Arguments", "Magic", "Scalar"]
 
 @dataclass(frozen=True)
 class Scalar:
-    """One integer argument: `value` is an expression in the parameters, `bits` wide."""
+    """One integer argument of a kernel.
+
+    Args:
+        name: the name of the argument.
+        value: its value, as an expression in the graph's parameters.
+        bits: its width, 32 or 64.
+    """
 
     name: str
     value: Expr
@@ -28,10 +34,16 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Magic:
-    """A divisor d known at launch, as multiplier and shift: `x div d = (x·multiplier) >> shift`.
+    """Division by a value d known at launch: `x div d` is `(x·multiplier) >> shift`.
 
-    Exact for 0 <= x < 2^31 (Granlund and Montgomery, PLDI 1994): with `l = ⌈log2 d⌉`, the
-    multiplier is `⌈2^(31+l) / d⌉` and the shift 31 + l.
+    It is exact for 0 <= x < 2^31 (Granlund and Montgomery, "Division by Invariant Integers using
+    Multiplication", PLDI 1994). With `l = ⌈log2 d⌉`, the multiplier is `⌈2^(31+l) / d⌉` and the
+    shift 31 + l.
+
+    Args:
+        divisor: d, as an expression in the graph's parameters.
+        multiplier: the name of the 64-bit argument that holds the multiplier.
+        shift: the name of the 64-bit argument that holds the shift.
     """
 
     divisor: Expr
@@ -40,7 +52,7 @@ class Magic:
 
     @staticmethod
     def numbers(divisor: int) -> tuple[int, int]:
-        """Multiplier and shift of a divisor; one of 0, which is never executed, counts as 1."""
+        """(multiplier, shift) for a divisor; for 0 those for 1, since no kernel divides by 0."""
         divisor = max(divisor, 1)
         bits = (divisor - 1).bit_length()
         return -(-(1 << (31 + bits)) // divisor), 31 + bits
@@ -48,19 +60,25 @@ class Magic:
 
 @dataclass
 class Arguments:
-    """Collects what the code turns out to read.
+    """The arguments of a kernel, collected while its code is generated.
 
-    `deferred` are the parameters that the code itself works out.
+    Args:
+        graph: the lowered graph.
+        ranges: bounds of its symbols, which decide the widths of arguments.
+        deferred: names of the parameters that the kernel computes itself, from tables in memory.
     """
 
     graph: KernelGraph
     ranges: Ranges
     deferred: frozenset[str] = frozenset()
     tensors: tuple[str, ...] = ()
+    """Names of the tensors, each of which is passed as an address."""
     floats: tuple[str, ...] = ()
-    """Scalars of the epilogue that a launch passes by value, such as alpha."""
+    """Names of the epilogue's scalars that a launch passes by value, such as alpha."""
     scalars: dict[Expr, Scalar] = field(default_factory=dict[Expr, Scalar])
+    """The integer arguments, by the symbols of the parameters."""
     magics: dict[Expr, Magic] = field(default_factory=dict[Expr, Magic])
+    """The divisions by launch-time values, by divisor."""
 
     def __post_init__(self) -> None:
         self.tensors = tuple(t.name for t in self.graph.tensors)
@@ -73,26 +91,26 @@ class Arguments:
 
     @property
     def float_kinds(self) -> dict[str, str]:
-        """The kinds of those numbers: f32, f64 or i32."""
+        """By name, the kinds (f32, f64 or i32) of the scalars in `floats`."""
         gemm = self.graph.gemm
         kinds = gemm.epilogue.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype).operands
         return {name: kinds[name] for name in self.floats}
 
     def magic(self, divisor: Expr) -> Magic:
-        """The multiplier of a divisor that only parameters decide."""
+        """The multiplier and shift arguments for a divisor, added if it is new."""
         if divisor not in self.magics:
             number = len(self.magics)
             self.magics[divisor] = Magic(divisor, f"magic{number}", f"shift{number}")
         return self.magics[divisor]
 
     def uniform(self, expr: Expr) -> bool:
-        """True where the host can compute the value at launch."""
+        """True if the host can compute the value at launch: it depends on parameters only."""
         parameters = self.graph.parameters
         symbols: set[Symbol] = {p.symbol for p in parameters.items if p.name not in self.deferred}
         return expr.free_symbols <= symbols
 
     def integer_types(self) -> list[tuple[str, ir.IntType]]:
-        """Name and type of every integer argument, in order."""
+        """The name and LLVM type of every integer argument, in the order of the argument list."""
         types = [(s.name, ir.IntType(s.bits)) for s in self.scalars.values()]
         for m in self.magics.values():
             types += [(m.multiplier, ir.IntType(64)), (m.shift, ir.IntType(64))]

@@ -1,7 +1,7 @@
-"""LLVM's and PTX's words for element types, and arithmetic in the types of accumulators.
+"""LLVM and PTX types of element types, and arithmetic in the types of accumulators.
 
-Everything follows from the record in `coordgraph.elements`; only floating-point types, which LLVM
-and PTX give names of their own, are listed here.
+Integer types follow from the record of the element type in `coordgraph.elements`; floating-point
+types, which have names of their own in LLVM and PTX, are listed in this file.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ __all__ = ["Arithmetic", "llvm_type", "ptx_letter", "ptx_type", "scalar_type"]
 
 
 class _Float(NamedTuple):
-    """The words for a floating-point type.
+    """The names of a floating-point type in LLVM and PTX.
 
     Attributes:
-        llvm: LLVM's type that calculates, or None where there is none.
-        ptx: PTX's type.
-        letter: inline assembly's letter for a register that holds a number.
+        llvm: LLVM's type for arithmetic, or None if generated code does no arithmetic in it.
+        ptx: the type's name in PTX.
+        letter: the constraint letter of inline assembly for a register of this type.
     """
 
     llvm: Any
@@ -32,43 +32,45 @@ class _Float(NamedTuple):
 
 
 _FLOATS = {
-    "bf16": _Float(None, "bf16", "h"),  # the upper half of an f32: made by shifts
+    "bf16": _Float(None, "bf16", "h"),  # converted to and from f32 by shifts
     "f16": _Float(ir.HalfType(), "f16", "h"),
     "f32": _Float(ir.FloatType(), "f32", "f"),
     "f64": _Float(ir.DoubleType(), "f64", "d"),
 }
 _LETTERS = {16: "h", 32: "r", 64: "l"}
-"""Inline assembly's letters for registers of integers."""
+"""By width in bits, the constraint letters of inline assembly for integer registers."""
 
 
 def llvm_type(kind: DType) -> Any:
-    """LLVM's type for numbers of an element type that it calculates with.
+    """LLVM's type for arithmetic in an element type.
 
     Raises:
-        CodegenError: it does not calculate with them.
+        CodegenError: generated code does no arithmetic in this type, such as bf16.
     """
     if not kind.is_float:
         return ir.IntType(kind.bits)
     found = _FLOATS.get(kind.name)
     if found is None or found.llvm is None:
-        raise CodegenError(f"no code calculates with numbers of {kind}")
+        raise CodegenError(
+            f"generated code does no arithmetic in {kind}; convert to f32, f64 or an integer type"
+        )
     return found.llvm
 
 
 def ptx_type(kind: DType) -> str:
-    """PTX's name of an element type, such as f32, s32 and u8."""
+    """The PTX type of an element type, such as f32, s32 or u8 (PTX ISA, "Fundamental Types")."""
     if not kind.is_float:
         return f"{'s' if kind.number is Number.SIGNED else 'u'}{kind.bits}"
     return _FLOATS[kind.name].ptx
 
 
 def ptx_letter(kind: DType) -> str:
-    """Inline assembly's letter for a PTX register that holds a number of an element type."""
+    """The constraint letter of inline assembly for a PTX register of an element type."""
     return _FLOATS[kind.name].letter if kind.is_float else _LETTERS[max(kind.bits, 16)]
 
 
 def scalar_type(kind: DType) -> Any:
-    """The type of ctypes that passes a number of a type of accumulators to a kernel."""
+    """The ctypes type that passes a scalar of an accumulator's type to a kernel."""
     import ctypes
 
     if kind.is_float:
@@ -78,41 +80,44 @@ def scalar_type(kind: DType) -> Any:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Sums and products at a builder's place, of numbers or vectors of them.
+    """Emits additions and multiplications of scalars or vectors of one element type.
 
     Args:
-        builder: where instructions go.
-        kind: the type of the numbers, as of an accumulator; integers wrap around.
+        builder: the LLVM IR builder that inserts the instructions.
+        kind: the element type, such as that of an accumulator; integers wrap around.
     """
 
-    builder: Any  # llvmlite's types say too little
+    builder: Any  # llvmlite's type hints are incomplete
     kind: DType
 
     @property
     def type(self) -> Any:
-        """LLVM's type of one number."""
+        """LLVM's type of one scalar."""
         return llvm_type(self.kind)
 
     @property
     def zero(self) -> Any:
-        """The number zero."""
+        """The constant 0 of the element type."""
         return ir.Constant(self.type, 0.0 if self.kind.is_float else 0)
 
     def add(self, one: Any, other: Any) -> Any:
-        """The sum."""
+        """Emit `one + other`."""
         return (self.builder.fadd if self.kind.is_float else self.builder.add)(one, other)
 
     def multiply(self, one: Any, other: Any) -> Any:
-        """The product."""
+        """Emit `one * other`."""
         return (self.builder.fmul if self.kind.is_float else self.builder.mul)(one, other)
 
     def atomic_add(self, address: Any, value: Any) -> None:
-        """Add to memory while others do, too."""
+        """Emit an atomic addition of `value` to the memory at `address`, with relaxed ordering."""
         operation = "fadd" if self.kind.is_float else "add"
         self.builder.atomic_rmw(operation, address, value, "monotonic")
 
     def convert(self, value: Any, source: DType) -> Any:
-        """A number of another type in this one: rounded, or truncated to the bits there are."""
+        """Emit a conversion of `value` from the type `source` to this type.
+
+        Floats are rounded, floats to integers drop the fraction, and integers drop upper bits.
+        """
         target, b = self.kind, self.builder
         if source == target:
             return value

@@ -1,4 +1,4 @@
-"""The code of epilogues' functions: `coordgraph.epilogue.Emitter` on LLVM values."""
+"""`ElementwiseEmitter`: emits the operations of epilogue functions as LLVM IR."""
 
 from __future__ import annotations
 
@@ -19,51 +19,51 @@ KINDS: dict[str, Any] = {
     "i32": ir.IntType(32),
     "bool": ir.IntType(1),
 }
-"""LLVM's types of the kinds of values that epilogues compute with."""
+"""By name, LLVM's types of the kinds of value that epilogues compute with."""
 _SUFFIX = {"f32": "f", "f64": ""}
 
 
 class ElementwiseEmitter:
-    """Emits elementwise operations at a builder's place; see `coordgraph.epilogue.Emitter`.
+    """Implements `coordgraph.epilogue.Emitter`, the interface of epilogue operations, for LLVM.
 
     Args:
-        builder: where instructions go.
-        gpu: the code is PTX.
-        fast: results are stored in 16 bits.
+        builder: the LLVM IR builder that inserts the instructions.
+        gpu: True if the target is PTX, False if it is a CPU.
+        fast: True if results are stored in 16 bits, so that less exact instructions may be used.
     """
 
     def __init__(self, builder: ir.IRBuilder, *, gpu: bool, fast: bool) -> None:
-        self.builder: Any = builder  # llvmlite's types say too little
+        self.builder: Any = builder  # llvmlite's type hints are incomplete
         self.gpu, self.fast = gpu, fast
 
     def constant(self, value: bool | int | float, kind: str) -> Any:
-        """A number; f32 is rounded to nearest."""
+        """A constant of kind `kind`; for f32, `value` is rounded to nearest."""
         if kind in ("i32", "bool"):
             return ir.Constant(KINDS[kind], int(value))
         return ir.Constant(KINDS[kind], float(value))
 
     def add(self, kind: str, a: Any, b: Any) -> Any:
-        """`a + b`."""
+        """Emit `a + b`."""
         return (self.builder.add if kind == "i32" else self.builder.fadd)(a, b)
 
     def sub(self, kind: str, a: Any, b: Any) -> Any:
-        """`a - b`."""
+        """Emit `a - b`."""
         return (self.builder.sub if kind == "i32" else self.builder.fsub)(a, b)
 
     def mul(self, kind: str, a: Any, b: Any) -> Any:
-        """`a * b`."""
+        """Emit `a * b`."""
         return (self.builder.mul if kind == "i32" else self.builder.fmul)(a, b)
 
     def div(self, kind: str, a: Any, b: Any) -> Any:
-        """`a / b`."""
+        """Emit `a / b` of two floats."""
         return self.builder.fdiv(a, b)
 
     def neg(self, kind: str, a: Any) -> Any:
-        """`-a`."""
+        """Emit `-a`."""
         return self.builder.neg(a) if kind == "i32" else self.builder.fneg(a)
 
     def compare(self, kind: str, relation: str, a: Any, b: Any) -> Any:
-        """A bool."""
+        """Emit the comparison of a and b by `relation`; if either is NaN, only `!=` is true."""
         if kind in ("i32", "bool"):
             return self.builder.icmp_signed(relation, a, b)
         if relation == "!=":
@@ -71,11 +71,11 @@ class ElementwiseEmitter:
         return self.builder.fcmp_ordered(relation, a, b)
 
     def select(self, condition: Any, yes: Any, no: Any) -> Any:
-        """One of two values."""
+        """Emit a select: `yes` if the bool `condition` is true, else `no`."""
         return self.builder.select(condition, yes, no)
 
     def convert(self, value: Any, source: str, target: str) -> Any:
-        """A value of another kind."""
+        """Emit a conversion of `value` from the kind `source` to the kind `target`."""
         b, kind = self.builder, KINDS[target]
         if source == target:
             return value
@@ -88,15 +88,25 @@ class ElementwiseEmitter:
         return b.fpext(value, kind) if target == "f64" else b.fptrunc(value, kind)
 
     def intrinsic(self, name: str, kind: str, *arguments: Any) -> Any:
-        """An LLVM intrinsic on values of one kind."""
+        """Emit a call of the LLVM intrinsic `name` for values of one kind."""
         return self._call(f"{name}.{kind}", kind, arguments)
 
     def library(self, name: str, kind: str, *arguments: Any) -> Any:
-        """A function of the C library, which LLVM's engine finds in the process."""
+        """Emit a call of a C library function, which LLVM's execution engine finds by name.
+
+        Raises:
+            CodegenError: the target is a GPU, `kind` is not a float, or there is no such function.
+        """
         if self.gpu:
-            raise CodegenError(f"the C library's {name} is not there on a GPU")
+            raise CodegenError(
+                f"emit.library('{name}'): a GPU has no C library; call it only if not emit.gpu, "
+                "else emit.asm or emit.intrinsic"
+            )
         if kind not in _SUFFIX:
-            raise CodegenError(f"emit.library('{name}'): functions of f32 and f64, not {kind}")
+            raise CodegenError(
+                f"emit.library('{name}') calls functions of f32 and f64, not {kind}; convert the "
+                "arguments"
+            )
         symbol = f"{name}{_SUFFIX[kind]}"
         if not _in_process(symbol):
             raise CodegenError(
@@ -106,7 +116,11 @@ class ElementwiseEmitter:
         return self._call(symbol, kind, arguments)
 
     def asm(self, instruction: str, *arguments: Any) -> Any:
-        """One PTX instruction on f32 values."""
+        """Emit one PTX instruction on f32 values.
+
+        Raises:
+            CodegenError: the target is a CPU.
+        """
         if not self.gpu:
             raise CodegenError(
                 f"emit.asm('{instruction}'): a CPU has no PTX; call it only if emit.gpu, else "
@@ -129,10 +143,11 @@ class ElementwiseEmitter:
 
 
 def _in_process(symbol: str) -> bool:
-    """Whether LLVM's engine can find a function: one that is missing would end the process.
+    """True if this process has a C function named `symbol`; LLVM aborts on a missing function.
 
-    LLVM itself sees the functions of the process only from its first engine on; until then, it
-    knows what was given to `llvmlite.binding.add_symbol` or `load_library_permanently`.
+    LLVM's own lookup comes first, because it also has functions added by
+    `llvmlite.binding.add_symbol`. Before the first execution engine is created it lacks the
+    process's functions, so ctypes is asked next. On systems other than POSIX nothing is checked.
     """
     if os.name != "posix" or llvm.address_of_symbol(symbol):
         return True

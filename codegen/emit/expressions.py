@@ -1,7 +1,7 @@
-"""Printing index expressions as LLVM values.
+"""Emit index expressions as LLVM IR.
 
-Widths follow from ranges: a value is 32 bits wide where its bounds are proved to fit, else 64.
-Division is unsigned only behind a proof that nothing is negative.
+A value has 32 bits if its bounds are proved to fit, else 64. A division is unsigned if both
+operands are proved non-negative; otherwise a signed division is corrected to round down.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from coordgraph.integers import (
 __all__ = ["Bounds", "Expressions", "Number"]
 
 Number = Any
-"""A Python int (known when code is generated) or an LLVM integer value."""
+"""A Python int if the value is known at compile time, else an LLVM integer value."""
 _SIGNED: dict[type[Basic], str] = {Eq: "==", Ne: "!=", Lt: "<", Le: "<=", Gt: ">", Ge: ">="}
 
 
 class Bounds:
-    """What is proved of expressions, remembered: code generation asks for the same often."""
+    """A cache of proofs about the ranges of expressions, which code generation often repeats."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], bool] = {}
 
     def natural(self, expr: Expr, ranges: Ranges) -> bool:
-        """True where the value is proved not to be negative."""
+        """True if the value of `expr` is proved to be at least 0."""
         return self._ask(Ranges.prove_nonnegative, ranges, expr)
 
     def fits(self, expr: Expr, ranges: Ranges) -> bool:
-        """True where the value is proved to fit 32 bits."""
+        """True if the value of `expr` is proved to fit a signed 32-bit integer."""
         return self._ask(Ranges.fits, ranges, expr, 32)
 
     def _ask(self, question: Callable[..., bool], ranges: Ranges, expr: Expr, *more: int) -> bool:
@@ -62,14 +62,18 @@ class Bounds:
 
 
 class Expressions:
-    """Prints expressions at the builder's place, with the values of symbols in `values`.
+    """Emits LLVM IR that computes index expressions.
 
     Args:
-        builder: where instructions go.
-        values: symbol to number; loops and assignments put theirs here.
-        magic: gives the multiplier for a divisor that is known at launch, or None to divide.
-        widest: use 64 bits throughout (hosts, where narrow arithmetic gains nothing).
-        tables: by name, what loads an entry of 32 bits, given its place in 64.
+        builder: the LLVM IR builder that inserts the instructions.
+        values: the values of symbols; the walker adds those of loops and assignments.
+        magic: a function from a divisor to the arguments for a division by multiplication, or None
+            if the divisor is unknown at launch.
+        arguments: the function's integer arguments by name.
+        bounds: the cache of range proofs.
+        widest: True to compute in 64 bits throughout, as for CPUs, where 32 bits are no faster.
+        tables: by table name, a function that emits the load of a 32-bit entry, given the entry's
+            64-bit index.
     """
 
     def __init__(
@@ -91,10 +95,12 @@ class Expressions:
         self.widest = widest
         self.tables = tables or {}
         self.printed: dict[tuple[Any, ...], Any] = {}
-        """What was made where it dominates the builder's place: by expression and numbers."""
+        """Emitted values that dominate the builder's position, for reuse.
+
+        The key is the expression and the values of its symbols."""
 
     def number(self, expr: Expr, ranges: Ranges) -> Number:
-        """The value of an expression."""
+        """The value of an integer expression; `ranges` are bounds of its symbols."""
         if isinstance(expr, Integer):
             return int(expr)
         if isinstance(expr, Symbol):
@@ -102,14 +108,14 @@ class Expressions:
         return self._once(expr, lambda: self._print(expr, ranges))
 
     def condition(self, condition: Boolean, ranges: Ranges) -> Any:
-        """A bool where it is known when code is generated, else an i1 value."""
+        """A Python bool if the condition is known at compile time, else an LLVM i1 value."""
         return self._once(condition, lambda: self._decide(condition, ranges))
 
     def _once(self, expr: Basic, make: Callable[[], Any]) -> Any:
-        """What was made of an expression before, if its symbols had the numbers they have now."""
+        """The cached value of `expr`, if made for the same values of its symbols, else `make()`."""
         numbers = tuple(self.values.get(symbol) for symbol in symbols_of(expr))
         if any(isinstance(number, ir.AllocaInstr) for number in numbers):
-            return make()  # a counter may have moved on
+            return make()  # the stack slot of a counter may have a new value
         key = expr, numbers
         if key not in self.printed:
             self.printed[key] = make()
@@ -138,7 +144,10 @@ class Expressions:
             case Search():
                 return self._search(expr, ranges)
             case _:
-                raise CodegenError(f"cannot print {type(expr).__name__} in {expr}")
+                raise CodegenError(
+                    f"no code can be generated for {type(expr).__name__} in the index expression "
+                    f"{expr}; use the functions of coordgraph.integers"
+                )
 
     def _decide(self, condition: Boolean, ranges: Ranges) -> Any:
         if condition in (true, false):
@@ -149,7 +158,10 @@ class Expressions:
         if isinstance(condition, And | Or):
             return self._junction(condition, ranges)
         if not isinstance(condition, Relational):
-            raise CodegenError(f"cannot print the condition {condition}")
+            raise CodegenError(
+                f"no code can be generated for the condition {condition}; use comparisons, And, Or "
+                "and Not"
+            )
         left, right = (self.number(side, ranges) for side in operands(condition))
         if isinstance(left, int) and isinstance(right, int):
             return bool(condition.func(left, right))
@@ -161,7 +173,10 @@ class Expressions:
         return self.builder.icmp_signed(_SIGNED[condition.func], first, second)
 
     def widen(self, value: Number, bits: int, expr: Expr, ranges: Ranges) -> ir.Value:
-        """The same number as a value of `bits`; narrower only where the caller's range allows."""
+        """The value as an LLVM integer of `bits` bits.
+
+        A wider value is truncated, so the caller must know that it fits.
+        """
         kind = ir.IntType(bits)
         if isinstance(value, int):
             return ir.Constant(kind, value)
@@ -176,13 +191,16 @@ class Expressions:
         try:
             value = self.values[symbol]
         except KeyError:
-            raise CodegenError(f"'{symbol}' has no value here") from None
-        if isinstance(value, ir.AllocaInstr):  # a counter: read it as it is now
+            raise CodegenError(
+                f"the symbol '{symbol}' has no value here: it is neither an argument of the kernel "
+                "nor bound by an enclosing operation; bind it with For, SetCoordinate or Assign"
+            ) from None
+        if isinstance(value, ir.AllocaInstr):  # the stack slot of a counter, which changes
             return self.builder.load(value, typ=value.allocated_type)
         return value
 
     def _known(self, expr: Expr) -> int | None:
-        """The value, where every symbol has a number."""
+        """The value of `expr` if all its symbols are known at compile time, else None."""
         numbers = {s: self.values.get(s) for s in symbols_of(expr)}
         if all(isinstance(v, int) for v in numbers.values()):
             return int(evaluate(expr, numbers))  # type: ignore[arg-type]
@@ -200,11 +218,12 @@ class Expressions:
         )
 
     def _ring(self, expr: Expr, parts: tuple[Expr, ...], ranges: Ranges) -> Number:
-        """Sums and products, which wrap alike at every width; operands may be truncated."""
+        """A sum or a product; operands may be truncated, as arithmetic modulo 2^bits allows."""
         is_sum = isinstance(expr, Add)
-        # Where no operand is negative no partial result overflows: LLVM may widen loop indices.
+        # With non-negative operands no intermediate result overflows, so nuw and nsw are valid;
+        # they let LLVM widen loop indices.
         safe = all(self.bounds.natural(a, ranges) for a in parts)
-        # Such a sum is as wide as its widest operand, at least.
+        # A sum of non-negative operands is at least as wide as its widest operand.
         wide = is_sum and safe and any(self._width(a, ranges) == 64 for a in parts)
         bits = 64 if wide else self._width(expr, ranges)
         flags = ("nuw", "nsw") if safe else ()
@@ -225,7 +244,7 @@ class Expressions:
         return result
 
     def _exact(self, exprs: tuple[Expr, ...], ranges: Ranges) -> tuple[list[Number], int]:
-        """Values of operands at a width that holds them all."""
+        """The values of `exprs`, widened to the width of the widest, and that width in bits."""
         numbers = [self.number(e, ranges) for e in exprs]
         bits = 64 if self.widest else max(map(self._bits, numbers))
         return [self.widen(v, bits, e, ranges) for v, e in zip(numbers, exprs, strict=True)], bits
@@ -248,7 +267,7 @@ class Expressions:
     def _divide_power(
         self, a: Expr, divisor: int, modulo: bool, natural: bool, ranges: Ranges
     ) -> ir.Value:
-        """Shifts and masks have floor semantics for negative numbers too."""
+        """`a` divided by, or modulo, a power of two: a shift or a mask, which round down."""
         (x,), bits = self._exact((a,), ranges)
         kind = ir.IntType(bits)
         if modulo:
@@ -269,7 +288,7 @@ class Expressions:
         return self.builder.sub(x, self.builder.mul(quotient, divisor))
 
     def _divide_floor(self, a: Expr, d: Expr, modulo: bool, ranges: Ranges) -> ir.Value:
-        """Division toward minus infinity by a positive number."""
+        """Quotient or remainder of a division by a positive number, rounded to minus infinity."""
         (x, y), bits = self._exact((a, d), ranges)
         b, zero = self.builder, ir.Constant(ir.IntType(bits), 0)
         remainder = b.srem(x, y)
@@ -298,11 +317,17 @@ class Expressions:
 
     def _entry(self, table: Symbol) -> Callable[[ir.Value], ir.Value]:
         if table.name not in self.tables:
-            raise CodegenError(f"the table '{table}' cannot be read here")
+            raise CodegenError(
+                f"the kernel does not have the table '{table}' as an argument; declare it as a "
+                "table of the graph"
+            )
         return self.tables[table.name]
 
     def _search(self, expr: Expr, ranges: Ranges) -> ir.Value:
-        """The last place whose entry is at most x, bit by bit from the highest that count has."""
+        """Emit a binary search: the last index whose table entry is at most x.
+
+        It sets the bits of the index from the highest bit of the number of entries downward.
+        """
         table, n, x = operands(expr)
         entry, b, kind = self._entry(table), self.builder, ir.IntType(32)
         count = self.widen(self.number(n, ranges), 32, n, ranges)

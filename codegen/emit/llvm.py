@@ -1,4 +1,4 @@
-"""LLVM through llvmlite: from a module to assembly, for GPUs and for the host."""
+"""LLVM by llvmlite: target machines for GPUs and the host CPU, and the optimisation of modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_LAYOUT = 'target datalayout = ""'
 
 @cache
 def _initialize() -> None:
-    # Shared memory is addressed with 32 bits, which saves a register for every address.
+    # Use 32-bit addresses for shared memory, which saves one register per address.
     llvm.set_option("coordgraph", "--nvptx-short-ptr")
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
@@ -26,7 +26,14 @@ def _initialize() -> None:
 def optimize(
     module: ir.Module | str, machine: llvm.TargetMachine, *, vectorize: bool, unroll: bool
 ) -> llvm.ModuleRef:
-    """Parse a module or its text, laid out for the machine, verify it and run LLVM's -O3."""
+    """Parse a module or its text, set the machine's data layout, verify it and run LLVM's -O3.
+
+    Args:
+        module: an llvmlite module, or LLVM IR as text.
+        machine: the target machine.
+        vectorize: True to run LLVM's loop and SLP vectorisers.
+        unroll: True to run LLVM's loop unrolling.
+    """
     _initialize()
     layout = f'target datalayout = "{machine.target_data}"'
     parsed = llvm.parse_assembly(str(module).replace(NO_LAYOUT, layout, 1))
@@ -42,9 +49,12 @@ def optimize(
 
 
 def ptx_machine(architecture: str, least: int = 0) -> llvm.TargetMachine:
-    """The NVPTX machine of an architecture; the PTX version is the lowest that knows it.
+    """LLVM's NVPTX target machine for an architecture such as sm_90a.
 
-    Or `least`, where the code has instructions that only that knows.
+    Args:
+        architecture: the GPU architecture.
+        least: the lowest PTX ISA version that the code's instructions need, times 10 (80 for 8.0).
+            The version used is this, or the lowest that supports the architecture if higher.
     """
     _initialize()
     found = architecture_of(architecture)
@@ -54,7 +64,7 @@ def ptx_machine(architecture: str, least: int = 0) -> llvm.TargetMachine:
 
 
 def host_machine() -> llvm.TargetMachine:
-    """The machine that this process runs on, with all of its features."""
+    """LLVM's target machine for the CPU of this process, with all of its features enabled."""
     _initialize()
     target = llvm.Target.from_default_triple()
     return target.create_target_machine(

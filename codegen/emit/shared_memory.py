@@ -1,4 +1,4 @@
-"""Places: which of a workgroup's memories lie in one place, and how large it must be."""
+"""Shared-memory allocations: which buffers of a workgroup alias, and how large each must be."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ from collections.abc import Callable, Iterable, Iterator
 
 from coordgraph.coordinates.dimensions import Shared
 
-__all__ = ["places"]
+__all__ = ["allocations"]
 
 
-def places(
-    memories: Iterable[Shared], size: Callable[[Shared], int]
+def allocations(
+    buffers: Iterable[Shared], size: Callable[[Shared], int]
 ) -> Iterator[tuple[Shared, tuple[str, ...], int]]:
-    """For each place whose it is, the names of all that lie in it, and what the largest needs.
+    """For each shared-memory allocation: its owner, the ids of all buffers in it, and its size.
+
+    A buffer whose `within` names another buffer aliases it: both have the same address.
 
     Args:
-        memories: of a workgroup.
-        size: what one of them needs, in any unit.
+        buffers: the `Shared` dimensions of a workgroup.
+        size: the size that one buffer needs, in any unit; an allocation has the largest of them.
     """
-    every = tuple(memories)
-    for home in every:
-        if not home.within:
-            sharers = [home, *(other for other in every if other.within == home.id)]
-            yield home, tuple(other.id for other in sharers), max(map(size, sharers))
+    every = tuple(buffers)
+    for owner in every:
+        if not owner.within:
+            aliases = [owner, *(other for other in every if other.within == owner.id)]
+            yield owner, tuple(buffer.id for buffer in aliases), max(map(size, aliases))

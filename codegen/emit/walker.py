@@ -1,7 +1,7 @@
-"""The control-graph walker: structure to LLVM basic blocks, whatever the schedule and the target.
+"""The control-graph walker: emits loops and branches of a graph as LLVM basic blocks.
 
-A target subclasses `Walker` and gives one `emit_<Operation>` method for each operation that it
-supports; loops, branches and values are the same for all.
+It is independent of schedule and target. A target subclasses `Walker` and defines a method
+`emit_<Operation>` for each kind of operation that it supports.
 """
 
 from __future__ import annotations
@@ -26,14 +26,18 @@ ONE = Integer(1)
 
 
 class Fragments:
-    """Registers by fragment and number; LLVM turns the stack slots into registers."""
+    """The registers of matrix fragments, as stack slots that LLVM promotes to registers.
+
+    Args:
+        entry: a builder in the function's entry block, where slots are allocated.
+    """
 
     def __init__(self, entry: ir.IRBuilder) -> None:
         self.entry = entry
         self.slots: dict[tuple[str, int], ir.AllocaInstr] = {}
 
     def slot(self, name: str, number: int, kind: ir.Type) -> ir.AllocaInstr:
-        """The stack slot of one register."""
+        """The stack slot of register `number` of the fragment `name`, of LLVM type `kind`."""
         key = (name, number)
         if key not in self.slots:
             self.slots[key] = self.entry.alloca(kind, name=f"{name}.{number}")
@@ -41,11 +45,16 @@ class Fragments:
 
 
 class Walker:
-    """Emits one function for a lowered graph."""
+    """Emits the code of one kernel, a function, from a lowered graph.
+
+    Args:
+        graph: the graph, lowered for the target.
+    """
 
     widest = False
+    """True to compute all indices in 64 bits; False to use 32 bits if they provably suffice."""
     derives = True
-    """The code itself works out what is read from tables; else whoever launches it does."""
+    """True if the kernel itself computes the parameters that depend on tables, not its caller."""
 
     def __init__(self, graph: KernelGraph) -> None:
         self.graph = graph
@@ -62,12 +71,12 @@ class Walker:
         self.fragments: Fragments
 
     def run(self, nodes: tuple[Node, ...]) -> None:
-        """Emit operations in order."""
+        """Emit the operations `nodes` in order."""
         for node in nodes:
             self.emit(node)
 
     def emit(self, node: Node) -> None:
-        """Emit one operation and what it holds."""
+        """Emit one operation and the operations in its bodies."""
         match node.op:
             case For():
                 self._for(node, node.op)
@@ -98,38 +107,47 @@ class Walker:
     # Values
 
     def number(self, expr: Expr, node: Node) -> Number:
-        """The value of a resolved expression at a node."""
+        """The value of a resolved expression, under the ranges that hold at `node`."""
         return self.expressions.number(expr, node.scope.ranges)
 
     def condition(self, condition: Boolean, node: Node) -> Any:
-        """A bool or an i1 value."""
+        """A Python bool if the condition is known at compile time, else an LLVM i1 value."""
         return self.expressions.condition(condition, node.scope.ranges)
 
     def wide(self, expr: Expr, node: Node) -> ir.Value:
-        """The value as 64 bits, for addresses."""
+        """The value of an expression as a 64-bit LLVM integer, for addresses."""
         value = self.number(expr, node)
         return self.expressions.widen(value, 64, expr, node.scope.ranges)
 
     def place(self, node: Node, dim: str) -> tuple[ir.Value, Any]:
-        """Index along a memory dimension in 64 bits, and the guard."""
+        """The 64-bit index along the memory dimension `dim`, and the guard that it is valid."""
         found = node.place(dim)
         return self.wide(found.values[0], node), self.condition(found.guard, node)
 
     def raised(self, node: Node, turn: str, readers: Expr = ONE) -> ir.Value:
-        """What a flag is when it is up, in 32 bits: 1 more than the index along `turn`, if any.
+        """The 32-bit value to which a sender sets the flag of a workspace slot.
 
-        Else the number of its `readers`.
+        Args:
+            node: the operation that sends or receives a partial sum.
+            turn: the dimension whose index, plus 1, is the value; '' if the slot is sent once.
+            readers: the number of workgroups that read the slot, the value if `turn` is ''.
         """
         value = node.scope.resolve(node.place(turn).values[0] + 1 if turn else readers)
         return self.expressions.widen(self.number(value, node), 32, value, node.scope.ranges)
 
     def register(self, node: Node, dims: tuple[str, ...], width: int) -> int:
-        """Number of the first of `width` registers: row-major over the register dimensions."""
+        """The number of the first of `width` consecutive registers of a fragment.
+
+        Registers are numbered in row-major order of the register dimensions `dims`.
+        """
         number = 0
         for dim in dims:
             value = self.number(node.scope.known[dim], node)
             if not isinstance(value, int):
-                raise CodegenError(f"the register dimension '{dim}' must be unrolled")
+                raise CodegenError(
+                    f"the register dimension '{dim}' has an index unknown at compile time; unroll "
+                    "the loop over it (For with unroll=True)"
+                )
             number = number * self.graph.coordinates[dim].fixed_size + value
         return number * width
 
@@ -141,14 +159,17 @@ class Walker:
         step = node.loop.step
         if op.unroll:
             if not (isinstance(start, int) and isinstance(stop, int) and step.is_Integer):
-                raise CodegenError(f"the loop over '{op.dim}' cannot be unrolled: bounds unknown")
+                raise CodegenError(
+                    f"the loop over '{op.dim}' cannot be unrolled, because its bounds or step are "
+                    "unknown at compile time; make them numbers, or use unroll=False"
+                )
             self._unrolled(node, range(start, stop, int(step)))
             return
         inside = node.body[0].scope.ranges if node.body else node.scope.ranges
         symbol = node.loop.symbol
         bits = 32 if not self.widest and self.bounds.fits(symbol, inside) else 64
         b, kind = self.builder, ir.IntType(bits)
-        # The bound may not fit where the index does; compare at the width of both.
+        # `stop` may need 64 bits even if the index fits 32; they are compared at the larger width.
         first = self.expressions.widen(start, bits, node.loop.start, node.scope.ranges)
         before = b.block
         head = b.append_basic_block(f"{symbol}.head")
@@ -192,14 +213,14 @@ class Walker:
             self.unrolling -= 1
 
     def enter_unrolled(self, node: Node) -> None:
-        """Hook: called before each turn of the outermost of a nest of written-out loops."""
+        """Hook for subclasses: called before each iteration of an outermost unrolled loop."""
 
     def _locate(self, node: Node, op: Locate) -> None:
         for dim, value in zip(op.dims, node.values, strict=True):
             self.values[self.graph.coordinates.symbol(dim)] = self.number(value, node)
         if node.body:
             inside = node.body[0].scope
-            for read in op.reads:  # what was printed here is at hand inside
+            for read in op.reads:  # emitted once here, and reused by the body's operations
                 self.expressions.number(inside.resolve(read), inside.ranges)
         self.run(node.body)
 
@@ -221,7 +242,7 @@ class Walker:
 
     @contextmanager
     def _scoped(self) -> Generator[None, None, None]:
-        """Names given inside end here."""
+        """Restore the values of symbols when the `with` block ends."""
         saved = dict(self.values)
         yield
         self.values.clear()
@@ -229,7 +250,10 @@ class Walker:
 
     @contextmanager
     def _branch(self) -> Generator[None, None, None]:
-        """What is printed inside ends here too: it does not dominate what follows."""
+        """Restore symbols and the expression cache when the `with` block ends.
+
+        Code emitted inside does not dominate the code after it, so its values cannot be reused.
+        """
         with self._scoped():
             printed = dict(self.expressions.printed)
             yield

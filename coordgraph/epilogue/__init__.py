@@ -1,4 +1,4 @@
-"""Epilogues: what becomes of a sum of products before it is stored, as a traced Python function.
+"""Epilogues: elementwise functions of a product, traced from Python and compiled into its kernel.
 
 ```
 from coordgraph import epilogue as ep

@@ -1,4 +1,4 @@
-"""The epilogue of a plain product: `alpha·acc + beta·C`."""
+"""The default epilogue of a matrix product: `alpha·acc + beta·C`."""
 
 from __future__ import annotations
 

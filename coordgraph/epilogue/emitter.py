@@ -1,4 +1,4 @@
-"""`Emitter`: the code generator's interface, through which epilogue operations emit code."""
+"""`Emitter`: the interface of a code generator by which epilogue operations emit their code."""
 
 from __future__ import annotations
 
@@ -8,60 +8,61 @@ __all__ = ["Emitter"]
 
 
 class Emitter(Protocol):
-    """Emits instructions on values of the kinds f32, f64, i32 and bool.
+    """Protocol: emits instructions on values of the kinds f32, f64, i32 and bool.
 
-    Epilogue operations call this protocol instead of a code generator. Values are opaque to them.
+    An epilogue operation calls these methods to generate its code. The values that they take and
+    return belong to the code generator; operations only pass them on.
     """
 
     gpu: bool
-    """Whether the code is PTX, where `asm` may be used; on a CPU `library` may be used."""
+    """True if the target is PTX, where `asm` may be called; on a CPU `library` may be called."""
     fast: bool
-    """Whether D has 16-bit elements: then approximations may have a relative error of 2^-11."""
+    """True if D has 16-bit elements, so that a relative error of 2^-11 is allowed."""
 
     def constant(self, value: bool | int | float, kind: str) -> Any:
-        """A constant of a kind."""
+        """A constant of kind `kind`: f32, f64, i32 or bool."""
         ...
 
     def add(self, kind: str, a: Any, b: Any) -> Any:
-        """`a + b`."""
+        """Emit `a + b`."""
         ...
 
     def sub(self, kind: str, a: Any, b: Any) -> Any:
-        """`a - b`."""
+        """Emit `a - b`."""
         ...
 
     def mul(self, kind: str, a: Any, b: Any) -> Any:
-        """`a * b`; a GPU may fuse it with an addition of the product, which then rounds once."""
+        """Emit `a * b`; a GPU may fuse it with a following addition, which then rounds once."""
         ...
 
     def div(self, kind: str, a: Any, b: Any) -> Any:
-        """`a / b`, rounded to nearest."""
+        """Emit `a / b`, rounded to nearest."""
         ...
 
     def neg(self, kind: str, a: Any) -> Any:
-        """`-a`."""
+        """Emit `-a`."""
         ...
 
     def compare(self, kind: str, relation: str, a: Any, b: Any) -> Any:
-        """Compare two values; the result is a bool. With a NaN only `!=` is true."""
+        """Emit a comparison such as `a < b`, a bool; if a or b is NaN, only `!=` is true."""
         ...
 
     def select(self, condition: Any, yes: Any, no: Any) -> Any:
-        """`yes` where the condition holds, else `no`."""
+        """Emit a select: `yes` if the bool `condition` is true, else `no`."""
         ...
 
     def convert(self, value: Any, source: str, target: str) -> Any:
-        """Convert a value from the kind `source` to the kind `target`."""
+        """Emit a conversion of `value` from the kind `source` to the kind `target`."""
         ...
 
     def intrinsic(self, name: str, kind: str, *arguments: Any) -> Any:
-        """An LLVM intrinsic on values of one kind, without the type's suffix: `llvm.fma`."""
+        """Emit a call of an LLVM intrinsic, named without its type suffix, such as `llvm.fma`."""
         ...
 
     def library(self, name: str, kind: str, *arguments: Any) -> Any:
-        """Call a function of the C library by its f64 name: `tanh` (`tanhf` is called for f32)."""
+        """Emit a call of a C library function, named as for f64: `tanh` calls `tanhf` for f32."""
         ...
 
     def asm(self, instruction: str, *arguments: Any) -> Any:
-        """One PTX instruction on f32 values: `ex2.approx.ftz.f32`."""
+        """Emit one PTX instruction on f32 values, such as `ex2.approx.ftz.f32`."""
         ...

@@ -20,7 +20,7 @@ __all__ = ["EpilogueFunction", "Kinds", "Stage", "value_kind"]
 
 @dataclass(frozen=True)
 class Kinds:
-    """The kinds of all values of a function, for one accumulator.
+    """The kinds of all values of an epilogue function, for one type of accumulator.
 
     Args:
         operands: the kind of each operand by its name: f32, f64 or i32.
@@ -53,69 +53,84 @@ class EpilogueFunction:
     def __post_init__(self) -> None:
         names = [o.name for o in self.operands]
         if len({*names, ACCUMULATOR}) <= len(names):
-            raise VerifyError(f"epilogue {self.name}: operands {', '.join(names)} clash")
+            raise VerifyError(
+                f"epilogue {self.name}: the operands {', '.join(names)} must have different names, "
+                f"none of them {ACCUMULATOR}; rename one"
+            )
         seen = {ACCUMULATOR, *names}
         for number, step in enumerate(self.steps):
             operation = known(step.operation)
             operation.checked(dict(step.constants))
             if len(step.arguments) != operation.arity:
-                raise VerifyError(f"{step.operation} takes {operation.arity} values")
+                raise VerifyError(
+                    f"epilogue {self.name}: {step.operation} takes {operation.arity} values, not "
+                    f"{len(step.arguments)}"
+                )
             for argument in step.arguments:
                 if isinstance(argument, str) and argument not in seen:
-                    raise VerifyError(f"epilogue {self.name}: '{argument}' is not known there")
+                    raise VerifyError(
+                        f"epilogue {self.name}: step %{number} uses '{argument}', which is neither "
+                        "acc, nor an operand, nor an earlier step"
+                    )
             seen.add(f"%{number}")
         if not isinstance(self.result, str) or self.result not in seen:
-            raise VerifyError(f"epilogue {self.name} must return a value, not {self.result!r}")
+            raise VerifyError(
+                f"epilogue {self.name} must return acc, an operand or a step such as %0, not "
+                f"{self.result!r}"
+            )
         used = self.needs(self.result)
         if unused := [name for name in names if name not in used]:
             raise VerifyError(
-                f"epilogue {self.name}: its result does not depend on {unused[0]}; remove it"
+                f"epilogue {self.name}: its result does not depend on the operand {unused[0]}; "
+                "remove the operand"
             )
 
     def text(self) -> str:
-        """One line: `f(bias: n) { %0 = add(acc, bias); %1 = relu(%0); %1 }`."""
+        """The text form of the function: `f(bias: n) { %0 = add(acc, bias); %0 }`."""
         return line_of(self.name, self.operands, self.steps, self.result)
 
     def __repr__(self) -> str:
         return f"<epilogue {self.text()}>"
 
     def operand(self, name: str) -> Operand | None:
-        """An operand by name."""
+        """The operand named `name`, or None if the function has none of that name."""
         return next((o for o in self.operands if o.name == name), None)
 
     @cached_property
     def scalars(self) -> tuple[Operand, ...]:
-        """The operands that are passed by value."""
+        """The operands that a launch passes by value: single numbers."""
         return tuple(o for o in self.operands if o.is_scalar)
 
     @cached_property
     def tensors(self) -> tuple[Operand, ...]:
-        """The operands that lie in memory."""
+        """The operands that the kernel reads from memory."""
         return tuple(o for o in self.operands if not o.is_scalar)
 
     @cached_property
     def registers(self) -> int:
-        """32-bit registers that a GPU thread needs for temporaries of the steps."""
+        """32-bit registers that a GPU thread needs for temporaries: the maximum over all steps."""
         return max((known(step.operation).temporaries for step in self.steps), default=0)
 
     def kinds(self, accumulator: str, default: str) -> Kinds:
-        """The kinds of all values.
+        """The kinds (f32, f64, i32 or bool) of all values of the function.
 
         Args:
             accumulator: the type of `acc`.
-            default: the type of operands that declare none: the type of D.
+            default: the type of D, which operands without a declared type have.
 
         Raises:
-            VerifyError: a step's arguments differ in kind, or its operation does not take them.
+            VerifyError: the arguments of a step differ in kind, or have a kind that its operation
+                does not support.
         """
         return _kinds(self, accumulator, default)
 
     def evaluate(self, values: Mapping[str, Array], accumulator: str, default: str) -> Array:
-        """Evaluate the function on arrays that broadcast with each other: its reference meaning.
+        """Evaluate the function with NumPy; generated code is tested against it.
 
         Args:
-            values: `acc` and every operand, by name.
-            accumulator, default: as for `kinds`.
+            values: the arrays of `acc` and of every operand by name, which broadcast together.
+            accumulator: the type of `acc`.
+            default: the type of D, which operands without a declared type have.
         """
         import numpy as np
 
@@ -134,12 +149,13 @@ class EpilogueFunction:
         return self._run(made, kinds, known_as, run, number)
 
     def emit(self, emit: Emitter, values: Mapping[str, Any], accumulator: str, default: str) -> Any:
-        """Emit the code of one element's result.
+        """Emit code that computes the function for one element of D; returns its result.
 
         Args:
             emit: the code generator.
-            values: the element's value of `acc` and of every operand, by name.
-            accumulator, default: as for `kinds`.
+            values: the values of `acc` and of every operand for that element, by name.
+            accumulator: the type of `acc`.
+            default: the type of D, which operands without a declared type have.
         """
         kinds = self.kinds(accumulator, default)
         known_as = {ACCUMULATOR: accumulator, **kinds.operands}
@@ -152,14 +168,14 @@ class EpilogueFunction:
     def _run(
         self, made: dict[str, Any], kinds: Kinds, known_as: dict[str, str], run: Any, number: Any
     ) -> Any:
-        """Call `run` for each step in order, with the values of its arguments.
+        """Call `run` for each step in order, with the values of its arguments; returns the result.
 
         Args:
-            made: values by name; the value of each step is added to it.
+            made: the values of `acc` and operands by name; the value of each step is added.
             kinds: the kind of every value.
-            known_as: kinds by the names of values; those of the steps are added to it.
-            run: applies one step to its arguments.
-            number: makes a value of a constant.
+            known_as: the kinds of `acc` and operands by name; the kind of each step is added.
+            run: a function that applies one step to its arguments.
+            number: a function that makes a value from a constant and a kind.
         """
         for place, (step, result) in enumerate(zip(self.steps, kinds.steps, strict=True)):
             operation = known(step.operation)
@@ -173,11 +189,11 @@ class EpilogueFunction:
             made[name], known_as[name] = run(step, kind, arguments, options), result
         return made[str(self.result)]
 
-    # Dependences between values
+    # Which values depend on which others
 
     @cached_property
     def _needs(self) -> dict[str, frozenset[str]]:
-        """For every value by name: which of `acc` and the operands the value depends on."""
+        """For every value by name, the names among `acc` and the operands that it depends on."""
         found = {
             name: frozenset((name,)) for name in (ACCUMULATOR, *(o.name for o in self.operands))
         }
@@ -187,12 +203,12 @@ class EpilogueFunction:
         return found
 
     def needs(self, value: Argument) -> frozenset[str]:
-        """Which of `acc` and the operands a value depends on."""
+        """The names among `acc` and the operands that `value` depends on; none for a number."""
         return self._needs[value] if isinstance(value, str) else frozenset()
 
     @cached_property
     def linear(self) -> bool:
-        """Whether the steps prove that the function is affine in `acc`; conservative."""
+        """True if the steps prove that the result is affine in `acc`; False if they do not."""
         good = dict.fromkeys((ACCUMULATOR, *(o.name for o in self.operands)), True)
         for number, step in enumerate(self.steps):
             constant = tuple(ACCUMULATOR not in self.needs(a) for a in step.arguments)
@@ -201,9 +217,9 @@ class EpilogueFunction:
         return good[str(self.result)]
 
     def scale_of(self, name: str) -> str:
-        """The scalar that every use of an operand is multiplied by, or '' if there is none.
+        """The scalar that multiplies the operand `name` in all its uses, or '' if there is none.
 
-        If that scalar is 0, the operand need not be read.
+        If the value of that scalar is 0, the kernel need not read the operand.
         """
         scalars = {o.name for o in self.scalars}
         found: set[str] = set()
@@ -218,7 +234,7 @@ class EpilogueFunction:
         return found.pop() if len(found) == 1 and self.result != name else ""
 
     def vanishes(self, value: Argument, name: str) -> bool:
-        """Whether the steps prove that a value is 0 where the operand `name` is 0."""
+        """True if the steps prove that `value` is 0 whenever the operand `name` is 0."""
         zeros: set[Argument] = {name}
         for number, step in enumerate(self.steps):
             if known(step.operation).zero_with(tuple(a in zeros for a in step.arguments)):
@@ -226,16 +242,25 @@ class EpilogueFunction:
         return value in zeros
 
     def stages(self, accumulator: str, default: str) -> tuple[Stage, ...]:
-        """Split the function into stages that are applied to `acc` one after another.
+        """Split the function into stages, so that stages of missing operands can be skipped.
 
-        A sum `p + q` is split where q is 0 if an optional operand is 0, and p does not depend on
-        that operand. The first stage computes p; the second stage, `acc + q`, runs only where a
-        call gives the operand.
+        Each stage computes a new `acc` from the previous one. A sum `p + q` is split if q is 0
+        whenever an optional operand is 0, and p does not depend on that operand: one stage computes
+        p, and the next, `acc + q`, runs only if the caller passes the operand.
+
+        Args:
+            accumulator: the type of `acc`.
+            default: the type of D, which operands without a declared type have.
         """
         return _stages(self, accumulator, default)
 
     def part(self, result: Argument, base: Argument | None = None) -> EpilogueFunction:
-        """The function that computes the value `result`; its `acc` stands for the value `base`."""
+        """The function that computes the value `result` of this one.
+
+        Args:
+            result: the value to compute, such as `%3`.
+            base: the value that the new function gets as its `acc`; by default this one's `acc`.
+        """
         taken: dict[str, str] = {} if base is None else {str(base): ACCUMULATOR}
         steps: list[Step] = []
 
@@ -243,7 +268,7 @@ class EpilogueFunction:
             return taken.get(value, value) if isinstance(value, str) else value
 
         waiting = [result]
-        while waiting:  # depth first: a step follows its arguments
+        while waiting:  # depth-first search, so that a step comes after its arguments
             value = waiting[-1]
             if not isinstance(value, str) or not value.startswith("%") or value in taken:
                 waiting.pop()
@@ -267,8 +292,8 @@ class Stage:
     """One stage of an epilogue function; see `EpilogueFunction.stages`.
 
     Args:
-        function: computes the new `acc`.
-        optional: the operand without which the stage is skipped, or ''.
+        function: computes the stage's new `acc`.
+        optional: the optional operand without which the stage is skipped; '' if it always runs.
     """
 
     function: EpilogueFunction
@@ -276,19 +301,20 @@ class Stage:
 
 
 def value_kind(name: str, accumulator: str) -> str:
-    """The kind of value that an epilogue computes with for an element of type `name`.
+    """The kind (f32, f64 or i32) to which an epilogue converts elements of type `name`.
 
-    It is the type in which products of `name` are summed; f32 becomes f64 if `accumulator` is f64.
+    It is the type in which products of such elements are summed, but f64 instead of f32 if
+    `accumulator` is f64.
     """
     kind = dtype(name).accumulator
     return "f64" if kind == "f32" and accumulator == "f64" else kind
 
 
 def _operand_kind(operand: Operand, accumulator: str, default: str) -> str:
-    """The kind of an operand.
+    """The kind (f32, f64 or i32) with which an epilogue computes for an operand.
 
-    An operand without a declared type has the accumulator's kind if it is a scalar, or if D's type
-    and the accumulator are floats.
+    An operand without a declared type has the accumulator's kind if it is a scalar, or if both D's
+    type and the accumulator's are floats; otherwise it has the kind of D's type, `default`.
     """
     if operand.summed:
         return accumulator
@@ -301,7 +327,7 @@ def _operand_kind(operand: Operand, accumulator: str, default: str) -> str:
 
 
 def _unfit(number: bool | int | float, kind: str) -> str:
-    """Why a number is no value of a kind, or ''."""
+    """The reason why `number` cannot be a value of kind `kind`, or '' if it can."""
     if kind in FLOATS:
         return "" if fits_float(number) else f"it is too large for {kind}"
     if kind != "i32":
@@ -330,7 +356,8 @@ def _kinds(function: EpilogueFunction, accumulator: str, default: str) -> Kinds:
         for argument, kind in zip(step.arguments, filled, strict=True):
             if not isinstance(argument, str) and (why := _unfit(argument, kind)):
                 raise VerifyError(
-                    f"epilogue {function.name}: {step.operation} of {kind} and {argument}: {why}"
+                    f"epilogue {function.name}: {step.operation} of {kind} and {argument}, which "
+                    f"is no value of {kind}: {why}"
                 )
         try:
             kind = operation.kind(filled, **options)
@@ -362,7 +389,11 @@ def _stages(function: EpilogueFunction, accumulator: str, default: str) -> tuple
 def _tail(
     function: EpilogueFunction, result: Argument, optional: set[str]
 ) -> tuple[str, str] | None:
-    """(p, operand) where a value is `p + q` and q vanishes without that optional operand."""
+    """(p, name) if `result` is `p + q`, and q is 0 whenever the optional operand `name` is 0.
+
+    None if there is no such split: p must depend on `acc` and not on the operand, q must not
+    depend on `acc`.
+    """
     if not isinstance(result, str) or not result.startswith("%"):
         return None
     step = function.steps[int(result[1:])]

@@ -13,7 +13,7 @@ __all__ = ["ACCUMULATOR", "COORDINATES", "Operand", "operand"]
 ACCUMULATOR = "acc"
 """The name of the sum of products in an epilogue function."""
 NUMBERS = ("true", "false", "inf", "nan")
-"""Words that the text form of an epilogue reads as numbers."""
+"""Words that the text form of an epilogue parses as numbers, so no operand may have their name."""
 COORDINATES = "lmn"
 """Axes of D in order: l is the product of a batch or group, m the row, n the column."""
 
@@ -24,13 +24,13 @@ class Operand:
 
     Args:
         name: the name of the function's parameter, and of the keyword argument of a call.
-        axes: the coordinates of D that its elements depend on, of `l`, `m` and `n` in this order;
-            along the others it is broadcast. '' is a scalar.
+        axes: the coordinates of D that its elements depend on, some of `l`, `m` and `n` in this
+            order; the operand is broadcast along the others. '' is a scalar.
         dtype: the element type; '' means D's type, or the accumulator's for a scalar.
-        optional: a call may leave the operand out, and then it counts as 0.
-        in_memory: a scalar that every launch reads from an array of one element. Without it, a
-            scalar is a number that is passed by value.
-        summed: elements are converted to the accumulator's type when they are read.
+        optional: True if a call may leave the operand out; it is 0 then.
+        in_memory: True for a scalar that the kernel reads from an array of one element; False for a
+            scalar that is passed by value.
+        summed: True to convert elements to the accumulator's type when they are read.
     """
 
     name: str
@@ -42,14 +42,17 @@ class Operand:
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or iskeyword(self.name) or not self.name.isascii():
-            raise VerifyError(f"operand {self.name!r} needs a name such as bias")
+            raise VerifyError(
+                f"operand {self.name!r} must be named by an ASCII identifier that is no keyword of "
+                "Python, such as bias"
+            )
         if self.name in NUMBERS:
             raise VerifyError(
                 f"operand {self.name}: the text of an epilogue reads {self.name} as a number; "
                 "rename the operand"
             )
         if self.name == "self":
-            raise VerifyError("operand self: calls cannot pass it by this name; rename it")
+            raise VerifyError("operand self: a call cannot pass self= by name; rename the operand")
         for field, given in (("coordinates", self.axes), ("type", self.dtype)):
             if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise VerifyError(
@@ -62,19 +65,25 @@ class Operand:
                 "group), m (row) and n (column), in this order, as in 'n', 'mn' or 'lmn'"
             )
         if self.in_memory and self.axes:
-            raise VerifyError(f"operand {self.name}: in_memory is for scalars, which have no axes")
+            raise VerifyError(
+                f"operand {self.name}: in_memory=True needs an operand without axes, not "
+                f"{self.axes!r}; leave in_memory out"
+            )
         if self.optional and self.is_scalar:
-            raise VerifyError(f"operand {self.name}: a number is always given, so not optional")
+            raise VerifyError(
+                f"operand {self.name}: a scalar passed by value cannot be optional; leave optional "
+                "out, or use in_memory=True"
+            )
         if self.dtype:
             object.__setattr__(self, "dtype", dtype(self.dtype).name)
 
     @property
     def is_scalar(self) -> bool:
-        """Whether the operand is a number that is passed by value."""
+        """True if the operand is one number that a launch passes by value."""
         return not self.axes and not self.in_memory
 
     def text(self) -> str:
-        """The operand in text form: `residual: mn bf16 optional`."""
+        """The text form of the operand, such as `residual: mn bf16 optional`."""
         words = (
             self.axes or ("element" if self.in_memory else "scalar"),
             self.dtype,
@@ -98,7 +107,9 @@ class Operand:
         optional, summed = "optional" in more, "summed" in more
         kinds = [word for word in more if word not in ("optional", "summed")]
         if len(kinds) > 1:
-            raise VerifyError(f"operand {text!r} has more than one type")
+            raise VerifyError(
+                f"operand {text!r} has {len(kinds)} types ({', '.join(kinds)}); it may have one"
+            )
         axes = "" if axes in ("scalar", "element") else axes
         return cls(name.strip(), axes, "".join(kinds), optional, words[0] == "element", summed)
 
@@ -111,14 +122,15 @@ def operand(
     in_memory: bool = False,
     summed: bool = False,
 ) -> Operand:
-    """Declare an operand with more than coordinates: `residual=operand("mn", optional=True)`.
+    """Declare an operand of an epilogue in full, as in `residual=operand("mn", optional=True)`.
 
     Args:
-        axes: the coordinates of D that its elements depend on: some of `l`, `m` and `n`.
+        axes: the coordinates of D that its elements depend on: some of `l` (product of a batch),
+            `m` (row) and `n` (column), in this order.
         dtype: the element type; by default D's type, or the accumulator's for a scalar.
-        optional: a call may leave the operand out, and then it counts as 0.
-        in_memory: a scalar that every launch reads from an array of one element.
-        summed: elements are converted to the accumulator's type when they are read.
+        optional: True if a call may leave the operand out; it is 0 then.
+        in_memory: True for a scalar that the kernel reads from an array of one element.
+        summed: True to convert elements to the accumulator's type when they are read.
     """
     return Operand("_", axes, dtype, optional, in_memory, summed)
 

@@ -19,7 +19,7 @@ from coordgraph.errors import VerifyError
 
 __all__ = ["FLOATS", "NUMPY_KINDS", "Algebra", "Array", "Composed", "Elementwise"]
 
-if TYPE_CHECKING:  # NumPy is loaded when a function is evaluated: graphs and code need none of it
+if TYPE_CHECKING:  # numpy is only imported when an operation is evaluated, to keep imports fast
     from numpy.typing import NDArray
 
     Array = NDArray[Any]
@@ -27,27 +27,30 @@ else:
     Array = Any
 FLOATS = ("f32", "f64")
 NUMPY_KINDS = {"f32": "float32", "f64": "float64", "i32": "int32", "bool": "bool"}
-"""NumPy's type names of the kinds of values that epilogues compute with."""
+"""numpy's dtype names of the kinds of value that epilogues compute with."""
 
 _NOT_IN_TEXT = frozenset("()'\",;\\")
-"""Characters that the text form of an epilogue cannot hold in an option."""
+"""Characters that an option's value must not contain, since the text form cannot express them."""
 
 
 class Elementwise:
-    """An elementwise operation of epilogues: its meaning, its algebraic laws and its code.
+    """Base class of the elementwise operations that epilogues may use.
 
-    A subclass sets `name` and `arity` and implements `numpy` and `llvm`; defining it registers it.
-    Calling an operation with values of an epilogue that is being traced records a step.
+    A subclass sets `name` and `arity` and implements `numpy` (the reference) and `llvm` (the code
+    generation). Defining a subclass registers it. Calling an operation with values of an epilogue
+    that is being traced records a step.
     """
 
     name: ClassVar[str] = ""
+    """The name of the operation in the text form of epilogues, an identifier."""
     arity: ClassVar[int] = 1
+    """The number of values that the operation takes."""
     options: ClassVar[Mapping[str, Constant]] = {}
-    """Options that are fixed when the epilogue is traced, with defaults: `approximate="none"`."""
+    """Default values of the options, which are fixed at tracing, such as `approximate="none"`."""
     floating: ClassVar[bool] = True
-    """Whether the operation takes f32 and f64 only."""
+    """True if the operation takes only f32 and f64, not i32."""
     temporaries: ClassVar[int] = 0
-    """32-bit registers for temporaries on a GPU, beside the arguments and the result."""
+    """32-bit registers that a GPU thread needs beyond those of the arguments and the result."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -55,10 +58,18 @@ class Elementwise:
             _register(cls)
 
     def __call__(self, *arguments: object, **constants: Constant) -> Value:
-        """Record a step of the epilogue that is being traced."""
+        """Record the operation as a step of the epilogue that is being traced.
+
+        Args:
+            arguments: traced values and numbers, as many as `arity`; at least one traced value.
+            constants: options by name.
+        """
         tape = next((a.tape for a in arguments if isinstance(a, Value)), None)
         if tape is None:
-            raise VerifyError(f"{self.name}: needs a value of an epilogue that is being traced")
+            raise VerifyError(
+                f"{self.name}: needs a value of an epilogue that is being traced; call it inside a "
+                "function decorated with @epilogue"
+            )
         if len(arguments) != self.arity:
             option = next(iter(self.options.items()), None)
             more = f"; write options by name: {option[0]}={option[1]!r}" if option else ""
@@ -66,11 +77,11 @@ class Elementwise:
         return tape.record(self.name, arguments, self.checked(constants))
 
     def checked(self, constants: Mapping[str, Constant]) -> Constants:
-        """The given options without those that equal their defaults.
+        """The options in `constants` that differ from their defaults, as (name, value) pairs.
 
         Raises:
-            VerifyError: an option is unknown or of another type than its default, or `refused`
-                names a reason against its value.
+            VerifyError: an option is unknown, has another type than its default, or has a value
+                that `refused` rejects.
         """
         for name in constants:
             if name not in self.options:
@@ -83,12 +94,12 @@ class Elementwise:
         return tuple((n, v) for n, v in merged.items() if repr(v) != repr(self.options[n]))
 
     def _option(self, name: str, value: object) -> Constant:
-        """The value of an option as the type of its default: text, a truth value or a number."""
+        """The value of the option `name`, converted to the type of its default value."""
         default = self.options[name]
         if getattr(value, "shape", None) == ():  # a NumPy scalar
             value = cast("Any", value).item()
         if isinstance(value, Value):
-            why = "an option is known when the epilogue is traced, and cannot be one of its values"
+            why = "it must be a constant, not a traced value: options are fixed at tracing"
         elif isinstance(default, str):
             if isinstance(value, str) and not _NOT_IN_TEXT.intersection(value):
                 return str(value)
@@ -107,91 +118,97 @@ class Elementwise:
         raise VerifyError(f"{self.name}: {name}={value!r}: {why}")
 
     def refused(self, **constants: Any) -> str:
-        """Why the values of options are not allowed, or ''."""
+        """The reason why the values of the options are invalid, or '' if they are valid."""
         return ""
 
     def fold(self, arguments: tuple[Argument, ...], constants: Constants) -> Argument | None:
-        """The argument that the result always equals, bit by bit, or None: `x * 1` is x."""
+        """The argument that the result always equals bit by bit, as x for `x * 1`; else None."""
         return None
 
     def kind(self, kinds: tuple[str, ...], **constants: Any) -> str:
-        """The kind of the result: f32, f64, i32 or bool.
+        """The kind of the result (f32, f64, i32 or bool) for arguments of the given kinds.
 
         Raises:
-            VerifyError: the kinds differ, or the operation does not take them.
+            VerifyError: the kinds of the arguments differ, or the operation does not support them.
         """
         if len({*kinds}) > 1:
             raise VerifyError(
-                f"{self.name} of {' and '.join(kinds)}: make them alike, as with "
-                "ep.cast(value, to='f32')"
+                f"{self.name} has arguments of kinds {' and '.join(kinds)}, which must be equal; "
+                "convert one, as with ep.cast(value, to='f32')"
             )
         if self.floating and kinds[0] not in FLOATS:
-            raise VerifyError(f"{self.name} is for f32 and f64, not {kinds[0]}: use ep.cast")
+            raise VerifyError(
+                f"{self.name} takes f32 and f64, not {kinds[0]}; convert it by ep.cast"
+            )
         if kinds[0] == "bool":
-            raise VerifyError(f"{self.name} is for numbers, not truth values: use ep.where")
+            raise VerifyError(f"{self.name} takes numbers, not bools; use ep.where")
         return kinds[0]
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """Whether the result is 0 if the arguments that are True in `zeros` are 0."""
+        """True if the result is certainly 0.
+
+        Args:
+            zeros: for each argument, True if it is known to be 0.
+        """
         return False
 
     def linear_in(self, constant: tuple[bool, ...]) -> bool:
-        """Whether the result is affine in `acc`, if each argument is.
+        """True if the result is affine in `acc`, provided that every argument is.
 
         Args:
-            constant: for each argument, whether it does not depend on `acc`.
+            constant: for each argument, True if it does not depend on `acc`.
         """
         return all(constant)
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """Apply the operation to NumPy arrays: its reference meaning."""
+        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
         raise NotImplementedError
 
     def text(self, *arguments: str, **constants: Any) -> str:
-        """The operation as pseudo-code."""
+        """The operation as a C-like expression, given the texts of its arguments."""
         listed = (*arguments, *(f"{n}={v}" for n, v in constants.items()))
         return f"{self.name}({', '.join(listed)})"
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit the code of the operation; `kind` is the kind of its arguments."""
+        """Emit the operation's code by calls of `emit`; `kind` is the kind of its arguments."""
         raise NotImplementedError
 
 
 def _register(kind: type[Elementwise]) -> None:
-    """Add an operation to `OPERATIONS`.
+    """Add an instance of the operation class `kind` to `OPERATIONS`.
 
-    Defining the operation again in the same module replaces it, as in a notebook.
+    A class with the same name in the same module is replaced, as when a notebook cell is rerun.
 
     Raises:
-        VerifyError: the name is no identifier, or an operation of another module has the name.
+        VerifyError: the name is not an ASCII identifier, or another module's operation has it.
     """
     if not (kind.name.isidentifier() and kind.name.isascii()):
         raise VerifyError(
-            f"{kind.__qualname__} has the name {kind.name!r}, which the text of epilogues cannot "
-            "hold; use letters, digits and '_'"
+            f"{kind.__qualname__} has the name {kind.name!r}, which the text form of epilogues "
+            "cannot express; use ASCII letters, digits and '_'"
         )
     other = type(OPERATIONS.get(kind.name))
     if kind.name in OPERATIONS and other.__module__ != kind.__module__:
         raise VerifyError(
-            f"{kind.__module__}.{kind.__qualname__} has the name '{kind.name}' of "
+            f"{kind.__module__}.{kind.__qualname__} has the name '{kind.name}', which is taken by "
             f"{other.__module__}.{other.__qualname__}; give it another name"
         )
     OPERATIONS[kind.name] = kind()
 
 
 class Algebra:
-    """Calls operations by name on arrays, or on values of a code generator.
+    """Applies operations by name, either to NumPy arrays or to values of a code generator.
 
     Args:
-        kind: the kind of all values; Python numbers are converted to it.
-        emit: the code generator, or None for NumPy.
+        kind: the kind of all values (f32, f64 or i32); Python numbers are converted to it.
+        emit: the code generator; None to compute with NumPy arrays.
     """
 
     def __init__(self, kind: str, emit: Emitter | None = None) -> None:
         self.kind, self.emit = kind, emit
 
     def __call__(self, name: str, *arguments: Any, **constants: Any) -> Any:
-        """Apply the operation called `name`."""
+        """Apply the operation `name` to arguments, with options by keyword."""
         values = [self._value(argument) for argument in arguments]
         operation = known(name)
         merged = {**operation.options, **constants}
@@ -210,10 +227,10 @@ class Algebra:
 
 
 class Composed(Elementwise):
-    """An operation composed of others; `compose` defines it for NumPy and for generated code."""
+    """Base class of operations composed of others; `compose` defines both `numpy` and `llvm`."""
 
     def compose(self, on: Algebra, *arguments: Any, **constants: Any) -> Any:
-        """Compute the result by operations of `on`."""
+        """Compute the result by calls such as `on("mul", a, 0.5)`."""
         raise NotImplementedError
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:

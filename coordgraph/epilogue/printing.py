@@ -1,4 +1,4 @@
-"""Print an epilogue as one line, which `coordgraph.epilogue.text` can parse."""
+"""Print an epilogue function as one line, which `coordgraph.epilogue.text` can parse."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["line_of", "plain"]
 
 
 def line_of(name: str, operands: Sequence[Operand], steps: Sequence[Step], result: Argument) -> str:
-    """One line: `f(bias: n) { %0 = add(acc, bias); %1 = relu(%0); %1 }`."""
+    """The text form of an epilogue: `f(bias: n) { %0 = add(acc, bias); %1 = relu(%0); %1 }`."""
     declared = ", ".join(o.text() for o in operands)
     lines = [
         f"%{number} = {step.operation}({', '.join(_parts(step))})"
@@ -28,7 +28,7 @@ def _parts(step: Step) -> list[str]:
 
 
 def plain(value: Argument) -> str:
-    """The name of a value, or a number with all its digits, so that parsing gives it back."""
+    """The text of an argument: a value's name, or a number with enough digits to parse exactly."""
     if isinstance(value, bool):
         return str(value).lower()
     return value if isinstance(value, str) else repr(value)

@@ -1,4 +1,4 @@
-"""Text forms of an epilogue: one line that can be parsed again, and pseudo-code."""
+"""Two text forms of an epilogue function: one line, which can be parsed, and pseudo-code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TRUTHS = {"true": True, "false": False}
 
 
 def function_text(function: EpilogueFunction) -> str:
-    """One line: `f(bias: n) { %0 = add(acc, bias); %1 = relu(%0); %1 }`."""
+    """The text form of an epilogue: `f(bias: n) { %0 = add(acc, bias); %1 = relu(%0); %1 }`."""
     return function.text()
 
 
@@ -33,7 +33,10 @@ def parse_function(text: str) -> EpilogueFunction:
     """
     whole = _WHOLE.fullmatch(text)
     if whole is None:
-        raise VerifyError(f"the epilogue {text!r} is not as in 'f(bias: n) {{ %0 = …; %0 }}'")
+        raise VerifyError(
+            f"the text {text!r} is not an epilogue; it should be as in "
+            "'f(bias: n) { %0 = add(acc, bias); %0 }'"
+        )
     name, operands, body = whole.groups()
     *lines, result = (line.strip() for line in body.split(";"))
     steps: list[Step] = []
@@ -70,7 +73,9 @@ def _argument(text: str) -> Argument:
     try:
         return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
     except ValueError:
-        raise VerifyError(f"{text!r} is neither a value nor a number") from None
+        raise VerifyError(
+            f"{text!r} in the text of an epilogue is neither the name of a value nor a number"
+        ) from None
 
 
 def statements(function: EpilogueFunction, names: Mapping[str, str]) -> list[str]:
@@ -78,7 +83,7 @@ def statements(function: EpilogueFunction, names: Mapping[str, str]) -> list[str
 
     Args:
         function: the epilogue.
-        names: what to write for an operand: `bias[n]` for `bias`; other operands keep their names.
+        names: replacements for the names of `acc` and operands, such as `bias[n]` for `bias`.
     """
     uses: dict[str, int] = {}
     for step in function.steps:
@@ -104,7 +109,7 @@ def statements(function: EpilogueFunction, names: Mapping[str, str]) -> list[str
 
 
 def _matched(text: str) -> bool:
-    """Whether the first parenthesis of a text closes at its end."""
+    """True if the parenthesis that opens a text is closed by its last character."""
     depth = 0
     for position, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")

@@ -1,4 +1,4 @@
-"""`@epilogue`: a Python function, traced once, becomes an `EpilogueFunction`."""
+"""`@epilogue`: a decorator that traces a Python function once into an `EpilogueFunction`."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ __all__ = ["epilogue"]
 def epilogue(
     *wrong: object, **operands: str | Operand
 ) -> Callable[[Callable[..., Any]], EpilogueFunction]:
-    """Trace a function of `acc` and operands once, for `Gemm(epilogue=…)`.
+    """A decorator that traces a function of `acc` and operands once, for `Gemm(epilogue=…)`.
 
     Args:
-        wrong: nothing; `@epilogue` without parentheses is refused.
-        operands: for each parameter after `acc`, the coordinates of D that its elements depend on
-            (`bias="n"`, `residual="mn"`, `scale=""`), or `operand(…)` for further properties.
+        wrong: must be empty: the decorator takes keyword arguments only.
+        operands: for each parameter of the function after `acc`, the coordinates of D that its
+            elements depend on (`bias="n"`, `residual="mn"`, `scale=""`), or `operand(…)` to declare
+            further properties.
 
     Raises:
-        VerifyError: parameters and operands differ, the result does not depend on an operand, or
-            the function does something with a value that cannot be recorded.
+        VerifyError: the function's parameters and `operands` differ, the result does not depend on
+            an operand, or the function applies an operation to a value that cannot be traced.
     """
     if wrong:
         raise VerifyError(
@@ -40,9 +41,12 @@ def epilogue(
         name = name if name.isidentifier() and name.isascii() else "epilogue"
         parameters = _parameters(name, function)
         if parameters[:1] != [ACCUMULATOR]:
-            raise VerifyError(f"epilogue {name}: its first parameter must be {ACCUMULATOR}")
+            raise VerifyError(
+                f"epilogue {name}: its first parameter must be {ACCUMULATOR}, the sum of products; "
+                f"write def {name}({ACCUMULATOR}, …)"
+            )
         if wrong := sorted({*parameters[1:]} ^ named.keys()):
-            said = "no parameter of the function" if wrong[0] in named else "without coordinates"
+            said = "no parameter of the function" if wrong[0] in named else "not declared"
             raise VerifyError(
                 f'epilogue {name}: {wrong[0]} is {said}; write @epilogue({wrong[0]}="mn") and '
                 f"def {name}(acc, {wrong[0]})"
@@ -57,7 +61,10 @@ def epilogue(
                 "functions of coordgraph.epilogue, such as ep.exp for numpy.exp or math.exp"
             ) from error
         if not isinstance(result, Value) or result.tape is not tape:
-            raise VerifyError(f"epilogue {name} must return a traced value, not {result!r}")
+            raise VerifyError(
+                f"epilogue {name} must return a traced value, which is computed from acc, not "
+                f"{result!r}"
+            )
         every = tuple(named[p] for p in parameters[1:])
         steps = tuple(tape.steps)
         live = EpilogueFunction(name, every, steps, result.name).part(result.name)
@@ -67,7 +74,7 @@ def epilogue(
 
 
 def _named(name: str, given: object) -> Operand:
-    """The operand that a keyword argument of `epilogue` declares."""
+    """The operand that the keyword argument `name=given` of `@epilogue` declares."""
     if isinstance(given, Operand):
         return replace(given, name=name)
     if isinstance(given, str):
@@ -79,18 +86,22 @@ def _named(name: str, given: object) -> Operand:
 
 
 def _parameters(name: str, function: Callable[..., Any]) -> list[str]:
-    """The names of a function's parameters, which all can be passed by name."""
+    """The names of a function's parameters.
+
+    Raises:
+        VerifyError: Python cannot inspect the parameters, or one cannot be passed by name.
+    """
     try:
         found = inspect.signature(function).parameters
     except (TypeError, ValueError):
         raise VerifyError(
-            f"epilogue {name}: {function!r} has no parameters that Python can tell; write a "
+            f"epilogue {name}: Python cannot inspect the parameters of {function!r}; write a "
             "function, as in def f(acc)"
         ) from None
     for parameter in found.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise VerifyError(
-                f"epilogue {name}: the parameter {parameter} cannot be passed by name; write "
-                f"every operand out, as in def {name}(acc, bias)"
+                f"epilogue {name}: the parameter {parameter} cannot be passed by name; declare "
+                f"every operand as a parameter, as in def {name}(acc, bias)"
             )
     return [*found]

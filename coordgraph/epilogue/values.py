@@ -1,4 +1,4 @@
-"""Traced values: the arguments of an epilogue's Python function while it is recorded."""
+"""Traced values: the arguments that an epilogue's Python function gets while it is traced."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ __all__ = [
 Constant: TypeAlias = bool | int | float | str
 Constants: TypeAlias = tuple[tuple[str, Constant], ...]
 Argument: TypeAlias = str | bool | int | float
-"""The name of a value (`acc`, an operand, `%0`), or a number."""
+"""An argument of a step: the name of a value (`acc`, an operand, `%0`), or a number."""
 
 
 @dataclass(frozen=True)
 class Step:
     """One operation of an epilogue: its name, its arguments and its options (`constants`).
 
-    The step at position i of a function computes the value `%i`. Steps are equal if they are
-    written alike: 0.0 differs from -0.0, 1 from 1.0 and from True, and NaN equals itself.
+    The step at position i of a function computes the value `%i`. Steps are equal if their texts
+    are: 0.0 differs from -0.0, 1 differs from 1.0 and from True, and NaN equals NaN.
     """
 
     operation: str
@@ -48,25 +48,25 @@ class Step:
 
     @cached_property
     def _exact(self) -> tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]:
-        """The fields with constants as text, which shows their types and the sign of zero."""
+        """A key for comparison: the fields, with numbers as text to keep type and sign of zero."""
         options = tuple((name, repr(value)) for name, value in self.constants)
         return self.operation, tuple(map(repr, self.arguments)), options
 
 
 class Operation(Protocol):
-    """The method of `coordgraph.epilogue.operation.Elementwise` that tracing calls."""
+    """Protocol of the one method of `Elementwise` operations that tracing calls."""
 
     def fold(self, arguments: tuple[Argument, ...], constants: Constants) -> Argument | None:
-        """The argument that the result always equals, or None."""
+        """The argument that the result always equals bit by bit, or None if there is none."""
         ...
 
 
 OPERATIONS: dict[str, Any] = {}
-"""Every operation by name; `Elementwise` subclasses register themselves."""
+"""All epilogue operations by name; defining a subclass of `Elementwise` adds it."""
 
 
 def known(name: str) -> Any:
-    """The epilogue operation of a name.
+    """The epilogue operation named `name`.
 
     Raises:
         VerifyError: no operation has that name.
@@ -77,7 +77,7 @@ def known(name: str) -> Any:
 
 
 def fits_float(number: bool | int | float) -> bool:
-    """Whether a number, if it is an int, can be converted to a float."""
+    """True if a number can be converted to a float: Python ints may be too large."""
     try:
         float(number)
     except OverflowError:
@@ -86,7 +86,7 @@ def fits_float(number: bool | int | float) -> bool:
 
 
 def plain_number(number: bool | int | float) -> bool | int | float:
-    """The number as Python's own type: its text must be that of a number."""
+    """Convert a subclass of int or float to the base class, whose repr is the number's text."""
     if isinstance(number, bool):
         return number
     return int(number) if isinstance(number, int) else float(number)
@@ -94,12 +94,12 @@ def plain_number(number: bool | int | float) -> bool | int | float:
 
 @dataclass
 class Tape:
-    """Records each distinct step of an epilogue once (common-subexpression elimination)."""
+    """The steps of an epilogue that is being traced; equal steps are recorded only once."""
 
     steps: dict[Step, str] = field(default_factory=dict[Step, str])
 
     def record(self, name: str, arguments: tuple[object, ...], constants: Constants) -> Value:
-        """Record an operation on these arguments; return its result."""
+        """Record the operation `name` on the given arguments and return its result."""
         given = tuple(self._argument(argument) for argument in arguments)
         operation: Operation = known(name)
         folded = operation.fold(given, constants)
@@ -111,22 +111,27 @@ class Tape:
     def _argument(self, argument: object) -> Argument:
         if isinstance(argument, Value):
             if argument.tape is not self:
-                raise VerifyError("an epilogue uses a value of another epilogue")
+                raise VerifyError(
+                    "an epilogue uses a value of another epilogue; use only its own parameters"
+                )
             return argument.name
         if getattr(argument, "shape", None) == ():  # a NumPy scalar
             argument = cast("Any", argument).item()
         if isinstance(argument, bool | int | float):
             if not fits_float(argument):
-                raise VerifyError("an epilogue's numbers must be smaller than 2^1024")
+                raise VerifyError(
+                    "an epilogue contains an integer that no float can hold; its absolute value "
+                    "must be less than 2^1024"
+                )
             return plain_number(argument)
         raise VerifyError(
-            f"an epilogue computes with traced values and numbers, not {argument!r}; make it an "
-            'operand, as in @epilogue(bias="n")'
+            f"an epilogue computes with traced values and numbers, not {argument!r}; declare it as "
+            'an operand, as in @epilogue(bias="n"), and pass it to the call'
         )
 
 
 def _refusing(symbol: str, remedy: str) -> Callable[..., Any]:
-    """A method of `Value` for an operator that epilogues do not have."""
+    """A method for `Value` that rejects the operator `symbol` with a `VerifyError`."""
 
     def refuse(self: Value, *others: object) -> Any:
         raise VerifyError(f"{symbol} does not work on the values of an epilogue; {remedy}")
@@ -142,12 +147,12 @@ _CAST = "use ep.cast, and functions such as ep.exp for math.exp"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Value:
-    """A value of an epilogue that is being traced; operators on it record operations."""
+    """A value of an epilogue that is being traced; operators on it record steps on `tape`."""
 
     tape: Tape
     name: str
 
-    __array_ufunc__ = None  # NumPy leaves operators to this class
+    __array_ufunc__ = None  # so that `numpy_scalar + value` calls Value.__radd__
 
     def _record(self, operation: str, *arguments: object, **constants: Constant) -> Value:
         return self.tape.record(operation, arguments, tuple(constants.items()))

@@ -1,4 +1,4 @@
-"""The interpreter: what a scheduled graph means, with numbers or as a record."""
+"""The interpreter: run a scheduled graph on numpy arrays, or trace what each workgroup does."""
 
 from coordgraph.errors import Deadlock
 from coordgraph.interpreter.events import Event, Point

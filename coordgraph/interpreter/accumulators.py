@@ -1,7 +1,8 @@
-"""The order in which a workgroup uses its accumulators, checked while it is traced.
+"""Check that a traced workgroup uses its accumulators in a valid order.
 
-An accumulator is zeroed, takes iterations and partials of one output tile, and is then either sent
-or finished by the epilogue and stored. Before it takes more iterations it must be zeroed again.
+The valid order: zero the accumulator; add products and partial sums of one output tile to it; then
+either send it to the workspace, or run the epilogue on it and store it. It must be zeroed again
+before more products are added.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ __all__ = ["Accumulators"]
 
 
 class _State(Enum):
-    """What was last done to an accumulator, as messages say it."""
+    """What was last done to an accumulator; the value is the clause that error messages append."""
 
     UNSET = "which was never zeroed"
     SUMMING = "which its epilogue has not finished"
@@ -25,25 +26,28 @@ class _State(Enum):
 
 
 class Accumulators:
-    """The accumulators of one workgroup; `problem` is the first step out of order, or empty."""
+    """Checks the order of operations on the accumulators of one workgroup.
+
+    `problem` describes the first operation out of order; it is '' while there is none.
+    """
 
     def __init__(self, workgroup: int) -> None:
         self.problem = ""
         self._workgroup = workgroup
         self._states: dict[str, _State] = {}
         self._tiles: dict[str, OutputTile] = {}
-        """The output tile whose iterations an accumulator holds."""
+        """By accumulator, the output tile whose products it holds; absent if it holds none."""
         self._used: set[str] = set()
-        """The accumulators that hold a sum which is still to be sent or stored."""
+        """Names of the accumulators whose sums have been neither sent nor stored yet."""
 
     def zero(self, name: str) -> None:
-        """The accumulator becomes zero."""
+        """Note that the workgroup zeroes the accumulator `name`."""
         self._check_used(name, "zeroes")
         self._states[name] = _State.SUMMING
         self._tiles.pop(name, None)
 
     def add(self, name: str, tile: OutputTile | None) -> None:
-        """The accumulator takes iterations of a tile; without a tile, those of padding."""
+        """Note that products of output tile `tile` are added to `name`; None means padding."""
         self._check(name, "accumulates into", _State.SUMMING)
         if tile:
             self._check_tile(name, "accumulates", tile)
@@ -51,33 +55,33 @@ class Accumulators:
             self._used.add(name)
 
     def receive(self, name: str) -> None:
-        """The accumulator takes a partial from the workspace."""
+        """Note that a partial sum from the workspace is added to the accumulator `name`."""
         self._check(name, "adds a partial to", _State.SUMMING, _State.SENT, _State.EXCHANGED)
         if self._states.get(name) is _State.SENT:  # as in a butterfly reduction
             self._states[name] = _State.EXCHANGED
         self._used.add(name)
 
     def send(self, name: str) -> None:
-        """The accumulator goes to a slot of the workspace, or to several."""
+        """Note that the accumulator `name` is written to a slot of the workspace."""
         self._check(name, "sends", _State.SUMMING, _State.SENT, _State.EXCHANGED)
         self._states[name] = _State.SENT
         self._used.discard(name)
 
     def finish(self, name: str, tile: OutputTile | None) -> None:
-        """The epilogue changes the accumulator; without a tile, that of padding."""
+        """Note that the epilogue of output tile `tile` runs on `name`; None means padding."""
         self._check(name, "runs the epilogue on", _State.SUMMING, _State.EXCHANGED)
         self._check_tile(name, "finishes", tile)
         self._states[name] = _State.FINISHED
 
     def store(self, name: str, tile: OutputTile | None) -> None:
-        """The accumulator is written as a tile; without a tile, that of padding."""
+        """Note that the accumulator `name` is stored as output tile `tile`; None means padding."""
         self._check(name, "stores", _State.FINISHED)
         self._check_tile(name, "stores", tile)
         self._states[name] = _State.STORED
         self._used.discard(name)
 
     def end(self) -> None:
-        """The workgroup is done."""
+        """Note that the workgroup has ended: no accumulator may hold an unstored sum."""
         for name in self._states:
             self._check_used(name, "ends with")
 
@@ -92,7 +96,7 @@ class Accumulators:
             self._report(f"{does} output tile {tile} with accumulator '{name}', which holds {held}")
 
     def _check_used(self, name: str, does: str) -> None:
-        """What an accumulator holds was sent or stored."""
+        """Report a problem if the sum in `name` has been neither sent nor stored."""
         if name in self._used:
             of = f" of output tile {self._tiles[name]}" if name in self._tiles else ""
             self._report(f"{does} accumulator '{name}', whose sum{of} is neither sent nor stored")

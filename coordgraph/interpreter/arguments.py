@@ -1,4 +1,4 @@
-"""Arguments: numpy arrays checked against a graph's tensors, and the sizes read off them."""
+"""Check the arguments of a call against a graph's tensors, and derive sizes from the arrays."""
 
 from __future__ import annotations
 
@@ -39,39 +39,44 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """NumPy's type for an element type; ml_dtypes has those that NumPy itself lacks."""
+    """The numpy dtype of the element type `name`, from ml_dtypes if numpy lacks it (bf16)."""
     library = dtype(name).library
     return np.dtype(getattr(np, library, None) or getattr(ml_dtypes, library))
 
 
 def unwritten(name: str) -> Any:
-    """What elements of a type hold before anything is written: NaN, or the least integer."""
+    """The value that fills unwritten elements of the type `name`: NaN, or the least integer."""
     kind = dtype(name)
     return np.nan if kind.is_float else kind.least
 
 
 def scalars(gemm: GemmProblem, alpha: Any, beta: Any) -> tuple[float, float]:
-    """Alpha and beta as a kernel takes them: sums of integers are scaled by whole numbers.
+    """Alpha and beta converted for the kernel: to int if it sums in an integer type, else float.
 
     Raises:
-        LaunchError: one is no number, or none that scales sums of this type; or `beta` adds a C
-            that cannot be added to them.
+        LaunchError: alpha or beta is not a number, or is not a whole number though sums are
+            integers; or beta is not 0, sums are integers, and C has another type than the sums.
     """
     sums = dtype(gemm.accumulator)
     found = scalar(alpha, "alpha", sums), scalar(beta, "beta", sums)
     if found[1] and not sums.is_float and gemm.out_dtype != sums.name:
         raise LaunchError(
-            f"beta = {beta} adds a C of {gemm.out_dtype} to sums of {sums}; make the kernel with "
-            f"Gemm(out_dtype='{sums}'), or add C to D afterwards"
+            f"beta = {beta} adds C, whose type is {gemm.out_dtype}, to sums of type {sums}; make "
+            f"the kernel with Gemm(out_dtype='{sums}'), or add C to D afterwards"
         )
     return found
 
 
 def scalar(value: Any, what: str, sums: DType) -> float:
-    """A number of the epilogue, as a kernel takes it: a whole one where it scales integers.
+    """A scalar operand of the epilogue, converted to int if `sums` is an integer type, else float.
+
+    Args:
+        value: the number that the caller passed.
+        what: the operand's name, for error messages.
+        sums: the element type in which the operand is used.
 
     Raises:
-        LaunchError: it is no such number.
+        LaunchError: `value` is not a number, or is not a whole number in the range of `sums`.
     """
     try:
         found = float(value)
@@ -83,26 +88,26 @@ def scalar(value: Any, what: str, sums: DType) -> float:
         whole = f"it must be a whole number from {sums.least} to {sums.largest}"
         if what in DEFAULTS:
             raise LaunchError(
-                f"{what} = {value} scales sums of {sums}, so {whole}; scale D afterwards by any "
-                "other factor"
+                f"{what} = {value} scales sums of type {sums}, so {whole}; to use another factor, "
+                "scale D afterwards"
             )
         raise LaunchError(
-            f"{what} = {value} is an operand of {sums}, so {whole}; for other numbers declare it "
-            f'as {what}=ep.operand("", "f32"), and convert the sums with ep.cast(acc, to="f32")'
+            f"{what} = {value} is an operand of type {sums}, so {whole}; for other numbers declare "
+            f'{what}=ep.operand("", "f32"), and convert the sums with ep.cast(acc, to="f32")'
         )
     return int(found)
 
 
 def host_array(value: object, what: str) -> Array:
-    """An array of numpy, as its base class: subclasses may index in ways of their own.
+    """`value` as a plain `numpy.ndarray`: subclasses such as `matrix` may index differently.
 
     Raises:
-        LaunchError: it is none, or a masked one.
+        LaunchError: `value` is not a numpy array, or is a masked array.
     """
     if isinstance(value, np.ma.MaskedArray):
         raise LaunchError(
-            f"{what} is a masked array, and kernels read every element; pass {what}.filled(0), or "
-            f"{what}.data to do without the mask"
+            f"{what} is a masked array, and kernels read every element; pass {what}.filled(0) to "
+            f"replace masked elements, or {what}.data to ignore the mask"
         )
     if not isinstance(value, np.ndarray):
         raise LaunchError(
@@ -112,14 +117,15 @@ def host_array(value: object, what: str) -> Array:
 
 
 DEFAULTS = {"c": None, "alpha": 1.0, "beta": 0.0}
-"""The operands that every call has a parameter for, and what it is where nothing is said."""
+"""The default values of the operands c, alpha and beta, which every call accepts."""
 
 
 def with_defaults(function: EpilogueFunction, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The operands of a call: without those that the epilogue does not have, left at their default.
+    """The values of the epilogue's operands by name: those in `given`, else their defaults.
 
     Raises:
-        LaunchError: one is given that the epilogue does not have, or a number that it has is not.
+        LaunchError: `given` names an operand that the epilogue lacks (c, alpha and beta may be
+            passed with their default values), or an operand without a default is missing.
     """
     found: dict[str, Any] = {}
     for name, value in given.items():
@@ -134,9 +140,10 @@ def with_defaults(function: EpilogueFunction, given: Mapping[str, Any]) -> dict[
         if operand.name in DEFAULTS:
             found.setdefault(operand.name, DEFAULTS[operand.name])
         if found.get(operand.name) is None and not operand.optional:
+            kind = "a number" if operand.is_scalar else "an array"
             raise LaunchError(
-                f"{operand.name} is missing: the epilogue {function.name} needs it"
-                + f", {'a number' if operand.is_scalar else 'an array'}, by this name"
+                f"{operand.name} is missing: the epilogue {function.name} needs {kind} of this "
+                f"name; pass {operand.name}=…"
             )
     return found
 
@@ -149,14 +156,15 @@ def _is_default(name: str, value: Any) -> bool:
 def reads(
     gemm: GemmProblem, given: Mapping[str, bool], scalars: Mapping[str, Any]
 ) -> dict[str, int]:
-    """The parameters that say which optional operands are read.
+    """The kernel parameters `read_…`: for each optional operand 1 if the kernel reads it, else 0.
 
-    An operand that is multiplied by a scalar of 0 wherever it is used is not read.
+    An operand is not read if it is not given, or if the epilogue only uses it multiplied by a
+    scalar that is 0.
 
     Args:
-        gemm: the problem.
-        given: by the name of a tensor, whether a call has it.
-        scalars: the numbers of the call.
+        gemm: the problem, whose epilogue declares the operands.
+        given: by tensor name, whether the caller passed the operand.
+        scalars: the numbers that the caller passed, by operand name.
     """
     found: dict[str, int] = {}
     for tensor, operand in gemm.operands.items():
@@ -168,16 +176,20 @@ def reads(
 
 
 def check_scaled(gemm: GemmProblem, given: Mapping[str, bool], scalars: Mapping[str, Any]) -> None:
-    """LaunchError where C is optional and not given, and beta, which multiplies it, is not 0.
+    """Check that C was passed if beta, which multiplies it, is not 0.
 
-    Other optional operands that are not given count as 0, whatever multiplies them.
+    Other optional operands may be left out whatever multiplies them; they are 0 then.
+
+    Raises:
+        LaunchError: beta is not 0, and C, which is optional, was not passed.
     """
     for tensor, operand in gemm.operands.items():
         counts = operand.optional and operand.name in DEFAULTS
         scale = gemm.epilogue.scale_of(operand.name) if counts else ""
         if scale and scalars.get(scale, 0) != 0 and not given.get(tensor, False):
             raise LaunchError(
-                f"{scale} = {scalars[scale]} needs {operand.name}; pass it, or {scale}=0"
+                f"{scale} = {scalars[scale]} needs {operand.name}; pass {operand.name}, or "
+                f"{scale}=0"
             )
 
 
@@ -188,7 +200,18 @@ def bind(
     parameters: Mapping[str, int],
     tables: Mapping[str, Array],
 ) -> tuple[dict[str, Array], dict[str, float], dict[str, Any]]:
-    """Tensor name to array, the numbers, and every parameter's value and table's entries.
+    """Check the arguments of a call and derive the values of all launch parameters.
+
+    Args:
+        graph: the kernel graph.
+        inputs: the arrays A and B.
+        operands: the epilogue's operands by name, as `with_defaults` returns them.
+        parameters: values of launch parameters that the arrays do not determine.
+        tables: the graph's tables by name.
+
+    Returns:
+        The arrays by tensor name; the epilogue's numbers by operand name; and the values of all
+        parameters and the entries of all tables by name.
 
     Raises:
         LaunchError: an argument does not fit the graph.
@@ -201,12 +224,12 @@ def bind(
         for o in gemm.epilogue.scalars
     }
     if gemm.epilogue == ALPHA_BETA:
-        scalars(gemm, operands["alpha"], operands["beta"])  # C can be added
+        scalars(gemm, operands["alpha"], operands["beta"])  # raises if C cannot be added to sums
     given = {name: whole(value, name, LaunchError) for name, value in parameters.items()}
     for tensor in graph.tensors:
         if tensor.name in arrays and not tensor.role.finishes:
             _read_sizes(tensor, arrays[tensor.name], given)
-    for tensor in graph.tensors:  # what operands need follows from A and B
+    for tensor in graph.tensors:  # operands last: the sizes that they must have follow from A and B
         if tensor.name in arrays and tensor.role.finishes:
             _read_sizes(tensor, arrays[tensor.name], given)
     there = dict.fromkeys(arrays, True)
@@ -219,7 +242,7 @@ def bind(
     for name, array in arrays.items():
         shape = tuple(int(evaluate(extent, values)) for extent in graph.tensor(name).shape)
         if array.shape != shape:
-            raise LaunchError(f"{name} is {array.shape}, not {shape}")
+            raise LaunchError(f"{name} has the shape {array.shape}; the graph needs {shape}")
     return arrays, numbers, values
 
 
@@ -233,10 +256,13 @@ def _arrays(
     operands: Mapping[str, Any],
     tables: Mapping[str, Array],
 ) -> dict[str, Array]:
-    """The arrays by tensor name; their types and numbers of axes fit."""
+    """The arrays of a call by tensor name, with element types and numbers of axes checked."""
     wanted = [t for t in graph.tensors if t.role is Role.INPUT]
     if len(wanted) != len(inputs):
-        raise LaunchError(f"the graph has {len(wanted)} inputs, {len(inputs)} are given")
+        names = ", ".join(t.name for t in wanted)
+        raise LaunchError(
+            f"{len(inputs)} inputs are given, but the graph has {len(wanted)}: pass {names}"
+        )
     arrays = {t.name: _typed(t, x) for t, x in zip(wanted, inputs, strict=True)}
     for name, operand in graph.gemm.operands.items():
         if (value := operands.get(operand.name)) is not None:
@@ -245,7 +271,9 @@ def _arrays(
             arrays[name] = _typed(graph.tensor(name), value)
     known = {t.name: t for t in _tables(graph)}
     if wrong := sorted(tables.keys() ^ known.keys()):
-        what = "no table of this graph" if wrong[0] in tables else "missing; pass it in tables"
+        what = "not a table of this graph; leave it out"
+        if wrong[0] not in tables:
+            what = f"a table of this graph, and is missing; pass it as tables={{'{wrong[0]}': …}}"
         raise LaunchError(f"{wrong[0]} is {what}")
     return arrays | {name: _typed(t, tables[name]) for name, t in known.items()}
 
@@ -257,14 +285,23 @@ def _typed(tensor: Tensor, value: object) -> Array:
     except VerifyError:
         found = value.dtype.name
     if found != tensor.dtype:
-        raise LaunchError(f"{tensor.name} has elements of {found}, the graph is for {tensor.dtype}")
+        raise LaunchError(
+            f"{tensor.name} has elements of type {found}; the graph needs {tensor.dtype}, so "
+            "convert the array"
+        )
     if value.ndim != len(tensor.shape):
-        raise LaunchError(f"{tensor.name} has {value.ndim} axes, not {len(tensor.shape)}")
+        raise LaunchError(
+            f"{tensor.name} has {value.ndim} axes; the graph needs {len(tensor.shape)}"
+        )
     return value
 
 
 def _read_sizes(tensor: Tensor, array: Array, given: dict[str, int]) -> None:
-    """Take sizes that are parameters from the array; they must agree with what is known."""
+    """Set the parameters in `given` that are extents of `tensor` from the array's shape.
+
+    Raises:
+        LaunchError: an extent differs from the graph's, or from a value already in `given`.
+    """
     for axis, (extent, found) in enumerate(zip(tensor.shape, array.shape, strict=True)):
         more, symbol = extent.as_coeff_Add()
         if isinstance(symbol, Symbol):  # as in `groups + 1` of a table
@@ -276,12 +313,16 @@ def _read_sizes(tensor: Tensor, array: Array, given: dict[str, int]) -> None:
         if expected != found:
             shape = ", ".join(map(to_text, tensor.shape))
             raise LaunchError(
-                f"{tensor.name} is {array.shape}: axis {axis} of ({shape}) must be {expected}"
+                f"{tensor.name} has the shape {array.shape}: axis {axis} of ({shape}) must be "
+                f"{expected}"
             )
 
 
 def _read_stride(tensor: Tensor, array: Array | None, given: dict[str, int]) -> None:
-    """Take a stride that is a parameter from the array; what is not there has no gaps."""
+    """Set the parameter in `given` that is the stride between a batch's matrices, in elements.
+
+    It is read from the array. Without an array, the matrices are contiguous.
+    """
     stride = tensor.strides[0] if tensor.strides else None
     if not isinstance(stride, Symbol) or stride.name in given:
         return
@@ -292,14 +333,17 @@ def _read_stride(tensor: Tensor, array: Array | None, given: dict[str, int]) -> 
 
 
 def _rows_follow(array: Array) -> bool:
-    """Whether the matrices of a batch are contiguous, one at or after the other."""
+    """True if every matrix of a batch is contiguous, at a stride of 0 or more whole elements."""
     return bool(array[0].flags.c_contiguous) and array.strides[0] >= 0 == array.strides[0] % (
         array.itemsize
     )
 
 
 def flat(array: Array) -> Array:
-    """The elements from the first to the last, as tensors count them."""
+    """A one-dimensional array of the elements, from the first to the last in memory.
+
+    A batch of contiguous matrices with gaps between them becomes a view that includes the gaps.
+    """
     if array.ndim < 3 or not _rows_follow(array):
         return np.ascontiguousarray(array).reshape(-1)
     count = (len(array) - 1) * (array.strides[0] // array.itemsize) + array[0].size

@@ -1,4 +1,4 @@
-"""Events: the places where a workgroup can be interrupted by others."""
+"""Events: the points where the interpreter may switch from one workgroup to another."""
 
 from __future__ import annotations
 
@@ -8,32 +8,38 @@ from enum import Enum
 __all__ = ["ANY", "Event", "Point"]
 
 ANY = -1
-"""Waited for: whatever a flag is when it is up."""
+"""Value of `Event.value` that stands for every flag value greater than 0."""
 
 
 class Point(Enum):
-    """What a workgroup does next, once a scheduler lets it."""
+    """The step that a workgroup takes when the scheduler next chooses it."""
 
     BEGIN = "begin"
+    """Start the workgroup's program."""
     SEGMENT = "segment"
-    """Begin another segment."""
+    """Zero the accumulator and begin another segment (consecutive k tiles of one output tile)."""
     SEND = "send"
-    """Store a partial in its slot."""
+    """Store a partial sum in a slot of the workspace."""
     RAISE = "raise"
-    """Raise the slot's flag."""
+    """Set the flag of a workspace slot, which says that the slot holds a partial sum."""
     WAIT = "wait"
-    """Go on with a slot whose flag is up; until then the workgroup cannot be chosen."""
+    """Read a workspace slot. The scheduler cannot choose the workgroup before the flag is set."""
     CLEAR = "clear"
-    """Lower the slot's flag, having added the partial, or being one of those who will."""
+    """Reset the flag of a workspace slot, or subtract 1 where several workgroups read the slot."""
     CLEARED = "cleared"
-    """Go on after the flag was lowered."""
+    """Continue after `CLEAR` has changed the flag."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A point of a workgroup; `slot` and the place of its flag where a slot is concerned.
+    """A point before which a workgroup stops, so that the scheduler may run another one.
 
-    `value` is what the flag becomes, or is waited to be; `ANY` where it need but be up.
+    Args:
+        point: the step that the workgroup takes next.
+        slot: the number of the workspace slot that the step reads or writes; -1 for none.
+        flag: the flag of that slot: the name of the tensor of flags, and the index in it.
+        value: the value that the step gives the flag, or that a waiting step needs; `ANY` if
+            every value greater than 0 will do.
     """
 
     point: Point
@@ -42,5 +48,5 @@ class Event:
     value: int = 1
 
     def met(self, now: int) -> bool:
-        """What the flag says is what is waited for."""
+        """True if `now`, the flag's current value, is the value that the event waits for."""
         return now > 0 if self.value == ANY else now == self.value

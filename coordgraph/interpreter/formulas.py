@@ -1,4 +1,4 @@
-"""Index expressions as functions: scalars for control, whole grids for the elements of a tile."""
+"""Compile index expressions to Python functions of integers, or of numpy grids for a whole tile."""
 
 from __future__ import annotations
 
@@ -18,25 +18,32 @@ from coordgraph.integers import IntegerFunction, compile_function
 __all__ = ["Elements", "Environment", "Formula", "Slots", "linear"]
 
 Environment = list[Any]
-"""The values of all symbols of a kernel for one workgroup; `Slots` says which is where.
+"""The values of all symbols of a kernel for one workgroup, by the position that `Slots` assigns.
 
-A table's is the sequence of its entries."""
+The value of a table's symbol is the sequence of the table's entries."""
 
 
 class Slots:
-    """The place of every symbol of a kernel in an `Environment`."""
+    """Maps every symbol of a kernel to its position in an `Environment`."""
 
     def __init__(self) -> None:
         self._places: dict[Symbol, int] = {}
 
     def add(self, symbol: Symbol) -> int:
-        """Give a symbol that something binds a place."""
+        """The position of a symbol; a symbol that has none yet gets the next free position."""
         return self._places.setdefault(symbol, len(self._places))
 
     def of(self, symbol: Symbol) -> int:
-        """The place of a symbol; EvaluationError where nothing binds it."""
+        """The position of a symbol.
+
+        Raises:
+            EvaluationError: `add` was never called with the symbol.
+        """
         if symbol not in self._places:
-            raise EvaluationError(f"nothing around gives '{symbol}' a value")
+            raise EvaluationError(
+                f"the symbol '{symbol}' has no value here: it is neither a parameter nor bound by "
+                "an enclosing operation; bind it with For, SetCoordinate, Locate or Assign"
+            )
         return self._places[symbol]
 
     def __len__(self) -> int:
@@ -44,7 +51,7 @@ class Slots:
 
 
 class Formula:
-    """Expressions and conditions compiled to one function of an environment."""
+    """Integer expressions and conditions, compiled to one function of an `Environment`."""
 
     __slots__ = ("_function", "_places")
 
@@ -55,17 +62,19 @@ class Formula:
         self._places = tuple(slots.of(symbol) for symbol in symbols)
 
     def __call__(self, env: Environment) -> tuple[int, ...]:
-        """The values, in the order of the expressions."""
+        """Evaluate all expressions in `env`; the values are in the order of the expressions."""
         return self._function(*[env[place] for place in self._places])
 
 
 class Elements:
-    """Where the elements of a tile lie in a tensor, and which of them are not padding.
+    """Offsets of all elements of a tile in its tensor, and a mask of those that are not padding.
 
     Args:
-        offset: the element's offset in the tensor.
-        guard: the condition under which the element exists.
-        axes: the symbols of the place inside the tile, one an axis, and `extents`, their sizes.
+        offset: the offset of one element from the start of the tensor, in elements.
+        guard: the condition under which that element is inside the tensor.
+        axes: the symbols of the element's indices inside the tile, one per axis.
+        extents: the size of the tile along each of `axes`, in elements.
+        slots: the positions in an `Environment` of all other symbols of `offset` and `guard`.
     """
 
     def __init__(
@@ -82,7 +91,10 @@ class Elements:
         self.extents = tuple(extents)
 
     def __call__(self, env: Environment) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Offsets and mask, both of the tile's shape; offsets of padding mean nothing."""
+        """Offsets in elements and mask, both of the tile's shape.
+
+        The mask is True where an element is inside the tensor; other offsets are meaningless.
+        """
         offset, *conditions = (part(env, self._grid) for part in self._parts)
         mask = np.ones(self.extents, np.bool_)
         for condition in conditions:
@@ -91,7 +103,11 @@ class Elements:
 
 
 class _OnGrid:
-    """One expression over a whole tile: numpy does sums and products, Python the rest."""
+    """One expression, evaluated for all elements of a tile.
+
+    numpy evaluates sums and products of whole grids. An expression that applies an integer function
+    such as FloorDiv to an index inside the tile is evaluated in Python, element by element.
+    """
 
     def __init__(self, expr: Basic, axes: Sequence[Symbol], slots: Slots) -> None:
         symbols = sorted(_symbols(expr) - set(axes), key=str)
@@ -117,7 +133,7 @@ def _symbols(*roots: Basic) -> set[Symbol]:
 
 
 def linear(guard: Boolean, symbol: Symbol) -> bool:
-    """Whether a condition is a conjunction of inequalities that are linear in the symbol."""
+    """True if `guard` is a conjunction of inequalities, each linear in `symbol` or free of it."""
     for part in guard.args if isinstance(guard, And) else (guard,):
         if symbol not in part.free_symbols:
             continue

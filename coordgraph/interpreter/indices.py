@@ -1,4 +1,4 @@
-"""Indices inside tiles: which of them run over elements in a place of a program."""
+"""Indices inside macro tiles: those that an operation iterates over, element by element."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ __all__ = ["bound_below", "free_indices", "indices_below"]
 
 
 def bound_below(graph: CoordinateGraph, axis: Dimension, known: Mapping[str, Expr]) -> list[str]:
-    """What is bound of the parts into which an index inside a tile is cut."""
+    """The dimensions directly downstream of `axis`, an index inside a tile, that `known` binds."""
     return [d for edge in graph.edges_below(axis) for d in edge.downstream if d in known]
 
 
 def free_indices(
     graph: CoordinateGraph, known: Mapping[str, Expr], others: frozenset[str]
 ) -> list[MacroTileIndex]:
-    """The indices inside tiles that nothing says: of a share of a tile, those inside the share.
+    """The indices inside macro tiles that have no value in `known`, so that loops run over them.
 
-    Those of `others`, tiles of other shapes, are left out.
+    Where a tile is cut into shares and `known` binds the number of the share, the index inside the
+    share takes the place of the index inside the tile. `others` are the ids of dimensions to leave
+    out: the indices inside tiles of other shapes.
     """
     indices = [axis for axis in graph.of_kind(MacroTileIndex) if axis.id not in others]
     cut = {axis.id for axis in indices if bound_below(graph, axis, known)}
@@ -42,7 +44,7 @@ def free_indices(
 def indices_below(
     graph: CoordinateGraph, user: User, known: Mapping[str, Expr], others: frozenset[str]
 ) -> list[MacroTileIndex]:
-    """The indices inside a tile below a tensor, in the order of their axes."""
+    """The `free_indices` downstream of the tensor `user`, sorted by axis of that tensor."""
     below = graph.below(user)
     found = (d for d in free_indices(graph, known, others) if d.id in below)
     return sorted(found, key=lambda d: -1 if d.axis is None else d.axis)

@@ -1,4 +1,4 @@
-"""The machine of the interpreter: memory that all workgroups see, and one workgroup's worker."""
+"""The interpreter's model of a GPU: global memory, and the execution of one workgroup on it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ __all__ = ["Machine", "Memory"]
 
 
 class Memory:
-    """Flat arrays by tensor name; outputs and partials begin as `unwritten`, flags as zero."""
+    """The global memory of one launch: a flat array for each tensor of the graph, by name.
+
+    Outputs and partial sums start as NaN or the least integer; flags and atomic sums start as zero.
+    """
 
     def __init__(
         self, graph: KernelGraph, arrays: dict[str, Array], values: dict[str, Any]
@@ -63,18 +66,18 @@ class Memory:
                 self.flat[t.name] = flat(arrays[t.name])
 
     def user(self, tensor: str) -> User:
-        """The coordinate of a tensor's elements."""
+        """The `User` dimension of a tensor: the offset of an element, in elements."""
         (user,) = self.graph.coordinates.of_kind(User, tensor=tensor)
         return user
 
     def read(self, tensor: str, elements: Elements, env: Environment) -> Array:
-        """A tile, padding as zeros, in the tensor's own type."""
+        """Load a tile in the tensor's element type; elements of padding are zero."""
         flat = self.flat[tensor]
         offsets, mask = self._place(tensor, elements, env)
         return np.where(mask, flat[np.where(mask, offsets, 0)], np.zeros((), flat.dtype))
 
     def write(self, tensor: str, elements: Elements, env: Environment, value: Array) -> None:
-        """Store a tile, padding left out."""
+        """Store `value` as a tile of a tensor and count the writes; padding is not written."""
         offsets, mask = self._place(tensor, elements, env)
         places = offsets[mask]
         flat = self.flat[tensor]
@@ -82,49 +85,60 @@ class Memory:
         np.add.at(self.written[tensor], places, 1)
 
     def add(self, tensor: str, elements: Elements, env: Environment, value: Array) -> None:
-        """Add to a tile, padding left out."""
+        """Add `value` to a tile of a tensor in memory; padding is not written."""
         offsets, mask = self._place(tensor, elements, env)
         self.flat[tensor][offsets[mask]] += np.broadcast_to(value, elements.extents)[mask]
 
     def clear(self, tensor: str, elements: Elements, env: Environment) -> None:
-        """A tile becomes zero."""
+        """Set a tile of a tensor in memory to zero."""
         offsets, mask = self._place(tensor, elements, env)
         self.flat[tensor][offsets[mask]] = 0
 
     def flag(self, tensor: str, offset: int) -> tuple[str, int]:
-        """The place of a flag, checked."""
-        if not 0 <= offset < len(self.flat[tensor]):
-            raise EvaluationError(f"flag {offset} is outside {tensor}")
+        """The flag at index `offset` of a tensor of flags, as (tensor, offset).
+
+        Raises:
+            EvaluationError: the tensor has no such flag.
+        """
+        if not 0 <= offset < (count := len(self.flat[tensor])):
+            raise EvaluationError(
+                f"flag {offset} is outside the {count} flags of {tensor}; give the workspace more "
+                "slots"
+            )
         return tensor, offset
 
     def value(self, flag: tuple[str, int]) -> int:
-        """What a flag says; 0 where it is down."""
+        """The current value of a flag; 0 if it is not set."""
         return int(self.flat[flag[0]][flag[1]])
 
     def finish(self) -> tuple[Array, Array]:
-        """The output, and which of its elements were written: those of segments, once.
+        """The output array, and a Boolean array of the elements that were written.
 
         Raises:
-            EvaluationError: another was written, or one not once, or a flag is still up, or a sum
-                is not zero again.
+            EvaluationError: an element of the output was not written exactly once, an element that
+                belongs to no product was written, a flag is still set, or the workspace of atomic
+                sums was not cleared.
         """
         problems: list[str] = []
         for t in self.graph.tensors:
             if t.role is Role.FLAGS:
                 problems += [
-                    f"{t.name}[{at}] is still up, raised by workgroup {self.raised_by[t.name, at]}"
+                    f"flag {t.name}[{at}] is still set at the end: workgroup "
+                    f"{self.raised_by[t.name, at]} set it, and no workgroup received its slot"
                     for at in map(int, np.flatnonzero(self.flat[t.name]))
                 ]
             elif t.role is Role.SUMS and self.flat[t.name].any():
                 first = int(np.flatnonzero(self.flat[t.name])[0])
-                problems.append(f"{t.name}[{first}] is not zero again")
+                problems.append(
+                    f"{t.name}[{first}] is not zero at the end; collect every slot that is added to"
+                )
             elif t.role is Role.OUTPUT:
                 counts = self.written[t.name]
                 wanted = self._wanted(t.name).reshape(-1)
                 for wrong, what in (
                     (wanted & (counts == 0), "never"),
                     (counts > 1, "more than once"),
-                    (~wanted & (counts == 1), "though they belong to no segment"),
+                    (~wanted & (counts == 1), "though they belong to no product"),
                 ):
                     if wrong.any():
                         first = np.unravel_index(int(wrong.argmax()), self.shapes[t.name])
@@ -140,7 +154,7 @@ class Memory:
         return self.flat[output].reshape(shape), self.written[output].reshape(shape) > 0
 
     def _wanted(self, tensor: str) -> Array:
-        """Which elements of the output there are: those that the borders of segments enclose."""
+        """Mask of the output elements that a correct kernel writes: those between table borders."""
         shape, coordinates = self.shapes[tensor], self.graph.coordinates
         for edge in coordinates.edges_below(self.user(tensor)):
             if isinstance(edge, Diagonal):
@@ -156,7 +170,7 @@ class Memory:
         return wanted
 
     def _blocks(self, edge: Diagonal, shape: tuple[int, ...]) -> Array:
-        """Which elements of a vector belong to blocks, and not to what fills up their rows."""
+        """Mask of the elements of a vector of blocks that are not row padding of a block."""
         wanted = np.zeros(shape, np.bool_)
         borders = (self.values[table] for table in (edge.table, edge.rows, edge.columns))
         for start, rows, columns in zip(*map(pairwise, borders), strict=True):
@@ -172,14 +186,23 @@ class Memory:
         if inside.size and not (0 <= inside.min() and inside.max() < size):
             raise EvaluationError(
                 f"offsets {inside.min()}..{inside.max()} of {tensor} are outside 0..{size - 1}, "
-                "and no guard says that they are padding"
+                "and no guard masks them; add an edge such as Tile whose guard excludes them"
             )
         return offsets, mask
 
 
 @dataclass
 class Machine:
-    """Does one workgroup's operations with numpy."""
+    """Executes the operations of one workgroup with numpy.
+
+    Args:
+        program: the compiled graph.
+        memory: the global memory that all workgroups share.
+        workgroup: the number of the workgroup.
+        scalars: the numbers of the epilogue, by operand name.
+        tiles: by tensor, the tile that was loaded last.
+        accumulators: by name, the accumulators that the workgroup has zeroed so far.
+    """
 
     program: Program
     memory: Memory
@@ -192,11 +215,11 @@ class Machine:
         self.type = numpy_dtype(self.program.graph.gemm.accumulator)
 
     def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
-        """Numbers need every iteration."""
+        """Always False: computing elements needs every iteration of a loop."""
         return False
 
     def work(self, work: Work, env: Environment) -> Iterator[Event]:
-        """Do one operation."""
+        """Execute one operation, with an event before each access that others can observe."""
         match op := work.node.op:
             case InitAccumulator():
                 yield Event(Point.SEGMENT)
@@ -217,7 +240,7 @@ class Machine:
                 yield from self._exchange(work, env)
 
     def _finished(self, work: Work, op: Epilogue, env: Environment) -> Array:
-        """What the epilogue makes of the accumulator; operands that are not read count as 0."""
+        """The epilogue's value for the accumulator; optional operands that are not read are 0."""
         gemm = self.program.graph.gemm
         out = gemm.out_dtype or gemm.dtype
         zero = np.zeros((), self.type)
@@ -233,11 +256,11 @@ class Machine:
         return values[ACCUMULATOR]
 
     def _given(self, tensor: str) -> bool:
-        """Whether an operand is read."""
+        """True if the kernel reads operand `tensor`: its `read_…` parameter is absent or not 0."""
         return bool(self.memory.values.get(read_of(tensor), 1))
 
     def _operand(self, work: Work, tensor: str, env: Environment) -> Array:
-        """An operand's tile, with an axis of 1 for each coordinate that it lacks."""
+        """The operand's values for this tile, shaped to broadcast against the accumulator."""
         axes = self.program.graph.gemm.axes[tensor]
         user = self.memory.user(tensor)
         if not axes and not self.program.graph.coordinates.edges_below(user):
@@ -246,7 +269,7 @@ class Machine:
         return tile.reshape(-1, 1) if axes == "m" else tile
 
     def _exchange(self, work: Work, env: Environment) -> Iterator[Event]:
-        """What others can see of the workspace, or wait for."""
+        """Execute an operation on the workspace, which other workgroups read or wait for."""
         match op := work.node.op:
             case SendPartial():
                 yield from self._send(work, op, env)
@@ -259,7 +282,10 @@ class Machine:
             case CollectPartial():
                 yield from self._collect(work, op, env)
             case _:
-                raise EvaluationError(f"{op.kind} has no meaning here")
+                raise EvaluationError(
+                    f"the interpreter cannot execute the operation {op.kind}; interpret the graph "
+                    "before it is lowered for a target"
+                )
 
     def _send(self, work: Work, op: SendPartial, env: Environment) -> Iterator[Event]:
         user, slot, flag = self._slot(work, env)
@@ -267,14 +293,18 @@ class Machine:
         yield Event(Point.SEND, slot, flag, raised)
         if self.memory.value(flag):
             raise EvaluationError(
-                f"workgroup {self.workgroup} sends to slot {slot} before what workgroup "
-                f"{self.memory.raised_by[flag]} sent there is received"
+                f"workgroup {self.workgroup} overwrites workspace slot {slot} before the partial "
+                f"sum that workgroup {self.memory.raised_by[flag]} sent there was received; give "
+                "them different slots"
             )
         value = self._accumulator(op.accumulator)
         self.memory.write(user.tensor, work.elements(user), env, value)
         yield Event(Point.RAISE, slot, flag, raised)
         if self.memory.value(flag):
-            raise EvaluationError(f"workgroup {self.workgroup} raises slot {slot}, which is up")
+            raise EvaluationError(
+                f"workgroup {self.workgroup} sets the flag of workspace slot {slot}, which another "
+                "workgroup has set already; give them different slots"
+            )
         self.memory.flat[flag[0]][flag[1]] = raised
         self.memory.raised_by[flag] = self.workgroup
 
@@ -284,7 +314,8 @@ class Machine:
         yield Event(Point.WAIT, slot, flag, raised)
         if self.memory.value(flag) != raised:
             raise EvaluationError(
-                f"workgroup {self.workgroup} waited for slot {slot}, but another one received it"
+                f"workgroup {self.workgroup} waited for workspace slot {slot}, but another "
+                "workgroup received it first; send once for every receive"
             )
         self._add(work, user, op.accumulator, env)
         yield Event(Point.CLEAR, slot, flag, raised)
@@ -297,7 +328,8 @@ class Machine:
         yield Event(Point.CLEAR, slot, flag, ANY)
         if not self.memory.value(flag):
             raise EvaluationError(
-                f"workgroup {self.workgroup} awaits slot {slot}, which has fewer readers than that"
+                f"workgroup {self.workgroup} reads workspace slot {slot} after all the readers "
+                "that its sender declared; raise SendPartial.readers"
             )
         self.memory.flat[flag[0]][flag[1]] -= 1
         yield Event(Point.CLEARED, slot, flag, ANY)
@@ -323,8 +355,8 @@ class Machine:
             yield Event(point, slot, flag, senders)
             if (added := self.memory.value(flag)) != senders:
                 raise EvaluationError(
-                    f"workgroup {self.workgroup} waited for {senders} to add to slot {slot}, but "
-                    f"{added} have"
+                    f"workgroup {self.workgroup} waited until {senders} workgroups had added to "
+                    f"workspace slot {slot}, but {added} have; correct CollectPartial.senders"
                 )
             if point is Point.WAIT:
                 self._add(work, user, op.accumulator, env)
@@ -339,7 +371,7 @@ class Machine:
     def _slot(
         self, work: Work, env: Environment, role: Role = Role.PARTIALS
     ) -> tuple[User, int, tuple[str, int]]:
-        """The tensor of partials, the slot's number and its flag."""
+        """The workspace tensor of the given role, the slot's number, and the slot's flag."""
         flags = work.workspace(Role.FLAGS)
         (slot,), (offset,) = work.slot(env), work.offset(flags)(env)
         return work.workspace(role), slot, self.memory.flag(flags.tensor, offset)
@@ -350,5 +382,8 @@ class Machine:
 
     def _accumulator(self, name: str) -> Array:
         if name not in self.accumulators:
-            raise EvaluationError(f"the accumulator '{name}' is used before it is zero")
+            raise EvaluationError(
+                f"the accumulator '{name}' is used before it is zeroed; put an InitAccumulator "
+                "operation before its first use"
+            )
         return self.accumulators[name]

@@ -1,7 +1,7 @@
-"""Programs: a scheduled graph with its expressions compiled, ready to be walked.
+"""Programs: a scheduled graph as a tree of steps, whose expressions are Python functions.
 
-The steps come from `coordgraph.control.resolve`, which code generation walks too, so an index here
-is the index there. What a walk does not ask for is never worked out.
+The steps come from `coordgraph.control.resolve`, as in code generation, so the interpreter and
+generated kernels compute the same indices. An expression is compiled when it is first evaluated.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 from sympy import Expr, Integer
 
@@ -42,7 +42,6 @@ from coordgraph.coordinates.dimensions import Dimension, MacroTileIndex, User
 from coordgraph.coordinates.traverse import Solution
 from coordgraph.errors import EvaluationError
 from coordgraph.integers import ceil_div
-from coordgraph.interpreter.events import Event
 from coordgraph.interpreter.formulas import Elements, Environment, Formula, Slots, linear
 from coordgraph.interpreter.indices import bound_below, free_indices, indices_below
 from coordgraph.kernel import KernelGraph
@@ -57,9 +56,7 @@ __all__ = [
     "Program",
     "Step",
     "Work",
-    "Worker",
     "program",
-    "walk",
 ]
 
 WORK = (
@@ -78,7 +75,7 @@ WORK = (
 
 
 class Program:
-    """The steps of one workgroup, and the slots of their symbols."""
+    """The steps that every workgroup executes, and the positions of their symbols in `slots`."""
 
     def __init__(self, graph: KernelGraph) -> None:
         self.graph = graph
@@ -92,7 +89,7 @@ class Program:
         self.steps = self._compile(resolve(graph.control.root.body, graph.scope()))
 
     def environment(self, values: Mapping[str, Any], workgroup: int = 0) -> Environment:
-        """The symbols of one workgroup, given parameters' values and tables' entries."""
+        """The values of all symbols for one workgroup; `values` has the parameters and tables."""
         env = [0] * len(self.slots)
         for name, value in values.items():
             env[self.parameters[name]] = value
@@ -101,9 +98,9 @@ class Program:
 
     @cached_property
     def tiles(self) -> Formula:
-        """The number of tiles in m, n and k; before them that of products in a batch.
+        """The numbers of tiles in m, n and k; in a batch, the number of products comes first.
 
-        Where there are several shapes, the tiles that divide all of them are counted.
+        If output tiles have several shapes, it counts the largest tiles that divide every shape.
         """
         coordinates = self.graph.coordinates
         for work in self.work(MultiplyAccumulate):
@@ -117,10 +114,10 @@ class Program:
                     extent = _size(coordinates[edge.upstream[0]])
                     sizes[axis - 3] = ceil_div(extent, Integer(self.graph.tilings.unit[axis]))
             return Formula(sizes, self.slots)
-        raise EvaluationError("nothing accumulates in this graph")
+        raise EvaluationError("the graph has no MultiplyAccumulate; start from Gemm.graph()")
 
     def shapes(self, values: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
-        """The numbers of tiles of each product in m, n and k, where they are data."""
+        """For each product its numbers of tiles in m, n and k; empty unless products differ."""
         ragged = ragged_axes(self.graph)
         tiles = self.tiles(self.environment(values))[-3:]
         found = [edge and [b - a for a, b in pairwise(values[edge.table])] for edge in ragged]
@@ -128,15 +125,15 @@ class Program:
         each = (steps or [size] * count for steps, size in zip(found, tiles, strict=True))
         shapes = [*zip(*each, strict=True)]
         if shapes and not any(map(prod, shapes)):
-            # One tile of padding along the axes that groups part.
+            # Empty groups only: the schedule runs one tile of padding along each ragged axis.
             shapes[-1] = tuple(1 if e else n for e, n in zip(ragged, shapes[-1], strict=True))
         places = values[order.table] if (order := product_order(self.graph)) else range(len(shapes))
         return tuple(shape for _, shape in sorted(zip(places, shapes, strict=True)))
 
     def in_tile(self, scope: Scoped, others: frozenset[str]) -> Scoped:
-        """A scope in which the indices inside tiles stand for themselves, but for those of others.
+        """`scope`, with a symbol for each index inside a tile except for those in `others`.
 
-        One for all operations of a place, so that what was simplified for one helps the next.
+        Operations in one scope share the result, and with it the cache of simplified expressions.
         """
         key = (id(scope), others)
         if key not in self._in_tile:
@@ -145,7 +142,7 @@ class Program:
         return self._in_tile[key][1]
 
     def work(self, kind: type[Operation]) -> Iterator[Work]:
-        """The steps that do an operation of a kind."""
+        """All `Work` steps whose operation is an instance of `kind`, in program order."""
         stack: list[Step] = list(reversed(self.steps))
         while stack:
             step = stack.pop()
@@ -189,18 +186,19 @@ class Program:
             case MultiplyAccumulate(a=a, b=b):
                 missing = [name for name in (a, b) if name not in self._loads]
                 if missing:
-                    raise EvaluationError(f"{' and '.join(missing)} multiplied but not loaded")
+                    names = " and ".join(missing)
+                    raise EvaluationError(f"{names} multiplied but not loaded; add a LoadTile")
                 yield Work(self, node, (*self._loads[a].tile, *self._loads[b].tile))
             case op if isinstance(op, WORK):
                 yield Work(self, node)
             case op:
                 raise EvaluationError(
-                    f"{op.kind} has no meaning here: interpret the scheduled graph, not what "
-                    "lowering made of it"
+                    f"the interpreter cannot execute the operation {op.kind}; interpret the "
+                    "scheduled graph before it is lowered"
                 )
 
     def _let(self, dims: tuple[str, ...], values: tuple[Expr, ...], node: Node) -> tuple[Step, ...]:
-        """The body, after each dimension's symbol has its value."""
+        """Nested `Let` steps that give `dims` their `values`, around the body of `node`."""
         named = [
             (self.slots.add(self.graph.coordinates.symbol(dim)), Formula([value], self.slots))
             for dim, value in zip(dims, values, strict=True)
@@ -213,16 +211,19 @@ class Program:
 
 @lru_cache(maxsize=64)
 def program(graph: KernelGraph) -> Program:
-    """The program of a graph, compiled once.
+    """The program of a scheduled graph, from an LRU cache of the last 64 graphs.
 
     Raises:
-        VerifyError: no schedule has tied the graph to workgroups.
+        VerifyError: no schedule pass has been applied to the graph.
     """
     return Program(graph)
 
 
 class Work:
-    """An operation in its place; `factors` are the tile numbers of A and B where it multiplies."""
+    """A step that executes one operation, and the formulas of the numbers that it needs.
+
+    `factors` names the dimensions of A's and B's tile numbers if the operation multiplies them.
+    """
 
     def __init__(self, program: Program, node: Node, factors: tuple[str, ...] = ()) -> None:
         self.program, self.node, self.factors = program, node, factors
@@ -231,7 +232,7 @@ class Work:
         self._workspaces: dict[Role, User] = {}
 
     def elements(self, user: User) -> Elements:
-        """The elements of a tensor's tile here, by the indices inside the tile."""
+        """Offsets and mask of the tile of the tensor `user` that this operation accesses."""
         if user.id not in self._elements:
             graph = self.program.graph.coordinates
             axes = indices_below(graph, user, self.node.scope.known, self._others)
@@ -247,25 +248,25 @@ class Work:
 
     @cached_property
     def slot(self) -> Formula:
-        """The number of the slot that is sent or received."""
+        """The number of the workspace slot that the operation sends or receives."""
         return Formula(self._place("slot").values, self.program.slots)
 
     @cached_property
     def senders(self) -> Formula:
-        """The turn of the first of those who add to the slot, and how many they are."""
+        """The turn of the first workgroup that adds to the slot, and the number of workgroups."""
         first, count = self._place("turn").values[0], getattr(self.node.op, "senders", Integer(1))
         return Formula([first, self._scope.resolve(count)], self.program.slots)
 
     @cached_property
     def raised(self) -> Formula:
-        """What the slot's flag is when it is sent."""
+        """The value that the slot's flag has once the partial sum has been sent."""
         if "turn" in self.node.op.bindings:
             return Formula([self._place("turn").values[0] + 1], self.program.slots)
         readers = getattr(self.node.op, "readers", Integer(1))
         return Formula([self._scope.resolve(readers)], self.program.slots)
 
     def workspace(self, role: Role) -> User:
-        """The tensor of this role in which the slot lies."""
+        """The workspace tensor with role `role` that contains the operation's slot."""
         if role not in self._workspaces:
             self._workspaces[role] = self._find_workspace(role)
         return self._workspaces[role]
@@ -276,10 +277,10 @@ class Work:
         for user in graph.coordinates.of_kind(User):
             if graph.tensor(user.tensor).role is role and slot in graph.coordinates.below(user):
                 return user
-        raise EvaluationError(f"no tensor of {role.value} lies above the slot '{slot}'")
+        raise EvaluationError(f"no tensor of {role.value} is upstream of the slot '{slot}'")
 
     def offset(self, user: User) -> Formula:
-        """Where the slot's own element (its flag) lies in a tensor."""
+        """The offset of the slot's flag in the tensor of flags `user`, in elements."""
         if user.id not in self._offsets:
             found = self._scope.reverse(user.id)
             self._offsets[user.id] = Formula(found.values, self.program.slots)
@@ -287,19 +288,19 @@ class Work:
 
     @cached_property
     def tile(self) -> Formula:
-        """The tile numbers that the operation binds, then whether they are not padding."""
+        """The tile numbers that the operation binds, then 1 if the tile exists, 0 if padding."""
         found = self._place("tile")
         return Formula([*found.values, found.guard], self.program.slots)
 
     @cached_property
     def output(self) -> Formula:
-        """The numbers of the output tile that is worked on here."""
+        """The numbers of the output tile that the workgroup computes at this operation."""
         names = next(self.program.work(StoreTile)).node.op.bindings["tile"]
         return Formula(self._scope.reverse(*names).values, self.program.slots)
 
     @cached_property
     def share(self) -> Formula:
-        """Which share of the tile that the operation binds is meant, of how many: 0, 1 for all."""
+        """Which share of the tile the operation handles, and of how many; (0, 1) is all of it."""
         graph, known = self.program.graph.coordinates, self.node.scope.known
         number, count = Integer(0), Integer(1)
         op = self.node.op
@@ -312,29 +313,29 @@ class Work:
 
     @cached_property
     def iteration(self) -> Formula:
-        """What is multiplied: the numbers of both tiles, then whether they are not padding."""
+        """The tile numbers of A and of B, then 1 if both tiles exist, 0 if one is padding."""
         found = self.multiplied
         return Formula([*found.values, found.guard], self.program.slots)
 
     @cached_property
     def multiplied(self) -> Solution:
-        """The numbers of both tiles as expressions."""
+        """The tile numbers of A and of B as expressions, with the guard that both exist."""
         return self._scope.reverse(*self.factors)
 
     @cached_property
     def tiling(self) -> Tiling:
-        """The shape of the tiles that the operation is on."""
+        """The tiling (shape and dimensions of macro tiles) that the operation works on."""
         return self.program.graph.tilings.of_operation(self.node.op)
 
     @cached_property
     def span(self) -> tuple[int, int]:
-        """How many of the tiles that the program counts such a tile is, in m and n."""
+        """How many unit tiles in m and n this tile covers; `Program.tiles` counts unit tiles."""
         tilings = self.program.graph.tilings
         return tilings.span(self.tiling) if len(tilings) > 1 else (1, 1)
 
     @cached_property
     def _others(self) -> frozenset[str]:
-        """The elements of tiles of other shapes."""
+        """Ids of the dimensions that index elements inside tiles of other shapes than this one."""
         tilings = self.program.graph.tilings
         return tilings.others(self.tiling) if len(tilings) > 1 else frozenset()
 
@@ -347,7 +348,10 @@ class Work:
 
 
 class Loop:
-    """`for (index = start; index < stop; index += step)`, start and stop worked out at entry."""
+    """The step `for (index = start; index < stop; index += step)`.
+
+    `start` and `stop` are evaluated at entry, `step` after every iteration.
+    """
 
     def __init__(self, program: Program, node: Node, body: tuple[Step, ...]) -> None:
         loop = node.loop
@@ -360,11 +364,11 @@ class Loop:
 
     @cached_property
     def accumulation(self) -> Work | None:
-        """The product of this loop, if all that the loop does is to add the k tiles in order.
+        """The `MultiplyAccumulate` step of a loop that only sums consecutive k tiles, else None.
 
-        That is so where it holds nothing but the loads and one `MultiplyAccumulate`, and where,
-        by derivatives, k advances by one with the index while m and n stay. The guard must be
-        linear in the index, so that what holds at both ends holds between them.
+        The body must be the loads and one `MultiplyAccumulate`. One iteration must advance k by
+        one tile and leave m and n unchanged. The guard must be linear in the index: if it holds
+        in the first and the last iteration, it holds in all.
         """
         products = [s for s in self.body if isinstance(s, Work) and s.factors]
         if not self._unit or len(products) != 1:
@@ -373,7 +377,7 @@ class Loop:
             return None
         (product,) = products
         found, symbol = product.multiplied, self.symbol
-        # What is simplified for every index of the loop holds for the next one as well.
+        # Simplification assumed only the loop's range, so index + 1 may be substituted for index.
         moves = [(value.xreplace({symbol: symbol + 1}) - value).expand() for value in found.values]
         batch = [0] * (len(moves) // 2 - 2)
         wanted = [*batch, 0, 1, *batch, 1, 0]
@@ -385,7 +389,7 @@ LOADING = (LoadTile, MultiplyAccumulate)
 
 @dataclass(frozen=True, eq=False)
 class Branch:
-    """One of two bodies."""
+    """A step that executes `body` if `condition` holds, else `orelse`."""
 
     condition: Formula
     body: tuple[Step, ...]
@@ -394,7 +398,10 @@ class Branch:
 
 @dataclass(frozen=True, eq=False)
 class Let:
-    """A value for a symbol, worked out before the body (or what follows) reads it."""
+    """A step that stores `value` at the position `place` of the environment, then runs `body`.
+
+    An empty body means that the steps after it read the value, as for an `Assign` operation.
+    """
 
     place: int
     value: Formula
@@ -404,44 +411,7 @@ class Let:
 Step = Work | Loop | Branch | Let
 
 
-class Worker(Protocol):
-    """What a walk is for: numbers, or a record of what would be done."""
-
-    def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
-        """Do a whole loop at once; False asks to walk it."""
-        ...
-
-    def work(self, work: Work, env: Environment) -> Iterator[Event]:
-        """Do one operation, stopping before everything that other workgroups can see."""
-        ...
-
-
-def walk(steps: tuple[Step, ...], env: Environment, worker: Worker) -> Iterator[Event]:
-    """Run steps for one workgroup; stops at every event."""
-    for step in steps:
-        match step:
-            case Work():
-                yield from worker.work(step, env)
-            case Let():
-                (env[step.place],) = step.value(env)
-                yield from walk(step.body, env, worker)
-            case Branch():
-                yield from walk(step.body if step.condition(env)[0] else step.orelse, env, worker)
-            case Loop():
-                index, stop = step.bounds(env)
-                if worker.accumulate(step, env, index, stop):
-                    continue
-                while index < stop:
-                    env[step.index] = index
-                    yield from walk(step.body, env, worker)
-                    env[step.index] = index
-                    (advance,) = step.step(env)
-                    if advance < 1:
-                        raise EvaluationError(f"the loop over {step.symbol} steps by {advance}")
-                    index += advance
-
-
 def _size(dimension: Dimension) -> Expr:
     if dimension.size is None:
-        raise EvaluationError(f"'{dimension.id}' needs a size")
+        raise EvaluationError(f"the dimension '{dimension.id}' has no size; give it one")
     return dimension.size

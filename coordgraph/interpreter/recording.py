@@ -1,8 +1,8 @@
-"""`trace`: what every workgroup of a scheduled graph does, without numbers.
+"""`trace`: record what every workgroup of a scheduled graph does, without computing any element.
 
-Control flow never depends on data, so each workgroup is walked on its own and waits are not waited
-for. An accumulation loop is recorded as one range of k tiles: see `Loop.accumulation` for how it is
-recognised. A loop that is not, or that reaches into padding, is walked one iteration at a time.
+Control flow never depends on matrix elements, so each workgroup is walked alone, and its waits for
+flags are skipped. An accumulation loop that `Loop.accumulation` recognises is recorded as one range
+of k tiles. Any other loop, and a loop that reaches into padding, is walked iteration by iteration.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from coordgraph.integers import evaluate
 from coordgraph.interpreter.accumulators import Accumulators
 from coordgraph.interpreter.events import Event
 from coordgraph.interpreter.formulas import Environment
-from coordgraph.interpreter.program import Loop, Program, Work, program, walk
+from coordgraph.interpreter.program import Loop, Program, Work, program
 from coordgraph.interpreter.tracing import (
     Finish,
     OutputTile,
@@ -39,6 +39,7 @@ from coordgraph.interpreter.tracing import (
     Trace,
     TraceEvent,
 )
+from coordgraph.interpreter.walking import walk
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role
 
@@ -50,29 +51,29 @@ def trace(
     parameters: Mapping[str, int] | None = None,
     tables: Mapping[str, Sequence[int]] | None = None,
 ) -> Trace:
-    """Record what every workgroup would do.
+    """Record which segments, messages, epilogues and stores every workgroup executes.
 
     Args:
-        graph: at the level "scheduled".
-        parameters: a value for every launch argument (`read_c` may be left out, and the strides
-            of a batch).
-        tables: entries of the tables that the graph reads, as `offsets`, or of a list of products
-            `m_offsets`, `n_offsets` and `k_offsets`.
+        graph: a kernel graph to which a schedule pass has been applied (level "scheduled").
+        parameters: a value for every launch argument, by name. Those whose least value is 0, such
+            as `read_c` and the strides of a batch, may be left out and are 0 then.
+        tables: the entries of the tables that the graph reads, by name: `offsets` for groups;
+            `m_offsets`, `n_offsets` and `k_offsets` for a list of products.
 
     Raises:
-        VerifyError: no schedule has tied the graph to workgroups.
+        VerifyError: no schedule pass has been applied to the graph.
         LaunchError: a parameter or a table is missing or out of bounds.
     """
     given = dict(parameters or {})
     for p in graph.parameters.given:
-        if p.minimum == 0:  # decides nothing about the work
+        if p.minimum == 0:  # such a parameter (read_c, a stride) does not affect the trace
             given.setdefault(p.name, 0)
     code = program(graph)
     return record(code, graph.parameters.launch(given, tables or {}))
 
 
 def record(code: Program, values: Mapping[str, Any]) -> Trace:
-    """The trace of a program, given every parameter's value and every table's entries."""
+    """The trace of a program; `values` has every parameter's value and every table's entries."""
     env = code.environment(values)
     (count,), tiles, shapes = code.grid(env), code.tiles(env), code.shapes(values)
     depths = tuple(depth for *_, depth in shapes)
@@ -93,18 +94,19 @@ def record(code: Program, values: Mapping[str, Any]) -> Trace:
 
 
 class _Recorder:
-    """The worker that writes down."""
+    """Walks one workgroup's program and appends its trace events to `events`."""
 
     def __init__(self, workgroup: int, depths: tuple[int, ...]) -> None:
         self.workgroup, self.depths = workgroup, depths
         self.events: list[TraceEvent] = []
         self.accumulators = Accumulators(workgroup)
-        # What accumulators hold since they were zero or sent, padding apart: a tile, ranges of k.
+        # What each accumulator has summed since it was last zeroed or sent: its output tile, its
+        # span, and half-open ranges of k tiles. The key is (accumulator, whether it is padding).
         self.sums: dict[tuple[str, bool], tuple[OutputTile, Span, list[tuple[int, int]]]] = {}
         self.tile: OutputTile = (-1, -1)
 
     def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
-        """Record a whole accumulation loop as one range."""
+        """Record an accumulation loop as one range of k tiles; False if it must be walked."""
         accumulated = loop.accumulation
         if accumulated is None or stop <= start:
             return False
@@ -118,7 +120,7 @@ class _Recorder:
         return True
 
     def work(self, work: Work, env: Environment) -> Iterator[Event]:
-        """Record one operation."""
+        """Record one operation; a recorder never yields an event."""
         match op := work.node.op:
             case MultiplyAccumulate():
                 self._add(work, work.iteration(env), 1)
@@ -179,7 +181,11 @@ class _Recorder:
             self.events.append(Receive(self.workgroup, slot, self.tile, turn))
 
     def flush(self, accumulator: str | None = None) -> None:
-        """Write down what accumulators hold, as segments."""
+        """Append a `Segment` for every range of k tiles summed since the last flush.
+
+        Args:
+            accumulator: the accumulator to flush; None for all of them.
+        """
         for name, padding in list(self.sums):
             if accumulator in (None, name):
                 tile, span, ranges = self.sums.pop((name, padding))
@@ -195,7 +201,8 @@ class _Recorder:
         if (*batch, k) != (*batch_of_b, k_of_b):
             of_a, of_b = (", ".join(map(str, x)) for x in ((*batch, k), (*batch_of_b, k_of_b)))
             raise EvaluationError(
-                f"workgroup {self.workgroup} multiplies k tile {of_a} of A and {of_b} of B"
+                f"workgroup {self.workgroup} multiplies k tile {of_a} of A and {of_b} of B; both "
+                "must be the same k tile of the same product, so check the schedule's edges"
             )
         self.tile = _first((*batch, m, n), work.span)
         accumulator = work.node.op.accumulator
@@ -204,19 +211,21 @@ class _Recorder:
         tile, _, ranges = self.sums.setdefault(key, (self.tile, work.span, []))
         if exists and tile != self.tile:
             raise EvaluationError(
-                f"workgroup {self.workgroup} adds to tile {self.tile} what belongs to {tile}"
+                f"workgroup {self.workgroup} adds products of output tile {self.tile} to "
+                f"accumulator '{accumulator}', which holds output tile {tile}; store or send the "
+                "accumulator and zero it between two tiles"
             )
         ranges.append((k, k + count))
 
 
 def _first(tile: Sequence[int], span: Span) -> OutputTile:
-    """The first tile of a span, given the number of spans before it."""
+    """Convert the number of a large tile, `span` unit tiles in m and n, to its first unit tile."""
     *batch, m, n = tile
     return (*batch, m * span[0], n * span[1])
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Neighbouring ranges put together; what is there twice stays twice."""
+    """Sort half-open ranges and join those that touch; overlapping ranges are kept apart."""
     merged: list[tuple[int, int]] = []
     for first, end in sorted(ranges):
         if merged and merged[-1][1] == first:

@@ -1,4 +1,4 @@
-"""`interpret`: the reference meaning of a scheduled graph, under any interleaving."""
+"""`interpret`: run a scheduled graph on numpy arrays, the reference that compiled kernels match."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from coordgraph.errors import Deadlock, LaunchError, NoEntry
 from coordgraph.interpreter.arguments import Array, bind, with_defaults
 from coordgraph.interpreter.events import Event, Point
 from coordgraph.interpreter.machine import Machine, Memory
-from coordgraph.interpreter.program import Program, program, walk
+from coordgraph.interpreter.program import Program, program
 from coordgraph.interpreter.recording import record
 from coordgraph.interpreter.schedulers import InOrder, Scheduler
 from coordgraph.interpreter.tracing import Trace
+from coordgraph.interpreter.walking import walk
 from coordgraph.kernel import KernelGraph
 
 __all__ = ["Result", "interpret"]
@@ -25,13 +26,13 @@ Starter = Callable[[int], Iterator[Event]]
 
 @dataclass(frozen=True)
 class Result:
-    """The output, and what every workgroup did, where that was asked for.
+    """The result of `interpret`.
 
     Args:
-        d: the output; NaN, or the least integer, where nothing is written, as in rows that belong
-            to no group.
-        written: the elements of `d` that were written.
-        trace: segments and communication.
+        d: the output D, with the shape of the graph's output tensor. Elements that the kernel does
+            not write, such as rows that belong to no group, are NaN or the least integer.
+        written: a Boolean array of the shape of `d`: True where the kernel wrote an element.
+        trace: the segments and messages of every workgroup; None unless `trace=True` was passed.
     """
 
     d: Array
@@ -54,27 +55,30 @@ def interpret(
     resident: int | None = None,
     trace: bool = False,
 ) -> Result:
-    """Run a scheduled graph over numpy arrays, workgroup by workgroup.
+    """Run a scheduled graph on numpy arrays, one workgroup at a time.
 
     Args:
-        graph: at the level "scheduled".
-        a, b, c: as the graph's tensors; C is read only where beta is not zero.
-        alpha, beta: rounded to the accumulator's type; whole numbers where that is an integer.
-        parameters: launch arguments that the arrays do not give, such as `workgroups`.
-        tables: the tables that the graph reads, as `offsets` of groups, or of a list of products
-            `m_offsets`, `n_offsets` and `k_offsets`.
-        operands: of an epilogue of one's own, by name: arrays and numbers; instead of c, alpha and
-            beta, or beside those that it names.
-        schedule: who runs next at every event; by default the lowest number that can.
-        resident: how many workgroups fit the machine; the next one starts when one has ended.
-        trace: record segments and communication as well.
+        graph: a kernel graph to which a schedule pass has been applied (level "scheduled").
+        a, b: the inputs, with the element types and numbers of axes of the graph's tensors.
+        c: the operand C of the epilogue; it is read only where beta is not zero.
+        alpha, beta: scalars of the epilogue, rounded to the accumulator's type. They must be whole
+            numbers if that type is an integer.
+        parameters: launch arguments that do not follow from the arrays, such as `workgroups`.
+        tables: the tables that the graph reads, by name: `offsets` for groups; `m_offsets`,
+            `n_offsets` and `k_offsets` for a list of products.
+        operands: the arrays and numbers that the graph's epilogue function takes, by name, other
+            than c, alpha and beta.
+        schedule: chooses the workgroup to run at every event; by default `InOrder`.
+        resident: how many workgroups run concurrently, at least 1; the next one starts when one
+            ends. By default all do.
+        trace: record the segments and messages of every workgroup as well.
 
     Raises:
-        VerifyError: no schedule has tied the graph to workgroups.
-        LaunchError: the arguments do not fit; nothing was computed.
-        Deadlock: all workgroups wait.
-        EvaluationError: a flag is still up at the end, an output element was not written exactly
-            once, or an index left its tensor.
+        VerifyError: no schedule pass has been applied to the graph.
+        LaunchError: the arguments do not fit the graph; nothing was computed.
+        Deadlock: every workgroup that has started waits for a flag.
+        EvaluationError: a flag is still set at the end, an output element was not written exactly
+            once, or an index was outside its tensor.
     """
     code = program(graph)
     given = with_defaults(
@@ -82,7 +86,7 @@ def interpret(
     )
     arrays, numbers, values = bind(graph, (a, b), given, parameters or {}, tables or {})
     if resident is not None and resident < 1:
-        raise LaunchError(f"resident = {resident} must be at least 1")
+        raise LaunchError(f"resident = {resident} workgroups is too few; it must be at least 1")
     memory = Memory(graph, arrays, values)
     (count,) = code.grid(code.environment(values))
 
@@ -95,7 +99,10 @@ def interpret(
         try:
             _Run(memory, schedule or InOrder(), count, resident or count).run(start)
         except NoEntry as error:
-            raise NoEntry(f"an index reads {error}; verify() tells what the graph lacks") from error
+            raise NoEntry(
+                f"an index expression reads beyond the end of a table ({error}); call the graph's "
+                "verify() to see which check the graph fails"
+            ) from error
     return Result(*memory.finish(), record(code, values) if trace else None)
 
 
@@ -105,7 +112,7 @@ def _begin(code: Program, env: list[int], machine: Machine) -> Iterator[Event]:
 
 
 class _Run:
-    """Drives the workgroups of one launch."""
+    """Interleaves the workgroups of one launch until all have ended."""
 
     def __init__(self, memory: Memory, schedule: Scheduler, count: int, resident: int) -> None:
         self.memory, self.schedule, self.count, self.resident = memory, schedule, count, resident
@@ -115,7 +122,7 @@ class _Run:
         self.dispatched = 0
 
     def run(self, start: Starter) -> None:
-        """Until all have ended."""
+        """Start and run workgroups until all have ended; raises Deadlock if none can continue."""
         while self.live or self.dispatched < self.count:
             while self.dispatched < self.count and len(self.live) < self.resident:
                 self.live[self.dispatched] = start(self.dispatched)
@@ -139,7 +146,7 @@ class _Run:
             self.ready[workgroup] = event
 
     def _wake(self, flag: tuple[str, int]) -> None:
-        """Who waits for what the flag says now can go on."""
+        """Make ready the workgroups that wait for the value which `flag` now has."""
         waiting, now = self.blocked.pop(flag, {}), self.memory.value(flag)
         self.ready.update({w: e for w, e in waiting.items() if e.met(now)})
         if left := {w: e for w, e in waiting.items() if not e.met(now)}:
@@ -148,10 +155,13 @@ class _Run:
     def _deadlock(self) -> Deadlock:
         waiting = {w: e.slot for group in self.blocked.values() for w, e in group.items()}
         named = ", ".join(f"{w} for slot {slot}" for w, slot in sorted(waiting.items()))
-        message = f"all {len(waiting)} workgroups that are left wait: {named}"
+        message = (
+            f"deadlock: all {len(waiting)} running workgroups wait for flags of workspace slots: "
+            f"{named}"
+        )
         if self.dispatched < self.count:
             message += (
                 f"; only {self.resident} are resident, so {self.dispatched}..{self.count - 1} "
-                "cannot start"
+                "cannot start; raise resident"
             )
         return Deadlock(message, waiting)

@@ -1,8 +1,9 @@
-"""Schedulers: who runs next. A right schedule means the same under every one of them.
+"""Schedulers: strategies that choose which workgroup the interpreter runs next.
 
-A scheduler sees the workgroups that can go on, each with the event it stopped before, and picks
-one. A failed poll of a flag changes nothing, so a workgroup that waits for a flag that is down is
-not offered. What lies between two events cannot be seen by others, so nothing finer is needed.
+A correct kernel gives the same result under every scheduler. A scheduler receives the workgroups
+that can continue, each with the `Event` before which it stopped, and picks one of them. A workgroup
+that waits for a flag is not offered until the flag is set, because a failed poll changes nothing.
+Between two events a workgroup touches only state of its own, so no finer interleaving matters.
 """
 
 from __future__ import annotations
@@ -26,71 +27,77 @@ __all__ = [
 
 
 class Scheduler(Protocol):
-    """Any object with this method."""
+    """Protocol: an object whose `choose` method picks the workgroup to run next."""
 
     def choose(self, ready: Mapping[int, Event]) -> int:
-        """The workgroup to run up to its next event; `ready` is never empty."""
+        """The number of the workgroup to run up to its next event.
+
+        Args:
+            ready: the workgroups that can continue, each with the event before which it stopped;
+                never empty.
+        """
         ...
 
 
 class InOrder:
-    """The lowest number first, at every event."""
+    """Scheduler that always runs the workgroup with the lowest number."""
 
     def choose(self, ready: Mapping[int, Event]) -> int:
-        """The lowest."""
+        """The lowest workgroup number in `ready`."""
         return min(ready)
 
 
 class Reversed:
-    """The highest number first, at every event."""
+    """Scheduler that always runs the workgroup with the highest number."""
 
     def choose(self, ready: Mapping[int, Event]) -> int:
-        """The highest."""
+        """The highest workgroup number in `ready`."""
         return max(ready)
 
 
 class Shuffled:
-    """Any of them, from a seed."""
+    """Scheduler that runs a random workgroup at every event; `seed` makes it reproducible."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random = random.Random(seed)
 
     def choose(self, ready: Mapping[int, Event]) -> int:
-        """A random one."""
+        """A random workgroup of `ready`."""
         return self._random.choice(sorted(ready))
 
 
 class OneAtATime(Shuffled):
-    """Run one as far as it goes, then another."""
+    """Scheduler that runs one workgroup until it waits or ends, then another at random."""
 
     _running = -1
 
     def choose(self, ready: Mapping[int, Event]) -> int:
-        """The same again, if it can go on."""
+        """The workgroup chosen last if it can continue, else a random workgroup of `ready`."""
         if self._running not in ready:
             self._running = super().choose(ready)
         return self._running
 
 
 class _Preferring(Shuffled):
-    """Those whose event is best, by `rank`; among equals a random one."""
+    """Base of schedulers that prefer some kinds of event; ties are broken at random."""
 
     rank: Mapping[Point, int]
+    """Priority by the point before which a workgroup stopped: the lowest runs first; default 1."""
 
     def choose(self, ready: Mapping[int, Event]) -> int:
-        """One of the best."""
+        """A random one of the workgroups in `ready` whose events have the lowest rank."""
         best = min(self.rank.get(event.point, 1) for event in ready.values())
         return super().choose({w: e for w, e in ready.items() if self.rank.get(e.point, 1) == best})
 
 
 class StarveSignallers(_Preferring):
-    """Who is about to send, raise or lower a flag comes last."""
+    """Scheduler that delays workgroups about to store a partial sum or to change a flag."""
 
     rank = {Point.SEND: 2, Point.CLEAR: 3, Point.RAISE: 4}  # noqa: RUF012
 
 
 class WaitersFirst(_Preferring):
-    """Who waited goes on as soon as the flag is up; then who has not begun."""
+    """Scheduler that runs workgroups whose awaited flag is set first, then unstarted ones."""
 
     rank = {Point.WAIT: -2, Point.BEGIN: -1}  # noqa: RUF012
 
@@ -103,4 +110,4 @@ SCHEDULERS: dict[str, type[Scheduler]] = {
     "starve-signallers": StarveSignallers,
     "waiters-first": WaitersFirst,
 }
-"""Every kind, by name."""
+"""All scheduler classes, by name."""

@@ -1,4 +1,4 @@
-"""`Trace`: what every workgroup of a scheduled graph does, and what must hold of it."""
+"""`Trace`: the events of every workgroup of a scheduled graph, with checks of completeness."""
 
 from __future__ import annotations
 
@@ -23,15 +23,27 @@ __all__ = [
 ]
 
 OutputTile = tuple[int, ...]
-"""Its number in m and n; of a batch, the product's number comes first."""
+"""The number of an output tile: (m, n), or (product, m, n) in a kernel for several products."""
 Span = tuple[int, int]
-"""How many tiles in m and n an event is for. Where a kernel has tiles of several shapes, those that
-are counted are the largest that divide all of them, and `tile` is the first of a span."""
+"""How many unit tiles in m and n an event covers, of which the event's `tile` is the first.
+
+(1, 1) unless a kernel has output tiles of several shapes; then the unit is the largest tile that
+divides every shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A workgroup's contiguous share of one output tile: k tiles `k_first … k_first+k_count-1`."""
+    """Consecutive k tiles of one output tile, summed by one workgroup.
+
+    Args:
+        workgroup: the number of the workgroup.
+        tile: the output tile.
+        k_first: the first k tile.
+        k_count: how many k tiles there are.
+        depth: how many k tiles the whole output tile has.
+        padding: True if these k tiles lie outside the tensors: they are loaded as zeros.
+        span: how many unit tiles in m and n the segment covers.
+    """
 
     workgroup: int
     tile: OutputTile
@@ -39,17 +51,16 @@ class Segment:
     k_count: int
     depth: int
     padding: bool = False
-    """These iterations do not exist: they load zeros, and a tile that does not exist is dropped."""
     span: Span = (1, 1)
 
     @property
     def iterations(self) -> int:
-        """What it takes: k tiles, each as often as there are tiles in its span."""
+        """The number of (m, n, k) tiles that it sums: its k tiles times the tiles in its span."""
         return self.k_count * prod(self.span)
 
     @property
     def role(self) -> str:
-        """`whole`, or where in a shared tile the segment lies: `first`, `middle` or `final`."""
+        """`whole` if it has all k tiles of its output tile, else `first`, `middle` or `final`."""
         if self.k_count == self.depth:
             return "whole"
         if self.k_first == 0:
@@ -59,10 +70,15 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A partial of `tile` goes to `slot`, in its `turn` where a slot is sent several times.
+    """A workgroup writes its partial sum of `tile` to the workspace slot `slot`.
 
-    Where partials are added to a slot as they come, `turn` only tells them apart. So many `readers`
-    receive it.
+    Args:
+        workgroup: the number of the sending workgroup.
+        slot: the number of the workspace slot.
+        tile: the output tile that the partial sum belongs to.
+        turn: which of the sends to this slot it is, counted from 0. Where partial sums are added
+            to a slot atomically, `turn` only distinguishes their senders.
+        readers: how many workgroups receive the partial sum.
     """
 
     workgroup: int
@@ -74,9 +90,15 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """The partial in `slot` is waited for and added to `tile`; that of the sender `turn`.
+    """A workgroup waits for the partial sum in `slot` and adds it to its sum of `tile`.
 
-    Of several that were added to a slot, each is one.
+    A slot to which several workgroups added their sums atomically is received once per sender.
+
+    Args:
+        workgroup: the number of the receiving workgroup.
+        slot: the number of the workspace slot.
+        tile: the output tile that the partial sum belongs to.
+        turn: the `turn` of the `Send` that it receives.
     """
 
     workgroup: int
@@ -87,7 +109,15 @@ class Receive:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The epilogue of a tile runs, or of one of the equal `shares` into which it is cut."""
+    """A workgroup runs the epilogue on an output tile, or on one of its equal shares.
+
+    Args:
+        workgroup: the number of the workgroup.
+        tile: the output tile.
+        share: which share of the tile it is, counted from 0.
+        shares: into how many equal shares the tile is cut; 1 if it is not.
+        span: how many unit tiles in m and n the tile covers.
+    """
 
     workgroup: int
     tile: OutputTile
@@ -98,7 +128,15 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A tile of the output is written, or one of the `shares` into which it is cut."""
+    """A workgroup stores an output tile, or one of its equal shares.
+
+    Args:
+        workgroup: the number of the workgroup.
+        tile: the output tile.
+        share: which share of the tile it is, counted from 0.
+        shares: into how many equal shares the tile is cut; 1 if it is not.
+        span: how many unit tiles in m and n the tile covers.
+    """
 
     workgroup: int
     tile: OutputTile
@@ -113,12 +151,15 @@ E_ = TypeVar("E_", Segment, Send, Receive, Finish, Store)
 
 @dataclass(frozen=True)
 class Trace:
-    """The events of every workgroup, in the order in which it does them.
+    """The events of every workgroup of one launch, in program order.
 
-    `tiles` counts the tiles in m, n and k, of a batch the products before that; `slots` is the
-    size of the workspace. Where products have numbers of tiles of their own along some axis,
-    `shapes` are those of each in m, n and k, and `tiles` counts those of all. `disorder` says what
-    the first step of a workgroup is that uses an accumulator out of order, for those that have one.
+    Args:
+        workgroups: for each workgroup its events.
+        tiles: the numbers of tiles in m, n and k; in a batch, the number of products comes first.
+            If products differ in size, the differing axes count the tiles of all products together.
+        slots: how many slots the workspace has.
+        shapes: if products differ in size, for each product its numbers of tiles in m, n and k.
+        disorder: for each workgroup that uses an accumulator out of order, its first such step.
     """
 
     workgroups: tuple[tuple[TraceEvent, ...], ...]
@@ -129,40 +170,40 @@ class Trace:
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """K tiles of each product, where they have numbers of their own."""
+        """For each product, its number of k tiles; empty unless products differ in size."""
         return tuple(depth for *_, depth in self.shapes)
 
     def depth(self, tile: OutputTile) -> int:
-        """K tiles of an output tile."""
+        """The number of k tiles that sum to the output tile `tile`."""
         return self.shapes[tile[0]][-1] if self.shapes else self.tiles[-1]
 
     @property
     def useful(self) -> int:
-        """K tiles of all output tiles."""
+        """The number of (m, n, k) tiles of all products: the iterations without padding."""
         return sum(map(prod, self.shapes)) if self.shapes else prod(self.tiles)
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
-        """All segments, workgroup by workgroup."""
+        """All `Segment` events, in the order of workgroups."""
         return self._all(Segment)
 
     @cached_property
     def sends(self) -> tuple[Send, ...]:
-        """All partials sent."""
+        """All `Send` events, in the order of workgroups."""
         return self._all(Send)
 
     @cached_property
     def receives(self) -> tuple[Receive, ...]:
-        """All partials received, those that a workgroup sent to itself too."""
+        """All `Receive` events, including those of a workgroup's own partial sums."""
         return self._all(Receive)
 
     @cached_property
     def fix_ups(self) -> tuple[Receive, ...]:
-        """The partials received from others.
+        """The `Receive` events of partial sums that another workgroup sent.
 
-        In a reduce-scatter a workgroup takes its own piece back from the workspace, and of every
-        piece only what it finishes: with p pieces of a tile there are p·(p - 1) fix-ups, each of
-        about one p-th of a tile.
+        In a reduce-scatter of a tile among p workgroups there are p·(p - 1) of them, each for about
+        1/p of a tile: every workgroup sends its whole sum, and receives from each of the others the
+        part that it finishes.
         """
         return tuple(
             receive
@@ -172,22 +213,22 @@ class Trace:
 
     @cached_property
     def epilogues(self) -> tuple[Finish, ...]:
-        """All epilogues of tiles that exist."""
+        """All `Finish` events; epilogues on padding are not recorded."""
         return self._all(Finish)
 
     @cached_property
     def stores(self) -> tuple[Store, ...]:
-        """All stores of tiles that exist."""
+        """All `Store` events; stores of padding are not recorded."""
         return self._all(Store)
 
     @property
     def idle(self) -> tuple[int, ...]:
-        """The workgroups that do nothing at all."""
+        """The numbers of the workgroups that have no events."""
         return tuple(w for w, events in enumerate(self.workgroups) if not events)
 
     @cached_property
     def iterations(self) -> tuple[int, ...]:
-        """How many k tiles each workgroup adds up, padding included: its time."""
+        """For each workgroup, the iterations of all its segments, including padding."""
         counts = [0] * len(self.workgroups)
         for segment in self.segments:
             counts[segment.workgroup] += segment.iterations
@@ -195,21 +236,21 @@ class Trace:
 
     @property
     def utilisation(self) -> float:
-        """Useful iterations over what all workgroups could do in the time of the busiest."""
+        """`useful` over workgroups times the most iterations of one: 1 if load is balanced."""
         busiest = max(self.iterations, default=0)
         return self.useful / (busiest * len(self.workgroups)) if busiest else 0.0
 
     @property
     def slots_used(self) -> frozenset[int]:
-        """The slots that anything is sent to."""
+        """The numbers of the workspace slots that receive at least one `Send`."""
         return frozenset(send.slot for send in self.sends)
 
     def of(self, workgroup: int) -> tuple[Segment, ...]:
-        """The segments of one workgroup, in its order."""
+        """The segments of one workgroup, in program order."""
         return tuple(e for e in self.workgroups[workgroup] if isinstance(e, Segment))
 
     def wait_edges(self) -> frozenset[tuple[int, int]]:
-        """(who waits, who signals) pairs."""
+        """Pairs (receiving workgroup, sending workgroup) of all partial sums."""
         return frozenset(
             (receive.workgroup, sender)
             for receive in self.receives
@@ -242,21 +283,26 @@ class Trace:
 
     @cached_property
     def _senders(self) -> Mapping[tuple[int, int], set[int]]:
-        """Who sends to a slot in a turn: one workgroup, unless the schedule is wrong."""
+        """By (slot, turn), the workgroups that send: one, unless the schedule is wrong."""
         found: dict[tuple[int, int], set[int]] = defaultdict(set)
         for send in self.sends:
             found[send.slot, send.turn].add(send.workgroup)
         return found
 
     def problems(self) -> tuple[str, ...]:
-        """What is wrong with the schedule: coverage, epilogues, signals, workspace, order."""
+        """Errors of the schedule, one sentence each; empty if it computes every tile exactly once.
+
+        Checked are that each (m, n, k) tile is summed once, that each output tile has one epilogue
+        and one store, that each send has its receives, that slots are in the workspace, and that
+        accumulators are used in order.
+        """
         return (*self._coverage(), *self._endings(), *self._signals(), *self.disorder)
 
     def _all(self, kind: type[E_]) -> tuple[E_, ...]:
         return tuple(e for events in self.workgroups for e in events if isinstance(e, kind))
 
     def covered(self, event: Segment | Finish | Store) -> Iterator[OutputTile]:
-        """The output tiles of an event; of a span those that exist."""
+        """The output tiles that an event covers, without those beyond the edge of the output."""
         if event.span == (1, 1):
             yield event.tile
             return
@@ -274,7 +320,7 @@ class Trace:
         return ((g, *tile) for g, (*own, _) in every for tile in product(*map(range, own)))
 
     def _coverage(self) -> Iterator[str]:
-        """Every iteration (m, n, k) exactly once."""
+        """Errors where the (m, n, k) tiles are not each summed exactly once."""
         shares: dict[OutputTile, list[tuple[int, int]]] = defaultdict(list)
         for s in self.segments:
             if not s.padding:
@@ -288,13 +334,15 @@ class Trace:
                     low, high = sorted((first, reached))
                     yield f"k tiles {low}..{high - 1} of output tile {tile} {what}"
                 reached = max(reached, end)
-            if reached != self.depth(tile):
-                yield f"k tiles from {reached} of output tile {tile} are not {self.depth(tile)}"
+            if reached != (depth := self.depth(tile)):
+                what = "are left out" if reached < depth else "do not exist"
+                low, high = sorted((reached, depth))
+                yield f"k tiles {low}..{high - 1} of output tile {tile} {what}"
         for tile in shares:
-            yield f"output tile {tile} does not exist"
+            yield f"a segment sums output tile {tile}, which does not exist"
 
     def _endings(self) -> Iterator[str]:
-        """Every output tile ends exactly once, as a whole or share by share."""
+        """Errors where an output tile has not exactly one epilogue and one store of every share."""
         for what, events in (("epilogues", self.epilogues), ("stores", self.stores)):
             counts: dict[OutputTile, list[tuple[int, int]]] = defaultdict(list)
             for event in events:
@@ -311,7 +359,7 @@ class Trace:
                 yield f"{what} of output tile {tile}, which does not exist"
 
     def _signals(self) -> Iterator[str]:
-        """Every wait has its signal, for the same tile, in a slot that exists."""
+        """Errors where sends and receives differ, or use a slot outside the workspace."""
         sent: dict[tuple[int, int], list[OutputTile]] = defaultdict(list)
         got: dict[tuple[int, int], list[OutputTile]] = defaultdict(list)
         for events, place in ((self.sends, sent), (self.receives, got)):
@@ -319,8 +367,11 @@ class Trace:
                 readers = event.readers if isinstance(event, Send) else 1
                 place[event.slot, event.turn] += [event.tile] * readers
                 if not 0 <= event.slot < self.slots:
-                    yield f"slot {event.slot} is outside 0..{self.slots - 1}"
+                    yield f"workspace slot {event.slot} is outside 0..{self.slots - 1}"
         for at in sorted(sent.keys() | got.keys()):
             if sorted(sent[at]) != sorted(got[at]):
                 turn = f" in turn {at[1]}" if at[1] else ""
-                yield f"slot {at[0]} is sent {sent[at]} and received {got[at]}{turn}"
+                yield (
+                    f"workspace slot {at[0]} is sent partial sums of output tiles {sent[at]} but "
+                    f"received for {got[at]}{turn}"
+                )

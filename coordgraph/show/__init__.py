@@ -1,4 +1,4 @@
-"""Graphs for people: mermaid diagrams and C-like pseudo-code."""
+"""Show graphs to people, as mermaid diagrams or as C-like pseudo-code."""
 
 from coordgraph.show.mermaid import control, coordinates
 from coordgraph.show.pseudocode import pseudocode

@@ -1,8 +1,8 @@
-"""Index expressions in C's operators.
+"""Print index expressions as C.
 
-C's `/` and `%` round toward zero where ours round down, and unsigned ones know nothing below 0. All
-agree where nothing is negative: they are written only behind a proof of that, as in code
-generation. Elsewhere `FLOOR_HELPERS` are called, which take signed integers.
+C's `/` and `%` round toward zero, whereas `FloorDiv` and `FloorMod` round down. They agree for
+non-negative operands, so `/` and `%` are printed only if both operands are proved non-negative, as
+in code generation. Otherwise a call of one of the `FLOOR_HELPERS` is printed.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ FLOOR_HELPERS = {
     "floor_div": "int floor_div(int a, int b) { return a / b - (a % b && (a < 0) != (b < 0)); }",
     "floor_mod": "int floor_mod(int a, int b) { return (a % b + b) % b; }",
 }
-"""Quotient and remainder, rounded down."""
+"""C source of functions for the quotient and the remainder of a division that rounds down."""
 
 
 def to_c(expr: Basic, ranges: Ranges | None = None) -> str:
-    """An expression or condition as a C programmer would write it.
+    """The C source of an integer expression or a condition.
 
     Args:
-        expr: what to write.
-        ranges: what is known of its symbols; by default, that indices are not negative.
+        expr: the expression or condition to print.
+        ranges: bounds of its symbols, which prove operands non-negative; by default every index
+            symbol is at least 0.
     """
     return _CPrinter(ranges or Ranges()).at(expr)
 
 
 def identifier(name: str) -> str:
-    """A dimension's id as a variable: `partial.slot` is `partial_slot`."""
+    """The C variable for a dimension's id: dots become underscores, as in `partial_slot`."""
     return name.replace(".", "_")
 
 
@@ -60,7 +61,7 @@ class _CPrinter(Printer):
                 yes = _CPrinter(self.ranges.with_guard(condition)).at(a, AND)
                 no = _CPrinter(self.ranges.with_guard(Not(condition))).at(b, AND)
                 return f"{self.at(condition, COMPARISON)} ? {yes} : {no}", OR
-            case BitXor():  # in C it binds weaker than a comparison: parentheses everywhere
+            case BitXor():  # C's ^ binds weaker than comparisons, so operands get parentheses
                 return self._joined(expr, " ^ ", SUM), OR
             case And():
                 return self._joined(expr, " && ", NOT), AND
@@ -72,7 +73,7 @@ class _CPrinter(Printer):
                 return super().bound(expr)
 
     def _quotient(self, expr: FloorDiv | FloorMod) -> tuple[str, int]:
-        """Quotients of quotients keep their parentheses, which C would not need."""
+        """A quotient or remainder; a nested one is put in parentheses for legibility."""
         a, b = (cast("Expr", arg) for arg in expr.args)
         division = isinstance(expr, FloorDiv)
         if not (self.ranges.prove_nonnegative(a) and self.ranges.prove_nonnegative(b)):

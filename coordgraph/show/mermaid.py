@@ -1,9 +1,9 @@
 """Mermaid diagrams of coordinate and control graphs.
 
-Coordinates are stadiums, drawn from the tensors down to the machine. An edge is a box of its own
-whose operands are numbered where there are several; one that ties a single coordinate to a single
-other is an arrow with its name. Green strokes mark what a schedule has to tie or has made of it:
-dangling tile numbers and loops.
+A dimension is drawn as a stadium, with tensors at the top and workgroups and loops at the bottom.
+An edge between one dimension and one other is a labelled arrow. Any other edge is a box; arrows
+number its operands if there are several. Green outlines mark loops, and tile numbers that no
+schedule has tied to workgroups yet.
 """
 
 from __future__ import annotations
@@ -41,14 +41,19 @@ def coordinates(
     notes: bool = True,
     direction: str = "TD",
 ) -> str:
-    """A coordinate graph as mermaid text.
+    """The mermaid source of a diagram of a coordinate graph.
 
     Args:
-        graph: what to draw.
-        only: ids of the dimensions to draw, with the edges that lie among them.
-        compare_to: an earlier graph; what is new or changed since is filled.
-        notes: write the dimensions' notes.
-        direction: where arrows point: TD (down), LR (right), BT or RL.
+        graph: the graph to draw.
+        only: ids of the dimensions to draw, with the edges whose operands are all among them; by
+            default the whole graph.
+        compare_to: an earlier version of the graph; new and changed dimensions and edges are
+            highlighted by a fill colour.
+        notes: True to print the dimensions' notes.
+        direction: where arrows point: TD or TB (down), BT (up), LR (right) or RL (left).
+
+    Raises:
+        VerifyError: the graph has no dimension of an id in `only`, or the direction is unknown.
     """
     shown = set(graph.dimensions) if only is None else {graph[name].id for name in only}
     edges = [e for e in graph.edges if shown.issuperset((*e.upstream, *e.downstream))]
@@ -74,12 +79,16 @@ def coordinates(
 def control(
     graph: ControlGraph, *, compare_to: ControlGraph | None = None, direction: str = "TD"
 ) -> str:
-    """A control graph as mermaid text: operations, and how they follow one another.
+    """The mermaid source of a diagram of a control graph: its operations and their order.
 
     Args:
-        graph: what to draw.
-        compare_to: an earlier graph; operations that it does not have are filled.
-        direction: where arrows point: TD (down), LR (right), BT or RL.
+        graph: the graph to draw.
+        compare_to: an earlier version of the graph; operations that it lacks are highlighted by a
+            fill colour.
+        direction: where arrows point: TD or TB (down), BT (up), LR (right) or RL (left).
+
+    Raises:
+        VerifyError: the direction is unknown.
     """
     known = Counter(_shallow(op) for op in (compare_to or graph).operations)
     picture = _Picture(direction)
@@ -105,7 +114,7 @@ _SHAPES: dict[type[Operation], tuple[str, str]] = {
 
 
 class _Picture:
-    """The lines of a diagram, with a safe name for every node."""
+    """Collects the lines of one diagram, and gives every node a name that mermaid accepts."""
 
     def __init__(self, direction: str) -> None:
         if direction not in DIRECTIONS:
@@ -123,14 +132,25 @@ class _Picture:
     def node(
         self, key: object, opening: str, lines: Iterable[str], closing: str, name: str = ""
     ) -> str:
-        """Add a node; returns its name."""
+        """Add a node and return its name.
+
+        Args:
+            key: identifies the node in later calls of `arrow` and `style`.
+            opening: mermaid's bracket before the label, which selects the node's shape.
+            lines: the lines of the label.
+            closing: mermaid's bracket after the label.
+            name: the preferred name of the node; by default `key` as text.
+        """
         node = self._nodes[key] = self._name(name or str(key))
         label = "<br/>".join(map(escape, lines))
         self._lines.append(f'  {node}{opening}"{label}"{closing}')
         return node
 
     def arrow(self, start: object, end: object, label: str = "", added: bool = False) -> None:
-        """Add an arrow between nodes."""
+        """Add an arrow between the nodes with the keys `start` and `end`.
+
+        `added` highlights an arrow that an earlier version of the graph lacks.
+        """
         middle = f'-- "{escape(label)}" -->' if label else "-->"
         self._lines.append(f"  {self._nodes[start]} {middle} {self._nodes[end]}")
         if added:
@@ -138,11 +158,11 @@ class _Picture:
         self._arrows += 1
 
     def style(self, key: object, style: str) -> None:
-        """Style a node."""
+        """Give the node with the key `key` a mermaid style such as `stroke:#3f3`."""
         self._styles.append(f"  style {self._nodes[key]} {style}")
 
     def text(self) -> str:
-        """The whole diagram."""
+        """The mermaid source of the whole diagram."""
         lines = [self._head, *self._lines, *self._styles]
         if self.added:
             lines += [f"  classDef added {ADDED}", f"  class {','.join(self.added)} added"]
@@ -151,7 +171,7 @@ class _Picture:
         return "\n".join(lines) + "\n"
 
     def _name(self, wanted: str) -> str:
-        """A name of letters, digits and _ that is no word of mermaid's and not taken."""
+        """An unused name of letters, digits and underscores that mermaid does not reserve."""
         name = re.sub(r"[^A-Za-z0-9]+", "_", wanted)
         if not name[:1].isalpha() or name.lower().startswith(_WORDS):
             name = f"n_{name}"
@@ -163,8 +183,8 @@ class _Picture:
         return candidate
 
 
-# Words of mermaid's, and of the JavaScript objects in which it keeps nodes. Its lexer has taken
-# them for its own at the start of a longer name too, so those are avoided as well.
+# Reserved words of mermaid, and properties of the JavaScript objects in which mermaid stores nodes.
+# Some mermaid versions also misread longer names that start with one, so those are avoided too.
 _WORDS = (
     *("accdescr", "acctitle", "call", "class", "click", "default", "direction", "end"),
     *("flowchart", "graph", "href", "interpolate", "linkstyle", "style", "subgraph"),
@@ -174,20 +194,20 @@ _WORDS = (
 
 
 def escape(text: str) -> str:
-    """A label that mermaid shows as it is: its entities for what it would read as syntax."""
+    """Escape a label so that mermaid shows it verbatim: syntax characters become entities."""
     escaped = _SYNTAX.sub(lambda match: f"#{ord(match[0])};", text)
-    # Even so, a backslash and an n make a new line, dollars a formula and a colon an icon; with a
-    # word joiner after them they do not.
+    # Mermaid decodes entities before it looks for `\n` (line break), `$$` (formula) and `fa:`
+    # (icon). A word joiner (U+2060) after the character prevents that.
     escaped = re.sub("#(36|58|92);", r"\g<0>#8288;", escaped)
     return " ".join(escaped.split()) or " "
 
 
-# Quotes, entities, tags, markdown, mathematics, and icons (fa:fa-car).
+# Characters that start mermaid syntax: quotes, entities, tags, markdown, formulas, icons (fa:name).
 _SYNTAX = re.compile(r'["#&<>`\\$]|:(?=\S)')
 
 
 def _describe(dimension: Dimension, notes: bool) -> Iterator[str]:
-    """`MacroTileNumber(A; 0)`, its id and size, its note."""
+    """The lines of a dimension's label: its kind, as `MacroTileNumber(A; 0)`; id and size; note."""
     yield dimension.label
     size = "" if dimension.size is None else f", size {to_text(dimension.size)}"
     yield f"{dimension.id}{size}"
@@ -196,7 +216,7 @@ def _describe(dimension: Dimension, notes: bool) -> Iterator[str]:
 
 
 def _draw(picture: _Picture, edge: Edge, added: bool) -> None:
-    """An edge as a box with numbered operands, or as an arrow where it is one to one."""
+    """Draw an edge of the graph: an arrow if it has two operands, else a box with arrows."""
     upstream, downstream = edge.upstream, edge.downstream
     details = [f"{name} {written(v, to_text)}" for name, v in shown(edge).items()]
     if len(upstream) == len(downstream) == 1:
@@ -213,7 +233,7 @@ def _draw(picture: _Picture, edge: Edge, added: bool) -> None:
 
 
 def _operation(op: Operation) -> list[str]:
-    """What an operation does, in a line or two."""
+    """The lines of the label of a control operation."""
     match op:
         case For():
             step = [] if op.step == 1 else [f"step {to_text(op.step)}"]
@@ -234,5 +254,5 @@ def _operation(op: Operation) -> list[str]:
 
 
 def _shallow(op: Operation) -> tuple[Any, ...]:
-    """An operation without its bodies."""
+    """A hashable key of an operation, without its bodies, to compare two control graphs."""
     return (type(op), *op.details.items())

@@ -1,8 +1,8 @@
-"""The loop nest of a kernel graph as C-like text, indices written out.
+"""Print the loop nest of a kernel graph as C-like text, with every index as an expression.
 
-Derived parameters come first, then the loop over workgroups, which run at the same time on a GPU.
-Every index is asked of the coordinate graph in the scope of its operation, as an interpreter or a
-code generator asks for it.
+Derived parameters come first, then a loop over workgroups, whose iterations run concurrently on a
+GPU. The coordinate graph computes every index in the scope of its operation, in the same way as for
+the interpreter and for code generation.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ TILE_OPERATIONS = (LoadTile, Epilogue, StoreTile)
 
 @PSEUDOCODE.implement
 def pseudocode(graph: KernelGraph) -> str:
-    """The loop nest as C-like text, for reading only."""
+    """The loop nest of a kernel graph as C-like text; it is for people and does not compile."""
     headline, *lines = _Writer(graph).lines()
     body = "\n".join(lines)
     helpers = [code for name, code in FLOOR_HELPERS.items() if f"{name}(" in body]
@@ -69,7 +69,7 @@ class _Writer:
         self._graph = graph
 
     def lines(self) -> Iterator[str]:
-        """The whole text."""
+        """The lines of the whole program, the headline first."""
         graph, root = self._graph, self._graph.control.root
         known = graph.parameters.ranges()
         yield f"// {_headline(graph)}"
@@ -104,7 +104,7 @@ class _Writer:
         yield from _braces(body)
 
     def _unscheduled(self) -> Iterator[str]:
-        """The work of one output tile; which one is for a schedule to say."""
+        """The body of a graph without a schedule: the work of one output tile."""
         dangling = [d.id for d in self._graph.dangling]
         if dangling:
             yield f"// for one tile: {', '.join(map(identifier, dangling))} are not scheduled yet"
@@ -112,7 +112,10 @@ class _Writer:
         yield from self.body(self._graph.control.root.body, scope, {})
 
     def body(self, ops: Body, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
-        """Operations in order; `seen` is what the variables for tile numbers hold so far."""
+        """The lines of the operations `ops`, in order.
+
+        `seen` maps the variables for tile numbers to the expressions last assigned to them.
+        """
         seen = dict(seen)
         for position, op in enumerate(ops):
             match op:
@@ -138,7 +141,7 @@ class _Writer:
                     yield from self.body(op.body, scope, seen)
                 case LoadTile() | Epilogue() | StoreTile():
                     if position == 0 or not isinstance(ops[position - 1], TILE_OPERATIONS):
-                        # Those that follow one another need their tile numbers together.
+                        # Consecutive tile operations share one group of tile-number assignments.
                         tiles = list(_leading_tiles(ops[position:]))
                         yield from self._tile_numbers(tiles, scope, seen)
                     yield from self._tile(op)
@@ -166,7 +169,7 @@ class _Writer:
         yield from _braces([*lines, *self.body(op.body, inside, seen)])
 
     def _set(self, op: SetCoordinate, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
-        """A value that needs computing has a block with its variable; others are put in."""
+        """A computed value is assigned to a variable in a block; a constant is substituted."""
         value, inside = scope.enter_set(op)
         if value is None:
             yield f"// {op.dim} = {to_c(inside.known[op.dim], inside.ranges)}"
@@ -178,7 +181,7 @@ class _Writer:
 
     def _branch(self, op: If | Inside, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
         condition = scope.condition(op)
-        if condition in (true, false):  # decided by the sizes
+        if condition in (true, false):  # the ranges of the sizes decide the branch
             yield from self.body(op.body if condition == true else op.orelse, scope, seen)
             return
         yield f"if ({to_c(condition, scope.ranges)})"
@@ -190,7 +193,7 @@ class _Writer:
     def _tile_numbers(
         self, ops: Iterable[LoadTile | Epilogue | StoreTile], scope: Scoped, seen: dict[str, Expr]
     ) -> Iterator[str]:
-        """`tile_m = …; tile_n = …;` where they are not what they were."""
+        """Assignments such as `tile_m = …;` to the tile numbers whose values have changed."""
         values: dict[str, Expr] = {}
         guards: list[Basic] = []
         for op in ops:
@@ -200,7 +203,7 @@ class _Writer:
                 yield f"// tile of {_tensor(op)}: {str(error).splitlines()[0]}"
                 continue
             values.update(zip(_names(op), solution.values, strict=True))
-            guard = solution.guard  # not And.make_args, which is a set, in the order of hashes
+            guard = solution.guard  # And.make_args returns a set, whose order changes between runs
             guards += guard.args if isinstance(guard, And) else (guard,)
         for name in sorted(values, key=_axis_order):
             if seen.get(name) != values[name] and identifier(str(values[name])) != name:
@@ -222,7 +225,7 @@ class _Writer:
                 yield f"// store {op.accumulator} into {place}"
 
     def _epilogue(self, op: Epilogue) -> Iterator[str]:
-        """What becomes of every element; operands by the coordinates that they have."""
+        """The epilogue's statements for one element; operands are subscripted by their axes."""
         gemm, function = self._graph.gemm, op.function
         names = {ACCUMULATOR: op.accumulator}
         for tensor in op.operands:
@@ -252,7 +255,7 @@ class _Writer:
             case AccumulatePartial():
                 slot = _index(scope, op.slot)
                 yield f"// add {op.accumulator} to workspace slot {slot}, element by element"
-                yield f"flags[{slot}]++;  // atomically, as every element before it"
+                yield f"flags[{slot}]++;  // atomic, like the additions above"
             case CollectPartial():
                 slot = _index(scope, op.slot)
                 yield f"while (flags[{slot}] != {_resolved(scope, op.senders)});"
@@ -262,7 +265,7 @@ class _Writer:
             case AwaitPartial():
                 slot = _index(scope, op.slot)
                 yield f"while (flags[{slot}] == 0);"
-                yield f"flags[{slot}]--;  // atomically: one of its readers"
+                yield f"flags[{slot}]--;  // atomic: the flag counts the readers that are left"
             case AddPartial():
                 slot = _index(scope, op.slot)
                 yield f"// load partial tile from workspace slot {slot}, add it to {op.accumulator}"
@@ -270,9 +273,9 @@ class _Writer:
                 yield from self._generic(op, scope, seen)
 
     def _generic(self, op: Operation, scope: Scoped, seen: dict[str, Expr]) -> Iterator[str]:
-        """Any other operation: its fields, and the coordinates it binds with their indices."""
+        """The lines of any other operation: its fields, and the indices of its coordinates."""
         bound = op.bindings
-        # Registers tell the parts of a fragment apart: each stands for itself.
+        # A register's dimension has no value: it enumerates the elements of a fragment.
         spread = [n for role, names in bound.items() if role.endswith("registers") for n in names]
         inside = scope.hardware([n for n in spread if n not in scope.known])
         places = {
@@ -336,7 +339,7 @@ def _tensor(op: LoadTile | Epilogue | StoreTile) -> str:
 
 
 def _names(op: LoadTile | Epilogue | StoreTile) -> list[str]:
-    """The variables of an operation's tile numbers."""
+    """The variable names of an operation's tile numbers, such as `tile_m` and `tile_k`."""
     axes = TENSORS.get(_tensor(op), "")
     if len(axes) == len(op.tile):
         return [f"tile_{axis}" for axis in axes]
@@ -349,7 +352,7 @@ def _axis_order(name: str) -> tuple[int, str]:
 
 
 def _without(seen: dict[str, Expr], symbol: Symbol) -> dict[str, Expr]:
-    """What is still so where a loop gives `symbol` another value."""
+    """The entries of `seen` whose expressions stay valid when `symbol` changes its value."""
     return {name: value for name, value in seen.items() if symbol not in value.free_symbols}
 
 
@@ -365,7 +368,7 @@ def _index(scope: Scoped, name: str) -> str:
 
 
 def _raised(scope: Scoped, turn: str) -> str:
-    """What a flag becomes: 1, or 1 more than the index along its turn."""
+    """The value that a flag is set to: 1, or 1 plus the index along the dimension `turn`."""
     if not turn:
         return "1"
     try:
@@ -375,7 +378,7 @@ def _raised(scope: Scoped, turn: str) -> str:
 
 
 def _indexed(scope: Scoped, name: str) -> str:
-    """`A.shared[expression]`, or the name where the coordinates around do not give it."""
+    """`A.shared[index]`, or the name alone if the scope does not determine its index."""
     try:
         return f"{name}[{to_c(scope.reverse(name).values[0], scope.ranges)}]"
     except EvaluationError:

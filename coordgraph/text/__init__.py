@@ -1,4 +1,4 @@
-"""Graphs in writing: a canonical text that people can write too, and plain data for JSON."""
+"""Write and read kernel graphs: as a canonical text, or as plain data for JSON."""
 
 from coordgraph.text.plain import from_json, to_json
 from coordgraph.text.printer import print_graph

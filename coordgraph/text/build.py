@@ -1,4 +1,7 @@
-"""From what was written to a graph: names resolved, rules checked, complaints placed."""
+"""Build a kernel graph from the records that were read: resolve names and check rules.
+
+Every error names the position in the input that caused it.
+"""
 
 from __future__ import annotations
 
@@ -36,15 +39,15 @@ T = TypeVar("T")
 
 
 def build(raw: RawGraph) -> KernelGraph:
-    """The graph that was written.
+    """The kernel graph that the records describe.
 
     Raises:
-        ParseError: from text, with the place: an unknown name, a broken size rule, a bad value.
-        VerifyError: from plain data, with the path; and where edges go round in a circle.
+        ParseError: the text names something unknown, breaks a size rule or has an invalid value.
+        VerifyError: the same for plain data; or the edges form a cycle.
     """
     builder = _Builder(raw)
     if raw.gemm is None:
-        raise raw.end.error("the problem is missing: a line such as 'gemm dtype=bf16'")
+        raise raw.end.error("the problem is missing; add a line such as 'gemm dtype=bf16'")
     if raw.level_at is not None and raw.level not in LEVELS:
         raise raw.level_at.error(f"unknown level '{raw.level}'{suggest(raw.level, LEVELS)}")
     return KernelGraph(
@@ -59,7 +62,7 @@ def build(raw: RawGraph) -> KernelGraph:
 
 
 class _Builder:
-    """Holds what names mean while the parts are made."""
+    """Makes the parts of a graph; holds the symbols that names stand for."""
 
     def __init__(self, raw: RawGraph) -> None:
         self._expressions: dict[str, Basic] = {}
@@ -69,19 +72,23 @@ class _Builder:
         parameters: set[str] = set()
         for p in raw.parameters:
             if p.name in parameters:
-                raise p.at.error(f"there is a parameter '{p.name}' already")
+                raise p.at.error(f"there is a parameter '{p.name}' already; rename one of them")
             parameters.add(p.name)
             self._symbols[p.name] = size_symbol(p.name) if p.minimum >= 1 else index_symbol(p.name)
         for table in raw.tables:
             if table.name in self._symbols:
-                raise table.at.error(f"there is a parameter or a table '{table.name}' already")
+                raise table.at.error(
+                    f"there is a parameter or a table '{table.name}' already; rename one of them"
+                )
             for symbol in (index_symbol(table.name), place_of(table.name)):
                 self._symbols[symbol.name] = symbol
         if raw.root is not None:
             self._declare_assigned(raw.root)
         for name, positive, at in raw.symbols:
             if name in self._symbols or name in self._ids:
-                raise at.error(f"'{name}' has a meaning already; it needs no 'symbol' line")
+                raise at.error(
+                    f"'{name}' is defined elsewhere in the graph; remove its 'symbol' line"
+                )
             self._symbols[name] = size_symbol(name) if positive else index_symbol(name)
 
     def _declare_assigned(self, root: RawOperation) -> None:
@@ -94,7 +101,7 @@ class _Builder:
             stack += [child for body in op.bodies.values() for child in body]
 
     def expression(self, raw: RawExpression) -> Any:
-        """An expression or a condition, as the field wants it."""
+        """The parsed integer expression, or the condition if `raw.condition` is True."""
         value = self._expressions.get(raw.text)
         if value is None:
             self._unknown = ""
@@ -107,7 +114,8 @@ class _Builder:
                     message += suggest(self._unknown, {**self._symbols, **dict.fromkeys(self._ids)})
                 raise raw.at.error(message, error.column) from error
             self._expressions[raw.text] = value
-        if isinstance(value, Expr) == raw.condition:  # a Symbol is both, and here an integer
+        # A sympy Symbol is both an Expr and a Boolean; here it is always an integer.
+        if isinstance(value, Expr) == raw.condition:
             kinds = ("an integer expression", "a condition")
             wanted, found = reversed(kinds) if raw.condition else kinds
             raise raw.at.error(f"{wanted} is needed here, not {found}")
@@ -123,7 +131,7 @@ class _Builder:
         return symbol
 
     def value(self, raw: Any) -> Any:
-        """A value with the expressions inside it made."""
+        """A field's value, with every `RawExpression` in it replaced by its expression."""
         if isinstance(raw, RawExpression):
             return self.expression(raw)
         if isinstance(raw, tuple):
@@ -131,7 +139,7 @@ class _Builder:
         return raw
 
     def record(self, raw: RawRecord, **bodies: Any) -> Any:
-        """A record; what its class complains about becomes an error with the place."""
+        """An instance of the record's class; errors of its constructor name the position."""
         values = {name: self.value(value) for name, value in raw.values.items()}
         for name in required_fields(raw.cls, without=tuple(bodies)):
             if name not in values:
@@ -141,7 +149,7 @@ class _Builder:
     def coordinates(
         self, dimensions: Iterable[RawRecord], edges: Iterable[RawRecord]
     ) -> CoordinateGraph:
-        """Dimensions first, so that edges may be written before them."""
+        """The coordinate graph; dimensions are added before edges, in any written order."""
         editor: CoordinateEditor = CoordinateGraph().edit()
         for raw in dimensions:
             dimension = self.record(raw)
@@ -149,7 +157,7 @@ class _Builder:
         for raw in edges:
             for side in ("upstream", "downstream"):
                 for position, name in enumerate(raw.values[side]):
-                    if name not in self._ids:  # a name and a comma for each operand before
+                    if name not in self._ids:  # each earlier operand is 2 tokens: name and comma
                         at = raw.places.get(side, raw.at).after(2 * position)
                         raise self._unknown_dimension(name, at)
             edge = self.record(raw)
@@ -160,11 +168,13 @@ class _Builder:
         return at.error(f"there is no dimension '{name}'{suggest(name, self._ids)}")
 
     def control(self, root: RawOperation | None) -> ControlGraph:
-        """The control graph; a graph without one has an empty kernel."""
+        """The control graph; if none was written, one with an empty kernel."""
         if root is None:
             return ControlGraph()
         if not issubclass(root.cls, Kernel):
-            raise root.at.error(f"the outermost operation is a Kernel, not {root.cls.__name__}")
+            raise root.at.error(
+                f"the outermost operation must be a Kernel, not {root.cls.__name__}"
+            )
         return ControlGraph(cast("Kernel", self._operation(root)))
 
     def _operation(self, raw: RawOperation) -> Operation:
@@ -179,7 +189,7 @@ class _Builder:
         return self.record(raw, **bodies)
 
     def parameters(self, raw: RawGraph) -> Parameters:
-        """Parameters, each of which reads only those above it."""
+        """The parameters; a parameter's value may only use parameters defined above it."""
         items: list[Parameter] = []
         above: set[str] = set()
         names = {p.name for p in raw.parameters}
@@ -188,7 +198,9 @@ class _Builder:
             if value is not None and p.value is not None:
                 for symbol in sorted(value.free_symbols, key=str):
                     if symbol.name in names and symbol.name not in above:
-                        raise p.value.at.error(f"'{symbol.name}' must be defined above '{p.name}'")
+                        raise p.value.at.error(
+                            f"the parameter '{symbol.name}' must be defined above '{p.name}'"
+                        )
             above.add(p.name)
             items.append(Parameter(p.name, p.minimum, p.maximum, value, p.note))
         assumptions = (Assumption(self.expression(a.expr), a.maximum) for a in raw.assumptions)
@@ -200,12 +212,12 @@ class _Builder:
         return _placed(raw.at, Table, raw.name, length, maximum, step, raw.note, raw.rule)
 
     def tensors(self, raw: RawGraph) -> tuple[Tensor, ...]:
-        """The tensor arguments."""
+        """The tensor arguments, checked for duplicate names, unknown dtypes and unknown roles."""
         made: dict[str, Tensor] = {}
         roles = {role.value: role for role in Role}
         for t in raw.tensors:
             if t.name in made:
-                raise t.at.error(f"there is a tensor '{t.name}' already")
+                raise t.at.error(f"there is a tensor '{t.name}' already; rename one of them")
             if t.dtype not in DTYPES:
                 raise t.at.error(f"unknown dtype '{t.dtype}'{suggest(t.dtype, DTYPES)}")
             if t.role not in roles:
@@ -213,13 +225,16 @@ class _Builder:
             shape = tuple(map(self.expression, t.shape))
             strides = None if t.strides is None else tuple(map(self.expression, t.strides))
             if strides is not None and len(strides) != len(shape):
-                raise t.at.error(f"{len(shape)} strides are needed, not {len(strides)}")
+                raise t.at.error(
+                    f"the tensor '{t.name}' has {len(strides)} strides; it needs {len(shape)}, one "
+                    "per axis"
+                )
             made[t.name] = Tensor(t.name, t.dtype, shape, roles[t.role], strides)
         return tuple(made.values())
 
 
 def _placed(at: Where, make: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """What `make` returns; what it complains about becomes an error with the place."""
+    """Call `make(*args, **kwargs)`; an error that it raises is raised again with the position."""
     try:
         return make(*args, **kwargs)
     except (VerifyError, ValueError, TypeError, ArithmeticError) as error:

@@ -1,8 +1,8 @@
-"""Tokens of the text form, and a cursor over them.
+"""The lexer of the text form: splits lines into tokens, and reads them with a cursor.
 
-A statement ends with its line; `#` opens a comment; strings are written as in JSON. Lines are split
-into tokens one at a time, and a token knows nothing of where it stands: positions are worked out
-again when an error needs them.
+A statement ends at the end of its line, `#` starts a comment, and strings have JSON's syntax. Lines
+are split into tokens on demand. Tokens store no positions, which speeds up reading: the column of a
+token is computed only for an error message.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from coordgraph.text.raw import RawExpression
 __all__ = ["BARE", "Cursor", "Place", "Token", "quote", "word"]
 
 BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*")
-"""What is written without quotes: ids, names, dotted parts."""
+"""Matches the ids and names that need no quotes: identifiers, and parts after dots."""
 _TOKEN = re.compile(
     rf"""{BARE.pattern}
     |[0-9]+
@@ -28,24 +28,25 @@ _TOKEN = re.compile(
     |->|\.\.|==|<=|>=|!=|//|[^ \t\r]""",
     re.VERBOSE,
 )
-# JSON leaves these as they are, but terminals, files and some readers of lines do not.
+# Control characters, line separators and surrogates: json.dumps does not escape them, but terminals
+# and programs that split text into lines interpret them.
 _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 
 
 def quote(text: str) -> str:
-    """A string in quotes, on one line."""
+    """`text` as a quoted JSON string on one line; control characters are escaped."""
     escaped = json.dumps(text, ensure_ascii=False)
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", escaped)
 
 
 def word(text: str) -> str:
-    """A name as it is, anything else in quotes."""
+    """`text` as it is if it is a valid unquoted name, else as a quoted string."""
     return text if BARE.fullmatch(text) else quote(text)
 
 
 class Token(NamedTuple):
-    """A token; `kind` is name, number, string, sign, newline or end."""
+    """A token of the text form; `kind` is name, number, string, sign, newline or end."""
 
     kind: str
     text: str
@@ -55,7 +56,7 @@ NEWLINE, END = Token("newline", "\n"), Token("end", "")
 
 
 class _Tokens(dict[str, Token]):
-    """Text to token: the same text is the same token."""
+    """A cache from text to token, so that equal texts share one token object."""
 
     def __missing__(self, text: str) -> Token:
         first = text[0]
@@ -70,7 +71,7 @@ class _Tokens(dict[str, Token]):
 
 
 def _split(line: str) -> list[str]:
-    """The texts of the tokens of a line."""
+    """The texts of the tokens of a line, without a comment at its end."""
     found: list[str] = _TOKEN.findall(line)
     if found and found[-1][0] == "#":
         found.pop()
@@ -79,18 +80,18 @@ def _split(line: str) -> list[str]:
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """A place in a text: the token at `index` of a line, both counted from 0."""
+    """A position in a text: token number `index` of line number `line`, both counted from 0."""
 
     lines: list[str]
     line: int
     index: int
 
     def after(self, tokens: int) -> Place:
-        """The place so many tokens further on the line."""
+        """The position `tokens` tokens further on the same line."""
         return Place(self.lines, self.line, self.index + tokens)
 
     def error(self, message: str, column: int = 0) -> ParseError:
-        """A ParseError with the line."""
+        """A `ParseError` at this position, moved right by `column` characters."""
         source = self.lines[self.line]
         starts = _starts(source)
         start = starts[self.index] if self.index < len(starts) else len(source)
@@ -98,12 +99,12 @@ class Place:
 
 
 def _starts(line: str) -> list[int]:
-    """Where the tokens of a line begin."""
+    """The columns at which the tokens of a line start, counted from 0."""
     return [match.start() for match in _TOKEN.finditer(line) if match[0][0] != "#"]
 
 
 class Cursor:
-    """Reads tokens one by one; `token` is the next one."""
+    """Reads the tokens of a text in order; `token` is the next token to be read."""
 
     def __init__(self, text: str) -> None:
         self._lines = text.split("\n")
@@ -121,12 +122,12 @@ class Cursor:
 
     @property
     def after(self) -> Token:
-        """The token after the next one."""
+        """The token that follows `token`, or `token` itself at the end of a line."""
         at_end = self.token is NEWLINE or self.token is END
         return self.token if at_end else self._tokens[self._index + 1]
 
     def advance(self, count: int = 1) -> Token:
-        """Take the next token, or so many of the line."""
+        """Consume `count` tokens of the current line and return the first of them."""
         token = self.token
         self._index += count
         if token is NEWLINE:
@@ -138,90 +139,99 @@ class Cursor:
         return token
 
     def place(self) -> Place:
-        """Where the next token stands."""
+        """The position of the next token."""
         return Place(self._lines, self._line, self._index)
 
     def error(self, message: str, at: Place | None = None) -> ParseError:
-        """An error at a place, by default at the next token."""
+        """A `ParseError` at the position `at`, by default that of the next token."""
         return (at or self.place()).error(message)
 
     def expected(self, what: str) -> ParseError:
-        """An error at the next token, which is something else."""
+        """A `ParseError` that the next token is not `what`, which the grammar needs there."""
         token = self.token
         found = {"newline": "the end of the line", "end": "the end"}.get(token.kind)
         if token.kind == "sign" and token.text == '"':
-            return self.error("the string is not closed on its line")
+            return self.error('the string is not closed on its line; add a closing "')
         return self.error(f"expected {what}, found {found or repr(token.text)}")
 
     def at(self, *signs: str) -> bool:
-        """True where the next token is one of these signs."""
+        """True if the next token is one of the given signs, such as `{`."""
         return self.token.kind == "sign" and self.token.text in signs
 
     def take(self, sign: str) -> bool:
-        """Take a sign if it is next."""
+        """Consume the next token and return True if it is `sign`; otherwise return False."""
         if self.token.text != sign or self.token.kind != "sign":
             return False
         self.advance()
         return True
 
     def expect(self, sign: str) -> None:
-        """Take a sign that must be next."""
+        """Consume the next token, which must be `sign`; raises ParseError if it is not."""
         if not self.take(sign):
             raise self.expected(repr(sign))
 
     def at_line_end(self) -> bool:
-        """True where the statement ends."""
+        """True if the next token is the end of a line or of the text, which ends a statement."""
         return self.token.kind in ("newline", "end")
 
     def end_statement(self) -> None:
-        """Take the end of the line."""
+        """Consume the end of a line; raises ParseError if another token comes first."""
         if not self.at_line_end():
             raise self.expected("the end of the line")
         self.advance()
 
     def skip_lines(self) -> None:
-        """Pass over empty lines."""
+        """Skip empty lines."""
         while self.token.kind == "newline":
             self.advance()
 
     def name(self, what: str) -> str:
-        """Take a word."""
+        """Consume and return an unquoted name; `what` describes it in the ParseError if absent."""
         if self.token.kind != "name":
             raise self.expected(what)
         return self.advance().text
 
     def word(self, what: str) -> str:
-        """Take a word or a string."""
+        """Consume and return a name or a quoted string; `what` describes it in the ParseError."""
         if self.token.kind == "string":
             return self.string(what)
         return self.name(what)
 
     def string(self, what: str = "a string in quotes") -> str:
-        """Take a string."""
+        """Consume a quoted string and return its value; `what` describes it in the ParseError."""
         if self.token.kind != "string":
             raise self.expected(what)
         try:
             return str(json.loads(self.token.text))
         except ValueError as error:
-            raise self.error("not a string as JSON writes them") from error
+            raise self.error(
+                r"the string is not valid JSON; write \\ for a backslash and \" for a quote"
+            ) from error
         finally:
             self.advance()
 
     def integer(self) -> int:
-        """Take a whole number, which may have a sign."""
+        """Consume and return a whole number with an optional minus sign."""
         start, negative = self.place(), self.take("-")
         if self.token.kind != "number":
             raise self.expected("a whole number")
         digits = self.advance().text
         if len(digits) > MAX_DIGITS:
-            raise self.error(f"a number may have {MAX_DIGITS} digits at most", start)
+            raise self.error(
+                f"the number has {len(digits)} digits; it may have {MAX_DIGITS} digits at most",
+                start,
+            )
         return -int(digits) if negative else int(digits)
 
     def expression(self, *, condition: bool = False, stop: tuple[str, ...] = ()) -> RawExpression:
-        """Take what belongs to an expression; whether it is one is seen later.
+        """Consume the tokens of an expression, which is parsed later.
 
-        It ends before a comma, closing bracket, brace, string or one of `stop` of its level, before
-        `name=`, and with the line.
+        The expression ends at the end of the line, and outside parentheses before a comma, a
+        closing bracket, `{`, a string, `name=`, or one of the tokens `stop`.
+
+        Args:
+            condition: True if a condition is expected, not an integer expression.
+            stop: further tokens that end the expression.
         """
         at, first, depth = self.place(), self._index, 0
         tokens, end = self._tokens, len(self._tokens) - 1
@@ -243,7 +253,7 @@ class Cursor:
         return RawExpression(self._text(first, self._index), at, condition)
 
     def _text(self, first: int, end: int) -> str:
-        """What is written from the token `first` of the line to the one before `end`."""
+        """The source text from token `first` of the line to the token before `end`."""
         if end == first + 1:
             return self._tokens[first].text
         line = self._lines[self._line]

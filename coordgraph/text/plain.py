@@ -1,7 +1,7 @@
-"""Graphs as plain data: dicts, lists, strings, numbers, for `json.dumps` and the like.
+"""Convert kernel graphs to and from plain data: dicts, lists, strings and numbers, as for JSON.
 
-Expressions are strings in the text form's language; what a record leaves at its default is left
-out. Names are as in the classes.
+An expression becomes a string, in the syntax of the text form. Keys are the field names of the
+classes; a field that has its default value is omitted.
 """
 
 from __future__ import annotations
@@ -60,10 +60,11 @@ _PARTS = (
 
 @JSON.implement
 def to_json(graph: KernelGraph) -> dict[str, Any]:
-    """The graph as plain data; `from_json` reads it back.
+    """The graph as plain data, which `from_json` reads back.
 
     Raises:
-        VerifyError: the graph holds something that has no written form.
+        VerifyError: plain data cannot express part of the graph, such as an operation nested too
+            deep, or an expression or field of an unknown type.
     """
     write = _Writer()
     text = write.expression
@@ -120,7 +121,9 @@ class _Writer:
 
     def operation(self, op: Operation, depth: int = 0) -> dict[str, Any]:
         if depth > MAX_NESTING:
-            raise VerifyError(f"operations nest more than {MAX_NESTING} levels deep")
+            raise VerifyError(
+                f"operations nest more than {MAX_NESTING} levels deep; use fewer levels"
+            )
         bodies = {
             name: [self.operation(child, depth + 1) for child in body]
             for name in op.BODIES
@@ -149,11 +152,11 @@ class _Writer:
 
 
 def from_json(data: Mapping[str, Any]) -> KernelGraph:
-    """Read a graph from plain data.
+    """Read a graph from plain data, such as `json.load` returns.
 
     Raises:
-        VerifyError: naming the place (`dimensions[3].size`), for data of another form, an unknown
-            name or kind, and for what breaks a rule of the graph.
+        VerifyError: the data is malformed, names something unknown, or breaks a rule of the graph;
+            the message starts with the path of the value, such as `dimensions[3].size`.
     """
     with paused_collector():
         return build(_read_graph(data, Path("")))
@@ -162,7 +165,7 @@ def from_json(data: Mapping[str, Any]) -> KernelGraph:
 def _read_graph(data: Any, at: Path) -> RawGraph:
     top = _mapping(data, at)
     if (version := top.get("coordgraph")) != VERSION:
-        raise at.error(f"'coordgraph' is {version!r}; version {VERSION} is understood")
+        raise at.error(f"the version 'coordgraph' is {version!r}, and must be {VERSION}")
     raw = RawGraph(at)
     for name in top:
         if name not in _PARTS:
@@ -259,7 +262,7 @@ def _read_record(item: Any, at: Path, registry: Mapping[str, type[Any]], what: s
 
 def _read_operation(item: Any, at: Path, depth: int) -> RawOperation:
     if depth > MAX_NESTING:
-        raise at.error(f"operations nest more than {MAX_NESTING} levels deep")
+        raise at.error(f"operations nest more than {MAX_NESTING} levels deep; use fewer levels")
     entry = _mapping(item, at)
     cls: type[Operation] = _class(entry, at, OPERATIONS, "operation")
     raw = RawOperation(cls, at)
@@ -331,7 +334,7 @@ def _only(value: Any, at: Path, *names: str) -> Mapping[str, Any]:
 
 
 def _items(entry: Mapping[str, Any], at: Path, name: str) -> list[tuple[Path, Any]]:
-    """The entries of a list with their places; an absent list is empty."""
+    """The items of the list `entry[name]`, each with its path; an absent list is empty."""
     here, value = (at / name if name else at), entry.get(name, [])
     if not isinstance(value, list | tuple):
         raise here.error(f"needs a list, not {type(value).__name__}")
@@ -340,11 +343,14 @@ def _items(entry: Mapping[str, Any], at: Path, name: str) -> list[tuple[Path, An
 
 def _string(value: Any, at: Path) -> str:
     if not isinstance(value, str):
-        raise at.error("is missing" if value is None else f"needs a string, not {value!r}")
+        raise at.error(
+            "the value is missing" if value is None else f"needs a string, not {value!r}"
+        )
     return value
 
 
 def _number(value: Any, at: Path) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise at.error("is missing" if value is None else f"needs a whole number, not {value!r}")
+        missing = "the value is missing"
+        raise at.error(missing if value is None else f"needs a whole number, not {value!r}")
     return value

@@ -1,4 +1,4 @@
-"""Writing the text form: one canonical text for every graph."""
+"""Print kernel graphs in the text form; equal graphs have equal texts."""
 
 from __future__ import annotations
 
@@ -24,29 +24,34 @@ __all__ = ["Expressions", "print_graph"]
 
 @TEXT.implement
 def print_graph(graph: KernelGraph) -> str:
-    """The text form of a graph; `parse_graph` reads it back.
+    """The text form of a graph, which `parse_graph` reads back.
 
     Raises:
-        VerifyError: the graph holds something that has no written form.
+        VerifyError: the text form cannot express part of the graph, such as an operation nested
+            too deep, or an expression or field of an unknown type.
     """
     return "\n".join(_Printer().lines(graph)) + "\n"
 
 
 class Expressions:
-    """Prints expressions, the same one only once."""
+    """Prints expressions, with a cache of those printed before."""
 
     def __init__(self) -> None:
         self._texts: dict[Basic, str] = {}
 
     def __call__(self, value: Any) -> str:
-        """The text; VerifyError where it could not be read back."""
+        """The text of an integer expression or condition.
+
+        Raises:
+            VerifyError: the expression uses a function that the text form does not have.
+        """
         expr = cast("Basic", sympify(value))
         text = self._texts.get(expr)
         if text is None:
             try:
                 text = to_text(expr)
             except (TypeError, ValueError) as error:
-                raise VerifyError(f"{expr} cannot be written: {error}") from error
+                raise VerifyError(f"{expr} has no text form: {error}") from error
             self._texts[expr] = text
         return text
 
@@ -91,12 +96,14 @@ class _Printer:
 
     def _operation(self, op: Operation, depth: int) -> Iterator[str]:
         if depth > MAX_NESTING + 1:
-            raise VerifyError(f"operations nest more than {MAX_NESTING} levels deep")
+            raise VerifyError(
+                f"operations nest more than {MAX_NESTING} levels deep; use fewer levels"
+            )
         indent = "  " * depth
         line = indent + op.kind + self._fields(op, op.BODIES)
         bodies: dict[str, tuple[Operation, ...]] = {n: getattr(op, n) for n in op.BODIES}
         for position, (name, body) in enumerate(bodies.items()):
-            # An empty body is left out, but for a first one with others after it.
+            # Omit an empty body, except a first body that is followed by one that is not empty.
             if not body and (position or not any(bodies.values())):
                 continue
             title = "" if position == 0 else f" {'else' if name == 'orelse' else name}"
@@ -107,7 +114,7 @@ class _Printer:
         yield line
 
     def _fields(self, record: Any, without: tuple[str, ...] = ()) -> str:
-        """` name=value` for every field that is not its default."""
+        """The text ` name=value` of every field whose value differs from its default."""
         text = ""
         for spec in record_fields(type(record), without=without):
             value = getattr(record, spec.name)
@@ -139,7 +146,10 @@ class _Printer:
 def _integer(value: Any) -> str:
     number = int(value)
     if abs(number) >= 10**MAX_DIGITS:
-        raise VerifyError(f"an integer may have {MAX_DIGITS} digits at most")
+        raise VerifyError(
+            f"an integer of the graph has more than {MAX_DIGITS} digits, which the text form "
+            "does not allow"
+        )
     return str(number)
 
 

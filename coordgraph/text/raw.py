@@ -1,7 +1,8 @@
-"""A graph as it was written, before any name is resolved.
+"""Unresolved records of a graph that is being read.
 
-Text and plain data are both read into these records, and `build` makes the graph of them: an
-expression can name a parameter, a dimension or an assigned value that is written further down.
+The readers of the text form and of plain data produce these records; `build` resolves their names
+and makes the graph. Names are resolved last because an expression may name a parameter, a dimension
+or an assigned value that is defined later in the text.
 """
 
 from __future__ import annotations
@@ -32,26 +33,26 @@ __all__ = [
 ]
 
 VERSION = 1
-"""Of both written forms; raised when what is written now could not be read before."""
+"""The version of the text form and of plain data; incremented when older readers would fail."""
 MAX_NESTING = 100
-"""Operations inside operations; far below what exhausts Python's stack."""
+"""How many levels deep operations may nest; low enough not to exhaust Python's stack."""
 
 
 class Where(Protocol):
-    """A place in what is read, to complain about."""
+    """Protocol: a position in the input, for error messages."""
 
     def error(self, message: str, column: int = 0) -> CoordGraphError:
-        """The error to raise; `column` counts from the place."""
+        """An error that names this position, moved right by `column` characters."""
         ...
 
     def after(self, tokens: int) -> Where:
-        """The place so many tokens further, where places are as fine as that."""
+        """The position `tokens` tokens further on the line; the same one in plain data."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A place in plain data: `dimensions[3].size`."""
+    """A position in plain data, as a path such as `dimensions[3].size`."""
 
     name: str
 
@@ -61,17 +62,17 @@ class Path:
         return Path(f"{self.name}.{part}" if self.name else part)
 
     def after(self, tokens: int) -> Path:
-        """The same path: data has no tokens."""
+        """This path itself, since plain data has no tokens."""
         return self
 
     def error(self, message: str, column: int = 0) -> VerifyError:
-        """A VerifyError that begins with the path."""
+        """A `VerifyError` whose message starts with the path."""
         return VerifyError(f"{self.name or 'graph'}: {message}")
 
 
 @dataclass(slots=True)
 class RawExpression:
-    """The text of an expression, or of a condition."""
+    """The unparsed text of an integer expression, or of a condition if `condition` is True."""
 
     text: str
     at: Where
@@ -80,25 +81,25 @@ class RawExpression:
 
 @dataclass(slots=True)
 class RawRecord:
-    """A dimension, an edge or the problem: its class, and the values that were written."""
+    """A dimension, an edge or the problem as it was read: its class and its fields' values."""
 
     cls: type[Any]
     at: Where
     values: dict[str, Any] = field(default_factory=dict[str, Any])
     places: dict[str, Where] = field(default_factory=dict[str, Where])
-    """Where values stand that name dimensions; of a side of an edge, its first operand."""
+    """By field, the position in the input of the dimension id that it holds, or of the first."""
 
 
 @dataclass(slots=True)
 class RawOperation(RawRecord):
-    """An operation with its bodies."""
+    """An operation as it was read, with its bodies by field name."""
 
     bodies: dict[str, list[RawOperation]] = field(default_factory=dict[str, list["RawOperation"]])
 
 
 @dataclass(slots=True)
 class RawParameter:
-    """A parameter."""
+    """A parameter as it was read: `param name in minimum..maximum = value "note"`."""
 
     name: str
     at: Where
@@ -110,7 +111,7 @@ class RawParameter:
 
 @dataclass(slots=True)
 class RawTable:
-    """A table."""
+    """A table as it was read: `table name [length] <= maximum rule step "note"`."""
 
     name: str
     at: Where
@@ -123,7 +124,7 @@ class RawTable:
 
 @dataclass(slots=True)
 class RawAssumption:
-    """`expr <= maximum`."""
+    """An assumption as it was read: `assume expr <= maximum`."""
 
     expr: RawExpression
     maximum: int
@@ -131,7 +132,7 @@ class RawAssumption:
 
 @dataclass(slots=True)
 class RawTensor:
-    """A tensor argument."""
+    """A tensor argument as it was read: name, element type, shape, role and strides."""
 
     name: str
     at: Where
@@ -144,14 +145,14 @@ class RawTensor:
 
 @dataclass(slots=True)
 class RawGraph:
-    """Everything that was written, in order."""
+    """All records of a graph in the order of the input; `end` is the position after the last."""
 
     end: Where
     gemm: RawRecord | None = None
     level: str = "problem"
     level_at: Where | None = None
     symbols: list[tuple[str, bool, Where]] = field(default_factory=list[tuple[str, bool, Where]])
-    """Names that nothing else in the graph gives, and whether they are positive."""
+    """Declared symbols: the name, True if it is positive (else non-negative), the position."""
     parameters: list[RawParameter] = field(default_factory=list[RawParameter])
     tables: list[RawTable] = field(default_factory=list[RawTable])
     assumptions: list[RawAssumption] = field(default_factory=list[RawAssumption])
@@ -163,7 +164,7 @@ class RawGraph:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?`, or what there is, or nothing where that is long."""
+    """The end of a message about an unknown word: similar known words, or all if at most 12."""
     names = list(known)
     if close := get_close_matches(word, names, n=3):
         return f"; did you mean {' or '.join(map(repr, close))}?"
@@ -171,7 +172,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def function_at(text: str, at: Where) -> EpilogueFunction:
-    """An epilogue's function that was written at a place; errors say the place."""
+    """Parse the text of an epilogue function; errors name its position `at` in the input."""
     try:
         return parse_function(text)
     except VerifyError as error:

@@ -1,4 +1,4 @@
-"""Reading the text form: the statements."""
+"""Parse the statements of a graph's text form."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ __all__ = ["parse_graph"]
 
 T = TypeVar("T")
 ELSE = {"else": "orelse"}
-"""How a body is called in text, where that is not its field."""
+"""Keywords of the text form that differ from the field they fill: `else` is the body `orelse`."""
 
 
 def parse_graph(text: str) -> KernelGraph:
     """Read a graph from its text form.
 
-    Statements may come in any order after the first line; `parse_graph(print_graph(g)) == g`.
+    Statements after the first line may be in any order; `parse_graph(print_graph(g)) == g`.
 
     Raises:
-        ParseError: with line and column, for malformed text, an unknown name or kind, and for
-            what breaks a rule of the graph.
-        VerifyError: the edges go round in a circle, or `text` is no string.
+        ParseError: the text is malformed, names something unknown, or breaks a rule of the graph;
+            the message has the line and the column.
+        VerifyError: the edges form a cycle, or `text` is not a string.
     """
     with paused_collector():
         return build(_Reader(checked_text(text, "a graph")).graph())
@@ -70,7 +70,7 @@ class _Reader:
         }
 
     def graph(self) -> RawGraph:
-        """All statements."""
+        """Parse the whole text into unresolved records."""
         c = self.cursor
         c.skip_lines()
         if c.token.text != "coordgraph":
@@ -78,7 +78,7 @@ class _Reader:
         c.advance()
         at = c.place()
         if (version := c.integer()) != VERSION:
-            raise c.error(f"this is version {version}; version {VERSION} is understood", at)
+            raise c.error(f"the text has version {version}, and must have {VERSION}", at)
         c.end_statement()
         c.skip_lines()
         while c.token.kind != "end":
@@ -95,13 +95,13 @@ class _Reader:
 
     def _gemm(self, at: Place) -> None:
         if self.raw.gemm is not None:
-            raise self.cursor.error("there is a 'gemm' line already", at)
+            raise self.cursor.error("there is a 'gemm' line already; remove one of them", at)
         self.raw.gemm = RawRecord(Gemm, at)
         self._fields(self.raw.gemm)
 
     def _level(self, at: Place) -> None:
         if self.raw.level_at is not None:
-            raise self.cursor.error("there is a 'level' line already", at)
+            raise self.cursor.error("there is a 'level' line already; remove one of them", at)
         self.raw.level_at = self.cursor.place()
         self.raw.level = self.cursor.word("a level")
 
@@ -190,19 +190,19 @@ class _Reader:
 
     def _control(self, at: Place) -> None:
         if self.raw.root is not None:
-            raise self.cursor.error("there is a 'control' block already", at)
+            raise self.cursor.error("there is a 'control' block already; remove one of them", at)
         operations = self._body(0)
         if len(operations) != 1:
             raise self.cursor.error(
-                f"a control block holds one Kernel, not {len(operations)} operations", at
+                f"a control block must hold one Kernel, not {len(operations)} operations", at
             )
         self.raw.root = operations[0]
 
     def _body(self, depth: int) -> list[RawOperation]:
-        """Operations in braces."""
+        """Parse the operations between braces."""
         c = self.cursor
         if depth > MAX_NESTING:
-            raise c.error(f"operations nest more than {MAX_NESTING} levels deep")
+            raise c.error(f"operations nest more than {MAX_NESTING} levels deep; use fewer levels")
         c.expect("{")
         c.skip_lines()
         operations: list[RawOperation] = []
@@ -223,19 +223,21 @@ class _Reader:
         self._fields(raw, cls.BODIES)
         if c.at("{"):
             if not cls.BODIES:
-                raise c.error(f"{cls.__name__} has no body")
+                raise c.error(f"the operation {cls.__name__} has no body; remove the braces")
             raw.bodies[cls.BODIES[0]] = self._body(depth + 1)
             self._further_bodies(raw, depth)
         return raw
 
     def _further_bodies(self, raw: RawOperation, depth: int) -> None:
-        """`else { … }` and the like after the first body's brace."""
+        """Parse the bodies after the first one of an operation, such as `else { … }`."""
         c = self.cursor
         while c.token.kind == "name":
             at, written = c.place(), c.advance().text
             name = ELSE.get(written, written)
             if name not in raw.cls.BODIES or name in raw.bodies:
-                raise c.error(f"{raw.cls.__name__} has no further body '{written}'", at)
+                raise c.error(
+                    f"the operation {raw.cls.__name__} has no further body '{written}'", at
+                )
             raw.bodies[name] = self._body(depth + 1)
 
     def _class(self, registry: Mapping[str, type[T]], what: str) -> type[T]:
@@ -246,7 +248,7 @@ class _Reader:
         return registry[name]
 
     def _fields(self, raw: RawRecord, without: tuple[str, ...] = ()) -> None:
-        """`name=value` pairs; a string at the end is the note."""
+        """Parse `name=value` pairs into `raw`; a quoted string after them is the `note` field."""
         c, binding = self.cursor, getattr(raw.cls, "ROLES", ())
         known = field_shapes(raw.cls, without)
         while c.token.kind == "name" and c.after.text == "=":
@@ -254,7 +256,7 @@ class _Reader:
             if name not in known:
                 raise c.error(f"{raw.cls.__name__} has no field '{name}'{suggest(name, known)}")
             if name in raw.values:
-                raise c.error(f"'{name}' is given twice")
+                raise c.error(f"the field '{name}' is given twice; remove one of them")
             c.advance(2)
             if name in binding:
                 raw.places[name] = c.place()
@@ -290,7 +292,7 @@ class _Reader:
         def part() -> None:
             expected = shape.part(len(values))
             if expected is None:
-                raise c.error(f"{len(shape.items)} values are enough here")
+                raise c.error(f"only {len(shape.items)} values are allowed here; remove the rest")
             values.append(self._value(expected))
 
         c.expect("(")
@@ -302,7 +304,7 @@ class _Reader:
         return tuple(values)
 
     def _listed(self, read: Callable[[], T]) -> list[T]:
-        """One or more, with commas."""
+        """Parse one or more items, each by `read`, separated by commas."""
         items = [read()]
         while self.cursor.take(","):
             items.append(read())

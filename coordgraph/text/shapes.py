@@ -1,7 +1,7 @@
-"""What the fields of a record may hold, read from its type hints.
+"""Derive from type hints how the fields of dimensions, edges and operations are written and read.
 
-Both written forms, text and plain data, go by these shapes, so a dimension, edge or operation that
-somebody else registers by subclassing has a written form as well.
+The text form and plain data both use these shapes, so that a dimension, edge or operation class
+defined outside this library can be written and read as well.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["FieldSpec", "Kind", "Shape", "field_shapes", "record_fields", "requi
 
 
 class Kind(Enum):
-    """The leaves of a shape, and tuples of them."""
+    """The kinds of value that a field may hold; the value is the name for error messages."""
 
     INTEGER = "a whole number"
     STRING = "a word or a string"
@@ -37,7 +37,14 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Shape:
-    """One type: `items` are a tuple's parts, a single one repeated where `open`."""
+    """The type of a field's value.
+
+    Args:
+        kind: the kind of value.
+        optional: True if the value may be None.
+        items: the shapes of a tuple's items; of an open tuple, the one shape that all items have.
+        open: True if a tuple may have any number of items.
+    """
 
     kind: Kind
     optional: bool = False
@@ -45,7 +52,7 @@ class Shape:
     open: bool = False
 
     def part(self, position: int) -> Shape | None:
-        """The shape of a tuple's part, None past the end."""
+        """The shape of a tuple's item at `position`; None after the last item."""
         if self.open:
             return self.items[0]
         return self.items[position] if position < len(self.items) else None
@@ -53,7 +60,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class FieldSpec:
-    """A field of a record with its shape and default."""
+    """A field of a dataclass: its name, the shape of its values, and its default if any."""
 
     name: str
     shape: Shape
@@ -61,11 +68,11 @@ class FieldSpec:
 
     @property
     def required(self) -> bool:
-        """True where a record cannot be without it."""
+        """True if the field has no default, so that every record must give it a value."""
         return self.default is MISSING
 
     def is_default(self, value: object) -> bool:
-        """True where the written form leaves the field out."""
+        """True if `value` is the default, type included; such a field is not written."""
         return not self.required and type(value) is type(self.default) and value == self.default
 
 
@@ -83,7 +90,7 @@ _COMMON_NAMES = {"Expr": Expr, "Boolean": Boolean, "ClassVar": ClassVar, "Litera
 
 @cache
 def record_fields(cls: type[Any], without: tuple[str, ...] = ()) -> tuple[FieldSpec, ...]:
-    """The fields of a dataclass but those named, in order.
+    """The fields of a dataclass in order, except those named in `without`.
 
     Raises:
         VerifyError: a field has a type that has no written form.
@@ -104,18 +111,21 @@ def record_fields(cls: type[Any], without: tuple[str, ...] = ()) -> tuple[FieldS
 
 @cache
 def field_shapes(cls: type[Any], without: tuple[str, ...] = ()) -> Mapping[str, Shape]:
-    """Name to shape of the fields of a dataclass but those named."""
+    """By field name, the shapes of a dataclass's fields, except those named in `without`."""
     return {spec.name: spec.shape for spec in record_fields(cls, without)}
 
 
 @cache
 def required_fields(cls: type[Any], without: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The fields of a dataclass that have no default, but those named."""
+    """The names of a dataclass's fields without a default, except those named in `without`."""
     return tuple(spec.name for spec in record_fields(cls, without) if spec.required)
 
 
 def _hints(cls: type[Any]) -> dict[str, Any]:
-    """Type hints; a name that only a type checker sees spoils its own field, not the record."""
+    """The type hints of a dataclass's fields.
+
+    A hint that names something imported only for type checkers becomes None; others still resolve.
+    """
     try:
         return get_type_hints(cls)
     except NameError:
@@ -159,7 +169,7 @@ def _shape(hint: Any) -> Shape | None:
 
 
 def _subclass(hint: type[Any]) -> Shape | None:
-    """`Symbol` is an expression, `Relational` a condition; an Enum is neither."""
+    """The shape of a subclass of sympy's `Expr` or `Boolean`; None for any other class."""
     for base in (Boolean, Expr):
         if issubclass(hint, base):
             return Shape(_LEAVES[base])

@@ -1,8 +1,8 @@
-"""Which symbol a name stands for.
+"""Map the names in a written graph to sympy symbols.
 
-A parameter's name gives its own symbol (positive or non-negative); the id of a dimension and the
-name of an `Assign` give an index. A graph may hold other symbols while it is being built; those
-are declared with a `symbol` line.
+A parameter has a positive or non-negative symbol. The id of a dimension and the name of an `Assign`
+stand for a non-negative index symbol. A graph under construction may use symbols that none of these
+declares; the text form declares each by a `symbol` line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["declared_symbols", "free_symbols"]
 
 
 def declared_symbols(graph: KernelGraph) -> dict[str, Symbol]:
-    """Name to symbol, of parameters, tables and their places, dimensions and assigned values."""
+    """By name, the symbols of a graph's parameters, tables, dimensions and `Assign` operations."""
     table = {p.name: p.symbol for p in graph.parameters.items}
     for known in graph.parameters.tables:
         table |= {symbol.name: symbol for symbol in (known.symbol, known.place)}
@@ -31,11 +31,11 @@ def declared_symbols(graph: KernelGraph) -> dict[str, Symbol]:
 
 
 def free_symbols(graph: KernelGraph) -> list[Symbol]:
-    """Symbols that nothing in the graph declares, by name.
+    """The symbols in a graph's expressions that the graph does not declare, sorted by name.
 
     Raises:
-        VerifyError: a name stands for two symbols, or a symbol is neither an index nor a size, so
-            that what is written could not be read back.
+        VerifyError: two symbols have one name, or a symbol was made neither by `index_symbol` nor
+            by `size_symbol`; the text form could not be read back.
     """
     table = declared_symbols(graph)
     free: dict[str, Symbol] = {}
@@ -45,10 +45,14 @@ def free_symbols(graph: KernelGraph) -> list[Symbol]:
             continue
         if name in table:
             raise VerifyError(
-                f"two symbols have the name '{name}': one that may be zero and one that may not"
+                f"two symbols have the name '{name}': one that may be zero and one that may not; "
+                "rename one of them"
             )
         if symbol not in (index_symbol(name), size_symbol(name)):
-            raise VerifyError(f"the symbol '{name}' is neither an index_symbol nor a size_symbol")
+            raise VerifyError(
+                f"the symbol '{name}' is neither an index_symbol nor a size_symbol; make it by one "
+                "of these functions"
+            )
         table[name] = free[name] = symbol
     return list(free.values())
 

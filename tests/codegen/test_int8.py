@@ -109,7 +109,7 @@ def test_scalars_are_whole_numbers(target: str):
     kernel = codegen.compile(DataParallel()(cg.Gemm("i8").graph((8, 8, 8))), target)
     assert np.array_equal(kernel(a, b, c, alpha=-3, beta=2.0), -3 * product(a, b) + 2 * c)
     refused: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"alpha": 0.5}, "alpha = 0.5 scales sums of i32, so it must be a whole number"),
+        ({"alpha": 0.5}, "alpha = 0.5 scales sums of type i32, so it must be a whole number"),
         ({"c": c, "beta": 2**31}, "beta = 2147483648 .* to 2147483647"),
         ({"alpha": float("nan")}, "alpha = nan"),
         ({"alpha": "x"}, "alpha = 'x' is not a number"),
@@ -118,7 +118,7 @@ def test_scalars_are_whole_numbers(target: str):
         with pytest.raises(LaunchError, match=why):
             kernel(a, b, **wrong)
     floats = codegen.compile(DataParallel()(cg.Gemm("i8", out_dtype="f32").graph()), target)
-    with pytest.raises(LaunchError, match="adds a C of f32 to sums of i32"):
+    with pytest.raises(LaunchError, match="adds C, whose type is f32, to sums of type i32"):
         floats(a, b, c.astype(np.float32), beta=1)
     assert np.array_equal(floats(a, b, c.astype(np.float32), beta=0), product(a, b))
 

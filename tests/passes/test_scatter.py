@@ -190,9 +190,9 @@ def one_share_less(op: Operation) -> Operation:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (one_reader_less, "fewer readers|wait"),
-        (one_reader_more, "still up"),
-        (not_awaited, "still up"),
+        (one_reader_less, "after all the readers|wait"),
+        (one_reader_more, "still set"),
+        (not_awaited, "still set"),
         (one_share_less, "written never"),
     ],
 )

@@ -206,23 +206,26 @@ def next_tile(op: Operation) -> Operation | Body:
 
 
 FAULTS: dict[str, tuple[Pass, str]] = {
-    "ragged wave dropped": (Waves(), "k tiles from 0 of output tile"),
-    "ragged wave dropped, fixed grid": (Waves(workgroups=132), "k tiles from 0 of output tile"),
-    "one wave": (Faulty(PERSISTENT, only_wave_zero), "k tiles from 0 of output tile"),
+    "ragged wave dropped": (Waves(), "k tiles 0.."),
+    "ragged wave dropped, fixed grid": (Waves(workgroups=132), "k tiles 0.."),
+    "one wave": (Faulty(PERSISTENT, only_wave_zero), "k tiles 0.."),
     "rows for columns": (Faulty(PERSISTENT, rows_for_columns), "output tile"),
-    "split dropped": (Faulty(RaggedSplitK(), without_scope("ragged wave")), "k tiles from 0"),
+    "split dropped": (Faulty(RaggedSplitK(), without_scope("ragged wave")), "k tiles 0.."),
     "whole tiles dropped": (Faulty(TwoTileStreamK(), without_scope("data-parallel")), "k tiles"),
     "streamed tiles dropped": (Faulty(HybridStreamK(), without_scope("stream-k")), "k tiles"),
-    "last k tile dropped": (Faulty(DataParallel(), shorter), "k tiles from"),
+    "last k tile dropped": (Faulty(DataParallel(), shorter), "are left out"),
     "k tiles twice": (Faulty(DataParallel(), repeated), "are done twice"),
     "no store": (Faulty(StreamK(), without(StoreTile)), "has 0 stores"),
     "doubled store": (Faulty(StreamK(), twice(StoreTile)), "has 2 stores"),
     "no epilogue": (Faulty(SplitK(), without(Epilogue)), "has 0 epilogues"),
     "doubled epilogue": (Faulty(DataParallel(), twice(Epilogue)), "has 2 epilogues"),
     "two owners": (Faulty(SplitK(), both_own), "epilogues"),
-    "no signal": (Faulty(StreamK(), without(SendPartial)), "is sent [] and received"),
+    "no signal": (
+        Faulty(StreamK(), without(SendPartial)),
+        "is sent partial sums of output tiles [] but received",
+    ),
     "doubled signal": (Faulty(StreamK(owner="last"), twice(SendPartial)), "is sent"),
-    "no wait": (Faulty(SplitK(splits=3), without(ReceivePartial)), "and received []"),
+    "no wait": (Faulty(SplitK(splits=3), without(ReceivePartial)), "but received for []"),
     "no wait for a share": (Faulty(StreamK(reduction="scatter"), without(AwaitPartial)), "sent"),
     "wrong slot": (Faulty(SplitK(splits=3), next_slot), "slot"),
     "ends before the loop": (

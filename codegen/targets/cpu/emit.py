@@ -15,7 +15,7 @@ from llvmlite import ir
 from codegen.emit.elements import Arithmetic
 from codegen.emit.elementwise import KINDS, ElementwiseEmitter
 from codegen.emit.expressions import Expressions
-from codegen.emit.shared_memory import places
+from codegen.emit.shared_memory import allocations
 from codegen.emit.walker import Fragments
 from codegen.targets.cpu.elements import Elements
 from codegen.targets.cpu.guards import GuardedWalker
@@ -60,7 +60,7 @@ class HostWalker(GuardedWalker):
         self.buffer_bytes = 0
         element = self.accumulator.bytes
         memory = graph.coordinates.of_kind(Shared)
-        for _, names, size in places(memory, lambda shared: shared.fixed_size * element):
+        for _, names, size in allocations(memory, lambda shared: shared.fixed_size * element):
             self.buffers |= dict.fromkeys(names, self.buffer_bytes)
             self.buffer_bytes += -(-size // LINE) * LINE
 

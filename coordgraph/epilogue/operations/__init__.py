@@ -1,4 +1,4 @@
-"""The operations of epilogues: one class in one file each."""
+"""The elementwise operations that epilogues may use; each is a class in a file of its own."""
 
 from coordgraph.epilogue.operations.absolute import abs
 from coordgraph.epilogue.operations.add import add

@@ -1,4 +1,4 @@
-"""The absolute value."""
+"""The epilogue operation `abs`: the absolute value."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["Abs", "abs"]
 
 
 class Abs(Elementwise):
-    """`|a|`."""
+    """The absolute value `|a|` of f32, f64 or i32."""
 
     name = "abs"
     floating = False
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """Whether the result is 0: it is where the argument is 0."""
+        """True if the argument is known to be 0, since the result is then 0."""
         return zeros[0]
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """The operation on NumPy arrays."""
+        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
         import numpy as np
 
         return np.abs(arguments[0])

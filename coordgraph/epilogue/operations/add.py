@@ -1,4 +1,4 @@
-"""Addition."""
+"""The epilogue operation `add`: addition."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["Add", "add"]
 
 
 class Add(Elementwise):
-    """`a + b`."""
+    """The sum `a + b` of two f32, f64 or i32 values."""
 
     name = "add"
     arity = 2
     floating = False
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """Whether the result is 0: it is where both arguments are 0."""
+        """True if both arguments are known to be 0, since the result is then 0."""
         return all(zeros)
 
     def linear_in(self, constant: tuple[bool, ...]) -> bool:
@@ -26,16 +26,16 @@ class Add(Elementwise):
         return True
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """The operation on NumPy arrays."""
+        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
         a, b = arguments
         return a + b
 
     def text(self, *arguments: str, **constants: Any) -> str:
-        """The expression as C writes it, with an operator."""
+        """The operation as a C expression, for pseudo-code."""
         return f"({arguments[0]} + {arguments[1]})"
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit one instruction."""
+        """Emit the one instruction that computes the operation."""
         return emit.add(kind, *arguments)
 
 

@@ -1,4 +1,4 @@
-"""A value of another kind."""
+"""The epilogue operation `cast`: conversion of a number to another type."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Cast", "cast"]
 
 
 class Cast(Elementwise):
-    """The same number as f32, f64 or i32.
+    """Convert a value to f32, f64 or i32.
 
     A float becomes i32 by dropping its fraction. The result of NaN, and of a number outside the
     range of i32, is unspecified. A bool becomes 0 or 1.
@@ -25,17 +25,17 @@ class Cast(Elementwise):
     floating = False
 
     def refused(self, **constants: Any) -> str:
-        """Why `to` is not a kind of number, or ''."""
+        """The reason why the option `to` is invalid, or '' if it is valid."""
         if constants["to"] in ("f32", "f64", "i32"):
             return ""
         return f"to={constants['to']!r} is none of f32, f64 and i32"
 
     def kind(self, kinds: tuple[str, ...], **constants: Any) -> str:
-        """The kind of the result: the option `to`."""
+        """The kind of the result, which the option `to` names: f32, f64 or i32."""
         return constants["to"]
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """Whether the result is 0: it is where the argument is 0."""
+        """True if the argument is known to be 0, since the result is then 0."""
         return zeros[0]
 
     def linear_in(self, constant: tuple[bool, ...]) -> bool:
@@ -43,11 +43,11 @@ class Cast(Elementwise):
         return False
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """The operation on NumPy arrays."""
+        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
         return arguments[0].astype(NUMPY_KINDS[constants["to"]])
 
     def text(self, *arguments: str, **constants: Any) -> str:
-        """The expression as C writes it."""
+        """The operation as a C expression, for pseudo-code."""
         return f"({constants.get('to', 'f32')}){arguments[0]}"
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:

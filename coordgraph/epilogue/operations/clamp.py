@@ -1,4 +1,4 @@
-"""A value kept between two bounds."""
+"""The epilogue operation `clamp`: restrict a value to the range between two bounds."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["Clamp", "clamp"]
 
 
 class Clamp(Composed):
-    """`min(max(a, low), high)`; NaN stays NaN."""
+    """`min(max(a, low), high)` for `clamp(a, low, high)`; a NaN stays NaN."""
 
     name = "clamp"
     arity = 3
     floating = False
 
     def compose(self, on: Algebra, *arguments: Any, **constants: Any) -> Any:
-        """The maximum with `low`, then the minimum with `high`."""
+        """Compute the maximum with `low`, then the minimum with `high`."""
         a, low, high = arguments
         return on("minimum", on("maximum", a, low), high)
 

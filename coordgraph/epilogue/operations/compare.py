@@ -1,4 +1,4 @@
-"""A comparison of two values."""
+"""The epilogue operation `compare`: comparison of two values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RELATIONS = {
 
 
 class Compare(Elementwise):
-    """A truth value; with a NaN only `!=` is true.
+    """The bool `a < b`, or another relation; if a or b is NaN, only `!=` is true.
 
     Options:
         relation: `<`, `<=`, `>`, `>=`, `==` or `!=`.
@@ -33,29 +33,29 @@ class Compare(Elementwise):
     floating = False
 
     def refused(self, **constants: Any) -> str:
-        """Why `relation` is not a comparison operator, or ''."""
+        """The reason why the option `relation` is invalid, or '' if it is valid."""
         if constants["relation"] in RELATIONS:
             return ""
         return f"relation={constants['relation']!r} is none of {', '.join(RELATIONS)}"
 
     def kind(self, kinds: tuple[str, ...], **constants: Any) -> str:
-        """The kind of the result: bool."""
+        """Always bool; raises VerifyError if the arguments' kinds differ."""
         super().kind(kinds, **constants)
         return "bool"
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """The operation on NumPy arrays."""
+        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
         import numpy as np
 
         a, b = arguments
         return getattr(np, RELATIONS[constants["relation"]])(a, b)
 
     def text(self, *arguments: str, **constants: Any) -> str:
-        """The expression as C writes it, with an operator."""
+        """The operation as a C expression, for pseudo-code."""
         return f"{arguments[0]} {constants.get('relation', '<')} {arguments[1]}"
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit one instruction."""
+        """Emit the one instruction that computes the operation."""
         return emit.compare(kind, constants["relation"], *arguments)
 
 

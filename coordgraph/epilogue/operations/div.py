@@ -1,4 +1,4 @@
-"""Division."""
+"""The epilogue operation `div`: division."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ __all__ = ["Div", "div"]
 
 
 class Div(Elementwise):
-    """`a / b`, rounded to nearest; for 16-bit results a GPU uses `div.full.f32`.
+    """The quotient `a / b` of two f32 or f64 values, rounded to nearest.
 
-    `div.full.f32` has at most 2 ulp error (PTX ISA, "div").
+    If D has 16-bit elements, a GPU uses `div.full.f32`, whose error is at most 2 ulp (PTX ISA,
+    "div").
     """
 
     name = "div"
@@ -22,29 +23,29 @@ class Div(Elementwise):
     temporaries = 2
 
     def fold(self, arguments: tuple[Argument, ...], constants: Constants) -> Argument | None:
-        """`x / 1` folds to x."""
+        """Fold `x / 1` to x."""
         x, y = arguments
         return x if not isinstance(y, str) and y == 1 else None
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """Whether the result is 0: it is where the dividend is 0."""
+        """True if the dividend is known to be 0, since the quotient is then 0."""
         return zeros[0]
 
     def linear_in(self, constant: tuple[bool, ...]) -> bool:
-        """Whether the quotient is affine in `acc`: it is where the divisor is free of `acc`."""
+        """True if the divisor does not depend on `acc`: then the quotient is affine in `acc`."""
         return constant[1]
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """The operation on NumPy arrays."""
+        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
         a, b = arguments
         return a / b
 
     def text(self, *arguments: str, **constants: Any) -> str:
-        """The expression as C writes it, with an operator."""
+        """The operation as a C expression, for pseudo-code."""
         return f"{arguments[0]} / {arguments[1]}"
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit one instruction; ptxas may expand it to a sequence."""
+        """Emit one PTX or LLVM instruction, which ptxas may expand to several."""
         if emit.gpu and emit.fast:
             return emit.asm("div.full.f32", *arguments)
         return emit.div(kind, *arguments)

@@ -1,4 +1,4 @@
-"""The error function."""
+"""The epilogue operation `erf`: the error function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coordgraph.epilogue.operations.polynomial import horner
 __all__ = ["Erf", "erf"]
 
 BORDER, LAST = 0.925, 4.0
-"""BORDER: up to this |a|, a polynomial in a^2 is used. LAST: beyond it, `erf` is 1 in f32."""
+"""BORDER: for |a| up to it, `erf` is a polynomial in a^2. LAST: beyond it, `erf` is 1 in f32."""
 NEAR = (
     *(0.12837916612625122, -0.37612634897232056, 0.11283697932958603, -0.026859482750296593),
     *(0.005201177205890417, -0.0008143753511831164, 8.37242987472564e-05),
@@ -29,25 +29,26 @@ FAR = (
 class Erf(Elementwise):
     """The error function, `2 / sqrt(pi)` times the integral of `exp(-t^2)` from 0 to a.
 
-    On a GPU two polynomials and `ex2.approx.ftz.f32`: the relative error is at most 2^-22.
+    A GPU evaluates one of two polynomials and `ex2.approx.ftz.f32`; the relative error is at most
+    2^-22.
     """
 
     name = "erf"
     temporaries = 4
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """Whether the result is 0: it is where the argument is 0."""
+        """True if the argument is known to be 0, since the result is then 0."""
         return zeros[0]
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """The C library's `erf`, computed in f64."""
+        """Evaluate the C library's `erf` in f64, then round to the type of the argument."""
         import numpy as np
 
         (a,) = arguments
         return np.vectorize(exact, otypes=[np.float64])(a.astype(np.float64)).astype(a.dtype)
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit both polynomials and a select on a GPU, else a call of the C library."""
+        """Emit both polynomials and a select on a GPU, else a call of the C library's `erf`."""
         (a,) = arguments
         if not emit.gpu:
             return emit.library("erf", kind, a)

@@ -1,4 +1,4 @@
-"""The exponential function."""
+"""The epilogue operation `exp`: the exponential function."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ __all__ = ["Exp", "exp"]
 LOG2_E, LOG2_E_REST, LN_2 = 1.44269502162933349609375, 1.92596298909109e-08, 0.693147182464599609375
 """1 / ln 2 rounded to f32, the remainder of that rounding, and ln 2 rounded to f32."""
 FAR = 126.0
-"""Exponents of 2 beyond it come close to overflow or underflow: no correction is applied."""
+"""Largest |a / ln 2| at which `exp` corrects rounding; beyond it f32 nearly over- or underflows."""
 
 
 class Exp(Elementwise):
-    """e to the power of a.
+    """The exponential function: e to the power of a.
 
-    On a GPU by `ex2.approx.ftz.f32`, whose relative error is at most 2^-22 (PTX ISA, "ex2"; results
-    below 2^-126 are 0). For 16-bit results the rounding of `a / ln 2` adds |a| * 2^-23.5; else what
-    it loses is put back, and the relative error is at most 2^-21.
+    A GPU uses `ex2.approx.ftz.f32`, whose relative error is at most 2^-22 (PTX ISA, "ex2"; results
+    below 2^-126 are 0). If D has 16-bit elements, the rounding of `a / ln 2` adds a relative error
+    of |a| * 2^-23.5. Otherwise that rounding is corrected, and the relative error is at most 2^-21.
     """
 
     name = "exp"
     temporaries = 2
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """The operation on NumPy arrays."""
+        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
         import numpy as np
 
         return np.exp(arguments[0])
@@ -43,7 +43,7 @@ class Exp(Elementwise):
         result = emit.asm("ex2.approx.ftz.f32", power)
         if emit.fast:
             return result
-        # exp(a) = 2^power * 2^rest, and 2^rest = 1 + rest * ln 2 for so small a rest.
+        # exp(a) = 2^power * 2^rest, and 2^rest is about 1 + rest * ln 2 because rest is tiny.
         rest = emit.intrinsic("llvm.fma", kind, a, scale, emit.neg(kind, power))
         rest = emit.intrinsic("llvm.fma", kind, a, emit.constant(LOG2_E_REST, kind), rest)
         more = emit.mul(kind, rest, emit.constant(LN_2, kind))

@@ -1,4 +1,4 @@
-"""Fused multiply-add."""
+"""The epilogue operation `fma`: fused multiply-add."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ __all__ = ["Fma", "fma"]
 class Fma(Elementwise):
     """`a * b + c` with one rounding.
 
-    NumPy has none: in f32 it computes in f64, where the product is exact; in f64 it rounds twice.
+    NumPy has no fused multiply-add. For f32 the reference computes in f64, where the product is
+    exact; for f64 it rounds twice.
     """
 
     name = "fma"
     arity = 3
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """Whether the result is 0: it is where a factor and the summand are 0."""
+        """True if a factor and the summand are known to be 0, since the result is then 0."""
         return (zeros[0] or zeros[1]) and zeros[2]
 
     def linear_in(self, constant: tuple[bool, ...]) -> bool:
-        """Whether the result is affine in `acc`: a factor must not depend on `acc`."""
+        """True if one factor does not depend on `acc`: then the result is affine in `acc`."""
         return constant[0] or constant[1]
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """The sum computed in f64, then rounded to the kind of the arguments."""
+        """Evaluate `a * b + c` in f64, then round to the type of the arguments."""
         import numpy as np
 
         a, b, c = (x.astype(np.float64) for x in arguments)
         return (a * b + c).astype(arguments[0].dtype)
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit one instruction."""
+        """Emit the one instruction that computes the operation."""
         return emit.intrinsic("llvm.fma", kind, *arguments)
 
 

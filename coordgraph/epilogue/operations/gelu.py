@@ -1,4 +1,4 @@
-"""The Gaussian error linear unit."""
+"""The epilogue operation `gelu`: the Gaussian error linear unit."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ WAYS = ("none", "tanh")
 
 
 class Gelu(Composed):
-    """`a * (1 + erf(a / sqrt 2)) / 2`, or its approximation by the hyperbolic tangent.
+    """The GELU `a * (1 + erf(a / sqrt 2)) / 2`, or its approximation by the hyperbolic tangent.
 
     Options:
         approximate: `none`, or `tanh` for `a * (1 + tanh(sqrt(2/pi) * (a + 0.044715 a^3))) / 2`.
-            On a GPU that is off by |a| * 2^-12 at most, for 16-bit results (see `tanh`).
+            If D has 16-bit elements, a GPU computes that with an absolute error of at most
+            |a| * 2^-12 (see `tanh`).
     """
 
     name = "gelu"
@@ -26,17 +27,17 @@ class Gelu(Composed):
     temporaries = 4
 
     def refused(self, **constants: Any) -> str:
-        """Why `approximate` is not a known approximation, or ''."""
+        """The reason why the option `approximate` is invalid, or '' if it is valid."""
         if constants["approximate"] in WAYS:
             return ""
         return f"approximate={constants['approximate']!r} is none of {', '.join(WAYS)}"
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """Whether the result is 0: it is where the argument is 0."""
+        """True if the argument is known to be 0, since the result is then 0."""
         return zeros[0]
 
     def compose(self, on: Algebra, *arguments: Any, **constants: Any) -> Any:
-        """The result by `erf`, or by `tanh` where `approximate` is `tanh`."""
+        """Compute the result by `tanh` if `approximate` is `tanh`, else by `erf`."""
         (a,) = arguments
         half = on("mul", a, 0.5)
         if constants["approximate"] == "none":

@@ -1,4 +1,4 @@
-"""The leaky rectified linear unit."""
+"""The epilogue operation `leaky_relu`: the leaky rectified linear unit."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["LeakyRelu", "leaky_relu"]
 
 
 class LeakyRelu(Composed):
-    """`a` where a is positive, else `slope * a`.
+    """`a` if a is positive, else `slope * a`.
 
     Options:
-        slope: factor of negative values.
+        slope: the factor that negative values are multiplied by; 0.01 by default.
     """
 
     name = "leaky_relu"
@@ -21,11 +21,11 @@ class LeakyRelu(Composed):
     temporaries = 1
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """Whether the result is 0: it is where the argument is 0."""
+        """True if the argument is known to be 0, since the result is then 0."""
         return zeros[0]
 
     def compose(self, on: Algebra, *arguments: Any, **constants: Any) -> Any:
-        """The result by a comparison, a product and a select."""
+        """Compute the result by a comparison, a product and a select."""
         (a,) = arguments
         positive = on("compare", a, 0.0, relation=">")
         return on("where", positive, a, on("mul", a, float(constants["slope"])))

@@ -1,4 +1,4 @@
-"""The natural logarithm."""
+"""The epilogue operation `log`: the natural logarithm."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ LN_2 = 0.6931471805599453
 
 
 class Log(Elementwise):
-    """The natural logarithm, NaN of negative numbers.
+    """The natural logarithm of an f32 or f64 value; NaN for negative values.
 
-    On a GPU by `lg2.approx.f32`: an absolute error of at most 2^-22 between 1/2 and 2, a relative
-    one of 2^-21 elsewhere (PTX ISA, "lg2").
+    A GPU uses `lg2.approx.f32`: its absolute error is at most 2^-22 for values between 1/2 and 2,
+    and its relative error at most 2^-21 elsewhere (PTX ISA, "lg2").
     """
 
     name = "log"
     temporaries = 1
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """The operation on NumPy arrays."""
+        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
         import numpy as np
 
         return np.log(arguments[0])

@@ -1,4 +1,4 @@
-"""The larger of two values."""
+"""The epilogue operation `maximum`: the larger of two values."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ __all__ = ["Maximum", "maximum"]
 
 
 class Maximum(Elementwise):
-    """The larger of two values; NaN where one of them is NaN."""
+    """The larger of two values; NaN if one of them is NaN."""
 
     name = "maximum"
     arity = 2
     floating = False
 
     def fold(self, arguments: tuple[Argument, ...], constants: Constants) -> Argument | None:
-        """`maximum(x, x)` folds to x."""
+        """Fold `maximum(x, x)` to x."""
         x, y = arguments
         return x if x == y else None
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """Whether the result is 0: it is where both arguments are 0."""
+        """True if both arguments are known to be 0, since the result is then 0."""
         return all(zeros)
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """The operation on NumPy arrays."""
+        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
         import numpy as np
 
         a, b = arguments
         return np.maximum(a, b)
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit `max.NaN.f32` on a GPU; else select by a comparison, and once more for NaN."""
+        """Emit `max.NaN.f32` for f32 on a GPU; otherwise compare and select, and select a NaN."""
         a, b = arguments
         if emit.gpu and kind == "f32":
             return emit.intrinsic("llvm.maximum", kind, a, b)

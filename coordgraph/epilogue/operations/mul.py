@@ -1,4 +1,4 @@
-"""Multiplication."""
+"""The epilogue operation `mul`: multiplication."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ __all__ = ["Mul", "mul"]
 
 
 class Mul(Elementwise):
-    """`a * b`."""
+    """The product `a * b` of two f32, f64 or i32 values."""
 
     name = "mul"
     arity = 2
     floating = False
 
     def fold(self, arguments: tuple[Argument, ...], constants: Constants) -> Argument | None:
-        """`x * 1` and `1 * x` fold to x."""
+        """Fold `x * 1` and `1 * x` to x."""
         x, y = arguments
         if not isinstance(y, str) and y == 1:
             return x
         return y if not isinstance(x, str) and x == 1 else None
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """Whether the product is 0: it is where one factor is 0 (the other counts as finite)."""
+        """True if one factor is known to be 0; the other one is assumed to be finite."""
         return any(zeros)
 
     def linear_in(self, constant: tuple[bool, ...]) -> bool:
-        """Whether the product is affine in `acc`: one factor must not depend on `acc`."""
+        """True if one factor does not depend on `acc`: then the product is affine in `acc`."""
         return any(constant)
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """The operation on NumPy arrays."""
+        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
         a, b = arguments
         return a * b
 
     def text(self, *arguments: str, **constants: Any) -> str:
-        """The expression as C writes it, with an operator."""
+        """The operation as a C expression, for pseudo-code."""
         return f"{arguments[0]} * {arguments[1]}"
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit one instruction."""
+        """Emit the one instruction that computes the operation."""
         return emit.mul(kind, *arguments)
 
 

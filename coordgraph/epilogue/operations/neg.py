@@ -1,4 +1,4 @@
-"""Negation."""
+"""The epilogue operation `neg`: negation."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["Neg", "neg"]
 
 
 class Neg(Elementwise):
-    """`-a`."""
+    """The negative `-a` of an f32, f64 or i32 value."""
 
     name = "neg"
     floating = False
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """Whether the result is 0: it is where the argument is 0."""
+        """True if the argument is known to be 0, since the result is then 0."""
         return zeros[0]
 
     def linear_in(self, constant: tuple[bool, ...]) -> bool:
@@ -25,15 +25,15 @@ class Neg(Elementwise):
         return True
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """The operation on NumPy arrays."""
+        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
         return -arguments[0]
 
     def text(self, *arguments: str, **constants: Any) -> str:
-        """The expression as C writes it, with an operator."""
+        """The operation as a C expression, for pseudo-code."""
         return f"(-{arguments[0]})"
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit one instruction."""
+        """Emit the one instruction that computes the operation."""
         return emit.neg(kind, *arguments)
 
 

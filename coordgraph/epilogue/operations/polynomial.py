@@ -1,4 +1,4 @@
-"""Polynomials by Horner's rule, one fused multiply-add for each coefficient."""
+"""Evaluate polynomials by Horner's rule, with one fused multiply-add per coefficient."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["horner"]
 
 
 def horner(emit: Emitter, kind: str, x: Any, coefficients: Sequence[float]) -> Any:
-    """Evaluate a polynomial at x; coefficients are given from the lowest power up."""
+    """Emit the value of a polynomial at x; `coefficients` start with the constant term."""
     result = emit.constant(coefficients[-1], kind)
     for coefficient in coefficients[-2::-1]:
         result = emit.intrinsic("llvm.fma", kind, result, x, emit.constant(coefficient, kind))

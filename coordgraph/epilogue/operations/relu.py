@@ -1,4 +1,4 @@
-"""The rectified linear unit."""
+"""The epilogue operation `relu`: the rectified linear unit."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ __all__ = ["Relu", "relu"]
 
 
 class Relu(Composed):
-    """`max(a, 0)`; NaN stays NaN."""
+    """`max(a, 0)`; a NaN stays NaN."""
 
     name = "relu"
     floating = False
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """Whether the result is 0: it is where the argument is 0."""
+        """True if the argument is known to be 0, since the result is then 0."""
         return zeros[0]
 
     def compose(self, on: Algebra, *arguments: Any, **constants: Any) -> Any:
-        """The maximum of the argument and 0."""
+        """Compute the maximum of the argument and 0."""
         return on("maximum", arguments[0], 0)
 
 

@@ -1,4 +1,4 @@
-"""The reciprocal square root."""
+"""The epilogue operation `rsqrt`: the reciprocal square root."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["Rsqrt", "rsqrt"]
 
 
 class Rsqrt(Elementwise):
-    """`1 / sqrt(a)`.
+    """The reciprocal square root `1 / sqrt(a)` of an f32 or f64 value.
 
-    On a GPU `rsqrt.approx.f32`: relative error at most 2^-22.4 (PTX ISA, "rsqrt").
+    A GPU uses `rsqrt.approx.f32`, whose relative error is at most 2^-22.4 (PTX ISA, "rsqrt").
     """
 
     name = "rsqrt"
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """The reciprocal of the root, so the result is rounded twice."""
+        """Evaluate the operation by a square root and a division, which rounds twice."""
         import numpy as np
 
         (a,) = arguments

@@ -1,4 +1,4 @@
-"""The logistic function."""
+"""The epilogue operation `sigmoid`: the logistic function."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["Sigmoid", "sigmoid"]
 
 
 class Sigmoid(Elementwise):
-    """`1 / (1 + exp(-a))`.
+    """The logistic function `1 / (1 + exp(-a))` of an f32 or f64 value.
 
-    On a GPU by `exp` and `rcp.approx.ftz.f32`, which adds 1 ulp (PTX ISA, "rcp"): the relative
-    error is at most 2^-21 plus that of `exp`.
+    A GPU uses `exp` and `rcp.approx.ftz.f32`, which adds an error of 1 ulp (PTX ISA, "rcp"). The
+    relative error is at most 2^-21 plus that of `exp`.
     """
 
     name = "sigmoid"
     temporaries = 2
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """`1 / (1 + exp(-a))` with NumPy's `exp`."""
+        """Evaluate `1 / (1 + exp(-a))` with NumPy's `exp`; generated code is tested against it."""
         import numpy as np
 
         (a,) = arguments
@@ -30,7 +30,7 @@ class Sigmoid(Elementwise):
         return one / (one + np.exp(-a))
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit an exponential, a sum and a reciprocal."""
+        """Emit an exponential, an addition and a reciprocal."""
         (a,) = arguments
         one = emit.constant(1.0, kind)
         below = emit.add(kind, exp.llvm(emit, kind, emit.neg(kind, a)), one)

@@ -1,4 +1,4 @@
-"""The sigmoid linear unit."""
+"""The epilogue operation `silu`: the sigmoid linear unit (swish)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ __all__ = ["Silu", "silu"]
 
 
 class Silu(Composed):
-    """`a * sigmoid(a)`, also called swish."""
+    """The SiLU `a * sigmoid(a)`, also called swish."""
 
     name = "silu"
     temporaries = 2
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """Whether the result is 0: it is where the argument is 0."""
+        """True if the argument is known to be 0, since the result is then 0."""
         return zeros[0]
 
     def compose(self, on: Algebra, *arguments: Any, **constants: Any) -> Any:
-        """The product of the argument and its sigmoid."""
+        """Compute the product of the argument and its sigmoid."""
         (a,) = arguments
         return on("mul", a, on("sigmoid", a))
 

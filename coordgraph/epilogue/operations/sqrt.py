@@ -1,4 +1,4 @@
-"""The square root."""
+"""The epilogue operation `sqrt`: the square root."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ __all__ = ["Sqrt", "sqrt"]
 
 
 class Sqrt(Elementwise):
-    """The square root, NaN of negative numbers.
+    """The square root of an f32 or f64 value; NaN for negative values.
 
-    Rounded to nearest; for 16-bit results a GPU takes `sqrt.approx.f32`, whose relative error is
-    at most 2^-23 (PTX ISA, "sqrt").
+    It is rounded to nearest. If D has 16-bit elements, a GPU uses `sqrt.approx.f32`, whose relative
+    error is at most 2^-23 (PTX ISA, "sqrt").
     """
 
     name = "sqrt"
     temporaries = 1
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """Whether the result is 0: it is where the argument is 0."""
+        """True if the argument is known to be 0, since the result is then 0."""
         return zeros[0]
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """The operation on NumPy arrays."""
+        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
         import numpy as np
 
         return np.sqrt(arguments[0])
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit one instruction; ptxas may expand it to a sequence."""
+        """Emit one PTX or LLVM instruction, which ptxas may expand to several."""
         if emit.gpu and emit.fast:
             return emit.asm("sqrt.approx.f32", *arguments)
         return emit.intrinsic("llvm.sqrt", kind, *arguments)

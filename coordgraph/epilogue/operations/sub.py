@@ -1,4 +1,4 @@
-"""Subtraction."""
+"""The epilogue operation `sub`: subtraction."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ __all__ = ["Sub", "sub"]
 
 
 class Sub(Elementwise):
-    """`a - b`."""
+    """The difference `a - b` of two f32, f64 or i32 values."""
 
     name = "sub"
     arity = 2
     floating = False
 
     def fold(self, arguments: tuple[Argument, ...], constants: Constants) -> Argument | None:
-        """`x - 0` folds to x, also where x is -0."""
+        """Fold `x - 0` to x, which is exact even if x is -0; `x - (-0)` is not folded."""
         x, y = arguments
         return x if not isinstance(y, str) and y == 0 and not str(y).startswith("-") else None
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """Whether the result is 0: it is where both arguments are 0."""
+        """True if both arguments are known to be 0, since the result is then 0."""
         return all(zeros)
 
     def linear_in(self, constant: tuple[bool, ...]) -> bool:
@@ -32,16 +32,16 @@ class Sub(Elementwise):
         return True
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """The operation on NumPy arrays."""
+        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
         a, b = arguments
         return a - b
 
     def text(self, *arguments: str, **constants: Any) -> str:
-        """The expression as C writes it, with an operator."""
+        """The operation as a C expression, for pseudo-code."""
         return f"({arguments[0]} - {arguments[1]})"
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit one instruction."""
+        """Emit the one instruction that computes the operation."""
         return emit.sub(kind, *arguments)
 
 

@@ -1,4 +1,4 @@
-"""The hyperbolic tangent."""
+"""The epilogue operation `tanh`: the hyperbolic tangent."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ TWO_LOG2_E = 2.885390081777927
 class Tanh(Elementwise):
     """The hyperbolic tangent.
 
-    For 16-bit results a GPU takes `tanh.approx.f32`, whose relative error is at most 2^-11 (PTX
-    ISA, "tanh"). For others it takes a polynomial and `1 - 2 / (1 + exp(2a))`: at most 2^-21.
+    If D has 16-bit elements, a GPU uses `tanh.approx.f32`, whose relative error is at most 2^-11
+    (PTX ISA, "tanh"). Otherwise it uses a polynomial for small |a|, and `1 - 2 / (1 + exp(2a))` for
+    larger |a|; the relative error is at most 2^-21.
     """
 
     name = "tanh"
     temporaries = 3
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """Whether the result is 0: it is where the argument is 0."""
+        """True if the argument is known to be 0, since the result is then 0."""
         return zeros[0]
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """The operation on NumPy arrays."""
+        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
         import numpy as np
 
         return np.tanh(arguments[0])

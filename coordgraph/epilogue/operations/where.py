@@ -1,4 +1,4 @@
-"""A choice between two values."""
+"""The epilogue operation `where`: select one of two values by a condition."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ __all__ = ["Where", "where"]
 
 
 class Where(Elementwise):
-    """`yes` where a condition holds, else `no`."""
+    """`yes` if the condition holds, else `no`, for `where(condition, yes, no)`."""
 
     name = "where"
     arity = 3
     floating = False
 
     def kind(self, kinds: tuple[str, ...], **constants: Any) -> str:
-        """The kind of both values; the condition must be a bool."""
+        """The kind of the two values; raises VerifyError if the condition is not a bool."""
         if kinds[0] != "bool":
             raise VerifyError(f"where: the condition is {kinds[0]}; compare it, as in x > 0")
         return super().kind(kinds[1:], **constants)
 
     def zero_with(self, zeros: tuple[bool, ...]) -> bool:
-        """Whether the result is 0: it is where both values are 0."""
+        """True if `yes` and `no` are known to be 0, since the result is then 0."""
         return zeros[1] and zeros[2]
 
     def linear_in(self, constant: tuple[bool, ...]) -> bool:
-        """Whether the result is affine in `acc`: the condition must not depend on `acc`."""
+        """True if the condition does not depend on `acc`: then the result is affine in `acc`."""
         return constant[0]
 
     def numpy(self, *arguments: Array, **constants: Any) -> Array:
-        """The operation on NumPy arrays."""
+        """Evaluate the operation on NumPy arrays; generated code is tested against it."""
         import numpy as np
 
         condition, yes, no = arguments
         return np.where(condition, yes, no)
 
     def text(self, *arguments: str, **constants: Any) -> str:
-        """The expression as C writes it."""
+        """The operation as a C expression, for pseudo-code."""
         return f"({arguments[0]} ? {arguments[1]} : {arguments[2]})"
 
     def llvm(self, emit: Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-        """Emit one instruction."""
+        """Emit the one instruction that computes the operation."""
         return emit.select(*arguments)
 
 

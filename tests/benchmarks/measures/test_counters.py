@@ -59,8 +59,8 @@ def test_kernels_of_cublas_are_put_together():
 @pytest.mark.parametrize(
     ("launches", "why"),
     [
-        (LAUNCHES[:3], "1 kernels of ours on 2 problems"),
-        (LAUNCHES[1:], "1 kernels of ours on 2 problems"),
+        (LAUNCHES[:3], "1 kernels of coordgraph on 2 problems"),
+        (LAUNCHES[1:], "1 kernels of coordgraph on 2 problems"),
         (LAUNCHES[:4], "no kernel of cuBLAS"),
     ],
 )

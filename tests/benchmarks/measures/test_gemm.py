@@ -44,7 +44,7 @@ def test_quick_both_and_shapes():
     ("words", "why"),
     [
         (["--groups", "Z"], "invalid choice"),
-        (["--shapes", "4096"], "is not like"),
+        (["--shapes", "4096"], "should be three positive integers"),
         (["--plans", "128x128x64 steam-k"], "unknown pass"),
         (["--schedules", "steam-k"], "unknown pass"),
         (["--rounds", "0"], "must be positive"),

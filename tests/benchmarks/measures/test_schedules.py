@@ -64,7 +64,7 @@ def test_columns_line_up():
         (["--time-limit", "0"], "must be positive"),
         (["--schedules", "steam-k"], "unknown pass"),
         (["--schedules", "stream-k{least_segment=0}"], "least_segment=0 is outside"),
-        (["--tiles", "128x128"], "is not like"),
+        (["--tiles", "128x128"], "should be three positive integers"),
     ],
 )
 def test_mistakes_are_explained(words: list[str], why: str, capsys: pytest.CaptureFixture[str]):

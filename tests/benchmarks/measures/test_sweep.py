@@ -83,7 +83,7 @@ def test_a_run_is_resumed(tmp_path: Path):
     assert left == [(third, "nn"), (second, "nt"), (third, "nt")]
     assert len(jobs(options)) == 6
     path.write_text("{}")
-    with pytest.raises(ValueError, match="holds no record"):
+    with pytest.raises(ValueError, match="is not a record"):
         open_record(options)
 
 
@@ -106,8 +106,8 @@ def test_what_was_best_is_measured_again(tmp_path: Path):
     (tmp_path / "none.json").write_text("{}")
     (tmp_path / "text.json").write_text("none")
     for path, why in (
-        (wrong, "is not of a sweep"),
-        (tmp_path / "none.json", "holds no record"),
+        (wrong, "is not a record of"),
+        (tmp_path / "none.json", "is not a record"),
         (tmp_path / "text.json", "is no JSON"),
     ):
         with pytest.raises(ValueError, match=f"{path} {why}"):

@@ -87,7 +87,7 @@ def test_bands_save_traffic_where_workgroups_keep_step():
         (["--orders", "rasterize{order=hilbert,width=5}"], "power of two"),
         (["--schedules", "steam-k"], "unknown pass"),
         (["--tile", "16x16"], "is no plan"),
-        (["--shapes", "64x64"], "is not like"),
+        (["--shapes", "64x64"], "should be three positive integers"),
         (["--time-limit", "0"], "must be positive"),
         (["--cache-mb", "-1"], "must not be negative"),
     ],

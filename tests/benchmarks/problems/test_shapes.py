@@ -50,7 +50,7 @@ def test_triple():
 
 @pytest.mark.parametrize("text", ["", "4096", "1x2", "1x2x3x4", "axbxc", "0x1x1", "1x-2x3"])
 def test_malformed_triples_say_so(text: str):
-    with pytest.raises(argparse.ArgumentTypeError, match="is not like"):
+    with pytest.raises(argparse.ArgumentTypeError, match="should be three positive integers"):
         parse_triple(text)
 
 

@@ -29,7 +29,7 @@ def test_records_round_trip(tmp_path: Path):
 def test_other_files_are_no_records(tmp_path: Path):
     path = tmp_path / "x.json"
     path.write_text("[]")
-    with pytest.raises(ValueError, match="no record"):
+    with pytest.raises(ValueError, match="is not a record"):
         load(path)
 
 

@@ -172,7 +172,7 @@ def test_an_operand_may_be_the_output():
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"bias": None}, "bias is missing: the epilogue bias_gelu_residual needs it, an array"),
+        ({"bias": None}, "bias is missing: the epilogue bias_gelu_residual needs an array"),
         ({"residal": 1}, "residal is no operand of the epilogue bias_gelu_residual; its operands"),
         ({"bias": np.ones(13, np.float32)}, r"bias: shape \(13,\) given, \(n,\) = \(27,\) needed"),
         ({"bias": np.ones((1, N), np.float32)}, r"bias: shape \(1, 27\) given, \(n,\) needed"),

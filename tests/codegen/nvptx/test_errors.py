@@ -132,7 +132,7 @@ def changed(view: TensorView, **changes: object) -> TensorView:
         ({"A": changed(A, pointer=(1 << 20) + 1)}, 0, "no multiple of 2 bytes"),
         ({"D": changed(OUT, pointer=A.pointer + 512)}, 0, "out overlaps a"),
         ({"D": changed(OUT, device=1)}, 0, "different devices: a on 0, b on 0, out on 1"),
-        ({}, 0.5, "beta = 0.5 needs c; pass it, or beta=0"),
+        ({}, 0.5, "beta = 0.5 needs c; pass c, or beta=0"),
         ({"C": changed(OUT, pointer=OUT.pointer + 64)}, 0, "out overlaps c"),
     ],
 )

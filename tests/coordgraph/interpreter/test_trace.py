@@ -170,11 +170,14 @@ def test_two_tiles_in_one_accumulator():
         e.control = e.control.rewrite(
             lambda op: () if isinstance(op, InitAccumulator | Epilogue | StoreTile) else op
         )
-    with pytest.raises(EvaluationError, match=r"adds to tile \(0, 1\) what belongs to \(0, 0\)"):
+    with pytest.raises(
+        EvaluationError, match=r"of output tile \(0, 1\) to .*holds output tile \(0, 0\)"
+    ):
         trace(e.graph, SIZES)
 
 
 GOOD = trace(streamed(), SIZES)
+SENT = "workspace slot {} is sent partial sums of output tiles"
 
 
 def without(*events: object) -> Trace:
@@ -191,17 +194,23 @@ def beside(event: object) -> Trace:
     ("found", "problem"),
     [
         (without(Segment(0, (0, 0), 0, 4, 5)), "k tiles 0..3 of output tile (0, 0) are left out"),
-        (without(Segment(2, (0, 1), 3, 2, 5)), "k tiles from 3 of output tile (0, 1) are not 5"),
+        (without(Segment(2, (0, 1), 3, 2, 5)), "k tiles 3..4 of output tile (0, 1) are left out"),
         (beside(Segment(3, (0, 1), 2, 1, 5)), "k tiles 2..2 of output tile (0, 1) are done twice"),
-        (beside(Segment(3, (1, 1), 0, 5, 5)), "output tile (1, 1) does not exist"),
+        (
+            beside(Segment(3, (1, 1), 0, 5, 5)),
+            "a segment sums output tile (1, 1), which does not exist",
+        ),
         (without(Finish(1, (0, 1))), "output tile (0, 1) has 0 epilogues"),
         (beside(Finish(1, (0, 1))), "output tile (0, 1) has 2 epilogues"),
         (beside(Store(1, (0, 1))), "output tile (0, 1) has 2 stores"),
         (beside(Store(1, (7, 1))), "stores of output tile (7, 1), which does not exist"),
-        (without(Send(1, 1, (0, 0))), "slot 1 is sent [] and received [(0, 0)]"),
-        (beside(Send(3, 1, (0, 0))), "slot 1 is sent [(0, 0), (0, 0)] and received [(0, 0)]"),
-        (without(Receive(1, 2, (0, 1))), "slot 2 is sent [(0, 1)] and received []"),
-        (replace(GOOD, slots=2), "slot 2 is outside 0..1"),
+        (without(Send(1, 1, (0, 0))), f"{SENT.format(1)} [] but received for [(0, 0)]"),
+        (
+            beside(Send(3, 1, (0, 0))),
+            f"{SENT.format(1)} [(0, 0), (0, 0)] but received for [(0, 0)]",
+        ),
+        (without(Receive(1, 2, (0, 1))), f"{SENT.format(2)} [(0, 1)] but received for []"),
+        (replace(GOOD, slots=2), "workspace slot 2 is outside 0..1"),
     ],
 )
 def test_problems_are_seen(found: Trace, problem: str):

@@ -75,5 +75,5 @@ def test_strides():
     text = BATCH.text()
     assert "tensor A f32 [batches, m, k] input strides [stride_a, k, 1]" in text
     assert parse(text) == BATCH
-    with pytest.raises(ParseError, match="3 strides are needed, not 2"):
+    with pytest.raises(ParseError, match="has 2 strides; it needs 3"):
         parse(text.replace("strides [stride_a, k, 1]", "strides [stride_a, k]", 1))

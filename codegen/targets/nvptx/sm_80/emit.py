@@ -12,7 +12,7 @@ from sympy import Dummy
 from codegen.emit.elements import Arithmetic
 from codegen.emit.elementwise import KINDS
 from codegen.emit.expressions import Expressions
-from codegen.emit.shared_memory import places
+from codegen.emit.shared_memory import allocations
 from codegen.emit.walker import Fragments
 from codegen.targets.nvptx.map_arguments import boxes_of, map_argument
 from codegen.targets.nvptx.sm_80.fragments import BARRIER_BYTES
@@ -68,7 +68,7 @@ class CudaWalker(TableWalker):
         """CUDA's workgroups for each of the schedule's."""
         self.shared_bytes = 0
         memory = graph.coordinates.of_kind(Shared)
-        found = places(memory, lambda shared: shared.fixed_size * self._bytes(shared.id))
+        found = allocations(memory, lambda shared: shared.fixed_size * self._bytes(shared.id))
         aligned = ((_alignment(home, size), names, size) for home, names, size in found)
         for align, names, size in sorted(aligned, key=lambda place: place[0]):
             first = -(-self.shared_bytes // align) * align
