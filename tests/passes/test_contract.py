@@ -92,14 +92,14 @@ def test_options_are_checked_by_value(kind: type[Pass], options: dict[str, Any],
 @pytest.mark.parametrize(
     ("step", "why"),
     [
-        (DataParallel(workgroups=3), "belongs to the persistent form"),
+        (DataParallel(workgroups=3), "workgroups=3 has no effect without persistent=true"),
         (Rasterize(order="hilbert", width=6), "width=6: a curve needs a power of two, 2 to 64"),
         (Rasterize(order="morton", width=1), "width=1: a curve needs a power of two"),
         (Rasterize(order="hilbert", width=128), "width=128: a curve needs a power of two"),
         (HeterogeneousTiles(small_m=48), "small_m=48 does not divide the macro tile's 128"),
         (
             HeterogeneousTiles(small_m=128, small_n=128),
-            "small tiles of 128x128 are whole macro tiles: nothing is divided; data-parallel",
+            "small tiles of 128x128 are whole macro tiles: nothing is divided; set a smaller",
         ),
     ],
 )
@@ -134,7 +134,7 @@ def test_options_of_the_wrong_type_are_refused(
 
 def test_two_shapes_of_tiles_refuse_groups():
     graph = Gemm("f32", grouped=True).graph()
-    with pytest.raises(PassError, match="groups begin at rows of their own"):
+    with pytest.raises(PassError, match="each group begins at its own row"):
         HeterogeneousTiles()(graph)
 
 
