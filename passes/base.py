@@ -41,7 +41,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.+-]+")
 def _register(kind: type[Pass]) -> None:
     """Add a pass class to `PASSES`.
 
-    Defining a pass again in the same module replaces the first definition, as notebooks do.
+    Defining a pass again in the same module replaces the first definition, so that a notebook cell
+    can run twice.
 
     Raises:
         PassError: the name has characters that pipeline text cannot hold, or a pass of another
@@ -162,9 +163,9 @@ class Pass(ABC):
         is not rewritten.
 
         Raises:
-            PassError: a check or `why_not` itself fails.
+            PassError: a check or `why_not` raises an error.
         """
-        if wrong := wrong_option(self):  # a subclass may override __post_init__
+        if wrong := wrong_option(self):  # __post_init__, which checks options, may be overridden
             return f"{self.name} refuses: {wrong}"
         if not isinstance(graph, KernelGraph):
             return f"{self} cannot start: it needs a KernelGraph, not a {type(graph).__name__}"
@@ -210,7 +211,7 @@ class Pass(ABC):
         return result
 
     def _follows_work(self, verify: Verify) -> bool:
-        """Whether to trace the workgroups of the result on small problems, given `verify`."""
+        """Whether the level `verify` traces the workgroups of the result on small problems."""
         own = type(self).__module__.partition(".")[0] == LIBRARY
         wanted = verify == "work" or (verify == "outside" and not own)
         return wanted and "scheduled" in self.establishes
@@ -242,7 +243,7 @@ class Pass(ABC):
         return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != f.default}
 
     def __str__(self) -> str:
-        """The text of the pass, `stream-k{workgroups=132}`; parsing it gives an equal pass."""
+        """Text such as `stream-k{workgroups=132}`, which parses back to an equal pass."""
         inside = ",".join(f"{name}={_value(value)}" for name, value in self.options.items())
         return f"{self.name}{{{inside}}}" if inside else self.name
 

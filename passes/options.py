@@ -150,7 +150,7 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
-    """The members of a union type, or the one type itself."""
+    """The members of a union such as `int | None`; any other type alone in a tuple."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 

@@ -245,7 +245,7 @@ class _Reader:
         return word
 
     def _peek(self) -> str | None:
-        """The next token, not consumed: None at the end, `?` if a character is not allowed."""
+        """The next token, without consuming it: None at the end, `?` for a forbidden character."""
         match = _TOKEN.match(self.text, self.at)
         if match:
             return match.group("word") or match.group("mark")
@@ -263,7 +263,7 @@ class _Reader:
         return match.group("word") or match.group("mark")
 
     def _word(self, what: str) -> str:
-        """Consume a word and return it; ParseError if the next token is none, expecting `what`."""
+        """Consume a word and return it; a ParseError names `what` was expected if there is none."""
         if self._peek() in (None, "{", "}", "=", ",", "?"):
             self.start = self.at
             if self._peek() is not None:

@@ -49,10 +49,9 @@ class Launch(NamedTuple):
 
 @lru_cache(maxsize=256)
 def work_problems(graph: KernelGraph) -> tuple[str, ...]:
-    """Errors in the work that the workgroups of a scheduled graph do, traced on small problems.
+    """Check that the workgroups of a scheduled graph do the right work, by tracing small problems.
 
-    Returns the errors of the first problem that has some, or (). Results are cached for equal
-    graphs.
+    Returns the errors of the first problem with errors, or (). Results are cached for equal graphs.
     """
     from coordgraph.interpreter import trace  # imported here so that `import passes` skips numpy
 
@@ -112,7 +111,7 @@ def _tile_counts(graph: KernelGraph) -> tuple[Tiles, ...]:
 def _launch(graph: KernelGraph, m: int, n: int, k: int, workgroups: int) -> Launch:
     """Launch arguments of a problem with these numbers of tiles.
 
-    The last tile of n and of k is not full. If extents of groups are tables, there are 3 groups.
+    The last tile of n and of k is not full. A batch has 3 products; there are 3 groups.
     """
     gemm, known, counts = graph.gemm, graph.parameters, (m, n, k)
     extents = {
@@ -159,7 +158,7 @@ def _events(graph: KernelGraph, launch: Launch) -> int:
 
 
 def _stuck(found: Trace) -> Iterator[str]:
-    """Deadlock: workgroups that wait for each other in a cycle, though every wait has a signal."""
+    """Yield an error if workgroups wait for each other in a cycle, so that none can go on."""
     from coordgraph.interpreter.tracing import Receive, Send
 
     at = [0] * len(found.workgroups)

@@ -204,7 +204,7 @@ def fit(measured: Measurements, first: Constants) -> Constants:
     guess = np.log([getattr(first, name) for name in FITTED])
 
     def figures(logarithms: Column) -> Constants:
-        """The constants with these logarithms of the fitted ones."""
+        """The constants whose fitted fields have these natural logarithms."""
         return first.with_figures(dict(zip(FITTED, map(float, np.exp(logarithms)), strict=True)))
 
     def errors(logarithms: Column) -> Column:
@@ -262,19 +262,22 @@ def is_plan(row: dict[str, Any]) -> bool:
 
 
 def _report(measured: Measurements, constants: Constants, first: Constants) -> None:
-    """Print how well the constants choose, and how well a fit to one half does on the other."""
+    """Print how well the constants choose plans: fitted to all times, and to one half of them.
+
+    Constants that are fitted to one half of the sizes are judged on the other half.
+    """
     print("fitted on all:", quality(measured, constants))
     table = measured.table
     _, size = np.unique(np.stack([table.m, table.n, table.k]), axis=1, return_inverse=True)
     numbers = np.random.default_rng(0).permutation(int(size.max()) + 1)
-    first_half = np.isin(size, numbers[::2])  # all layouts of a size are in the same half
+    first_half = np.isin(size, numbers[::2])  # a size is in one half, with all its layouts
     for seen in (first_half, ~first_half):
         found = fit(measured.where(seen), first)
         print("fitted on one half, on the other:", quality(measured.where(~seen), found))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command: fit the constants, print how well they choose, write or print them.
+    """Run the command: fit constants, print how well they choose plans, write or print them.
 
     Args:
         arguments: the command line without the program's name; None reads `sys.argv`.

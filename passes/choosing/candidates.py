@@ -30,8 +30,8 @@ from passes.schedules.two_tile_stream_k import TwoTileStreamK
 __all__ = ["candidates", "chooseable", "fallback", "slow"]
 
 FEW_TILE, LEAST_ROWS = 128, 48
-"""Rows of tiles. FEW_TILE: largest m of a problem for which only tiles that cover all rows are
-tried. LEAST_ROWS: smallest number of rows of a tile for other problems."""
+"""If m is at most FEW_TILE, only tiles with at least m rows are tried; for larger m, only tiles
+with at least LEAST_ROWS rows."""
 MOST_SUMS_STREAMED, MOST_SUMS_TWICE = 144, 112
 """Largest number of accumulators of a thread. MOST_SUMS_STREAMED: in plans whose workgroups send
 and receive partial sums. MOST_SUMS_TWICE: in plans with a reduce-scatter and a second main loop."""
@@ -41,7 +41,7 @@ GROUPED_ROWS = 128
 BANDS = (4, 8, 16)
 """Numbers of tile rows in a band of `Rasterize` that are tried."""
 LEAST_DEPTH = 4
-"""Smallest number of iterations of a tile that may be split along k."""
+"""Smallest number of iterations of an output tile that workgroups may divide along k."""
 MOST_SPLITS = 64
 """Largest number of workgroups among which one tile is divided along k."""
 SLIVER = 8
@@ -124,7 +124,7 @@ class Tiled:
 
     @cached_property
     def rest(self) -> Column:
-        """Number of tiles in the last wave if that is not full; else 0."""
+        """Number of output tiles in the last wave if that is not full; else 0."""
         return self.tiles % self.slots
 
 
@@ -196,7 +196,7 @@ def candidates(
     counts = [len(chosen) for _, _, chosen in parts]
 
     def spread(values: Sequence[float]) -> Column:
-        """A column in which each part's value is repeated for all rows of that part."""
+        """A column with an entry per plan, given a value per schedule and band (see `parts`)."""
         return np.repeat(np.array(values, np.float64), counts)
 
     which = np.concatenate([chosen for _, _, chosen in parts])
@@ -248,7 +248,7 @@ def _cut(problem: Gemm, size: Mapping[str, float], device: Constants, c_bytes: i
     few = m if m <= FEW_TILE else 0
     most = MMA_M
     if problem.ragged("m"):
-        few, most = 0, GROUPED_ROWS  # m is the average of the groups, and some have many rows
+        few, most = 0, GROUPED_ROWS  # m is the average over groups; some have many rows
     keep = (known[0] >= (few or LEAST_ROWS)) & ((known[0] < 2 * m) | (known[0] <= most))
     keep &= known[1] < 2 * max(n, UNIT_K)
     if problem.grouped:
@@ -256,7 +256,7 @@ def _cut(problem: Gemm, size: Mapping[str, float], device: Constants, c_bytes: i
         # consumers, were measured to take up to 1.5 times the predicted time, so they are left out.
         part_m, part_n = known[0] / known[3], known[1] / known[4]
         keep &= (known[6] == 1) & (part_m >= GROUPED_ROWS)
-        if problem.ragged("k"):  # TMA boxes with rows shorter than a cache line took 1.15 times
+        if problem.ragged("k"):  # rows of TMA boxes shorter than a cache line took 1.15 times
             keep &= (part_m % UNIT_K == 0) & (part_n % UNIT_K == 0)
     tiling = tuple(column[keep] for column in known)
     tile_m, tile_n, tile_k, cluster_m, cluster_n, cluster_k, _ = tiling
@@ -290,7 +290,9 @@ def _usual(cut: Tiled) -> Iterator[Kind]:
             continue
         suits = schedule.suits(cut.tiles, cut.depth, cut.slots)
         if counter.fixup == "none" and not cut.each:
-            suits = np.ones_like(tried)  # one workgroup per tile is impossible, so all tilings suit
+            suits = np.ones_like(
+                tried
+            )  # data-parallel must be persistent here, whatever the tiling
         yield Kind(schedule, tried & suits, cut.slots)
         if counter.all_streamed and cut.counted:
             for grid in cut.split_grids:
@@ -330,7 +332,7 @@ def _divisible(cut: Tiled) -> Flag:
 
 
 def _unusual(cut: Tiled) -> Iterator[Kind]:
-    """Schedules that the cost model never prefers: other reductions, and `least_segment`."""
+    """Schedules that are only measured, not preferred: other reductions, `least_segment`."""
     alike, slots = cut.tiling[6] == 1, cut.slots
     divide = _divisible(cut) & (cut.rest > 0)
     deep = cut.depth >= 2 * SLIVER
@@ -345,11 +347,11 @@ def _unusual(cut: Tiled) -> Iterator[Kind]:
         yield Kind(replace(schedule, least_segment=SLIVER), some & deep, slots)
         if isinstance(schedule, HybridStreamK):
             yield Kind(schedule, some & (2 * cut.rest < slots), slots)
-        # With two pieces per tile all reductions are alike: one piece is added to the other.
+        # If a tile has only two partial sums, all reductions do the same: add one to the other.
         several_pieces = some & (2 * streamed < slots)
         yield Kind(replace(schedule, reduction="turnstile"), several_pieces, slots)
         yield Kind(replace(schedule, reduction="tree"), several_pieces, slots)
-        # Grids whose workgroups divide tiles evenly are among the usual schedules already.
+        # Leave out grids whose workgroups divide tiles evenly: `_usual` yields them.
         room = alike & (slots % cut.tiles > 0 if whole else cut.held <= MOST_SUMS_TWICE)
         yield Kind(replace(schedule, owner="first", reduction="scatter"), some & room, slots)
 

@@ -155,7 +155,7 @@ class Constants:
     evenness: float = 6.0
 
     def slots(self, workgroups: Column) -> Column:
-        """Number of clusters that are resident at a time.
+        """Number of clusters that are resident on the device at the same time.
 
         Args:
             workgroups: number of CTAs in a cluster.

@@ -179,7 +179,7 @@ class WorkCounter:
         return scope["counts"], scope["grid"]
 
     def count(self, *inputs: Column) -> Counts:
-        """The work counts for columns of inputs, in the order of `inputs`."""
+        """The work counts for columns of inputs, given in the order of the field `inputs`."""
         return Counts(*self.columns(*inputs))
 
     def columns(self, *inputs: Column) -> Column:
@@ -263,15 +263,15 @@ class WorkCounter:
 
 
 _DEFAULTS = {name: int(value) for name, value in Tally().items()}
-"""The quantities of a workgroup without work, by name."""
+"""Work counts of a workgroup without work, by the name of the quantity."""
 _NONE = float(NEVER)
-"""Value of a maximum over no workgroups, instead of minus infinity."""
+"""Stands for minus infinity: the maximum of a quantity for which no workgroup has a value."""
 _PEAKS = frozenset({"shortest", "first_turn", "last_turn"})
 """Quantities of `Tally` that are not copied to `Counts`; fields of it are computed from them."""
 
 
 def _parts(lanes: Column) -> Iterator[slice]:
-    """Slices of consecutive problems with at most `MOST_LANES` workgroups together, or of one.
+    """Slices of consecutive problems: of at most `MOST_LANES` workgroups, or of a single problem.
 
     Args:
         lanes: number of workgroups of each problem.
@@ -302,12 +302,12 @@ class _Sizes:
 
     @property
     def inputs(self) -> tuple[Symbol, ...]:
-        """The symbols of which counts are expressions."""
+        """The symbols that the expressions of work counts may contain."""
         return (*self.tiles, DEPTH, WORKGROUPS)
 
     @classmethod
     def of(cls, problem: KernelGraph) -> _Sizes:
-        """The symbols for sizes in the graph of a problem without a schedule."""
+        """The symbols for sizes in the graph of a problem without a schedule, and their values."""
         numbers = [size_symbol(f"tiles_{axis}") for axis in "mnk"]
         counts = dict(zip(numbers, (*numbers[:2], DEPTH), strict=True))
         extents = zip("mnk", numbers, macro_tile(problem.coordinates), strict=True)
@@ -369,7 +369,7 @@ def _together(expr: Expr, tiles: tuple[Symbol, Symbol]) -> Expr:
     """The expression with the symbol TILES in place of the product `tiles_m * tiles_n`."""
 
     def joined(product: Mul) -> Expr:
-        """The product with TILES in place of the two factors."""
+        """The product with the symbol TILES in place of its factors `tiles_m` and `tiles_n`."""
         return Mul(TILES, *(factor for factor in product.args if factor not in tiles))
 
     return cast(Expr, expr.replace(lambda e: isinstance(e, Mul) and {*tiles} <= {*e.args}, joined))

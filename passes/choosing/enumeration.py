@@ -1,4 +1,4 @@
-"""Work counts of a schedule by enumeration in the interpreter, to check a `WorkCounter`.
+"""Counts the work of a schedule by interpreting small problems, to check a `WorkCounter`.
 
 A counter assumes that all iterations of a loop except the first and the last are alike. That is not
 proved; instead its counts are compared with those of small problems, interpreted step by step.
@@ -21,7 +21,7 @@ from passes.choosing.counting import COUNTED_TILE, WorkCounter
 __all__ = ["check", "enumerated"]
 
 SMALL = ((3, 2, 5, 4), (1, 1, 7, 3), (4, 3, 2, 5), (1, 2, 11, 9), (1, 1, 40, 23))
-"""The problems that are enumerated: tiles along m, n and k, and number of workgroups of each."""
+"""Small problems whose work is counted: tiles along m, n and k, and the number of workgroups."""
 
 
 def check(counter: WorkCounter, schedule: Pass) -> None:
@@ -49,7 +49,7 @@ def check(counter: WorkCounter, schedule: Pass) -> None:
 
 
 def walked(graph: KernelGraph, tiles_m: int, tiles_n: int, depth: int, workgroups: int) -> Trace:
-    """The interpreter's trace of every workgroup, for a problem of so many whole tiles."""
+    """Trace every workgroup in the interpreter, for a problem with these numbers of tiles."""
     counts = zip("mnk", (tiles_m, tiles_n, depth), macro_tile(graph.coordinates), strict=True)
     sizes = {axis: count * extent for axis, count, extent in counts}
     if any(parameter.name == "workgroups" for parameter in graph.parameters.given):
@@ -58,7 +58,7 @@ def walked(graph: KernelGraph, tiles_m: int, tiles_n: int, depth: int, workgroup
 
 
 def enumerated(found: Trace, counter: WorkCounter) -> Iterator[tuple[str, int]]:
-    """The names and values of fields of `Counts` that a trace shows.
+    """The work counts that a trace shows: names of fields of `Counts`, and their values.
 
     Args:
         found: the trace of all workgroups.

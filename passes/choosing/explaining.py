@@ -16,7 +16,7 @@ from passes.choosing.ranking import Choice, choices, rank
 __all__ = ["Explanation", "explain", "micros", "page"]
 
 TERMS = tuple(f.name for f in fields(Cost) if f.name != "total")
-"""Names of the terms of a predicted time."""
+"""Names of the fields of `Cost` that are parts of a predicted time: all but the total."""
 MICRO = 1e6
 """Microseconds in a second."""
 KINDS = {
@@ -83,7 +83,7 @@ class Explanation:
         return [head, *lines]
 
     def reasons(self) -> list[str]:
-        """Sentences: what bounds the best plan, and how much longer other schedules would take."""
+        """Sentences on what bounds the best plan's time, and how much longer others take."""
         best = self.best
         m, n, k = sizes(self.problem)
         products = self.batches if self.problem.batched else 1

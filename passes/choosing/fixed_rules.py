@@ -10,10 +10,10 @@ __all__ = ["host_plan", "instructions_plan"]
 HOST_TILE, SMALLEST = (256, 256, 64), 16
 """HOST_TILE: the largest tile (m, n, k) on a CPU. SMALLEST: smallest extent of a tile on a CPU."""
 GPU_TILES, ROWS = ((128, 128), (64, 64)), 2
-"""GPU_TILES: rows and columns of output tiles. ROWS: the extent of a tile along k is so many times
-smaller than the number of elements in 128 bytes."""
+"""GPU_TILES: rows and columns of output tiles that are tried, the largest first. ROWS: number of k
+tiles in 128 bytes of A or B, so that a tile's extent along k is 64 bytes."""
 DEEP = 16
-"""Smallest number of k tiles for which output tiles are divided along k."""
+"""Smallest number of k tiles of a problem for which output tiles are divided along k."""
 
 
 def host_plan(m: int, n: int, k: int) -> Plan:

@@ -121,7 +121,7 @@ class Shape:
         self.stores = self.blocks / self.consumers * np.where(left_b, 1, share / box)
         """stores: number of TMA boxes in which a warpgroup stores its part of a tile."""
         self.stages = self._left(t, box) if larger is None else larger.stages
-        """stages: number of pipeline stages in the ring."""
+        """stages: number of pipeline stages: buffers for A and B of one iteration each."""
         self.asked_bytes = (
             (self.rows / t.cluster_n + self.columns / t.cluster_m) * ROW_BYTES * self.units
         )
@@ -173,11 +173,11 @@ class Shape:
         # The rows after the last row of a group are rows of the next group, so they are inside A.
         outside_m = np.where(t.ragged_m == 1, 0, outside_m)
         self.outside = outside_m + outside_n
-        """outside: rows of A and columns of B outside the matrices that one CTA's part of a tile
-        has, for the CTA with most of them."""
+        """outside: number of rows of A and columns of B, in one CTA's part of a tile, that lie past
+        the end of the matrix; of the CTA with most of them."""
         self.filled = outside_m % high_a + outside_n % high_b
-        """filled: those of `outside` in TMA boxes that begin inside A or B, which TMA fills with
-        zeros; boxes that lie outside as a whole are not requested."""
+        """filled: number of those rows and columns in TMA boxes that begin inside A or B, which TMA
+        fills with zeros; boxes that lie outside as a whole are not requested."""
         self.copies = self.units * (
             np.where(t.turned_a == 1, self.rows / box_m, np.ceil(rows_a / LOW))
             + np.where(t.turned_b == 1, np.ceil(rows_b / LOW), self.columns / self.box_n)

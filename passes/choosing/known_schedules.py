@@ -70,7 +70,7 @@ def chosen_schedules() -> tuple[Pass, ...]:
 def _chosen(
     variants: tuple[Callable[[tuple[int, int, int]], tuple[Pass, ...]], ...],
 ) -> tuple[Pass, ...]:
-    """The schedules that these functions list and whose work can be counted.
+    """The schedules that passes list for choosing and whose work can be counted.
 
     Args:
         variants: `Pass.variants` of every pass class.
@@ -80,7 +80,7 @@ def _chosen(
 
 
 def _all_passes() -> tuple[type[Pass], ...]:
-    """All pass classes, with those of installed distributions except if these fail to load."""
+    """All pass classes, including those of installed distributions that load without an error."""
     for name in offered():
         with suppress(PassError):
             find_pass(name)

@@ -32,7 +32,8 @@ from passes.lowering.sm_90a.division import MMA_M
 __all__ = ["Cost", "Counts", "cost"]
 
 UNHURRIED = 4
-"""Number of pipeline stages below which multiplications were measured to take longer."""
+"""Number of pipeline stages (buffers in shared memory for A and B of one iteration) below which
+multiplications were measured to take longer."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Cost:
     total: Column
 
     def row(self, index: int) -> dict[str, float]:
-        """The terms of one plan, by name."""
+        """Predicted seconds of one plan, by term (`loop`, `dram`, …); `index` is its row."""
         return {f.name: float(getattr(self, f.name)[index]) for f in fields(self)}
 
 
@@ -87,10 +88,10 @@ class Part:
 
 
 class Counts:
-    """Work counts of a table of plans.
+    """Work counts of the plans in a table: what the cost model needs besides a device's constants.
 
-    Of the device they need only the number of resident workgroups, so they are computed once when
-    constants are fitted.
+    They depend on the device only by its number of resident workgroups, so a fit of the other
+    constants computes them once.
     """
 
     def __init__(self, table: Table, device: Constants) -> None:
@@ -136,16 +137,18 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
         merged = np.where(w.apart[rows], 0, c.merged * shape.merged)
         asked[rows] += workgroups * shape.asked_bytes * (1 - merged)
         inside[rows] += workgroups * tensor_bytes
-    # Pingpong warpgroups: one stores while the other multiplies, so only the last store counts.
+    # With pingpong warpgroups, one stores its tile while the other multiplies, so only the last
+    # store of a workgroup adds time.
     end = np.where(t.turns > 1, np.minimum(left + handed - c.handover_seconds, end), end)
     # A workgroup waits only for the store of its last tile; earlier stores overlap with the next
     # tile's multiplications.
     end = end + drained
     fixup, partial = _fixup(t, s, w, c)
     launch = c.launch_seconds + np.where(s.workgroups > 1, c.cluster_seconds, 0)
-    # With bands of tiles, the integer divisions that find a tile precede the first request.
+    # If tiles are visited in bands, integer divisions find the first tile before any load.
     launch = launch + np.where(t.width > 1, c.band_seconds, 0)
-    # With Stream-K, divisions find the start of a share. Small tiles have a second main loop.
+    # With Stream-K, integer divisions find the start of a workgroup's share. If macro tiles are
+    # divided into small tiles, a second main loop computes those.
     launch = launch + np.where(w.streamed > 0, c.stream_seconds, 0)
     follows = t.divided & (s.tiles % w.grid > 0)
     launch = launch + np.where(follows, c.shape_seconds, 0)
@@ -153,7 +156,7 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
     traffic = _traffic(t, s, w.grid, asked, c, mixed=w.apart, streams=streams)
     stored = t.l * t.m * t.n * t.out_bytes
     rate = _memory_rate(t, s, w, c)
-    # Time of requests that repeat others whose data is still being read from memory.
+    # Add time for requests of data that an earlier request is still reading from memory.
     again = np.where(w.apart, 0, c.again * s.cold * np.log2(np.maximum(s.asks, 1)))
     moved = stored + t.operand_bytes
     dram = (traffic + again) / rate + moved / c.dram_rate + c.dram_seconds
@@ -167,7 +170,7 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
         + asked / c.power_l2
         + traffic / c.power_dram
     )
-    # The first iteration overlaps with no earlier one.
+    # Add what the first iteration takes longer: its loads do not overlap with multiplications.
     loop = loop + first + c.fill_seconds
     # Fix-ups and the ends of tiles do not overlap with the traffic of A and B, so they are added.
     last = end + fixup + sums
@@ -229,9 +232,11 @@ def _fixup(t: Table, s: Shape, w: Work, c: Constants) -> tuple[Column, Column]:
     way = np.select(
         [t.fixup == FIXUPS.index(kind) for kind in ("tree", "turnstile", "scatter")],
         [
-            # `tree`: partial sums are added level by level, and each level waits for a send.
+            # In a `tree` reduction partial sums are added level by level; on each level a workgroup
+            # waits until another one has sent its sum.
             send + counts.receives * (receive + c.level_seconds),
-            # `turnstile`: each workgroup receives the sum so far before it sends the new sum.
+            # In a `turnstile` reduction workgroups add to one sum in turn: each receives the sum so
+            # far before it sends the new one.
             counts.chain * (send + receive),
             counts.sends * (send + finish),
         ],
@@ -327,7 +332,7 @@ def _traffic(
 
 
 def _largest(floors: tuple[Column, ...], sharpness: float) -> Column:
-    """A smooth maximum: the p-norm with p = `sharpness`, larger if others are near the largest.
+    """A smooth maximum of columns: the p-norm, which exceeds the largest if others are near it.
 
     Args:
         floors: columns of positive numbers.

@@ -60,13 +60,13 @@ _CALLS: dict[type[Basic], str] = {
     Select: "where({}, {}, {})",
     Not: "~({})",
 }
-"""Source of a call for each kind of expression, with `{}` for each argument."""
+"""Template of the source for each kind of expression; `{}` stands for an argument."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
 """Pattern of a name in the generated source."""
 _KEPT = frozenset({"spread", "True", "False"})
 """Names in the generated source that are not deleted after their last use."""
 _JOINED: dict[type[Basic], str] = {Mul: " * ", Pow: "**", And: " & ", Or: " | "}
-"""Operators between the arguments of each kind of expression."""
+"""For each kind of expression, the operator that joins its arguments in the source."""
 
 
 class Statements:
@@ -110,7 +110,7 @@ class Statements:
         return self._varying[expr]
 
     def text(self, expr: Basic) -> str:
-        """The source of an expression of inputs and named values."""
+        """NumPy source of an expression of inputs and named values."""
         return self._lane(expr) if self.varies(expr) else self._row(expr)
 
     def function(self, head: str, results: Iterable[Basic]) -> str:
@@ -191,7 +191,7 @@ def _without_remainders(expr: Basic) -> Basic:
 
 
 def _text(expr: Basic, at: Callable[[Basic], str]) -> str:
-    """The source of an expression; the function `at` returns the source of an argument."""
+    """NumPy source of an expression; the function `at` returns the source of an argument."""
     if isinstance(expr, Integer):
         return f"{int(expr)}.0" if expr >= 0 else f"({int(expr)}.0)"
     if isinstance(expr, BooleanAtom):

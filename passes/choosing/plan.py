@@ -18,7 +18,7 @@ __all__ = ["Plan"]
 NO_CLUSTER = (1, 1, 1)
 """The value of `Plan.cluster` without clusters: one CTA computes a macro tile."""
 CLUSTER_OPTIONS = ("cluster_m", "cluster_n", "cluster_k")
-"""Options of a lowering that set the CTAs of a cluster along m, n and k."""
+"""Names of the lowering options for the number of CTAs in a cluster along m, n and k."""
 COOPERATIVE = "cooperative"
 """The default of `Plan.consumers`: all warpgroups of a CTA compute one tile together."""
 _TEXT = re.compile(
@@ -117,7 +117,7 @@ class Plan:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Options of a lowering that the plan sets, by name, except those at their defaults."""
+        """The lowering options that the plan sets, by name, without those at their defaults."""
         axes = zip(CLUSTER_OPTIONS, self.cluster, strict=True)
         found: dict[str, Any] = {name: count for name, count in axes if count > 1}
         return found if self.consumers == COOPERATIVE else {**found, "consumers": self.consumers}

@@ -128,7 +128,7 @@ class Table:
         return self.of_schedule([FIXUPS.index(counter.fixup) for counter in self.counters])
 
     def of_schedule(self, values: Sequence[float]) -> NDArray[Any]:
-        """A column with a value for each row of the table, given one for each of `schedules`."""
+        """A column with an entry per row of the table: the entry of `values` for its schedule."""
         return np.array(values)[self.schedule.astype(np.intp)]
 
     def _small(self, axis: int, extent: Column) -> Column:
@@ -152,7 +152,7 @@ class Table:
         """The plan in a row of the table."""
 
         def numbers(*names: str) -> tuple[int, ...]:
-            """The row's entries in some columns."""
+            """The integers in this row of the named columns."""
             return tuple(int(getattr(self, name)[row]) for name in names)
 
         tile = cast(tuple[int, int, int], numbers("tile_m", "tile_n", "tile_k"))
@@ -196,7 +196,7 @@ def extents(problem: Gemm, batches: int) -> dict[str, float]:
 
 
 def schedule_in(plan: Plan) -> tuple[Pass, int] | None:
-    """The schedule of a plan, in its form for tiles `COUNTED_TILE`, and the width of tile bands.
+    """A plan's schedule, in its form for tiles `COUNTED_TILE`, and the tile rows of a band.
 
     None if the cost model does not know one of the plan's passes.
     """

@@ -120,7 +120,7 @@ def rank(
         reads_c: whether the epilogue reads C; large tiles leave no registers for it.
     """
     device = device or constants_of()
-    # The known schedules are a part of the cache key, so that one registered later is considered.
+    # The known schedules are a part of the cache key: schedules may be registered between calls.
     return _rank(problem, device, count, batches, reads_c, chosen_schedules())
 
 

@@ -1,4 +1,4 @@
-"""Tallies: the work of one workgroup of a scheduled graph, as expressions of its parameters.
+"""`Tally`: work counts of one workgroup of a scheduled graph, as expressions of parameters.
 
 `tally` walks the control graph once, with a symbol for the number of the workgroup, and adds up
 iterations, stored tiles, and partial sums that are sent and received. It reads loop bounds, steps
@@ -79,12 +79,12 @@ class Tally:
     last_turn: Expr = NEVER
 
     def items(self) -> Iterable[tuple[str, Expr]]:
-        """The quantities and their names."""
+        """The name and the expression of each field."""
         return ((f.name, cast(Expr, getattr(self, f.name))) for f in fields(self))
 
 
 PEAKS = frozenset({"shortest", "first_turn", "last_turn"})
-"""Quantities of `Tally` of which successive operations have the maximum; others are added."""
+"""Fields of `Tally` that are maxima over operations; the other fields are sums."""
 
 
 class Definitions:
@@ -96,7 +96,7 @@ class Definitions:
         self._reads: dict[Symbol, frozenset[Symbol]] = {}
 
     def name(self, value: Expr) -> Expr:
-        """The symbol that names a value, defined if necessary; numbers and symbols need no name."""
+        """The symbol for a value, defined if it is new; numbers and symbols are returned."""
         if isinstance(value, Integer | Symbol):
             return value
         if value not in self._names:
@@ -130,11 +130,11 @@ def _when(condition: Boolean, peak: Expr) -> Expr:
 
 
 Values = dict[Symbol, Expr]
-"""For each symbol of the graph that is known at an operation, its value as a name."""
+"""For each symbol that is known where an operation runs, the name of its value."""
 
 
 class _Walk:
-    """Walks a control graph and returns the tally of each operation.
+    """Walks a control graph, and computes the work counts of its operations for one workgroup.
 
     Args:
         graph: the scheduled graph.
@@ -154,11 +154,11 @@ class _Walk:
             )
 
     def value(self, expr: Expr, scope: Values) -> Expr:
-        """The name of an expression's value at an operation."""
+        """The name of the value that an expression has where an operation runs."""
         return self.definitions.name(cast(Expr, expr.xreplace(scope)))
 
     def both(self, one: Tally, other: Tally) -> Tally:
-        """The tally of two operations that run one after another."""
+        """Work counts of two operations that run one after another."""
         name = self.definitions.name
         pairs = zip(one.items(), other.items(), strict=True)
         return Tally(
@@ -166,20 +166,20 @@ class _Walk:
         )
 
     def either(self, condition: Boolean, one: Tally, other: Tally) -> Tally:
-        """The tally `one` if a condition holds, else the tally `other`."""
+        """Work counts `one` if a condition holds, else the work counts `other`."""
         name = self.definitions.name
         pairs = zip(one.items(), other.items(), strict=True)
         return Tally(**{key: name(select(condition, a, b)) for (key, a), (_, b) in pairs})
 
     def times(self, passes: Expr, one: Tally) -> Tally:
-        """The tally of `passes` equal iterations of a loop."""
+        """Work counts of a loop with `passes` iterations, each of which has the counts `one`."""
         name, some = self.definitions.name, Lt(0, passes)
         return Tally(
             **{key: name(_when(some, a) if key in PEAKS else passes * a) for key, a in one.items()}
         )
 
     def body(self, body: Body, scope: Values) -> Tally:
-        """The tally of operations that run one after another; `Assign` adds to `scope`."""
+        """Work counts of operations that run one after another; `Assign` adds to `scope`."""
         found = Tally()
         for op in body:
             if isinstance(op, Assign):
@@ -189,7 +189,7 @@ class _Walk:
         return found
 
     def operation(self, op: Operation, scope: Values) -> Tally:
-        """The tally of one operation, given the values that are known there."""
+        """Work counts of one operation, given the values `scope` that are known where it runs."""
         match op:
             case Kernel() | Scope():
                 return self.body(op.body, dict(scope))
@@ -229,14 +229,20 @@ class _Walk:
         return self.graph.coordinates.symbol(dim)
 
     def received(self, turn: str, scope: Values) -> Tally:
-        """The tally of receiving a partial sum; `turn` is its number in a `turnstile`, or ''."""
+        """Work counts of receiving a partial sum.
+
+        Args:
+            turn: the coordinate that numbers the partial sums of a tile, in a `turnstile`
+                reduction; '' in others.
+            scope: the values that are known where the operation runs.
+        """
         if not turn:
             return Tally(receives=S.One)
         number = scope[self.symbol(turn)]
         return Tally(receives=S.One, first_turn=-number, last_turn=number)
 
     def accumulation(self, op: For, scope: Values) -> Tally:
-        """The tally of a main loop, which runs over the k tiles of a tile or a part of it."""
+        """Work counts of a main loop, over all k tiles of an output tile or some of them."""
         (accumulator,) = {x.accumulator for x in op.body if isinstance(x, MultiplyAccumulate)}
         length, step = (self.value(x, scope) for x in (op.stop - op.start, op.step))
         count = self.definitions.name(ceil_div(length, step))
@@ -248,7 +254,7 @@ class _Walk:
         return Tally(iterations=count, streamed=count, shortest=shortest)
 
     def loop(self, op: For, scope: Values) -> Tally:
-        """The tally of a loop that is not a main loop over k tiles."""
+        """Work counts of a loop that is not a main loop over k tiles."""
         name, index = self.definitions.name, self.symbol(op.dim)
         start, stop = self.value(op.start, scope), self.value(op.stop, scope)
         unknown = Symbol(f"{op.dim}'", integer=True)  # stands for the loop index of any iteration
@@ -264,7 +270,7 @@ class _Walk:
         reads = self.definitions.reads
         varies = any(unknown in reads(value) for _, value in one.items())
         if not varies and (unknown not in reads(step) or step == unknown):
-            # Subtract before values are replaced by names: common terms of start and stop cancel.
+            # Subtract start from stop before names replace values, so that common terms cancel.
             length = self.value(op.stop - op.start, scope)
             doubled = cast(Expr, Doublings(start, stop))
             passes = doubled if step == unknown else ceil_div(length, step)
@@ -273,7 +279,7 @@ class _Walk:
         return self.three_passes(op, scope, start, stop)
 
     def three_passes(self, op: For, scope: Values, start: Expr, stop: Expr) -> Tally:
-        """The tally of a loop whose first and last iterations may differ from those between.
+        """Work counts of a loop whose first and last iterations may differ from those between.
 
         The first iteration may begin inside a tile, and the last one may end inside a tile. Those
         between are assumed to be alike, which `passes.choosing.enumeration` checks on examples.
@@ -281,7 +287,7 @@ class _Walk:
         name, index = self.definitions.name, self.symbol(op.dim)
 
         def one_pass(at: Expr) -> Tally:
-            """The tally of the iteration with the loop index `at`."""
+            """Work counts of the loop iteration with the index `at`."""
             return self.body(op.body, {**scope, index: at})
 
         def step_at(at: Expr) -> Expr:

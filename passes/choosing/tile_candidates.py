@@ -16,7 +16,8 @@ from passes.lowering.sm_90a.lower import accumulators_beside
 __all__ = ["Tiling", "small_tiles", "sums", "tilings"]
 
 Tiling = tuple[int, int, int, int, int, int, int]
-"""Tile m, n, k, cluster m, n, k, and number of pingpong warpgroups (1 if they are cooperative)."""
+"""A macro tile and its cluster: tile m, n, k; CTAs of the cluster along m, n, k; and the number of
+pingpong warpgroups (1 if warpgroups are cooperative)."""
 
 WIDTHS = {
     16: (64, 128, 192, 256),
@@ -34,14 +35,14 @@ WIDTHS = {
     256: (64, 96, 112, 128, 144, 160, 192),
     320: (96, 128),
 }
-"""For each number of rows of a CTA's part of a tile, the numbers of columns that were measured."""
+"""Extents of a CTA's part of a tile that are tried: for each number of rows, numbers of columns."""
 TURNS = (*((128, columns) for columns in range(96, 193, 16)), (64, 256))
 """Rows and columns of a CTA's part of a tile that are tried with pingpong warpgroups."""
 DEEP = {16: (2, 4), 32: (2, 4), 64: (2,)}
 """For CTA parts with few rows (the key): extents of a tile along k that are tried, in 128-byte rows
 of shared memory. They are large so that enough of B is in flight."""
 DEEPEST_COLUMNS = 64
-"""Largest number of columns of a CTA's part of a tile with a k of more than two 128-byte rows."""
+"""Largest number of columns of a CTA's part of a tile that is tried with k of four 128-byte rows."""
 NEVER = 1 << 30
 """A number of accumulators above every limit, for tiles that warpgroups cannot divide."""
 
@@ -58,7 +59,7 @@ def tilings(c_bytes: int = 0, row: int = UNIT_K) -> tuple[Tiling, ...]:
 
 
 def _tilings(c_bytes: int, row: int) -> Iterator[Tiling]:
-    """The tilings of `tilings`, some of them more than once."""
+    """Yield the macro tiles and clusters that `tilings` returns, some of them more than once."""
     for rows, widths in WIDTHS.items():
         for columns in widths:
             left_b = swapped(rows, columns, 1)
@@ -91,7 +92,7 @@ def _clusters(rows: int, columns: int, row: int, turns: int) -> Iterator[Tiling]
 
 
 def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
-    """Rows and columns of the halves and quarters of a macro tile that fit the same kernel."""
+    """Rows and columns of halves and quarters of a macro tile that its kernel can compute too."""
     tile, cluster, turns = tiling[:2], tiling[3:5], tiling[6]
     if tiling[5] > 1:
         return ()
@@ -114,7 +115,7 @@ def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
 
 
 def _sides(rows: int, columns: int) -> tuple[int, int]:
-    """Rows of the left operand and columns of the right operand of wgmma, which may be swapped."""
+    """Rows of wgmma's left operand and columns of its right one: A and B, or B and A if swapped."""
     return (columns, rows) if swapped(rows, columns, 1) else (rows, columns)
 
 

@@ -1,4 +1,4 @@
-"""`Work`: the work of workgroups for each plan of a table, counted by its schedule's counter."""
+"""`Work`: the work of workgroups for each plan of a table, from its schedule's `WorkCounter`."""
 
 from __future__ import annotations
 
@@ -55,22 +55,22 @@ class Work:
 
     @property
     def iterations(self) -> Column:
-        """Iterations on macro tiles, of the workgroup that has most."""
+        """Largest number of main loop iterations on macro tiles that one workgroup has."""
         return self.rounds * self.counts.iterations
 
     @property
     def ends(self) -> Column:
-        """Macro tiles that a workgroup stores, whole or in part, at most."""
+        """Largest number of macro tiles that one workgroup stores, whole or in part."""
         return self.rounds * self.counts.ends
 
     @property
     def small(self) -> Column:
-        """Small tiles that a workgroup stores, at most."""
+        """Largest number of small tiles that one workgroup stores."""
         return self.rounds * self.counts.small_ends
 
     @property
     def streamed(self) -> Column:
-        """Iterations of a workgroup in loops that may compute only a part of a tile."""
+        """Largest number of a workgroup's iterations in loops that may compute a part of a tile."""
         return self.rounds * self.counts.streamed
 
     @property
@@ -131,7 +131,7 @@ def _counted(t: Table, tiles: Column, depth: Column, grid: Column) -> Counts:
 
 
 def _distinct(columns: Column) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The index of one of each set of equal columns, and for every column its set's number."""
+    """Find equal columns: an index of one column per set, and the set's number of every column."""
     # Sort by a weighted sum, so that equal columns are adjacent. Different columns with equal sums
     # may separate equal ones; these are then counted twice, which changes no result.
     order = np.argsort(np.sqrt(np.arange(2, len(columns) + 2)) @ columns, kind="stable")

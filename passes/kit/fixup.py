@@ -73,9 +73,9 @@ Owner = Literal["first", "last"]
 Reduction = Literal["peers", "tree", "turnstile", "scatter", "atomic"]
 """How the partial sums of a shared tile are added up; see the docstring of `passes.kit.fixup`."""
 OWNERS: tuple[Owner, ...] = get_args(Owner)
-"""The values of `Owner`."""
+"""The values of `Owner`: pieces whose workgroup may run the epilogue of a shared tile."""
 REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
-"""The values of `Reduction`."""
+"""The values of `Reduction`: ways to add up the partial sums of a shared tile."""
 A_SLOT_A_TILE = ("turnstile", "atomic")
 """Reductions for which the workspace has one slot for each shared tile, not for each workgroup."""
 SLOT, TURN = "partial.slot", "partial.turn"

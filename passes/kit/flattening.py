@@ -1,4 +1,4 @@
-"""Flattening: ties several tile numbers, or tile numbers and k tiles, to one dimension."""
+"""Flattening: edges that tie several dimensions (tile numbers, k tiles) to one that counts all."""
 
 from __future__ import annotations
 

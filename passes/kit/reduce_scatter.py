@@ -46,7 +46,8 @@ PEER, END, SHARE = "partial.peer", "partial.end", "fixup.share"
 """Ids of dimensions. PEER: a workgroup with a piece of the tile. END: which of a workgroup's two
 slots a piece uses. SHARE: the rows of a tile that one workgroup finishes."""
 MOST_SHARES = 32
-"""Largest number of shares into which a tile is divided; if it has more peers, some finish none."""
+"""Largest number of shares into which an output tile is divided. If more workgroups have partial
+sums of the tile, some of them finish no share."""
 
 
 @dataclass(frozen=True)
@@ -107,19 +108,19 @@ class Scatter:
 
     @property
     def _named(self) -> tuple[Assign, Assign]:
-        """Assignments of `low`, the workgroup with the first piece, and of the number of peers."""
+        """Assignments of `low`, the workgroup with the first piece, and `peers`, their number."""
         low = Assign("low", self.low)
         return low, Assign("peers", self.high - low.symbol + 1)
 
     def _piece(self, peer: Expr, op: Operation) -> Operation:
-        """Apply `op` to the workspace slot with the piece of workgroup `peer`."""
+        """Apply `op` to the workspace slot that holds the partial sums of workgroup `peer`."""
         if not self.ends:
             return op
         low, _ = self._named
         return SetCoordinate(END, 1 - minimum(Integer(1), peer - low.symbol), (op,))
 
     def _each(self, op: Operation) -> For:
-        """A loop that applies `op` to the pieces of all peers, in the order of k."""
+        """A loop that applies `op` to the partial sums of all workgroups, in the order of k."""
         low, peers = self._named
         body = (self._piece(index_symbol(PEER), op),)
         return For(PEER, low.symbol, low.symbol + peers.symbol, body=body)

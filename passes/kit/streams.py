@@ -30,7 +30,7 @@ TILE, ACCUMULATE, BEHIND = "for_tile", "for_k", "for_behind"
 segment. ACCUMULATE: iterations of the segment. BEHIND: iterations after the segment, if segments
 run from last to first."""
 BEGIN = "sk.begin"
-"""Id of the dimension with the first iteration of a workgroup's share, if share ends are moved."""
+"""Id of the dimension for the first iteration of a workgroup's share; only with `least_segment`."""
 
 
 def add_loops(e: KernelEditor) -> None:
@@ -130,7 +130,7 @@ class Stream:
         return maximum(Integer(self.least), minimum(Integer(self.least_segment), self.depth))
 
     def _slivers(self, e: KernelEditor) -> tuple[Expr, Expr]:
-        """Two distances, in iterations: where a share's end is near a tile's end, it moves there.
+        """Two distances, in iterations, within which the end of a share moves to the end of a tile.
 
         A share's end that is at most the first distance before the end of a tile, or at most the
         second distance after it, moves to that end. In a tile with fewer iterations than two
@@ -164,7 +164,7 @@ class Stream:
         start = {"sk.workgroup": workgroup, "sk.local": Integer(0)}
         (first_of_share,) = graph.reverse(start, [self.space.id], ranges)
         begin = first_of_share
-        if BEGIN in graph:  # the begin of the share is a coordinate, which is computed once
+        if BEGIN in graph:  # with `least_segment`, the share's first iteration is a coordinate
             begin = at[BEGIN] = graph.symbol(BEGIN)
         # A `Locate` operation around the operations on a tile sets these coordinates from tables;
         # expressions inside it read them by name.

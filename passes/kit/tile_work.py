@@ -76,7 +76,7 @@ class TileWork:
 
     @property
     def depth(self) -> Expr:
-        """Number of iterations of an output tile; may read the coordinates in `located`."""
+        """Number of iterations of an output tile, which may depend on coordinates in `located`."""
         return self.loop.stop
 
     @property
@@ -101,7 +101,7 @@ class TileWork:
         return (SetCoordinate(dim, Integer(0), self._located(body)),)
 
     def at(self, dim: str, body: Body) -> Body:
-        """Run `body` with `dim`, which counts iterations of an output tile, set to 0."""
+        """Run `body` once for an output tile, with `dim`, which counts its iterations, set to 0."""
         return (SetCoordinate(dim, Integer(0), self._located(body)),)
 
     def _located(self, body: Body) -> Body:

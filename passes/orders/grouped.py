@@ -55,7 +55,7 @@ class Grouped(Pass):
         depth = number_of_iterations(graph, ())
         with graph.edit(str(self)) as e:
             c = e.coordinates
-            # Bounds the divisor of `Deal` in iterations: the larger groups have one tile more.
+            # Checked at launch: divisors in the formulas of `Deal`, times iterations, fit 32 bits.
             e.assume((floor_div(tiles, self.groups) + 1) * depth)
             dealt = numbers[0].id
             if len(numbers) > 1:

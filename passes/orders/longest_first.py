@@ -85,7 +85,7 @@ def _tiles(graph: KernelGraph, edge: Ragged) -> bool:
 
 
 def _sorted(tables: tuple[Table, ...], order: Table, names: set[str]) -> tuple[Table, ...]:
-    """The kernel's tables with `order` added; tables that `names` lists add up in that order.
+    """The kernel's tables with `order` added, and with the prefix sums `names` in that order.
 
     Args:
         tables: all tables of the kernel.

@@ -1,4 +1,4 @@
-"""`HeterogeneousTiles`: a schedule that runs the last, not full wave on smaller output tiles."""
+"""`HeterogeneousTiles`: a schedule with smaller output tiles in the last, partial wave."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def _divide(
     for (tensor, place), number in large.numbers.items():
         along = e.graph.gemm.axes[tensor][place]
         if along not in AXES:
-            continue  # small tiles are as deep in k as macro tiles
+            continue  # small tiles have the same extent along k as macro tiles
         axis = AXES.index(along)
         (edge,) = before.edges_above(large.index(tensor, place))
         (whole,) = edge.upstream

@@ -1,4 +1,4 @@
-"""`HybridStreamK`: Stream-K for the last, not full wave; full waves are data-parallel."""
+"""`HybridStreamK`: Stream-K for tiles of the last, partial wave; others are data-parallel."""
 
 from __future__ import annotations
 

@@ -41,9 +41,11 @@ from passes.schedules.stream_k import least_segment_refusal
 __all__ = ["ORDERS", "PartlyStreamed"]
 
 First = Literal["sk", "dp"]
-"""Which output tiles come first, in number and in time: streamed (`sk`) or data-parallel (`dp`)."""
+"""Which output tiles have the lowest numbers and are computed first: streamed ones (`sk`) or
+data-parallel ones (`dp`)."""
 Waves = Literal["strided", "contiguous"]
-"""Which data-parallel tiles a workgroup computes: every W-th of all, or consecutive ones."""
+"""Which data-parallel tiles a workgroup computes: `strided` (with W workgroups, every W-th tile) or
+`contiguous` (consecutive tiles)."""
 ORDERS: tuple[str, ...] = get_args(First)
 """The values of the option `first`: `sk` and `dp`."""
 WHOLE = "dp.k"
@@ -71,8 +73,8 @@ class PartlyStreamed(Pass):
     Args:
         workgroups: number of workgroups W; None makes it a launch argument.
         owner: which segment of a shared tile runs the epilogue, `first` or `last`; see `Stream`.
-        first: which tiles come first, in number and in time: streamed (`sk`) or data-parallel
-            (`dp`).
+        first: which tiles have the lowest numbers and are computed first: streamed ones (`sk`) or
+            data-parallel ones (`dp`).
         waves: which data-parallel tiles a workgroup computes. `strided`: every W-th tile, so that
             at any time all workgroups compute W neighbouring tiles and share operands in the L2
             cache. `contiguous`: consecutive tiles, as in the figures of Osama et al., Stream-K,

@@ -1,4 +1,4 @@
-"""`TwoTileStreamK`: Stream-K for one to two tiles per workgroup; the rest is data-parallel."""
+"""`TwoTileStreamK`: Stream-K for one to two tiles per workgroup; others are data-parallel."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ __all__ = ["ACCUMULATOR", "Block", "choose_block"]
 ACCUMULATOR = "acc.shared"
 """Id of the buffer with the sums of an output tile, in the accumulator's element type."""
 VECTORS = 2
-"""Vectors in a row of a block: each element of A that is broadcast is multiplied by so many."""
+"""Vector registers in a row of a block: each broadcast element of A multiplies so many vectors."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Block:
             c.connect(Tile((own(name),), tuple(map(own, order))))
 
     def accumulators(self, c: CoordinateEditor, t: Tiling, op: Operation) -> Operation:
-        """Run `op` for every accumulator register of a block, in written-out loops."""
+        """Run `op` for every accumulator register of a block, in unrolled loops."""
         registers = (t.own("block.row"), t.own("block.vector"))
         return unrolled(c, registers, at({t.own("block.lane"): 0}, op))
 

@@ -61,9 +61,9 @@ from passes.lowering.host.blocking import ACCUMULATOR, Block
 __all__ = ["Buffers"]
 
 ELEMENT = "element"
-"""Name of a fragment of one element, in a register, between a load from a buffer and a store."""
+"""Name of the register fragment of one element through which single elements are changed."""
 EXTENTS = {"m": "tile.rows", "n": "tile.columns", "k": "tile.depth"}
-"""For each axis, the variable with the number of elements of the current tile inside a tensor."""
+"""For each axis, the variable that holds how many elements of the current tile are in a tensor."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class _Axis:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A lowered operation, and the tensors whose tile numbers must be bound around it."""
+    """A lowered operation, and the tensors whose tile numbers it needs as coordinates."""
 
     tensors: tuple[str, ...]
     op: Operation
@@ -234,7 +234,7 @@ class Buffers:
 
     @property
     def _rows(self) -> _Axis:
-        """The rows of the output tile: all blocks of rows, or one if the tile is shared."""
+        """The rows of the output tile in blocks: all, or one if the operation is on a share of it."""
         rows = self._axis("block.m", "block.row", self.block.rows, "tile.rows")
         return replace(rows, only=index_symbol(SHARE)) if self.share else rows
 
@@ -244,7 +244,7 @@ class Buffers:
         return self._axis("block.n", "block.column", self.block.columns, "tile.columns")
 
     def _axis(self, block: str, inside: str, step: int, extent: str) -> _Axis:
-        """An axis of the output tile; dimension names are those of the first tile shape."""
+        """An axis of the output tile, from names of dimensions without the accumulator's prefix."""
         return _Axis(self.tiling.own(block), self.tiling.own(inside), step, index_symbol(extent))
 
     def _update(self, name: str, tensor: str, op: Operation) -> _Piece:
@@ -299,7 +299,7 @@ def _within(
         if sizes.pop(name, None) is not None:
             assigns.append(Assign(name, _inside(scope, t, axis, tile, tiling.index(t, axis))))
     body = (*assigns, *body)
-    # Tensors share tile numbers: a value that one name is bound to is not computed a second time.
+    # Several tensors have the same tile numbers: compute each value once, then read it by name.
     names: dict[Expr, Expr] = {}
     bound: list[tuple[str, Expr]] = []
     for tile, value in zip(tiles, found.values, strict=True):
@@ -311,7 +311,7 @@ def _within(
 
 
 def _inside(scope: Scoped, tensor: str, axis: int, tile: str, index: str) -> Expr:
-    """The number of a tile's first elements along an axis that satisfy the bounds of the tensor.
+    """How many elements of a tile along an axis, counted from its first, lie inside the tensor.
 
     Args:
         scope: the coordinates that are known here.
@@ -319,7 +319,7 @@ def _inside(scope: Scoped, tensor: str, axis: int, tile: str, index: str) -> Exp
         tile, index: the dimensions that count tiles on the axis, and elements in a tile.
 
     Raises:
-        PassError: the bounds are no upper limit on `index`.
+        PassError: the condition for lying inside the tensor is no upper bound of `index`.
     """
     coordinates = scope.coordinates
     # Coordinates that a `Locate` sets here are read by name; all others follow from `tile`.

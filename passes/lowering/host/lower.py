@@ -54,7 +54,7 @@ ON_TILES = (
     Epilogue,
     StoreTile,
 )
-"""Operations on tiles, which the lowering replaces by loops over elements of buffers."""
+"""Kinds of operations on tiles, which the lowering replaces by loops over elements of buffers."""
 LARGEST_BUFFERS = 1 << 30
 """Largest size in bytes of all buffers of a workgroup; larger tiles are refused as a mistake."""
 

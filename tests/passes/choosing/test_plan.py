@@ -66,8 +66,8 @@ def test_what_is_no_plan_is_refused(text: str):
         ({"pipeline": 5}, "pipeline of a plan = 5 is not text"),
         ({"workgroups": 0}, "workgroups of a plan = 0 must be at least 1"),
         ({"workgroups": 2.5}, "workgroups of a plan = 2.5 is not a whole number"),
-        ({"consumers": "tennis"}, "consumers of a plan = 'tennis'; there are cooperative, pingp"),
-        ({"consumers": []}, r"consumers of a plan = \[\]; there are"),
+        ({"consumers": "tennis"}, "consumers of a plan = 'tennis' is unknown; use one of coope"),
+        ({"consumers": []}, r"consumers of a plan = \[\] is unknown; use"),
     ],
 )
 def test_parts_of_a_plan_are_looked_at(parts: dict[str, Any], why: str):
