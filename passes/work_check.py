@@ -58,7 +58,7 @@ def work_problems(graph: KernelGraph) -> tuple[str, ...]:
     for launch in small_launches(graph):
         try:
             found = trace(graph, launch.values, launch.tables)
-        except LaunchError:  # the graph does not allow these sizes
+        except LaunchError:  # the graph's bounds on parameters exclude these sizes
             continue
         except CoordGraphError as error:
             return (f"with {launch}: {error}",)
@@ -96,7 +96,7 @@ def _tile_counts(graph: KernelGraph) -> tuple[Tiles, ...]:
             (1, 7, 3, 3),  # 7 output tiles on 3 workgroups: one more than two full waves
             (5, 1, 4, 3),  # 5 output tiles on 3 workgroups: one less than two full waves
             (2, 1, 7, 5),  # 2 output tiles of 7 iterations on 5 workgroups, which share tiles
-            (2, 5, 1, 4),  # one k tile, so no tile can be shared
+            (2, 5, 1, 4),  # output tiles of one k tile, so that workgroups cannot share any
             (1, 1, 3, 8),  # 3 iterations on 8 workgroups: some have none
         )
     grid = int(size)

@@ -145,7 +145,7 @@ def crowded(table: Table, device: Constants) -> Flag:
 
 
 def unusual(table: Table) -> Flag:
-    """Whether a plan is a candidate only with `all_kinds`, that is, only to be measured."""
+    """Whether a plan is of a kind that is measured only, because the cost model never prefers it."""
     streamed = table.of_schedule([counter.all_streamed for counter in table.counters])
     evenly = streamed & (table.workgroups % Shape(table).tiles == 0)
     uneven = (table.fixup == FIXUPS.index("scatter")) & ~evenly
@@ -155,7 +155,7 @@ def unusual(table: Table) -> Flag:
 
 
 def chooseable(table: Table, device: Constants) -> Flag:
-    """Whether `codegen.matmul` may choose a plan: it is neither slow, nor crowded, nor unusual."""
+    """Whether `codegen.matmul` may choose a plan: none of `slow`, `crowded`, `unusual` is true."""
     return ~(slow(table) | crowded(table, device) | unusual(table))
 
 
@@ -290,9 +290,7 @@ def _usual(cut: Tiled) -> Iterator[Kind]:
             continue
         suits = schedule.suits(cut.tiles, cut.depth, cut.slots)
         if counter.fixup == "none" and not cut.each:
-            suits = np.ones_like(
-                tried
-            )  # data-parallel must be persistent here, whatever the tiling
+            suits = np.ones_like(tried)  # data-parallel must be persistent, for every tiling
         yield Kind(schedule, tried & suits, cut.slots)
         if counter.all_streamed and cut.counted:
             for grid in cut.split_grids:

@@ -63,8 +63,7 @@ LOW = 32
 class Shape:
     """How the lowering to sm_90a divides the tiles of each plan; see `Division` for warpgroups.
 
-    Pipeline stages are the buffers in shared memory that hold A and B of one iteration each; the
-    ring is all of them.
+    Pipeline stages are buffers in shared memory, each of which holds A and B of one iteration.
     """
 
     def __init__(self, t: Table, larger: Shape | None = None) -> None:
@@ -73,7 +72,7 @@ class Shape:
         Args:
             t: problems and plans.
             larger: if these are small tiles, the shape of the macro tiles in the same kernels,
-                which use the same warpgroups and ring; else None.
+                which use the same warpgroups and pipeline stages; else None.
         """
         self.workgroups = t.cluster_m * t.cluster_n * t.cluster_k
         self.rows, self.columns = t.tile_m / t.cluster_m, t.tile_n / t.cluster_n

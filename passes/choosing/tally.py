@@ -257,7 +257,7 @@ class _Walk:
         """Work counts of a loop that is not a main loop over k tiles."""
         name, index = self.definitions.name, self.symbol(op.dim)
         start, stop = self.value(op.start, scope), self.value(op.stop, scope)
-        unknown = Symbol(f"{op.dim}'", integer=True)  # stands for the loop index of any iteration
+        unknown = Symbol(f"{op.dim}'", integer=True)  # the loop index of any iteration
         one = self.body(op.body, {**scope, index: unknown})
         step = self.value(op.step, {**scope, index: unknown})
         if not any(isinstance(x, MultiplyAccumulate) for x in op.walk()):

@@ -42,7 +42,7 @@ DEEP = {16: (2, 4), 32: (2, 4), 64: (2,)}
 """For CTA parts with few rows (the key): extents of a tile along k that are tried, in 128-byte rows
 of shared memory. They are large so that enough of B is in flight."""
 DEEPEST_COLUMNS = 64
-"""Largest number of columns of a CTA's part of a tile that is tried with k of four 128-byte rows."""
+"""Largest number of columns of a CTA's part of a tile that is tried with 512 bytes of k."""
 NEVER = 1 << 30
 """A number of accumulators above every limit, for tiles that warpgroups cannot divide."""
 
@@ -105,8 +105,8 @@ def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
         if turns > 1:
             fits = part[0] % MMA_M == 0 and part[1] % 16 == 0
         else:
-            # Macro tiles and small tiles use the same warpgroups: two of them if one has too few
-            # registers for a macro tile.
+            # Macro tiles and small tiles use the same warpgroups: two warpgroups if one warpgroup
+            # has too few registers for a macro tile.
             team = _team(rows, columns)
             fits = sums(*part, team=team) < NEVER and (team == 1 or _halved(*part))
         if fits:

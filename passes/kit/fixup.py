@@ -69,11 +69,11 @@ __all__ = [
 ]
 
 Owner = Literal["first", "last"]
-"""Which piece of a shared tile belongs to its owner, the workgroup that runs the epilogue."""
+"""Which workgroup runs the epilogue of a shared tile: the one with its first or last range of k."""
 Reduction = Literal["peers", "tree", "turnstile", "scatter", "atomic"]
 """How the partial sums of a shared tile are added up; see the docstring of `passes.kit.fixup`."""
 OWNERS: tuple[Owner, ...] = get_args(Owner)
-"""The values of `Owner`: pieces whose workgroup may run the epilogue of a shared tile."""
+"""The values of `Owner`: which piece's workgroup may run the epilogue of a shared tile."""
 REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
 """The values of `Reduction`: ways to add up the partial sums of a shared tile."""
 A_SLOT_A_TILE = ("turnstile", "atomic")

@@ -157,11 +157,15 @@ def _parted(graph: KernelGraph, tiles: str) -> Ragged:
 
 
 def _counted(graph: KernelGraph, along: Sequence[str]) -> Table | None:
-    """The table of prefix sums over groups whose steps are products of the steps of other tables.
+    """The table of prefix sums of the groups' numbers of tiles, if groups differ along several axes.
+
+    A group's number of tiles is the product of its tiles along the axes. None if the graph has no
+    such table.
 
     Args:
         graph: the kernel.
-        along: names of the other tables, one for each axis along which groups differ.
+        along: for each axis along which groups differ, the name of the table of prefix sums of
+            the groups' tiles along it.
     """
     for table in graph.parameters.tables:
         steps = (_rise(index_symbol(name), place_of(table.name)) for name in along)

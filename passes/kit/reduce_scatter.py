@@ -52,7 +52,7 @@ sums of the tile, some of them finish no share."""
 
 @dataclass(frozen=True)
 class Scatter:
-    """The reduce-scatter of one output tile: operations for the workgroups with pieces of it.
+    """The reduce-scatter of one output tile whose partial sums (pieces) several workgroups have.
 
     Args:
         low, high: the workgroups with the first and with the last piece of the tile; the workgroups
@@ -108,7 +108,7 @@ class Scatter:
 
     @property
     def _named(self) -> tuple[Assign, Assign]:
-        """Assignments of `low`, the workgroup with the first piece, and `peers`, their number."""
+        """Assign `low`, the workgroup with the first piece, and `peers`, the number of pieces."""
         low = Assign("low", self.low)
         return low, Assign("peers", self.high - low.symbol + 1)
 

@@ -1,4 +1,4 @@
-"""`SplitTiles`: output tiles that are split along k, with one workgroup for each piece."""
+"""`SplitTiles`: output tiles that are split along k into pieces, one for each workgroup."""
 
 from __future__ import annotations
 

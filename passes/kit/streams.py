@@ -34,7 +34,7 @@ BEGIN = "sk.begin"
 
 
 def add_loops(e: KernelEditor) -> None:
-    """Add the coordinates of the loops over a share: `for_tile` and `for_k` count iterations."""
+    """Add coordinates of the loops over a workgroup's share of iterations: `for_tile`, `for_k`."""
     e.coordinates.add(ForLoop(TILE, name="Tile", note="iterations before this segment"))
     e.coordinates.add(ForLoop(ACCUMULATE, name="K", note="iterations in this segment"))
 

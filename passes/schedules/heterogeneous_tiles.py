@@ -33,7 +33,8 @@ from passes.kit import (
 __all__ = ["HeterogeneousTiles"]
 
 SMALL = "small"
-"""Name of the accumulator for small tiles, and prefix of the names of their coordinates."""
+"""Name of the accumulator of small tiles, which are parts of the macro tiles of the last wave.
+Names of coordinates of small tiles begin with it."""
 AXES = "mn"
 """Axes of an output tile along which macro tiles are divided into small tiles."""
 

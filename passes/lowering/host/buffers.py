@@ -61,7 +61,7 @@ from passes.lowering.host.blocking import ACCUMULATOR, Block
 __all__ = ["Buffers"]
 
 ELEMENT = "element"
-"""Name of the register fragment of one element through which single elements are changed."""
+"""Name of a register fragment for one element, which is loaded from a buffer, changed, stored."""
 EXTENTS = {"m": "tile.rows", "n": "tile.columns", "k": "tile.depth"}
 """For each axis, the variable that holds how many elements of the current tile are in a tensor."""
 
@@ -234,7 +234,7 @@ class Buffers:
 
     @property
     def _rows(self) -> _Axis:
-        """The rows of the output tile in blocks: all, or one if the operation is on a share of it."""
+        """The rows of the output tile in blocks: only one block if the tile is shared out."""
         rows = self._axis("block.m", "block.row", self.block.rows, "tile.rows")
         return replace(rows, only=index_symbol(SHARE)) if self.share else rows
 
