@@ -145,7 +145,7 @@ def crowded(table: Table, device: Constants) -> Flag:
 
 
 def unusual(table: Table) -> Flag:
-    """Whether a plan is of a kind that is measured only, because the cost model never prefers it."""
+    """Whether a plan is of a kind that is only measured: the cost model never prefers it."""
     streamed = table.of_schedule([counter.all_streamed for counter in table.counters])
     evenly = streamed & (table.workgroups % Shape(table).tiles == 0)
     uneven = (table.fixup == FIXUPS.index("scatter")) & ~evenly

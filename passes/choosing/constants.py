@@ -34,8 +34,8 @@ class Constants:
         clock: clock rate while multiplying, in Hz.
         shared_bytes: bytes per cycle that the tensor cores of an SM read from shared memory.
         twins: time factor of multiplications if two warpgroups have B as the left operand of wgmma.
-        short: time factor of multiplications if fewer than four pipeline stages (buffers for A and B
-            of one iteration) fit in shared memory.
+        short: time factor of multiplications if fewer than four pipeline stages (buffers for A and
+            B of one iteration) fit in shared memory.
         step_seconds: seconds of an iteration besides its multiplications.
         reach_seconds: seconds from the release of a pipeline stage until it is full again.
         turn_seconds, copy_seconds: seconds of the producer warp per iteration, and per TMA box.

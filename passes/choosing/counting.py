@@ -267,7 +267,7 @@ _DEFAULTS = {name: int(value) for name, value in Tally().items()}
 _NONE = float(NEVER)
 """Stands for minus infinity: the maximum of a quantity for which no workgroup has a value."""
 _PEAKS = frozenset({"shortest", "first_turn", "last_turn"})
-"""Quantities of `Tally` that are not copied to `Counts`; fields of it are computed from them."""
+"""Quantities of `Tally` from which fields of `Counts` are computed; the others are copied."""
 
 
 def _parts(lanes: Column) -> Iterator[slice]:

@@ -157,7 +157,7 @@ def _parted(graph: KernelGraph, tiles: str) -> Ragged:
 
 
 def _counted(graph: KernelGraph, along: Sequence[str]) -> Table | None:
-    """The table of prefix sums of the groups' numbers of tiles, if groups differ along several axes.
+    """The table of prefix sums of groups' numbers of tiles, if groups differ along several axes.
 
     A group's number of tiles is the product of its tiles along the axes. None if the graph has no
     such table.

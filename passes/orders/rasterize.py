@@ -59,8 +59,8 @@ class Rasterize(Pass):
             return f"width={self.width}: a curve needs a power of two, 2 to {Curve.MOST}"
         if len(tile_plane(graph)) != 2:
             return (
-                "it needs separate tile numbers for rows and columns, and a pass before has "
-                "flattened them; put it before that pass"
+                "it needs separate tile numbers for rows and columns, which an earlier pass has "
+                "flattened; put it before that pass"
             )
         return why_no_plane(graph)
 
