@@ -22,9 +22,10 @@ class HybridStreamK(PartlyStreamed):
     and `(T mod W)·TK` iterations are streamed: each workgroup gets an equal contiguous share of
     them, less than one tile. Compared with `TwoTileStreamK`, more tiles are computed by one
     workgroup, and each streamed tile is shared by more: about `W / (T mod W)`, at least two. This
-    is "data-parallel + one-tile Stream-K" in Osama et al., Stream-K, arXiv:2301.03598. Before:
-    `MacroTileNumber`s m and n with no edge below them, and a loop over k tiles. After (`dp.tiles`
-    holds the iterations of all full waves)::
+    is "data-parallel + one-tile Stream-K" in Osama et al., Stream-K, arXiv:2301.03598.
+
+    Before: `MacroTileNumber`s m and n with no edge below them, and a loop over k tiles. After
+    (`dp.tiles` holds the iterations of all full waves)::
 
         m, n, k_tile --Flatten--> global --Sunder--> sk.tiles, dp.tiles, selector
         sk.tiles --Tile--> workgroup, sk.local --Split{1, 1}--> ForTile, ForK

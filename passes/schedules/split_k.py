@@ -28,8 +28,9 @@ __all__ = ["SplitK"]
 class SplitK(Pass):
     """Divide the iterations of each output tile into `splits` pieces, each for one workgroup.
 
-    With TK iterations in a tile, a piece has `⌈TK/splits⌉` consecutive iterations. Before:
-    `MacroTileNumber`s m and n with no edge below them, and a loop over k tiles. After::
+    With TK iterations in a tile, a piece has `⌈TK/splits⌉` consecutive iterations.
+
+    Before: `MacroTileNumber`s m and n with no edge below them, and a loop over k tiles. After::
 
         m, n --Flatten--> tile; k_tile --Tile--> piece, ForK
         tile, piece --Flatten--> workgroup

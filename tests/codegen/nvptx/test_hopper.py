@@ -213,7 +213,7 @@ REFUSED: dict[str, tuple[LowerToHopper, dict[str, object], tuple[int, int, int]]
         {"out_dtype": "f32"},
         (128, 256, 64),
     ),
-    "consumers=tabletennis is unknown; use one of cooperative, pingpong": (
+    "consumers=tabletennis is unknown; there are cooperative, pingpong": (
         LowerToHopper(consumers="tabletennis"),
         {},
         (128, 128, 64),
