@@ -270,7 +270,7 @@ def _report(measured: Measurements, constants: Constants, first: Constants) -> N
     table = measured.table
     _, size = np.unique(np.stack([table.m, table.n, table.k]), axis=1, return_inverse=True)
     numbers = np.random.default_rng(0).permutation(int(size.max()) + 1)
-    first_half = np.isin(size, numbers[::2])  # a size is in one half, with all its layouts
+    first_half = np.isin(size, numbers[::2])  # each size, in all its layouts, belongs to one half
     for seen in (first_half, ~first_half):
         found = fit(measured.where(seen), first)
         print("fitted on one half, on the other:", quality(measured.where(~seen), found))

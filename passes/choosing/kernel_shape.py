@@ -202,9 +202,9 @@ class Shape:
         return np.where(fits, wide, narrow)
 
     def _left(self, t: Table, box: Column) -> Column:
-        """Number of pipeline stages, with as many buffers for D as do not reduce it too much.
+        """Number of pipeline stages that fit in shared memory beside several buffers for D.
 
-        See `BoxedStore.all` for the choice.
+        A warpgroup has as many buffers for D as leave enough stages; see `BoxedStore.all`.
 
         Args:
             t: problems and plans.

@@ -150,9 +150,7 @@ def test_schedules_are_those_of_another_tile_and_back(name: str):
 
 
 def test_small_tiles_of_whole_elements_are_needed():
-    with pytest.raises(
-        PassError, match="no small tiles of whole elements for macro tiles"
-    ):
+    with pytest.raises(PassError, match="no small tiles of whole elements for macro tiles"):
         HeterogeneousTiles(small_m=4).scaled((12, 12, 4), (64, 64, 4))
 
 
