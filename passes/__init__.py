@@ -1,4 +1,8 @@
-"""Passes: graph to graph. Schedules decide which workgroup does what; pipelines chain them."""
+"""Passes: rewrites of one kernel graph into another.
+
+Schedules assign the work on output tiles to workgroups; orders change which tile comes after which;
+lowering passes replace operations on tiles by those of a target; a `Pipeline` applies several.
+"""
 
 from passes import kit
 from passes.base import PASSES, Pass, option

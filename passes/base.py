@@ -1,8 +1,9 @@
-"""The pass protocol: graph to graph, with a contract on both sides.
+"""`Pass`, the base class of passes: rewrites of a kernel graph that are checked before and after.
 
-A pass is a frozen dataclass; its fields are its options, in Python, in pipeline text and on the
-command line (`--import MODULE` for a module of one's own). Write one anywhere: subclass `Pass`,
-give it a `name`, say in `why_not` what it cannot do, and return a new graph from `apply`.
+A pass is a frozen dataclass. Its fields are its options, in Python, in pipeline text and on the
+command line. To write a pass, in any module: subclass `Pass`, give the class a `name`, return from
+`why_not` the reason for which it cannot rewrite a graph, and return the new graph from `apply`.
+The option `--import MODULE` of the command line makes passes of that module known there.
 """
 
 from __future__ import annotations
@@ -22,26 +23,30 @@ from passes.work_check import work_problems
 __all__ = ["PASSES", "Pass", "Verify", "option", "option_types"]
 
 Verify = Literal["structure", "outside", "work"]
-"""How thoroughly the result of a pass is checked. `structure` runs the checks that the pass
-establishes. `work` also traces the workgroups of a scheduled graph on small problems, in the
-interpreter (`passes.work_check`); `outside` does so only for passes that are not this library's."""
+"""How thoroughly the result of a pass is checked. `structure` runs only the named checks that the
+pass establishes. `work` also traces the workgroups of a scheduled graph on small problems, in the
+interpreter (`passes.work_check`). `outside` traces only results of passes that other packages
+define, and runs the named checks for all."""
 LIBRARY = __name__.partition(".")[0]
+"""Name of the package `passes`; a pass whose module is outside it comes from another package."""
 
 
 PASSES: dict[str, type[Pass]] = {}
-"""Every pass that is defined and imported, by name; defining a class with a name adds it."""
+"""Every pass class that an imported module defines, by the name of the pass. Defining a subclass of
+`Pass` that has a name adds it."""
 _NAME = re.compile(r"[A-Za-z0-9_.+-]+")
-"""Allowed names of passes: pipeline text can hold no other characters."""
+"""Pattern of allowed pass names: those that the text of a pipeline can hold."""
 
 
 def _register(kind: type[Pass]) -> None:
     """Add a pass class to `PASSES`.
 
-    Defining the pass again in the same module replaces it, as in a notebook.
+    Defining a pass again in the same module replaces the first definition, so that a notebook cell
+    can run twice.
 
     Raises:
         PassError: the name has characters that pipeline text cannot hold, or a pass of another
-            module has the name.
+            module has the same name.
     """
     if not _NAME.fullmatch(kind.name):
         raise PassError(
@@ -59,7 +64,10 @@ def _register(kind: type[Pass]) -> None:
 
 @dataclass(frozen=True)
 class Pass(ABC):
-    """Rewrites a kernel graph, or raises PassError with the reason; it never skips silently.
+    """Base class of passes: calling a pass rewrites a kernel graph, or raises PassError.
+
+    A pass that cannot rewrite a graph raises an error with the reason; it never returns the graph
+    unchanged for that reason.
 
     Raises:
         PassError: an option has a type or a value that its field does not allow, or the class has
@@ -67,12 +75,13 @@ class Pass(ABC):
     """
 
     name: ClassVar[str] = ""
-    """Name of the pass in pipeline text."""
+    """Name of the pass in the text of a pipeline, such as `stream-k`."""
     requires: ClassVar[tuple[str, ...]] = ("problem",)
     """Named checks that the graph must pass before the rewrite."""
     establishes: ClassVar[tuple[str, ...]] = ()
-    """Named checks that the graph passes after the rewrite. `scheduled` also promises exact work:
-    every iteration once, one epilogue and store for every output tile, a signal for every wait."""
+    """Named checks that the graph passes after the rewrite. `scheduled` also promises that the
+    workgroups run every iteration exactly once, run one epilogue and one store for every output
+    tile, and send one signal for every wait."""
 
     def __init_subclass__(cls) -> None:
         if cls.__dict__.get("name"):
@@ -87,50 +96,60 @@ class Pass(ABC):
             raise PassError(f"{self.name} refuses: {wrong}")
 
     def why_not(self, graph: KernelGraph) -> str | None:
-        """Why this pass would refuse the graph, or None.
+        """Return why this pass cannot rewrite the graph, or None if it can.
 
-        A subclass overrides this method for reasons of its own: when it is called, the graph passes
-        the checks in `requires`, and every option has an allowed type and value. Callers use
-        `refusal`, which checks those too.
+        A subclass overrides this method. When it is called, the graph has passed the checks in
+        `requires`, and every option has an allowed type and value. To find out whether a pass would
+        be refused, call `refusal`, which runs those checks as well.
         """
         return None
 
     @abstractmethod
     def apply(self, graph: KernelGraph) -> KernelGraph:
-        """Return the rewritten graph; called only if `refusal` is None."""
+        """Return the rewritten graph. A call of the pass runs this if `refusal` returned None."""
 
     @property
     def neighbours(self) -> bool:
         """Whether consecutive workgroups work on neighbouring tiles at the same time.
 
-        The cost model of `passes.choosing` assumes it for the L2 cache, so schedules for which this
-        is False are not chosen.
+        The cost model of `passes.choosing` assumes so when it counts hits in the L2 cache, so
+        `codegen.matmul` chooses no schedule for which this is False.
         """
         return True
 
     @classmethod
     def variants(cls, tile: tuple[int, int, int]) -> tuple[Pass, ...]:
-        """Schedules of this class that `codegen.matmul` may choose, for a macro tile.
+        """The schedules of this class among which `codegen.matmul` may choose, for a macro tile.
 
-        By default there are none. Variants leave the number of workgroups open, since a plan sets
-        it. Schedules whose result differs from run to run (`reduction=atomic`) must not be listed.
+        The base class lists none. Listed schedules leave the number of workgroups open (None): the
+        plan that contains a schedule sets it. A schedule whose result differs from run to run
+        (`reduction=atomic`) must not be listed.
+
+        Args:
+            tile: elements of a macro tile in m, n and k.
         """
         return ()
 
     def suits(self, tiles: Any, depth: Any, workgroups: Any) -> Any:
-        """Whether a schedule is worth considering; each argument is a number or a NumPy column.
+        """Whether this schedule is worth costing for a problem.
 
         Args:
-            tiles: output tiles of the problem.
-            depth: k tiles of an output tile.
-            workgroups: workgroups that are resident at a time.
+            tiles: number of output tiles of the problem, or a NumPy array of such numbers.
+            depth: number of k tiles of an output tile, or an array.
+            workgroups: number of workgroups that are resident at the same time, or an array.
+
+        Returns:
+            A bool, or an array of bools if arguments are arrays.
         """
         return True
 
     def scaled(self, tile: tuple[int, int, int], to: tuple[int, int, int]) -> Pass:
         """The schedule for macro tiles `to` that corresponds to this one for macro tiles `tile`.
 
-        Only a schedule with options in elements of a tile overrides this method.
+        Only a schedule with an option that counts elements of a tile overrides this method.
+
+        Args:
+            tile, to: elements of a macro tile in m, n and k.
 
         Raises:
             PassError: no schedule corresponds.
@@ -138,14 +157,15 @@ class Pass(ABC):
         return self
 
     def refusal(self, graph: KernelGraph) -> str | None:
-        """The message with which a call of the pass would refuse the graph, or None.
+        """Return the error message with which a call of the pass would refuse the graph, or None.
 
-        It checks the options, the checks in `requires`, and `why_not`; nothing is rewritten.
+        Checks the values of the options, the named checks in `requires`, and `why_not`. The graph
+        is not rewritten.
 
         Raises:
-            PassError: a check or `why_not` itself fails.
+            PassError: a check or `why_not` raises an error.
         """
-        if wrong := wrong_option(self):  # a subclass may override __post_init__
+        if wrong := wrong_option(self):  # __post_init__, which checks options, may be overridden
             return f"{self.name} refuses: {wrong}"
         if not isinstance(graph, KernelGraph):
             return f"{self} cannot start: it needs a KernelGraph, not a {type(graph).__name__}"
@@ -164,7 +184,7 @@ class Pass(ABC):
 
         Args:
             graph: the graph to rewrite.
-            verify: how thoroughly the result is checked; see `Verify`.
+            verify: how thoroughly to check the result; see `Verify`.
 
         Raises:
             PassError: the pass refuses the graph (see `refusal`), the rewrite fails, or its result
@@ -172,7 +192,7 @@ class Pass(ABC):
         """
         if verify not in get_args(Verify):
             known = ", ".join(get_args(Verify))
-            raise PassError(f"verify={verify!r} is unknown; there are {known}")
+            raise PassError(f"verify={verify!r} is unknown; use one of {known}")
         if reason := self.refusal(graph):
             raise PassError(reason)
         with self._named("apply"):
@@ -191,14 +211,20 @@ class Pass(ABC):
         return result
 
     def _follows_work(self, verify: Verify) -> bool:
-        """Whether the result's work is checked on small problems, at a level of `Verify`."""
+        """Whether the level `verify` traces the workgroups of the result on small problems."""
         own = type(self).__module__.partition(".")[0] == LIBRARY
         wanted = verify == "work" or (verify == "outside" and not own)
         return wanted and "scheduled" in self.establishes
 
     @contextmanager
     def _named(self, where: str) -> Generator[None]:
-        """Turn errors inside into a PassError that names the pass, unless they already do."""
+        """Turn an error raised in this context into a PassError that names the pass and the step.
+
+        A PassError whose message begins with the pass is raised again unchanged.
+
+        Args:
+            where: the step that runs in this context, for the message.
+        """
         try:
             yield
         except PassError as error:
@@ -213,16 +239,17 @@ class Pass(ABC):
 
     @property
     def options(self) -> dict[str, object]:
-        """The options that differ from their defaults."""
+        """The options whose values differ from their defaults, by name."""
         return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != f.default}
 
     def __str__(self) -> str:
-        """The pipeline text: `stream-k{workgroups=132}`; parses back to an equal pass."""
+        """Text such as `stream-k{workgroups=132}`, which parses back to an equal pass."""
         inside = ",".join(f"{name}={_value(value)}" for name, value in self.options.items())
         return f"{self.name}{{{inside}}}" if inside else self.name
 
 
 def _value(value: object) -> str:
+    """The value of an option as text in a pipeline: `none`, `true`, `132`."""
     if isinstance(value, float):
-        return repr(float(value))  # numpy's floats write their type as well
+        return repr(float(value))  # repr of a numpy float contains the type: np.float64(0.5)
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)

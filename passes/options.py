@@ -1,8 +1,8 @@
-"""Options of passes: the allowed types and values of their fields, and the text that lists them.
+"""Options of passes: the types and values that a pass's fields allow, and a text that lists them.
 
-A field's type is one of bool, int, float and str, one of them and None, or a `Literal` of the
-allowed strings; `option` bounds numbers. `Pass` checks all of it when a pass is made, for every
-pass, wherever it was written.
+The type of a field is bool, int, float or str, or a `Literal` of the allowed strings; None may be
+allowed as well. `option` gives the smallest and the largest allowed number. `Pass` checks types and
+values whenever a pass is constructed.
 """
 
 from __future__ import annotations
@@ -38,12 +38,18 @@ _WORDS: dict[type, str] = {
     NoneType: "None",
 }
 _EXACT = 2**53
-"""Integers up to this number convert to float without rounding."""
+"""Integers up to this absolute value convert to a 64-bit float without rounding."""
 _LIMITS = "limits"
+"""Key of a field's metadata under which `option` stores the `_Limits`."""
 
 
 class _Limits(NamedTuple):
-    """The smallest and largest allowed number, and a hint for the error if one is outside."""
+    """The smallest and largest allowed number of an option, and a hint for the error message.
+
+    Args:
+        least, most: the smallest and the largest allowed number.
+        hint: what to use instead of a number that is too small or too large; may be empty.
+    """
 
     least: float
     most: float
@@ -51,21 +57,26 @@ class _Limits(NamedTuple):
 
 
 def option(default: Any, *, least: float, most: float, hint: str = "") -> Any:
-    """Declare a field of a pass with a default and limits.
+    """Declare an option of a pass, with its default and its limits, as a dataclass field.
 
-    In the class: `splits: int = option(2, least=2, most=8)`.
+    For example, in the class body: `splits: int = option(2, least=2, most=8)`.
 
     Args:
-        default: the default of the field.
-        least, most: the smallest and the largest allowed number. None is allowed too, if the
-            field's type includes it.
-        hint: what to use instead of a number outside; the error message ends with it.
+        default: the default value of the field.
+        least, most: the smallest and the largest allowed number. None is allowed too if the type
+            of the field includes it.
+        hint: what to use instead of a number that is too small or too large; the error message
+            ends with this text.
     """
     return field(default=default, metadata={_LIMITS: _Limits(least, most, hint)})
 
 
 def wrong_option(step: Any) -> str | None:
-    """A message about the first option of a pass whose type or value is not allowed, or None."""
+    """Return an error message for the first option whose type or value is not allowed, or None.
+
+    Args:
+        step: the pass, a dataclass instance whose fields are its options.
+    """
     kind = type(step)
     types, allowed = option_types(kind), allowed_values(kind)
     for f in fields(step):
@@ -74,7 +85,8 @@ def wrong_option(step: Any) -> str | None:
             wanted = " or ".join(_WORDS[each] for each in types[name])
             return f"{name} = {value!r} should be {wanted}"
         if allowed[name] and value is not None and value not in allowed[name]:
-            return f"{name}={value} is unknown; there are {', '.join(map(str, allowed[name]))}"
+            known = ", ".join(map(str, allowed[name]))
+            return f"{name}={value} is unknown; use one of {known}"
         limits = _limits(f)
         if limits and value is not None and not limits.least <= value <= limits.most:
             hint = f"; {limits.hint}" if limits.hint else ""
@@ -83,7 +95,12 @@ def wrong_option(step: Any) -> str | None:
 
 
 def option_text(kind: type[Any], name: str) -> str:
-    """The type of an option and its allowed values, for people: `int, 1..65535, or none`."""
+    """Text for users with the type and the allowed values of an option: `int, 1..65535, or none`.
+
+    Args:
+        kind: the class of the pass.
+        name: the name of the option.
+    """
     (found,) = (f for f in fields(kind) if f.name == name)
     types, limits = option_types(kind)[name], _limits(found)
     if not types:
@@ -97,43 +114,55 @@ def option_text(kind: type[Any], name: str) -> str:
 
 @cache
 def option_types(kind: type[Any]) -> dict[str, tuple[type, ...]]:
-    """Which of bool, int, float, str and None each option takes; () for any other type."""
+    """For each option of a pass class, the types it allows among bool, int, float, str and None.
+
+    The tuple is empty for an option of any other type.
+    """
     hints = _hints(kind)
     return {f.name: _plain_types(hints.get(f.name)) for f in fields(kind)}
 
 
 @cache
 def allowed_values(kind: type[Any]) -> dict[str, tuple[object, ...]]:
-    """The values that each option's `Literal` allows; () for an option without one."""
+    """For each option of a pass class, the values of its `Literal` type; () for other types."""
     hints = _hints(kind)
     return {f.name: tuple(_literals(hints.get(f.name))) for f in fields(kind)}
 
 
 def allowed_range(kind: type[Any], name: str) -> tuple[float, float] | None:
-    """The least and the largest number that an option may be, or None where `option` set none."""
+    """The smallest and the largest number that an option allows; None if `option` set no limits.
+
+    Args:
+        kind: the class of the pass.
+        name: the name of the option.
+    """
     (found,) = (f for f in fields(kind) if f.name == name)
     limits = _limits(found)
     return limits and (limits.least, limits.most)
 
 
 def _hints(kind: type[Any]) -> dict[str, Any]:
+    """The evaluated type annotations of a class; {} if one of them cannot be evaluated."""
     try:
         return get_type_hints(kind)
-    except (NameError, TypeError):  # a name under TYPE_CHECKING, or local to a function
+    except (NameError, TypeError):  # an annotation names something imported under TYPE_CHECKING
         return {}
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
+    """The members of a union such as `int | None`; any other type alone in a tuple."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
 def _literals(hint: Any) -> Iterator[object]:
+    """The values of every `Literal` in a type annotation."""
     for each in _alternatives(hint):
         if get_origin(each) is Literal:
             yield from get_args(each)
 
 
 def _plain_types(hint: Any) -> tuple[type, ...]:
+    """The types bool, int, float, str and None that an annotation allows; () if it has others."""
     found: list[Any] = []
     for each in _alternatives(hint):
         is_literal = get_origin(each) is Literal
@@ -143,12 +172,14 @@ def _plain_types(hint: Any) -> tuple[type, ...]:
 
 
 def _limits(found: Field[Any]) -> _Limits | None:
+    """The limits that `option` stored in a field, or None."""
     return found.metadata.get(_LIMITS)
 
 
 def _fits(value: object, kind: type) -> bool:
-    if isinstance(value, bool):  # bool is a subclass of int in Python
+    """Whether an option of type `kind` allows a value; an int is allowed for float if exact."""
+    if isinstance(value, bool):  # in Python, bool is a subclass of int
         return kind is bool
     if kind is float and isinstance(value, int):
         return abs(value) <= _EXACT
-    return isinstance(value, kind) and value == value  # refuse NaN: it does not equal itself
+    return isinstance(value, kind) and value == value  # False for NaN, which does not equal itself

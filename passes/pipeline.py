@@ -1,4 +1,8 @@
-"""`Pipeline`: passes in a row, as text too, verified between, with instruments."""
+"""`Pipeline`: passes applied one after another, with the graph verified after each of them.
+
+A pipeline can be parsed from text such as `reorder{swap=true},stream-k{workgroups=132}`.
+Instruments, such as `Timing` and `Dump`, are called after each pass.
+"""
 
 from __future__ import annotations
 
@@ -19,40 +23,54 @@ __all__ = ["Dump", "Instrument", "Pipeline", "Timing"]
 
 
 class Instrument(Protocol):
-    """Looks on while a pipeline runs."""
+    """An object that a pipeline calls after each pass, for example to time it."""
 
     def after(self, step: Pass, before: KernelGraph, result: KernelGraph, seconds: float) -> None:
-        """Called after every pass."""
+        """Called after every pass that succeeded.
+
+        Args:
+            step: the pass.
+            before, result: the graphs before and after the pass.
+            seconds: the time that the pass and the verification of its result took.
+        """
         ...
 
 
 @dataclass
 class Timing:
-    """Adds up the seconds that each pass took."""
+    """An instrument of a pipeline that adds up the seconds of each pass.
+
+    Args:
+        seconds: the seconds that each pass took, by the text of the pass.
+    """
 
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
     def after(self, step: Pass, before: KernelGraph, result: KernelGraph, seconds: float) -> None:
-        """Add the time to what the same pass took before."""
+        """Add the seconds of this run to those of earlier runs of the same pass."""
         self.seconds[str(step)] = self.seconds.get(str(step), 0.0) + seconds
 
 
 @dataclass
 class Dump:
-    """Keeps the graph after each pass."""
+    """An instrument of a pipeline that keeps the graph after each pass.
+
+    Args:
+        stages: the text of each pass that has run, and the graph that it returned.
+    """
 
     stages: list[tuple[str, KernelGraph]] = field(default_factory=list[tuple[str, KernelGraph]])
 
     def after(self, step: Pass, before: KernelGraph, result: KernelGraph, seconds: float) -> None:
-        """Remember the graph."""
+        """Append the pass and the graph that it returned to `stages`."""
         self.stages.append((str(step), result))
 
 
 class Pipeline:
     """Applies passes in order: `Pipeline([StreamK(workgroups=132)])(graph)`.
 
-    A failure names the pass; the error's `reproducer` holds the graph as it was, in text, and the
-    rest of the pipeline.
+    If a pass refuses a graph or fails, the error names the pass. The error's `reproducer` is a text
+    with the graph before that pass and a command that runs the rest of the pipeline on it.
     """
 
     def __init__(self, passes: Iterable[Pass], instruments: Iterable[Instrument] = ()) -> None:
@@ -60,11 +78,14 @@ class Pipeline:
         self.instruments = tuple(instruments)
 
     def __call__(self, graph: KernelGraph, verify: Verify = "work") -> KernelGraph:
-        """Run every pass; PassError where one refuses or fails.
+        """Apply every pass in order and return the last graph.
 
         Args:
-            graph: what the first pass rewrites.
-            verify: what is checked of every pass's result; see `passes.base.Verify`.
+            graph: the graph that the first pass rewrites.
+            verify: how thoroughly to check the result of each pass; see `passes.base.Verify`.
+
+        Raises:
+            PassError: a pass refuses its graph, or fails; later passes do not run.
         """
         for position, step in enumerate(self.passes):
             before, start = graph, time.perf_counter()
@@ -79,6 +100,13 @@ class Pipeline:
         return graph
 
     def _failure(self, error: CoordGraphError, graph: KernelGraph, position: int) -> PassError:
+        """The error for a failed pass, with a text that reproduces the failure.
+
+        Args:
+            error: the error of the pass.
+            graph: the graph that the pass was given.
+            position: the place of the pass in the pipeline, from 0.
+        """
         rest = Pipeline(self.passes[position:])
         failure = PassError(str(error))
         failure.reproducer = f"{graph.text()}\n# coordgraph opt --pipeline '{rest}'\n"
@@ -98,17 +126,18 @@ class Pipeline:
 
     @classmethod
     def parse(cls, text: str, instruments: Iterable[Instrument] = ()) -> Pipeline:
-        """Read `reorder{swap=true},stream-k{workgroups=132}`.
+        """Parse the text of a pipeline, such as `reorder{swap=true},stream-k{workgroups=132}`.
 
         Raises:
-            ParseError: with line and column, for a malformed text, an unknown pass or option.
-            PassError: `text` is no string.
+            ParseError: the text is malformed, or names an unknown pass or option; the error has the
+                line and the column.
+            PassError: `text` is not a string.
         """
         return cls(_Reader(validation.text(text, "a pipeline", PassError)).passes(), instruments)
 
 
 def _known_passes() -> str:
-    """All by name; those that no graph of a problem is right for apart."""
+    """Text that lists all passes; those that need a scheduled graph are listed separately."""
     first = [name for name, kind in PASSES.items() if set(kind.requires) <= {"problem"}]
     found = f"there are {', '.join(first)}"
     later = ", ".join(name for name in PASSES if name not in first)
@@ -116,11 +145,17 @@ def _known_passes() -> str:
 
 
 _TOKEN = re.compile(r"\s*(?:(?P<word>[A-Za-z0-9_.+-]+)|(?P<mark>[{}=,]))")
+"""Pattern of a token in the text of a pipeline: a word, or one of the characters `{}=,`."""
 _FLOAT = re.compile(r"[+-]?(?:inf|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
+"""Pattern of a floating-point number in the text of a pipeline."""
 
 
 class _Reader:
-    """Recursive descent over `name{option=value,…},…`."""
+    """Recursive-descent parser for the text of a pipeline: `name{option=value,…},…`.
+
+    `at` is the offset at which the next token is read; `start` is the offset of the last token,
+    which error messages point to.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -128,6 +163,7 @@ class _Reader:
         self.start = 0
 
     def passes(self) -> list[Pass]:
+        """Parse the whole text: passes separated by commas."""
         found = [self._pass()]
         while self._peek() == ",":
             self._next()
@@ -138,6 +174,7 @@ class _Reader:
         return found
 
     def _pass(self) -> Pass:
+        """Parse one pass: its name, then its options in braces, if it has any."""
         name = self._word("the name of a pass")
         start = self.start
         kind = find_pass(name)
@@ -166,16 +203,17 @@ class _Reader:
             raise self._error(str(error)) from error
 
     def _option(self, kind: type[Pass]) -> tuple[str, Any]:
+        """Parse `option=value` of a pass of class `kind`; return the option's name and value."""
         option = self._word("the name of an option")
         types = option_types(kind)
         if option not in types:
             known = ", ".join(types) or "none"
-            raise self._error(f"'{kind.name}' has no option '{option}'; there are: {known}")
+            raise self._error(f"'{kind.name}' has no option '{option}'; its options are: {known}")
         if len({*types[option]} - {NoneType}) != 1:
             (declared,) = (f.type for f in fields(kind) if f.name == option)
             raise self._error(
-                f"'{option}' of '{kind.name}' is a {declared}, which text cannot hold; options in "
-                "text are bool, int, float or str, or one of them and None"
+                f"option '{option}' of '{kind.name}' has the type {declared}, which pipeline text "
+                "cannot hold; set it in Python, or make it a bool, int, float or str, or None"
             )
         if self._peek() != "=":
             self._next()
@@ -185,33 +223,36 @@ class _Reader:
         allowed = allowed_values(kind)[option]
         if allowed and value is not None and value not in allowed:
             known = ", ".join(map(str, allowed))
-            raise self._error(f"{option}={value} is unknown; there are {known}")
+            raise self._error(f"{option}={value} is unknown; use one of {known}")
         return option, value
 
     def _value(self, word: str, types: tuple[type, ...], option: str) -> Any:
+        """Convert a word of the text to a value of one of the types that an option allows."""
         if NoneType in types and word == "none":
             return None
         if bool in types:
             if word in ("true", "false"):
                 return word == "true"
-            raise self._error(f"{option} is true or false, not '{word}'")
+            raise self._error(f"option '{option}' must be true or false, not '{word}'")
         if int in types:
             if re.fullmatch(r"-?[0-9]{1,18}", word):
                 return int(word)
-            raise self._error(f"{option} is a whole number, not '{word}'")
+            raise self._error(f"option '{option}' must be a whole number, not '{word}'")
         if float in types:
             if _FLOAT.fullmatch(word):
                 return float(word)
-            raise self._error(f"{option} is a number, not '{word}'")
+            raise self._error(f"option '{option}' must be a number, not '{word}'")
         return word
 
     def _peek(self) -> str | None:
+        """The next token, without consuming it: None at the end, `?` for a forbidden character."""
         match = _TOKEN.match(self.text, self.at)
         if match:
             return match.group("word") or match.group("mark")
         return None if not self.text[self.at :].strip() else "?"
 
     def _next(self) -> str:
+        """Consume the next token and return it; ParseError if there is none."""
         match = _TOKEN.match(self.text, self.at)
         if not match:
             rest = self.text[self.at :]
@@ -222,6 +263,7 @@ class _Reader:
         return match.group("word") or match.group("mark")
 
     def _word(self, what: str) -> str:
+        """Consume a word and return it; a ParseError names `what` was expected if there is none."""
         if self._peek() in (None, "{", "}", "=", ",", "?"):
             self.start = self.at
             if self._peek() is not None:
@@ -230,6 +272,7 @@ class _Reader:
         return self._next()
 
     def _error(self, message: str) -> ParseError:
+        """A ParseError at the offset `start`, with its line, column and the source line."""
         line = self.text.count("\n", 0, self.start) + 1
         column = self.start - (self.text.rfind("\n", 0, self.start) + 1) + 1
         source = self.text.split("\n")[line - 1].rstrip("\r")

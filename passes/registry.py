@@ -1,13 +1,13 @@
-"""Passes by name: those that are imported, and those that other distributions offer.
+"""Lookup of passes by name: those of imported modules and those of installed distributions.
 
-Defining a pass registers it in `PASSES`. A distribution may offer passes without being imported, by
-an entry point of the group `coordgraph.passes` for each::
+Defining a pass registers it in `PASSES`. A distribution may also offer passes whose modules are not
+imported yet, with one entry point of the group `coordgraph.passes` for each pass::
 
     [project.entry-points."coordgraph.passes"]
     my-schedule = "my_package.schedules:MySchedule"
 
-The name of the entry point is the name of the pass. `find_pass` loads it when a pipeline's text
-first names it.
+The name of the entry point is the name of the pass. `find_pass` imports the module of such a pass
+when the text of a pipeline first names the pass.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from passes.base import PASSES, Pass
 __all__ = ["GROUP", "PASSES", "all_passes", "find_pass", "offered"]
 
 GROUP = "coordgraph.passes"
-"""The entry-point group in which distributions offer passes."""
+"""Name of the entry-point group in which installed distributions list their passes."""
 
 
 def find_pass(name: str) -> type[Pass] | None:
-    """The pass of a name: one that is imported, or one that an installed distribution offers.
+    """The pass class with a name, or None; imports it if an installed distribution offers it.
 
     Raises:
-        PassError: the distribution's pass cannot be loaded; it names the distribution.
+        PassError: the pass of a distribution cannot be loaded; the message names the distribution.
     """
     if name not in PASSES and name in offered():
         _load(name)
@@ -36,10 +36,10 @@ def find_pass(name: str) -> type[Pass] | None:
 
 
 def all_passes() -> dict[str, type[Pass]]:
-    """All passes by name; loads those that installed distributions offer.
+    """All pass classes by name, after loading those that installed distributions offer.
 
     Raises:
-        PassError: one of those cannot be loaded; it names the distribution.
+        PassError: the pass of a distribution cannot be loaded; the message names the distribution.
     """
     for name in offered():
         if name not in PASSES:
@@ -49,7 +49,7 @@ def all_passes() -> dict[str, type[Pass]]:
 
 @cache
 def offered() -> dict[str, tuple[EntryPoint, ...]]:
-    """The entry points of installed distributions by the pass's name; reading them loads none."""
+    """Entry points for passes in installed distributions, by name of the pass; none is loaded."""
     found: dict[str, tuple[EntryPoint, ...]] = {}
     for entry in entry_points(group=GROUP):
         found[entry.name] = (*found.get(entry.name, ()), entry)
@@ -57,6 +57,12 @@ def offered() -> dict[str, tuple[EntryPoint, ...]]:
 
 
 def _load(name: str) -> None:
+    """Load the pass that an installed distribution offers by this name; loading registers it.
+
+    Raises:
+        PassError: several distributions offer the name, or the entry point does not load, is no
+            subclass of `Pass`, or has another name.
+    """
     first, *others = offered()[name]
     if others:
         both = " and ".join(map(_distribution, (first, *others)))
@@ -73,5 +79,6 @@ def _load(name: str) -> None:
 
 
 def _distribution(entry: EntryPoint) -> str:
+    """Text for error messages: the name and version of the distribution of an entry point."""
     found = entry.dist
     return f"the distribution '{found.name} {found.version}'" if found else "a distribution"

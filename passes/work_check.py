@@ -29,47 +29,47 @@ if TYPE_CHECKING:
 __all__ = ["MOST_EVENTS", "small_launches", "work_problems"]
 
 MOST_EVENTS = 2048
-"""Largest sum of tiles and workgroups of a problem that is traced. If sizes that the graph fixes
-make every problem larger, nothing is traced."""
+"""Largest number of output tiles plus workgroups of a problem that is traced. Nothing is traced if
+sizes that are fixed in the graph make every problem larger."""
 SHOWN = 3
-"""Largest number of errors of a launch that a message lists."""
+"""Largest number of errors that a message lists for one launch."""
 
 
 class Launch(NamedTuple):
-    """Values of the parameters and tables that a caller gives."""
+    """Launch arguments of a small problem: values of parameters and entries of tables, by name."""
 
     values: dict[str, int]
     tables: dict[str, list[int]]
 
     def __str__(self) -> str:
-        told = {**self.values, **self.tables}
-        return ", ".join(f"{name}={value}" for name, value in told.items() if value)
+        shown = {**self.values, **self.tables}
+        return ", ".join(f"{name}={value}" for name, value in shown.items() if value)
 
 
 @lru_cache(maxsize=256)
 def work_problems(graph: KernelGraph) -> tuple[str, ...]:
-    """Errors in the work of a scheduled graph, on the first small problem that has some.
+    """Check that the workgroups of a scheduled graph do the right work, by tracing small problems.
 
-    Results are cached for equal graphs.
+    Returns the errors of the first problem with errors, or (). Results are cached for equal graphs.
     """
-    from coordgraph.interpreter import trace  # imports numpy, so not at `import passes`
+    from coordgraph.interpreter import trace  # imported here so that `import passes` skips numpy
 
     for launch in small_launches(graph):
         try:
             found = trace(graph, launch.values, launch.tables)
-        except LaunchError:  # the graph itself refuses these sizes
+        except LaunchError:  # the graph's bounds on parameters exclude these sizes
             continue
         except CoordGraphError as error:
             return (f"with {launch}: {error}",)
         if problems := found.problems() or tuple(_stuck(found)):
             more = len(problems) - SHOWN
-            told = (*problems[:SHOWN], f"and {more} more") if more > 0 else problems
-            return tuple(f"with {launch}: {problem}" for problem in told)
+            shown = (*problems[:SHOWN], f"and {more} more") if more > 0 else problems
+            return tuple(f"with {launch}: {problem}" for problem in shown)
     return ()
 
 
 def small_launches(graph: KernelGraph) -> Iterator[Launch]:
-    """Launches of small problems that are edge cases for a graph: sizes, tables and grids."""
+    """Launches of small problems for which a wrong schedule of the graph is likely to fail."""
     seen: set[str] = set()
     for tiles in _tile_counts(graph):
         launch = _launch(graph, *tiles)
@@ -80,20 +80,23 @@ def small_launches(graph: KernelGraph) -> Iterator[Launch]:
 
 
 Tiles = tuple[int, int, int, int]
-"""Tiles in m, n and k, and the number of workgroups."""
+"""Numbers of tiles in m, n and k, and the number of workgroups."""
 
 
 def _tile_counts(graph: KernelGraph) -> tuple[Tiles, ...]:
-    """Tile counts: with T output tiles and W workgroups, T mod W is 0, 1 and W - 1, and T < W."""
+    """Numbers of tiles in m, n and k, and of workgroups, of problems that are edge cases.
+
+    With T output tiles and W workgroups, the cases have T mod W = 0, 1 and W - 1, and T < W.
+    """
     size = graph.workgroup.size
     if not isinstance(size, Integer):
         return (
-            (3, 4, 2, 6),  # two whole waves
-            (1, 7, 3, 3),  # one tile more
-            (5, 1, 4, 3),  # one tile less
-            (2, 1, 7, 5),  # fewer tiles than workgroups, several workgroups for a tile
-            (2, 5, 1, 4),  # one k tile
-            (1, 1, 3, 8),  # fewer iterations than workgroups
+            (3, 4, 2, 6),  # 12 output tiles on 6 workgroups: two full waves
+            (1, 7, 3, 3),  # 7 output tiles on 3 workgroups: one more than two full waves
+            (5, 1, 4, 3),  # 5 output tiles on 3 workgroups: one less than two full waves
+            (2, 1, 7, 5),  # 2 output tiles of 7 iterations on 5 workgroups, which share tiles
+            (2, 5, 1, 4),  # output tiles of one k tile, so that workgroups cannot share any
+            (1, 1, 3, 8),  # 3 iterations on 8 workgroups: some have none
         )
     grid = int(size)
     return (
@@ -105,7 +108,10 @@ def _tile_counts(graph: KernelGraph) -> tuple[Tiles, ...]:
 
 
 def _launch(graph: KernelGraph, m: int, n: int, k: int, workgroups: int) -> Launch:
-    """The launch of a problem with so many tiles; the last tile of an axis may be partly filled."""
+    """Launch arguments of a problem with these numbers of tiles.
+
+    The last tile of n and of k is not full. A batch has 3 products; there are 3 groups.
+    """
     gemm, known, counts = graph.gemm, graph.parameters, (m, n, k)
     extents = {
         axis: count * extent - min(extent // 2, index)
@@ -117,7 +123,7 @@ def _launch(graph: KernelGraph, m: int, n: int, k: int, workgroups: int) -> Laun
     groups = 3
     for axis, extent in extents.items():
         if gemm.ragged(axis):
-            # An empty group between one that is longer and one that is shorter than all others.
+            # Sizes of three groups, one of them empty.
             sizes = (extent, 0, extent // 2 + 1)
             if gemm.diagonal:
                 sizes = (extent, extent // 2 + 1, extent // 3 + 1)
@@ -151,7 +157,7 @@ def _events(graph: KernelGraph, launch: Launch) -> int:
 
 
 def _stuck(found: Trace) -> Iterator[str]:
-    """Deadlock: workgroups that wait for each other in a cycle, though every wait has a signal."""
+    """Yield an error if workgroups wait for each other in a cycle, so that none can go on."""
     waiting = [receive.workgroup for receive in found.stuck()]
     if waiting:
         yield f"workgroups {', '.join(map(str, waiting))} wait for each other for ever"

@@ -1,4 +1,4 @@
-"""Choosing: which tile, cluster, schedule and grid suit a problem, by a model of their cost."""
+"""Choosing: ranks plans (tile, cluster, schedule, grid) for a problem by a model of their cost."""
 
 from passes.choosing.constants import Constants, constants_of
 from passes.choosing.explaining import Explanation, explain

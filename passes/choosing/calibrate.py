@@ -1,15 +1,16 @@
-"""Fit a device's figures to measured times: `python -m passes.choosing.calibrate FILE…`.
+"""Fit the constants of a device's cost model: `python -m passes.choosing.calibrate FILE…`.
 
-A file is what `python -m benchmarks sweep` writes, perhaps compressed by gzip: a JSON object with
-`rows` like `{"m": 4096, "n": 4096, "k": 4096, "layout": "nt", "plan": "256x256x64@c2x1
-stream-k{owner=last} on 66", "t": 0.000221}`, a problem, a plan and seconds. Rows of other
-contenders (`"plan": "cublas"`), and of schedules that the model does not know, are left out.
+A file is the output of `python -m benchmarks sweep`, optionally compressed by gzip: a JSON object
+with `rows`, each with a problem, a plan and its measured seconds, such as `{"m": 4096, "n": 4096,
+"k": 4096, "layout": "nt", "plan": "256x256x64@c2x1 stream-k{owner=last} on 66", "t": 0.000221}`.
+Rows of other libraries (`"plan": "cublas"`), and of schedules that the cost model does not know,
+are left out.
 
-Logarithms of the figures are fitted by least squares to logarithms of times. Plans near the best of
-their problem have the largest weight, since the choice is among them. Differences between the
-errors of these plans are penalised too, since an error common to all changes no choice. Large
-errors have a linear loss. A weak penalty keeps figures that the measurements do not determine near
-their first guesses. The fit needs scipy (the extra `bench`).
+Logarithms of the constants are fitted by least squares to logarithms of times. Plans near the
+fastest of their problem have the largest weight, since the choice is among them. Differences
+between the errors of these plans are penalised too, since an error that all plans of a problem have
+changes no choice. Large errors have a linear loss. A weak penalty keeps constants that the
+measurements do not determine near their first guesses. The fit needs scipy (the extra `bench`).
 """
 
 from __future__ import annotations
@@ -46,31 +47,35 @@ __all__ = [
 ]
 
 NEAR, FAR_WEIGHT = 0.3, 0.2
-"""A plan's squared error has the weight exp(-(t / best - 1) / NEAR) + FAR_WEIGHT."""
+"""A plan's squared error has the weight exp(-(t / best - 1) / NEAR) + FAR_WEIGHT, where t is its
+measured time and best that of the fastest plan of the same problem."""
 LARGE_ERROR = 0.1
-"""Error of the logarithm of a time beyond which the loss is linear."""
+"""Error of the logarithm of a predicted time beyond which the loss of the fit is linear."""
 PULL = 0.1
-"""Weight of a figure's deviation from its first guess, in logarithms."""
+"""Weight in the fit of the deviation of a constant's logarithm from that of its first guess."""
 CLOSE, DIFFERENCE = 0.1, 2.0
-"""CLOSE: like NEAR, for plans whose differences decide the choice. DIFFERENCE: weight of the
-differences of their errors."""
+"""CLOSE: a plan has the weight exp(-(t / best - 1) / CLOSE) in the penalty on differences between
+errors of one problem's plans. DIFFERENCE: factor of that penalty."""
 LEAST = {"sharpness": 1.0, "evenness": 1.0}
 MOST = {"mixed_loss": 1.0, "merged": 1.0, "lone_rate": 66e9}
-"""Bounds of fitted figures. The degrees of norms are at least 1, shares at most 1. The bound of
-`lone_rate` is what each of 48 to 64 workgroups was measured to read from memory, in bytes per
-second: times of launches that read little do not determine it."""
+"""Lower bounds (LEAST) and upper bounds (MOST) of fitted constants. Degrees of norms are at least
+1; constants that are shares are at most 1. The bound of `lone_rate` is the number of bytes per
+second that each of 48 to 64 workgroups was measured to read from memory, because times of launches
+that read little do not determine that constant."""
 MOST_ROUNDS, STEP = 80, 1e-4
+"""MOST_ROUNDS: largest number of evaluations of the least-squares fit. STEP: relative step of its
+numerical derivatives."""
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """Measured times of plans, one per row.
+    """Measured times of plans: columns with one entry for each measurement.
 
     Args:
-        table: the problem and the plan of each row.
-        seconds: the measured seconds of each row.
-        problem: the number of each row's problem, from 0.
-        usable: whether a row takes part in the fit.
+        table: the problem and the plan of each measurement.
+        seconds: the measured seconds.
+        problem: the number of the measurement's problem, from 0.
+        usable: whether the measurement is used for the fit.
     """
 
     table: Table
@@ -81,6 +86,10 @@ class Measurements:
     @classmethod
     def read(cls, paths: Iterable[Path], device: Constants) -> Measurements:
         """Read files of measured times.
+
+        Args:
+            paths: JSON files, optionally compressed by gzip.
+            device: the constants of the device on which the times were measured.
 
         Raises:
             OSError, ValueError, KeyError: a file cannot be read, or has another format.
@@ -94,26 +103,27 @@ class Measurements:
             if row["plan"] in plans
         ]
         table = Table.of((gemm, plan) for _, gemm, plan, _ in found)
-        # Of one problem, only times of one run are compared: clocks differ between runs.
+        # Times of one problem are compared only within a run (file): clock rates differ between
+        # runs, so each run has its own numbers of problems.
         numbers: dict[tuple[int, Gemm], int] = {}
         of = np.array([numbers.setdefault(row[:2], len(numbers)) for row in found], np.intp)
         seconds = np.array([t for *_, t in found], np.float64)
-        # Only rows of plans that may be chosen are used for the fit.
+        # Only plans that `codegen.matmul` may choose are used for the fit.
         return cls(table, seconds, of, chooseable(table, device))
 
     def where(self, chosen: Flag) -> Measurements:
-        """The rows for which `chosen` is true."""
+        """The measurements for which `chosen` is true, with problems numbered again from 0."""
         _, problem = np.unique(self.problem[chosen], return_inverse=True)
         table = self.table.where(chosen)
         return Measurements(table, self.seconds[chosen], problem, self.usable[chosen])
 
     @property
     def problems(self) -> int:
-        """Number of problems."""
+        """Number of different problems."""
         return int(self.problem.max()) + 1
 
     def best(self, values: Column) -> Column:
-        """The smallest of the rows' values for each problem."""
+        """For each problem, the smallest of `values`, which has one entry for each measurement."""
         found = np.full(self.problems, np.inf)
         np.minimum.at(found, self.problem, values)
         return found
@@ -121,11 +131,13 @@ class Measurements:
 
 @dataclass(frozen=True)
 class Quality:
-    """How good predictions are. A problem's loss is t(chosen plan) / t(best measured plan) - 1.
+    """How well the cost model chooses among measured plans.
+
+    The loss of a problem is t(chosen plan) / t(fastest measured plan) - 1.
 
     Args:
         problems: number of problems.
-        loss: mean loss (the geometric mean of the ratios, minus 1).
+        loss: mean loss of a problem (the geometric mean of the ratios, minus 1).
         largest: largest loss of a problem.
         over: number of problems with a loss of more than 5 %.
         error: root mean square of log(predicted seconds / measured seconds).
@@ -146,8 +158,8 @@ class Quality:
 
 
 def quality(measured: Measurements, constants: Constants) -> Quality:
-    """The quality of the choice among the measured plans by their predicted times."""
-    # Problems with fewer than two plans that may be chosen say nothing.
+    """How well predicted times choose among the measured plans of each problem."""
+    # Problems with only one plan that may be chosen are left out: there is nothing to choose.
     counts = np.bincount(measured.problem[measured.usable], minlength=measured.problems)
     measured = measured.where(counts[measured.problem] > 1)
     data = measured.where(measured.usable)
@@ -166,12 +178,17 @@ def quality(measured: Measurements, constants: Constants) -> Quality:
 
 
 def _first(mask: Flag, predicted: Column) -> int:
+    """The index of the smallest predicted time among the entries for which `mask` is true."""
     rows = np.flatnonzero(mask)
     return int(rows[np.argmin(predicted[rows])])
 
 
 def fit(measured: Measurements, first: Constants) -> Constants:
-    """Fit the figures of a device to measured times, from the guesses `first`.
+    """Fit the constants of a device to measured times.
+
+    Args:
+        measured: the measured times of plans.
+        first: facts of the device, and first guesses of the constants to fit.
 
     Raises:
         ImportError: scipy is not installed.
@@ -183,13 +200,15 @@ def fit(measured: Measurements, first: Constants) -> Constants:
     weight = np.sqrt(np.exp(-(relative - 1) / NEAR) + FAR_WEIGHT)
     close = np.exp(-(relative - 1) / CLOSE)
     closest = np.bincount(data.problem, close)
-    counts = Counts(data.table, first)  # the fitted figures change nothing in them
+    counts = Counts(data.table, first)  # work counts do not depend on the fitted constants
     guess = np.log([getattr(first, name) for name in FITTED])
 
     def figures(logarithms: Column) -> Constants:
+        """The constants whose fitted fields have these natural logarithms."""
         return first.with_figures(dict(zip(FITTED, map(float, np.exp(logarithms)), strict=True)))
 
     def errors(logarithms: Column) -> Column:
+        """The weighted residuals that the fit makes small, given logarithms of the constants."""
         error = np.log(cost(counts, figures(logarithms)).total / data.seconds)
         common = np.bincount(data.problem, close * error) / closest
         between = DIFFERENCE * np.sqrt(close) * (error - common[data.problem])
@@ -212,14 +231,23 @@ def fit(measured: Measurements, first: Constants) -> Constants:
 
 
 def problem_of(row: dict[str, Any]) -> Gemm:
-    """The problem of a measured row."""
+    """The problem of a row in a file of measured times.
+
+    Args:
+        row: has `m`, `n`, `k`, `layout` (such as `nt`: B is given as its transpose) and optionally
+            `dtype` (default `bf16`).
+    """
     turned_a, turned_b = (side == "t" for side in row["layout"])
     m, n, k = (int(row[axis]) for axis in "mnk")
     return Gemm(row.get("dtype", "bf16"), m=m, n=n, k=k, transpose_a=turned_a, transpose_b=turned_b)
 
 
 def known_plans(rows: Iterable[dict[str, Any]]) -> dict[str, Plan]:
-    """The plans of rows by their text, except those with schedules that the model does not know."""
+    """The plans in rows of measured times, by their text; only those that the cost model knows.
+
+    Args:
+        rows: rows with the text of a plan, or the name of another library, under `plan`.
+    """
     found: dict[str, Plan] = {}
     for text in dict.fromkeys(row["plan"] for row in rows if is_plan(row)):
         plan = Plan.parse(text)
@@ -229,27 +257,35 @@ def known_plans(rows: Iterable[dict[str, Any]]) -> dict[str, Plan]:
 
 
 def is_plan(row: dict[str, Any]) -> bool:
-    """Whether a row is the time of a plan of this library, not of another library."""
+    """Whether a row of measured times is of a plan of this library, not of another library."""
     return " " in row["plan"]
 
 
 def _report(measured: Measurements, constants: Constants, first: Constants) -> None:
+    """Print how well the constants choose plans: fitted to all times, and to one half of them.
+
+    Constants that are fitted to one half of the sizes are judged on the other half.
+    """
     print("fitted on all:", quality(measured, constants))
     table = measured.table
     _, size = np.unique(np.stack([table.m, table.n, table.k]), axis=1, return_inverse=True)
     numbers = np.random.default_rng(0).permutation(int(size.max()) + 1)
-    first_half = np.isin(size, numbers[::2])  # a size is in one half, whatever its layout
+    first_half = np.isin(size, numbers[::2])  # each size, in all its layouts, belongs to one half
     for seen in (first_half, ~first_half):
         found = fit(measured.where(seen), first)
         print("fitted on one half, on the other:", quality(measured.where(~seen), found))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command: fit the figures, report their quality, write or print them."""
+    """Run the command: fit constants, print how well they choose plans, write or print them.
+
+    Args:
+        arguments: the command line without the program's name; None reads `sys.argv`.
+    """
     parser = argparse.ArgumentParser(description="Fit a device's figures to measured times.")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="measured times")
-    parser.add_argument("--device", default="NVIDIA H200", help="its name, as the driver says it")
-    parser.add_argument("--processors", type=int, help="its SMs, where there is no file of it yet")
+    parser.add_argument("--device", default="NVIDIA H200", help="name that the driver reports")
+    parser.add_argument("--processors", type=int, help="number of SMs, for a device without a file")
     parser.add_argument("--write", action="store_true", help="write the device's file")
     asked = parser.parse_args(arguments)
     if find_spec("scipy") is None:

@@ -1,4 +1,4 @@
-"""Candidates: the plans of a problem whose cost the model computes."""
+"""Candidates: the table of plans for a problem whose costs the cost model computes."""
 
 from __future__ import annotations
 
@@ -30,29 +30,34 @@ from passes.schedules.two_tile_stream_k import TwoTileStreamK
 __all__ = ["candidates", "chooseable", "fallback", "slow"]
 
 FEW_TILE, LEAST_ROWS = 128, 48
+"""If m is at most FEW_TILE, only tiles with at least m rows are tried; for larger m, only tiles
+with at least LEAST_ROWS rows."""
 MOST_SUMS_STREAMED, MOST_SUMS_TWICE = 144, 112
-"""Largest number of accumulators of a thread. MOST_SUMS_STREAMED: in plans that send and receive
-partial sums. MOST_SUMS_TWICE: in plans with a reduce-scatter and a second main loop."""
+"""Largest number of accumulators of a thread. MOST_SUMS_STREAMED: in plans whose workgroups send
+and receive partial sums. MOST_SUMS_TWICE: in plans with a reduce-scatter and a second main loop."""
 GROUPED_ROWS = 128
+"""Smallest number of rows of a CTA's part of a tile, for grouped products."""
 """Smallest number of rows of a CTA's part of a tile, in grouped products."""
 BANDS = (4, 8, 16)
+"""Numbers of tile rows in a band of `Rasterize` that are tried."""
 LEAST_DEPTH = 4
-"""Smallest number of iterations of a tile that may be split along k."""
+"""Smallest number of iterations of an output tile that workgroups may divide along k."""
 MOST_SPLITS = 64
+"""Largest number of workgroups among which one tile is divided along k."""
 SLIVER = 8
-"""Smallest number of iterations of a piece, in schedules with the option `least_segment`."""
+"""Value that is tried for the schedule option `least_segment`, in main loop iterations."""
 NARROWEST = 32
-"""Elements of B along n in a TMA box; plans with narrower boxes are not chosen."""
+"""Smallest extent along n, in elements, of a TMA box of B in plans that may be chosen."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A schedule, the tilings that are tried with it, and their grids.
+    """A schedule, the tilings (tile and cluster) to try with it, and the grid for each tiling.
 
     Args:
-        schedule: the schedule, for macro tiles `COUNTED_TILE`.
-        tried: whether each tiling is tried.
-        grid: workgroups for each tiling; 0 if the schedule does not let the plan choose them.
+        schedule: the schedule, in its form for macro tiles `COUNTED_TILE`.
+        tried: for each tiling, whether to try it.
+        grid: for each tiling, the number of workgroups; 0 if the schedule decides it.
     """
 
     schedule: Pass
@@ -65,17 +70,17 @@ class Tiled:
     """A problem with every tiling that suits its size, as columns with one entry per tiling.
 
     Args:
-        tiling: columns of tile m, n, k, cluster m, n, k and turns.
+        tiling: columns of tile m, n, k, cluster m, n, k, and the number of pingpong warpgroups.
         few: the m of the problem if one row of tiles covers it, so that each column of B is read by
             one workgroup only; else 0.
-        held: accumulators of a thread if tiles are streamed.
-        small: for a number of small tiles in a macro tile, along m and n: which tilings can have
-            such small tiles.
-        slots: number of clusters that are resident on the device.
-        products: number of products of that size.
-        counted: whether the number of tiles is known on the host; groups of m make it data.
-        even: whether all tiles have the same number of iterations; not so with groups of k.
-        each: whether the problem may have a workgroup for every tile.
+        held: accumulators of a thread if workgroups send and receive partial sums.
+        small: for each number of small tiles in a macro tile, along m and n: which tilings can have
+            such small tiles (see `HeterogeneousTiles`).
+        slots: number of clusters that are resident on the device at the same time.
+        products: number of products of a batch, or of groups.
+        counted: whether the host knows the number of tiles; it does not if groups divide m.
+        even: whether all tiles have the same number of iterations; they do not if groups divide k.
+        each: whether a schedule with one workgroup for every tile can be applied.
         tiles_m, tiles_n: output tiles of one product along m and n.
         depth: iterations of an output tile.
     """
@@ -105,11 +110,11 @@ class Tiled:
 
     @cached_property
     def split_grids(self) -> tuple[Column, ...]:
-        """Grids with several workgroups for each tile.
+        """Two grids with several workgroups for each tile.
 
-        The first is the largest grid whose workgroups divide the tile's iterations evenly (a
-        workgroup for each tile if there is none), the second the largest of all; the second is 0 if
-        it equals the first.
+        The workgroups of the first grid divide each tile's iterations evenly; it is the largest
+        such grid, or has one workgroup for each tile if there is none. The second is the largest
+        grid with equally many workgroups for each tile; it is 0 if it equals the first.
         """
         most = np.minimum(np.floor(self.slots / self.tiles), np.floor(self.depth / 2))
         even, any_split = np.ones_like(most), np.minimum(most, MOST_SPLITS)
@@ -119,14 +124,14 @@ class Tiled:
 
     @cached_property
     def rest(self) -> Column:
-        """Tiles of the last wave, if it is not full; else 0."""
+        """Number of output tiles in the last wave if that is not full; else 0."""
         return self.tiles % self.slots
 
 
 def slow(table: Table) -> Flag:
-    """Rows of a table whose B is copied in TMA boxes narrower than NARROWEST, which makes TMA slow.
+    """Whether TMA boxes of B are narrower than NARROWEST, which makes TMA slow, for each plan.
 
-    Such plans were measured to be a fifth to a half slower than with B given as its transpose.
+    Such plans were measured to take 1.2 to 1.5 times as long as with B given as its transpose.
     """
     found = table.turned_b == 0
     if found.any():
@@ -135,12 +140,12 @@ def slow(table: Table) -> Flag:
 
 
 def crowded(table: Table, device: Constants) -> Flag:
-    """Plans that launch more workgroups than the device holds at a time."""
+    """Whether a plan launches more workgroups than the device holds at the same time."""
     return Counts(table, device).work.rounds > 1
 
 
 def unusual(table: Table) -> Flag:
-    """Plans that are candidates only with `all_kinds`, so that they can be measured."""
+    """Whether a plan is of a kind that is only measured: the cost model never prefers it."""
     streamed = table.of_schedule([counter.all_streamed for counter in table.counters])
     evenly = streamed & (table.workgroups % Shape(table).tiles == 0)
     uneven = (table.fixup == FIXUPS.index("scatter")) & ~evenly
@@ -150,7 +155,7 @@ def unusual(table: Table) -> Flag:
 
 
 def chooseable(table: Table, device: Constants) -> Flag:
-    """Plans of kinds that may be chosen: neither slow, nor crowded, nor unusual."""
+    """Whether `codegen.matmul` may choose a plan: none of `slow`, `crowded`, `unusual` is true."""
     return ~(slow(table) | crowded(table, device) | unusual(table))
 
 
@@ -165,11 +170,11 @@ def candidates(
     """The table of plans that may be chosen for a problem.
 
     Args:
-        problem: the problem with m, n and k.
+        problem: the problem, with values for m, n and k.
         device: the constants of the device; see `constants_of`.
         batches: number of products in a batch, or of groups.
-        reads_c: whether C is added.
-        all_kinds: whether to add schedules that the model never prefers, to measure them.
+        reads_c: whether the epilogue reads C.
+        all_kinds: whether to add schedules that the cost model never prefers, to measure them.
     """
     out_bytes = dtype(problem.out_dtype or problem.dtype).bytes
     same = extents(problem, batches)
@@ -177,8 +182,8 @@ def candidates(
     cut = _cut(problem, same, device, reads.element_bytes)
     kinds = [*_usual(cut), *(_unusual(cut) if all_kinds else ())]
     kinds = [kind for kind in kinds if _is_taken(problem, kind)]
-    # In a single wave the order of tiles matters only without clusters: then requests of
-    # neighbouring workgroups, in one GPC, are merged.
+    # In a single wave, bands of tiles help only without clusters: then the workgroups of a GPC
+    # request data of neighbouring tiles at the same time, and equal requests are merged.
     alone = cut.tiling[3] * cut.tiling[4] * cut.tiling[5] == 1
     wide = (cut.several | alone) & (cut.tiles_n > 2)
     bands = {1: True, **{band: wide & (cut.tiles_m > band) for band in BANDS}}
@@ -191,7 +196,7 @@ def candidates(
     counts = [len(chosen) for _, _, chosen in parts]
 
     def spread(values: Sequence[float]) -> Column:
-        """Repeat the value of each part for all of its rows."""
+        """A column with an entry per plan, given a value per schedule and band (see `parts`)."""
         return np.repeat(np.array(values, np.float64), counts)
 
     which = np.concatenate([chosen for _, _, chosen in parts])
@@ -216,7 +221,7 @@ def candidates(
 
 
 def _is_taken(problem: Gemm, kind: Kind) -> bool:
-    """Whether a schedule can be applied to the problem; only grouped products refuse some."""
+    """Whether a schedule can be applied to a problem; only grouped problems refuse some."""
     if not problem.grouped or not kind.tried.any():
         return True
     schedule = kind.schedule.scaled(COUNTED_TILE, fallback().tile)
@@ -225,29 +230,33 @@ def _is_taken(problem: Gemm, kind: Kind) -> bool:
 
 @cache
 def _takes(gemm: Gemm, schedule: Pass) -> bool:
-    # Whether a grouped product takes a schedule does not depend on the tile.
+    """Whether a schedule can be applied to a grouped problem; this does not depend on the tile."""
     return schedule.why_not(gemm.graph(fallback(row=dtype(gemm.dtype).row).tile)) is None
 
 
 def _cut(problem: Gemm, size: Mapping[str, float], device: Constants, c_bytes: int) -> Tiled:
-    """The tilings that suit a size.
+    """The tilings (tile and cluster) that suit a size.
 
-    `c_bytes`: bytes of the widest element that the epilogue reads for every element of D, or 0.
+    Args:
+        problem: the problem.
+        size: the problem's entries in the columns of a `Table`; see `extents`.
+        device: the constants of the device.
+        c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
     """
     m, n, k = (size[axis] for axis in "mnk")
     known, held, small = _columns(c_bytes, dtype(problem.dtype).row)
     few = m if m <= FEW_TILE else 0
     most = MMA_M
     if problem.ragged("m"):
-        few, most = 0, GROUPED_ROWS  # m is the average: some groups have many rows
+        few, most = 0, GROUPED_ROWS  # m is the average over groups; some have many rows
     keep = (known[0] >= (few or LEAST_ROWS)) & ((known[0] < 2 * m) | (known[0] <= most))
     keep &= known[1] < 2 * max(n, UNIT_K)
     if problem.grouped:
-        # The model has no term for the end of a group. Parts with few rows, and pingpong consumers,
-        # were measured to take up to 1.5 times the prediction; other plans keep their order.
+        # The cost model has no term for the end of a group. Tiles with few rows, and pingpong
+        # consumers, were measured to take up to 1.5 times the predicted time, so they are left out.
         part_m, part_n = known[0] / known[3], known[1] / known[4]
         keep &= (known[6] == 1) & (part_m >= GROUPED_ROWS)
-        if problem.ragged("k"):  # boxes with rows shorter than a cache line: 1.15 times
+        if problem.ragged("k"):  # rows of TMA boxes shorter than a cache line took 1.15 times
             keep &= (part_m % UNIT_K == 0) & (part_n % UNIT_K == 0)
     tiling = tuple(column[keep] for column in known)
     tile_m, tile_n, tile_k, cluster_m, cluster_n, cluster_k, _ = tiling
@@ -268,7 +277,7 @@ def _cut(problem: Gemm, size: Mapping[str, float], device: Constants, c_bytes: i
 
 
 def _usual(cut: Tiled) -> Iterator[Kind]:
-    """The schedules that passes declare in `Pass.variants`, with the grids that suit them."""
+    """The schedules that passes list in `Pass.variants`, with tilings and grids that suit them."""
     for schedule in chosen_schedules():
         counter = counter_of(schedule)
         assert counter is not None
@@ -281,7 +290,7 @@ def _usual(cut: Tiled) -> Iterator[Kind]:
             continue
         suits = schedule.suits(cut.tiles, cut.depth, cut.slots)
         if counter.fixup == "none" and not cut.each:
-            suits = np.ones_like(tried)  # the problem does not decide the grid
+            suits = np.ones_like(tried)  # data-parallel must be persistent, for every tiling
         yield Kind(schedule, tried & suits, cut.slots)
         if counter.all_streamed and cut.counted:
             for grid in cut.split_grids:
@@ -291,7 +300,7 @@ def _usual(cut: Tiled) -> Iterator[Kind]:
 
 
 def _possible(cut: Tiled, counter: WorkCounter) -> Flag | None:
-    """The tilings with which a schedule can be lowered; None if it suits none."""
+    """For each tiling, whether a schedule can be lowered with it; None if it can with none."""
     # Pingpong warpgroups alternate between tiles, so a workgroup needs more than one tile.
     tried = cut.several | (cut.tiling[6] == 1)
     if not counter.chosen_grid and not cut.each:
@@ -311,17 +320,17 @@ def _possible(cut: Tiled, counter: WorkCounter) -> Flag | None:
 
 
 def _divisible(cut: Tiled) -> Flag:
-    """Whether tiles may be streamed, for each tiling.
+    """For each tiling, whether tiles may be divided along k among workgroups.
 
-    Not with groups of k: shares have equal numbers of iterations, but a share of short groups ends
-    many more tiles than others, and how many is not known. That was measured to be up to three
-    times as slow.
+    They may not if groups have their own k: workgroups would get equal numbers of iterations, but a
+    workgroup with short groups would finish many more tiles than others, and the cost model does
+    not know how many. Such plans were measured to be up to three times as slow as others.
     """
     return cut.even & (cut.depth >= LEAST_DEPTH) & (cut.held <= MOST_SUMS_STREAMED)
 
 
 def _unusual(cut: Tiled) -> Iterator[Kind]:
-    """Schedules that the model never prefers: other reductions, options against short pieces."""
+    """Schedules that are only measured, not preferred: other reductions, `least_segment`."""
     alike, slots = cut.tiling[6] == 1, cut.slots
     divide = _divisible(cut) & (cut.rest > 0)
     deep = cut.depth >= 2 * SLIVER
@@ -330,17 +339,17 @@ def _unusual(cut: Tiled) -> Iterator[Kind]:
         (TwoTileStreamK(owner="last"), slots + cut.rest),
         (HybridStreamK(owner="last"), cut.rest),
     ):
-        # Without several tiles per workgroup there is no whole wave, and nothing to alternate.
+        # Full waves of whole tiles, and pingpong warpgroups, need several tiles per workgroup.
         whole = isinstance(schedule, StreamK)
         some = divide & (cut.several | (alike if whole else False))
         yield Kind(replace(schedule, least_segment=SLIVER), some & deep, slots)
         if isinstance(schedule, HybridStreamK):
             yield Kind(schedule, some & (2 * cut.rest < slots), slots)
-        # If a tile has two pieces, all reductions do the same: one piece is added to the other.
+        # If a tile has only two partial sums, all reductions do the same: add one to the other.
         several_pieces = some & (2 * streamed < slots)
         yield Kind(replace(schedule, reduction="turnstile"), several_pieces, slots)
         yield Kind(replace(schedule, reduction="tree"), several_pieces, slots)
-        # Grids that divide tiles evenly are among the usual schedules.
+        # Leave out grids whose workgroups divide tiles evenly: `_usual` yields them.
         room = alike & (slots % cut.tiles > 0 if whole else cut.held <= MOST_SUMS_TWICE)
         yield Kind(replace(schedule, owner="first", reduction="scatter"), some & room, slots)
 
@@ -349,7 +358,12 @@ def _unusual(cut: Tiled) -> Iterator[Kind]:
 def _columns(
     c_bytes: int, row: int
 ) -> tuple[tuple[Column, ...], Column, Mapping[tuple[int, int], Flag]]:
-    """The tilings as columns, with `Tiled.held` and `Tiled.small` of each."""
+    """All tilings as columns, with the columns `held` and `small` of `Tiled` for each tiling.
+
+    Args:
+        c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
+        row: elements of A and B in a 128-byte row of shared memory.
+    """
     known = tilings(c_bytes, row)
     found = np.array(known, np.float64)
     part = found[:, :2] / found[:, 3:5]
@@ -359,7 +373,7 @@ def _columns(
         else sums(int(rows), int(columns), streamed=True, c_bytes=c_bytes)
         for (rows, columns), turns in zip(part, found[:, 6], strict=True)
     ]
-    # Tiles of two shapes were not tried with C.
+    # Small tiles were not measured with epilogues that read C, so such plans are left out.
     small = [
         {(tiling[0] // m, tiling[1] // n) for m, n in (() if c_bytes else small_tiles(tiling))}
         for tiling in known
@@ -370,10 +384,10 @@ def _columns(
 
 
 def fallback(persistent: bool = False, row: int = UNIT_K) -> Plan:
-    """A plan that works for every problem, though not fast.
+    """A plan that can be lowered for every problem but is not fast.
 
     Args:
-        persistent: whether workgroups are persistent, as grouped products need.
-        row: k of the tile: the elements of A and B in 128 bytes.
+        persistent: whether to launch a fixed number of workgroups; grouped products need that.
+        row: extent of the tile along k: the number of elements of A and B in 128 bytes.
     """
     return Plan((128, 128, row), pipeline=str(DataParallel(persistent=persistent)))

@@ -1,4 +1,4 @@
-"""How plans are chosen for each lowering: by the cost model, or by a fixed rule without a model."""
+"""How a plan is chosen for each lowering: by the cost model, or by a fixed rule without a model."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ from passes.lowering.architectures import ARCHITECTURES
 __all__ = ["Chooser", "chooser_of", "modelled", "register_choosers"]
 
 Rule = Callable[[int, int, int, int, int, int], Plan]
-"""Returns a plan for m, n, k, the number of SMs, the number of products, and the elements of A and
-B in 128 bytes, from which the k of a tile is derived."""
+"""A function that returns a plan, given m, n, k, the number of SMs, the number of products, and the
+number of elements of A and B in 128 bytes, from which the extent of a tile along k is derived."""
 Model = Callable[[Gemm, str, int], Constants | None]
-"""Returns the cost model's constants for a problem, a GPU's name and its number of SMs; None if the
-model does not cover them."""
+"""A function that returns the cost model's constants, given a problem, a GPU's name and its number
+of SMs; None if the cost model does not cover them."""
 
 
 @dataclass(frozen=True)
 class Chooser:
-    """How plans are chosen for a lowering.
+    """How plans are chosen for a lowering (a way to generate code for a target).
 
     Args:
-        rule: makes a plan without a model. It is used if there is no model, or if none of the plans
-            that the model ranks can be built.
-        model: makes the constants by which `passes.choosing.rank` ranks plans; None for no model.
+        rule: returns a plan without a cost model. It is used if there is no model, or if none of
+            the plans that the model ranks can be built.
+        model: returns the constants with which `passes.choosing.rank` ranks plans; None if there is
+            no cost model.
     """
 
     rule: Rule = instructions_plan
@@ -41,30 +42,39 @@ class Chooser:
 
 @cache
 def _has_code(gemm: Gemm) -> bool:
-    """Whether the lowering of the cost model (wgmma) takes these element types and layouts."""
+    """Whether the lowering that the cost model describes (wgmma) supports a problem.
+
+    The answer depends on the element types and layouts of A and B, not on m, n and k.
+    """
     return fallback(row=dtype(gemm.dtype).row).why_not(gemm) is None
 
 
 def _wgmma(gemm: Gemm, device: str, processors: int) -> Constants | None:
+    """The cost model's constants for the wgmma lowering; None if it cannot compute the problem."""
     any_size = replace(gemm, m=None, n=None, k=None)
     return constants_of(device, processors) if _has_code(any_size) else None
 
 
 _CHOOSERS = {WGMMA.instructions: Chooser(model=_wgmma)}
+"""The registered choosers, by `Lowering.instructions`."""
 
 
 def register_choosers(choosers: Mapping[str, Chooser]) -> None:
-    """Register how plans are chosen for lowerings, by `Lowering.instructions`."""
+    """Register choosers of plans for lowerings, by `Lowering.instructions`."""
     _CHOOSERS.update(choosers)
 
 
 def chooser_of(instructions: str) -> Chooser:
-    """The chooser of a lowering, by its instructions; a fixed rule if none was registered."""
+    """The chooser for a lowering; one with a fixed rule if none was registered.
+
+    Args:
+        instructions: the lowering's `Lowering.instructions`, such as `wgmma`.
+    """
     return _CHOOSERS.get(instructions, Chooser())
 
 
 def modelled() -> tuple[str, ...]:
-    """The architectures with a cost model, which can rank plans without a GPU."""
+    """Names of the architectures with a cost model, which can rank plans without a GPU present."""
     return tuple(
         found.name
         for found in ARCHITECTURES.values()

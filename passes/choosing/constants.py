@@ -1,4 +1,4 @@
-"""`Constants`: the rates, latencies and sizes of a device for the cost model, from a JSON file."""
+"""`Constants`: rates, latencies and sizes of a device for the cost model, stored as JSON files."""
 
 from __future__ import annotations
 
@@ -16,70 +16,82 @@ from passes.choosing.counting import Column
 __all__ = ["FITTED", "Constants", "constants_of", "known_devices"]
 
 FOLDER = Path(__file__).with_name("devices")
+"""Folder with one JSON file of constants for each measured device."""
 MEASURED = "NVIDIA H200"
+"""Name of the device from which the constants of devices without a file are scaled."""
 
 
 @dataclass(frozen=True)
 class Constants:
-    """Facts of a device, and figures that `passes.choosing.calibrate` fits to measured times.
+    """Facts of a device, and constants that `passes.choosing.calibrate` fits to measured times.
 
     Args:
         device: name of the device, as the driver reports it.
         processors: number of SMs.
-        pairs, fours: clusters of 2 and of 4 CTAs that are resident at a time.
-        estimated: whether the figures were scaled from another device, not measured.
-        source: where the figures come from.
+        pairs, fours: number of clusters of 2 CTAs, and of 4 CTAs, that are resident at a time.
+        estimated: whether the constants were scaled from another device, not measured.
+        source: description of where the constants come from.
         clock: clock rate while multiplying, in Hz.
         shared_bytes: bytes per cycle that the tensor cores of an SM read from shared memory.
-        twins: time factor of multiplications by two warpgroups with B as the left operand.
-        short: time factor of multiplications if the ring has fewer than four stages.
+        twins: time factor of multiplications if two warpgroups have B as the left operand of wgmma.
+        short: time factor of multiplications if fewer than four pipeline stages (buffers for A and
+            B of one iteration) fit in shared memory.
         step_seconds: seconds of an iteration besides its multiplications.
-        reach_seconds: seconds from the release of a stage until it is full again.
+        reach_seconds: seconds from the release of a pipeline stage until it is full again.
         turn_seconds, copy_seconds: seconds of the producer warp per iteration, and per TMA box.
         ingest_rate: bytes per second that arrive in an SM's shared memory.
         ask_rate: bytes per second that an SM requests itself, without multicast from its cluster.
-        straddle: time factor of requests for boxes whose rows begin inside cache lines.
-        split: further time factor if the rows begin inside sectors of 32 bytes.
-        narrow: time factor of requests for boxes whose rows are shorter than a cache line.
+        straddle: time factor of TMA requests if rows of a box begin inside cache lines of 128
+            bytes.
+        split: further time factor if the rows also begin inside sectors of 32 bytes.
+        narrow: time factor of TMA requests if rows of a box are shorter than a cache line.
         paired: time factor of requests and arrivals if more than half of the SMs are busy: two SMs
             then seem to share a path to the L2 cache.
-        beside: the same factor for clusters on fewer SMs, whose CTAs run on neighbouring SMs.
-        empty_seconds: seconds to fill a row outside A or B with zeros.
+        beside: the same factor for clusters if at most half of the SMs are busy, because the CTAs
+            of a cluster run on neighbouring SMs.
+        empty_seconds: seconds to fill one row outside A or B with zeros in shared memory.
         l2_rate, dram_rate: bytes per second of the L2 cache and of memory, over all SMs.
-        merged: share of the requests of neighbouring workgroups for the same data, at the same
-            time, that are merged to one.
+        merged: share of requests by neighbouring workgroups, for the same data at the same time,
+            that the L2 cache merges into one.
         pull_rate: bytes per second that one CTA reads from memory if more than half of the SMs are
             busy.
-        lone_rate: bytes per second that one CTA reads from memory if fewer SMs are busy.
-        again: cost of doubling the number of requests for the larger operand, as a share of the
-            time to read it from memory.
+        lone_rate: bytes per second that one CTA reads from memory if at most half of the SMs are
+            busy.
+        again: cost of twice as many requests for the larger of A and B, as a share of the time to
+            read it from memory once.
         dram_seconds: latency of memory in seconds.
-        l2_bytes: bytes of A and B that the L2 cache keeps within a call.
-        mixed_loss: share of the data read by other workgroups that streamed shares do not find in
-            the L2 cache.
+        l2_bytes: bytes of A and B that the L2 cache keeps within a launch.
+        mixed_loss: of the data that workgroups could share through the L2 cache, the share that
+            must be read again because Stream-K workgroups are at different k.
         launch_seconds: seconds of a launch, if launches overlap.
         cluster_seconds, band_seconds, stream_seconds, shape_seconds: further seconds of a launch
-            with clusters, with bands of tiles, with streamed tiles, and with tiles of two shapes.
-        fill_seconds: seconds until the first box is in shared memory, besides its own transfer.
+            with clusters, with bands of tiles, with tiles divided along k, and with tiles of two
+            shapes.
+        fill_seconds: seconds until the first TMA box is in shared memory, besides its transfer.
         tile_seconds, box_seconds: seconds at the end of a tile, and for each box of D that a
             warpgroup stores.
-        slot_rate: bytes of D per second of a CTA, while boxes wait for slots in shared memory.
-        store_rate: bytes of D per second of a CTA, until the last boxes are written.
-        split_store: time factor of stores if rows of D begin inside sectors.
-        odd_store: time factor of stores if rows of D begin inside cache lines and boxes are not
-            swizzled.
-        handover_seconds: seconds between two main loops of pingpong warpgroups.
+        slot_rate: bytes of D per second that a CTA copies to buffers in shared memory, if it must
+            wait for free buffers.
+        store_rate: bytes of D per second that a CTA stores at the end, when nothing overlaps.
+        split_store: time factor of stores if rows of D begin inside sectors of 32 bytes.
+        odd_store: time factor of stores if rows of D begin inside cache lines and the TMA boxes of
+            D are not swizzled.
+        handover_seconds: seconds between the main loops of two pingpong warpgroups.
         send_seconds, send_rate: latency of sending a partial sum, and its bytes per second.
         receive_seconds, receive_rate: seconds for each step of adding a partial sum, and its bytes
             per second.
-        level_seconds: further seconds for each level of a tree of partial sums.
-        scatter_seconds, scatter_rate: latency and bytes per second of adding all pieces of a share
-            in a reduce-scatter.
-        sum_seconds, sum_rate: latency and bytes per second of sums over a cluster that divides k.
-        power_flops, power_shared, power_l2, power_dram: operations or bytes per second that the
-            power limit would allow if there were nothing else to do.
-        sharpness: degree of the norm that approximates the maximum of main loop and floors.
-        evenness: degree of the norm that approximates the maximum of what bounds an iteration.
+        level_seconds: further seconds for each level of the `tree` reduction of partial sums.
+        scatter_seconds, scatter_rate: latency of adding up one share of a tile in a `scatter`
+            reduction, and bytes of partial sums per second.
+        sum_seconds, sum_rate: latency and bytes per second of sums over a cluster whose CTAs divide
+            k.
+        power_flops, power_shared, power_l2, power_dram: multiplications' operations, and bytes of
+            shared memory, L2 cache and memory, per second at the power limit if nothing else
+            consumed power.
+        sharpness: degree of the norm that approximates the maximum of the main loop's time and its
+            lower bounds.
+        evenness: degree of the norm that approximates the maximum of the resources' times in one
+            iteration.
     """
 
     device: str
@@ -143,7 +155,11 @@ class Constants:
     evenness: float = 6.0
 
     def slots(self, workgroups: Column) -> Column:
-        """Number of clusters, of so many CTAs, that are resident at a time."""
+        """Number of clusters that are resident on the device at the same time.
+
+        Args:
+            workgroups: number of CTAs in a cluster.
+        """
         larger = np.floor(self.processors / workgroups)
         found = np.where(workgroups == 1, self.processors, larger)
         return np.where(workgroups == 2, self.pairs, np.where(workgroups == 4, self.fours, found))
@@ -154,32 +170,38 @@ class Constants:
 
     @classmethod
     def from_json(cls, text: str) -> Constants:
-        """Read the text that `to_json` wrote; TypeError if it has other fields."""
+        """Parse the JSON text that `to_json` returned; TypeError if it has other fields."""
         return cls(**json.loads(text))
 
     def with_figures(self, figures: Mapping[str, float]) -> Constants:
-        """A copy with other values of fitted figures."""
+        """A copy of the constants with other values for some of them.
+
+        Args:
+            figures: the new values, by field name.
+        """
         return replace(self, **cast(dict[str, Any], figures))
 
 
 FITTED = tuple(f.name for f in fields(Constants) if isinstance(f.default, float))
+"""Names of the constants that `passes.choosing.calibrate` fits."""
 
 
 @cache
 def known_devices() -> dict[str, Constants]:
-    """The constants of every device with a file, by the device's name."""
+    """The constants of every device that has a file, by the device's name."""
     found = (Constants.from_json(p.read_text("utf-8")) for p in sorted(FOLDER.glob("*.json")))
     return {c.device: c for c in found}
 
 
 def constants_of(device: str = MEASURED, processors: int | None = None) -> Constants:
-    """The constants of a device; for a device without a file, those of the H200, scaled.
+    """The constants of a device; for a device without a file, the H200's, scaled to its SMs.
 
-    Figures of the whole device are scaled by the number of SMs; figures of one SM stay the same.
+    Constants of the whole device are scaled by the number of SMs; those of one SM stay the same.
 
     Args:
         device: name of the device, as the driver reports it.
-        processors: number of SMs, if it differs from the file's: partitioned devices have fewer.
+        processors: number of SMs; None is the number in the file. A partition of a device has fewer
+            SMs than its file says.
     """
     known = known_devices()
     found = known.get(device, known[MEASURED])
@@ -190,6 +212,7 @@ def constants_of(device: str = MEASURED, processors: int | None = None) -> Const
 
 @cache
 def _scaled(base: Constants, device: str, processors: int) -> Constants:
+    """Estimated constants of a device with another number of SMs than the device `base`."""
     ratio = processors / base.processors
     shared = ("l2_rate", "dram_rate", "l2_bytes", *(n for n in FITTED if n.startswith("power_")))
     return replace(

@@ -1,9 +1,8 @@
-"""`WorkCounter`: counts the work of a schedule's busiest workgroup, for columns of problems.
+"""`WorkCounter`: counts iterations, stored tiles and partial sums of a schedule's workgroups.
 
-A counter is derived from the schedule's graph of a problem whose sizes are symbols: a walk over
-the control graph gives expressions of the graph's parameters (`passes.choosing.tally`), which are
-compiled to NumPy. They are evaluated for every workgroup, since the sizes decide which workgroup is
-the busiest.
+A counter is derived from a scheduled graph whose sizes are symbols. `passes.choosing.tally` walks
+its control graph and returns expressions, which are compiled to NumPy here. They are evaluated for
+every workgroup of many problems at once, because the workgroup with most work depends on the sizes.
 """
 
 from __future__ import annotations
@@ -28,33 +27,39 @@ from passes.choosing.tally import NEVER, Definitions, Tally, tally
 __all__ = ["COUNTED_TILE", "FIXUPS", "QUANTITIES", "Column", "Counts", "WorkCounter"]
 
 Column = NDArray[np.float64]
+"""A column of numbers: a one-dimensional array with one entry for each row of a table."""
 COUNTED_TILE = (5040, 5040, 64)
-"""The macro tile of graphs that are counted: its rows and columns are divisible by 1 to 10."""
+"""The macro tile (m, n, k) of graphs from which counters are derived. Every number from 1 to 10
+divides its rows and columns, so they can be divided into small tiles."""
 FIXUPS = ("none", "peers", "tree", "turnstile", "scatter")
-"""Kinds of fix-up, by which pieces of an output tile are added up; see `passes.kit.fixup`."""
+"""Kinds of fix-up: how partial sums of an output tile are added up; see `passes.kit.fixup`."""
 MOST_LANES = 1 << 15
-"""Largest number of workgroups evaluated together, so that their columns fit a core's caches."""
+"""Largest number of workgroups that are evaluated together, so that columns fit CPU caches."""
 MOST_SINGLE = 1 << 22
-"""Integers up to four times this number are exact in float32."""
+"""Integers of at most four times this number are exact in float32."""
 TILES, DEPTH, WORKGROUPS = size_symbol("tiles"), size_symbol("depth"), size_symbol("workgroups")
+"""Symbols for the number of output tiles, the k tiles of an output tile, and the workgroups."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Work counts of schedules, one entry per problem: the largest of a workgroup unless stated.
+    """Work counts for a column of problems; the largest of any workgroup unless stated otherwise.
 
     Attributes:
         grid: number of workgroups.
-        busy: number of workgroups with iterations.
-        iterations, small_iterations: iterations of macro tiles and of small tiles.
+        busy: number of workgroups that have iterations.
+        iterations, small_iterations: main loop iterations on macro tiles, and on small tiles (see
+            `HeterogeneousTiles`).
         ends, small_ends: macro tiles and small tiles that a workgroup stores, whole or in part.
-        all_ends: macro tiles stored by all workgroups together, if there are small tiles; else 0.
-        streamed: iterations in accumulation loops that may cover a part of a tile.
-        sends: partial sums sent.
-        all_sends: partial sums sent by all workgroups together.
-        receives: partial sums received.
-        chain: partial sums of one tile received one after another, each before the next is sent.
-        shortest: iterations of the shortest part of a tile; 0 where no tile is cut along k.
+        all_ends: macro tiles that all workgroups together store, if there are small tiles; else 0.
+        streamed: iterations in loops that may compute only a part of a tile's iterations.
+        sends: partial sums that a workgroup sends.
+        all_sends: partial sums that all workgroups together send.
+        receives: partial sums that a workgroup receives.
+        chain: longest sequence of partial sums of one tile in which each is received before the
+            next is sent (`turnstile` only).
+        shortest: iterations of the shortest part of a tile that a workgroup computes; 0 if no tile
+            is divided along k.
     """
 
     grid: Column
@@ -73,16 +78,17 @@ class Counts:
 
 
 QUANTITIES = len(fields(Counts))
+"""Number of fields of `Counts`."""
 
 
 @dataclass(frozen=True)
 class WorkCounter:
-    """Counts the work of one schedule.
+    """Counts the work of a schedule's workgroups, for columns of problems.
 
     Args:
-        inputs: the columns that the counts depend on: `tiles` of the output, or `tiles_m` and
-            `tiles_n` where the schedule does not treat all tiles alike; then `depth`, k tiles of
-            an output tile, and `workgroups`.
+        inputs: names of the columns that the counts depend on: `tiles` (number of output tiles), or
+            `tiles_m` and `tiles_n` if the schedule does not treat all tiles alike; then `depth` (k
+            tiles of an output tile) and `workgroups`.
         source: source of a Python function of the inputs that returns the quantities of `Tally`
             that are not constant. Those in `varying` have an entry for every workgroup of every
             problem, the others one for every problem.
@@ -90,12 +96,12 @@ class WorkCounter:
         varying: the quantities that differ between workgroups.
         grid: source of an expression for the number of workgroups.
         chosen_grid: whether the number of workgroups is a launch argument.
-        fixup: one of `FIXUPS`.
+        fixup: the kind of fix-up, one of `FIXUPS`.
         small: small tiles of a macro tile along m and n; (1, 1) if all tiles have one shape.
-        all_streamed: whether every accumulation loop may cover a part of a tile.
-        single: whether no value of the function exceeds four times the iterations of the problem.
-            Then float32 is exact if the iterations are below `MOST_SINGLE`, and takes half the
-            time. It is set for the library's own schedules only.
+        all_streamed: whether every main loop may compute only a part of a tile's iterations.
+        single: whether no value in the function exceeds four times the problem's number of
+            iterations. Then float32, which takes half the time of float64, is exact if that number
+            is below `MOST_SINGLE`. Only set for the library's own schedules.
     """
 
     inputs: tuple[str, ...]
@@ -111,7 +117,11 @@ class WorkCounter:
 
     @classmethod
     def derive(cls, schedule: Pass, tile: tuple[int, int, int] = COUNTED_TILE) -> WorkCounter:
-        """The counter of a schedule whose grid is a launch argument or follows from the problem.
+        """Derive the counter of a schedule from its graph.
+
+        Args:
+            schedule: a schedule whose grid is a launch argument or follows from the problem.
+            tile: the macro tile of the graph.
 
         Raises:
             PassError: the schedule refuses the problem, or its work cannot be counted.
@@ -121,7 +131,11 @@ class WorkCounter:
 
     @classmethod
     def of(cls, graph: KernelGraph, problem: KernelGraph) -> WorkCounter:
-        """The counter of a scheduled graph, given the graph that was scheduled.
+        """Derive a counter from a scheduled graph.
+
+        Args:
+            graph: the scheduled graph.
+            problem: the same graph before the schedule.
 
         Raises:
             PassError: the work of the graph cannot be counted.
@@ -136,13 +150,16 @@ class WorkCounter:
         while grid.free_symbols & given.keys() - set(sizes.inputs):
             grid = cast(Expr, grid.xreplace(given))
         if not grid.free_symbols:
-            raise PassError(f"the number of workgroups is {grid}, and a plan gives it")
+            raise PassError(
+                f"the number of workgroups is {grid}, and a plan gives it: leave the schedule's "
+                "option `workgroups` out"
+            )
         roots = {name: value for name, value in found.items() if value != _DEFAULTS[name]}
         return _write(definitions, roots, sizes, grid, graph)
 
     @classmethod
     def from_data(cls, fields: Mapping[str, Any]) -> WorkCounter:
-        """The counter from the plain data that `as_data` made."""
+        """The counter from the plain data that `as_data` returned."""
         found: dict[str, Any] = dict(fields)
         for name in ("inputs", "quantities", "varying", "small"):
             found[name] = tuple(fields[name])
@@ -150,22 +167,23 @@ class WorkCounter:
         return cls(**found)
 
     def as_data(self) -> dict[str, Any]:
-        """The counter as plain data for JSON, with the source as a list of lines."""
+        """The counter as plain data for JSON; the source is a list of lines."""
         return asdict(self) | {"source": self.source.splitlines()}
 
     @cached_property
     def _functions(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """The compiled functions that return the quantities and the number of workgroups."""
         scope = dict(SCOPE)
         grid = f"def grid({', '.join(self.inputs)}):\n    return {self.grid}\n"
         exec(compile(self.source + grid, "<work counts>", "exec"), scope)
         return scope["counts"], scope["grid"]
 
     def count(self, *inputs: Column) -> Counts:
-        """The work counts for each row of the inputs."""
+        """The work counts for columns of inputs, given in the order of the field `inputs`."""
         return Counts(*self.columns(*inputs))
 
     def columns(self, *inputs: Column) -> Column:
-        """The columns of `Counts`, stacked into one array."""
+        """The columns of `Counts`, stacked into an array of shape (QUANTITIES, problems)."""
         _, grid_of = self._functions
         rows = len(inputs[0])
         table = np.zeros((QUANTITIES, rows))
@@ -178,7 +196,14 @@ class WorkCounter:
         return table
 
     def _count(self, inputs: tuple[Column, ...], grid: Column, found: Counts, part: slice) -> None:
-        """Count the rows of one part, and write them to `found`."""
+        """Count the work of some problems, and write the counts to those rows of `found`.
+
+        Args:
+            inputs: columns of the inputs, of these problems.
+            grid: number of workgroups of these problems.
+            found: the counts of all problems.
+            part: the rows of these problems in `found`.
+        """
         function, _ = self._functions
         iterations = float(np.max(np.prod(inputs[:-1], axis=0) + inputs[-1] * inputs[-2]))
         exact = np.float32 if self.single and iterations < MOST_SINGLE else np.float64
@@ -187,6 +212,7 @@ class WorkCounter:
         starts = ends - lanes
 
         def spread(column: NDArray[Any]) -> NDArray[Any]:
+            """Repeat each problem's value for all its workgroups."""
             return np.repeat(column, lanes)
 
         number = (np.arange(ends[-1]) - spread(starts)).astype(exact)
@@ -194,11 +220,13 @@ class WorkCounter:
         by_name = dict(zip(self.quantities, values, strict=True))
 
         def largest(name: str) -> Column:
+            """The largest value of a quantity over the workgroups of each problem."""
             if name in self.varying:
                 return np.maximum.reduceat(by_name[name], starts)
             return by_name[name]
 
         def of_all(name: str) -> Column:
+            """The sum of a quantity over the workgroups of each problem."""
             if name in self.varying:
                 return np.add.reduceat(by_name[name], starts)
             return by_name[name] * grid
@@ -225,7 +253,7 @@ class WorkCounter:
         grid: Column,
         spread: Callable[[NDArray[Any]], NDArray[Any]],
     ) -> Column:
-        """Number of workgroups in each row that have iterations."""
+        """Number of workgroups of each problem that have iterations."""
         names = [n for n in ("iterations", "small_iterations") if n in values]
         if not self.varying:
             return grid * np.logical_or.reduce([values[n] > 0 for n in names])
@@ -235,13 +263,19 @@ class WorkCounter:
 
 
 _DEFAULTS = {name: int(value) for name, value in Tally().items()}
+"""Work counts of a workgroup without work, by the name of the quantity."""
 _NONE = float(NEVER)
+"""Stands for minus infinity: the maximum of a quantity for which no workgroup has a value."""
 _PEAKS = frozenset({"shortest", "first_turn", "last_turn"})
-"""Quantities of `Tally` from which fields of `Counts` are computed, rather than copied."""
+"""Quantities of `Tally` from which fields of `Counts` are computed; the others are copied."""
 
 
 def _parts(lanes: Column) -> Iterator[slice]:
-    """Slices of consecutive rows with at most `MOST_LANES` workgroups together, or of one row."""
+    """Slices of consecutive problems: of at most `MOST_LANES` workgroups, or of a single problem.
+
+    Args:
+        lanes: number of workgroups of each problem.
+    """
     ends = np.cumsum(lanes)
     if ends[-1] <= MOST_LANES:
         yield slice(None)
@@ -255,11 +289,12 @@ def _parts(lanes: Column) -> Iterator[slice]:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """The size symbols of a problem graph in terms of its numbers of tiles.
+    """The symbols for sizes in a problem's graph, and their values in numbers of tiles.
 
     Attributes:
-        known: values of the symbols: numbers of tiles, and m, n and k as multiples of the tile.
-        tiles: the symbols of the numbers of tiles along m and n.
+        known: values of the symbols: the numbers of tiles, and m, n and k as multiples of the
+            tile's extents.
+        tiles: the symbols for the numbers of tiles along m and n.
     """
 
     known: dict[Symbol, Expr]
@@ -267,10 +302,12 @@ class _Sizes:
 
     @property
     def inputs(self) -> tuple[Symbol, ...]:
+        """The symbols that the expressions of work counts may contain."""
         return (*self.tiles, DEPTH, WORKGROUPS)
 
     @classmethod
     def of(cls, problem: KernelGraph) -> _Sizes:
+        """The symbols for sizes in the graph of a problem without a schedule, and their values."""
         numbers = [size_symbol(f"tiles_{axis}") for axis in "mnk"]
         counts = dict(zip(numbers, (*numbers[:2], DEPTH), strict=True))
         extents = zip("mnk", numbers, macro_tile(problem.coordinates), strict=True)
@@ -285,7 +322,18 @@ def _write(
     grid: Expr,
     graph: KernelGraph,
 ) -> WorkCounter:
-    """The counter whose function computes the quantities `roots`."""
+    """The counter whose function computes the quantities `roots`.
+
+    Args:
+        definitions: named values on which the quantities depend.
+        roots: an expression for each quantity, by name.
+        sizes: the symbols for sizes in the graph.
+        grid: an expression for the number of workgroups.
+        graph: the scheduled graph.
+
+    Raises:
+        PassError: a quantity depends on values that are no inputs.
+    """
     needed = definitions.needed(roots.values())
     values = {symbol: _together(value, sizes.tiles) for symbol, value in needed.items()}
     grid = _together(grid, sizes.tiles)
@@ -297,7 +345,10 @@ def _write(
     inputs = {symbol: symbol.name for symbol in (*tiles, DEPTH, WORKGROUPS)}
     if unknown := read - {*inputs, *values, workgroup, *sizes.tiles, TILES}:
         names = ", ".join(sorted(map(str, unknown)))
-        raise PassError(f"the work of a workgroup depends on {names}: it cannot be counted")
+        raise PassError(
+            f"the work of a workgroup depends on {names}: it cannot be counted; the loops of the "
+            "schedule may depend only on numbers of tiles and workgroups"
+        )
     statements = Statements(values, inputs, workgroup)
     varying = tuple(name for name, value in roots.items() if statements.varies(value))
     head = f"def counts({', '.join(inputs.values())}, workgroup, spread):"
@@ -315,16 +366,17 @@ def _write(
 
 
 def _together(expr: Expr, tiles: tuple[Symbol, Symbol]) -> Expr:
-    """The expression with the symbol TILES in place of `tiles_m * tiles_n`."""
+    """The expression with the symbol TILES in place of the product `tiles_m * tiles_n`."""
 
     def joined(product: Mul) -> Expr:
+        """The product with the symbol TILES in place of its factors `tiles_m` and `tiles_n`."""
         return Mul(TILES, *(factor for factor in product.args if factor not in tiles))
 
     return cast(Expr, expr.replace(lambda e: isinstance(e, Mul) and {*tiles} <= {*e.args}, joined))
 
 
 def _fixup(graph: KernelGraph) -> str:
-    """The kind of fix-up, one of `FIXUPS`, from the operations that receive partial sums."""
+    """The kind of fix-up of a graph, one of `FIXUPS`, from its operations on partial sums."""
     operations = graph.control.operations
     if any(isinstance(op, AddPartial) for op in operations):
         return "scatter"
@@ -343,7 +395,7 @@ def _fixup(graph: KernelGraph) -> str:
 
 
 def _small(graph: KernelGraph) -> tuple[int, int]:
-    """How many small tiles a macro tile has along m and n."""
+    """Number of small tiles in a macro tile along m and n; (1, 1) if all tiles have one shape."""
     large, *small = (tiling.shape for tiling in graph.tilings)
     if not small:
         return (1, 1)

@@ -1,7 +1,7 @@
-"""Work counts of a schedule by enumeration, with which a `WorkCounter` is checked.
+"""Counts the work of a schedule by interpreting small problems, to check a `WorkCounter`.
 
-A counter assumes that the passes of a loop between the first and the last are alike. That is not
-proved but checked: the interpreter walks the graph of small problems pass by pass.
+A counter assumes that all iterations of a loop except the first and the last are alike. That is not
+proved; instead its counts are compared with those of small problems, interpreted step by step.
 """
 
 from __future__ import annotations
@@ -21,14 +21,18 @@ from passes.choosing.counting import COUNTED_TILE, WorkCounter
 __all__ = ["check", "enumerated"]
 
 SMALL = ((3, 2, 5, 4), (1, 1, 7, 3), (4, 3, 2, 5), (1, 2, 11, 9), (1, 1, 40, 23))
-"""The problems that are enumerated: tiles along m, n and k, and the number of workgroups."""
+"""Small problems whose work is counted: tiles along m, n and k, and the number of workgroups."""
 
 
 def check(counter: WorkCounter, schedule: Pass) -> None:
-    """Compare the counts of a counter with those of enumerated small problems.
+    """Compare the counts of a counter with counts by enumeration, on small problems.
+
+    Args:
+        counter: the counter to check.
+        schedule: the schedule from which it was derived.
 
     Raises:
-        PassError: a count differs; the message names it.
+        PassError: a count differs; the message names the count and the problem.
     """
     graph = schedule(Gemm("f32").graph(COUNTED_TILE))
     for tiles_m, tiles_n, depth, workgroups in SMALL:
@@ -45,7 +49,7 @@ def check(counter: WorkCounter, schedule: Pass) -> None:
 
 
 def walked(graph: KernelGraph, tiles_m: int, tiles_n: int, depth: int, workgroups: int) -> Trace:
-    """The trace of every workgroup in a problem of so many whole tiles."""
+    """Trace every workgroup in the interpreter, for a problem with these numbers of tiles."""
     counts = zip("mnk", (tiles_m, tiles_n, depth), macro_tile(graph.coordinates), strict=True)
     sizes = {axis: count * extent for axis, count, extent in counts}
     if any(parameter.name == "workgroups" for parameter in graph.parameters.given):
@@ -54,7 +58,12 @@ def walked(graph: KernelGraph, tiles_m: int, tiles_n: int, depth: int, workgroup
 
 
 def enumerated(found: Trace, counter: WorkCounter) -> Iterator[tuple[str, int]]:
-    """The values that `Counts` should have, by name, as far as a trace shows them."""
+    """The work counts that a trace shows: names of fields of `Counts`, and their values.
+
+    Args:
+        found: the trace of all workgroups.
+        counter: the counter, which says what kind of fix-up the schedule has.
+    """
     walks = found.workgroups
     whole = counter.small
     cut = [s for s in found.segments if s.k_count < s.depth]
@@ -72,7 +81,7 @@ def enumerated(found: Trace, counter: WorkCounter) -> Iterator[tuple[str, int]]:
             for events in walks
         ]
         yield f"{name}iterations", max(sum(s.k_count for s in each) for each in segments)
-        # In a reduce-scatter every workgroup with a piece of a tile ends it.
+        # In a reduce-scatter every workgroup with a piece of a tile stores a share of that tile.
         yield f"{name}ends", max(map(len, segments if counter.fixup == "scatter" else stores))
     yield "sends", max(sum(isinstance(e, Send) for e in events) for events in walks)
     yield "all_sends", len(found.sends)

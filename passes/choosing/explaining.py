@@ -1,4 +1,4 @@
-"""Why a plan was chosen, as a table and in words."""
+"""Explanations of a choice of plan: a table of predicted times, and sentences about them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from passes.choosing.ranking import Choice, choices, rank
 __all__ = ["Explanation", "explain", "micros", "page"]
 
 TERMS = tuple(f.name for f in fields(Cost) if f.name != "total")
+"""Names of the fields of `Cost` that are parts of a predicted time: all but the total."""
 MICRO = 1e6
+"""Microseconds in a second."""
 KINDS = {
     "data-parallel": "whole tiles only",
     "heterogeneous-tiles": "small tiles in the last wave",
@@ -24,29 +26,34 @@ KINDS = {
     "two-tile-stream-k": "the last two waves streamed",
     "stream-k": "all tiles streamed",
 }
-"""Descriptions of the library's schedules by name; other schedules are shown by their names."""
+"""Descriptions of the library's schedules by name; other schedules are described by their names."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The best plans for a problem, the best first, with their predicted times.
+    """The best plans for a problem, in the order of their predicted times.
 
-    `str` gives a table in microseconds with the reasons under it.
+    `str` of it is a table in microseconds, with sentences about the best plan below.
+
+    Args:
+        problem: the problem, with values for m, n and k.
+        device: the constants of the device.
+        choices: the best plans, the best first.
+        rivals: for each kind of schedule, its description and its best plan.
+        reads_c: whether the epilogue reads C.
+        batches: number of products in a batch, or of groups.
     """
 
     problem: Gemm
     device: Constants
     choices: tuple[Choice, ...]
     rivals: tuple[tuple[str, Choice], ...]
-    """The best plan of each kind of schedule, with a description of that kind."""
     reads_c: bool = False
-    """Whether C is added."""
     batches: int = 1
-    """Number of products in a batch, or of groups."""
 
     @property
     def best(self) -> Choice:
-        """The plan that is chosen."""
+        """The plan that is chosen: the one with the shortest predicted time."""
         return self.choices[0]
 
     def as_data(self) -> dict[str, Any]:
@@ -67,7 +74,7 @@ class Explanation:
         }
 
     def rows(self) -> list[list[str]]:
-        """The rows of the table: the plan, the total and each term in microseconds."""
+        """The table as rows of text: a plan, its total and each term in microseconds."""
         head = ["plan", "total", *TERMS]
         lines = [
             [str(c.plan), *(micros(s) for s in (c.seconds, *(c.terms[t] for t in TERMS)))]
@@ -76,7 +83,7 @@ class Explanation:
         return [head, *lines]
 
     def reasons(self) -> list[str]:
-        """Sentences about what bounds the best plan, and about the times of its rivals."""
+        """Sentences on what bounds the best plan's time, and how much longer others take."""
         best = self.best
         m, n, k = sizes(self.problem)
         products = self.batches if self.problem.batched else 1
@@ -108,11 +115,11 @@ def explain(
     """Explain why a plan is chosen for a problem.
 
     Args:
-        problem: the problem with m, n and k.
-        device: the constants of the device; by default those of the measured H200.
+        problem: the problem, with values for m, n and k.
+        device: the constants of the device; None for those of the measured H200.
         count: number of plans to list.
         batches: number of products in a batch, or of groups.
-        reads_c: whether C is added.
+        reads_c: whether the epilogue reads C.
     """
     device = device or constants_of()
     rivals: dict[str, Choice] = {}
@@ -128,13 +135,18 @@ def explain(
 
 
 def micros(seconds: float) -> str:
-    """A time as text in microseconds; below 1000 with one digit after the decimal point."""
+    """A time in seconds as text in microseconds; below 1000 with one digit after the point."""
     micro = seconds * MICRO
     return f"{micro:.1f}" if micro < 1000 else f"{micro:.0f}"
 
 
 def page(rows: list[list[str]], reasons: list[str]) -> str:
-    """Format a table as text: plans in the first column, numbers in the others, reasons below."""
+    """Format a table as text, with plans in the first column, and sentences below the table.
+
+    Args:
+        rows: the rows of the table, the first of which is its header.
+        reasons: sentences to write below the table.
+    """
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines: list[str] = []
     for plan, *numbers in rows:

@@ -1,4 +1,4 @@
-"""Plans by a fixed rule, for targets and tensors without a cost model."""
+"""Plans by fixed rules, for targets and tensors that the cost model does not cover."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from passes.choosing.plan import Plan
 __all__ = ["host_plan", "instructions_plan"]
 
 HOST_TILE, SMALLEST = (256, 256, 64), 16
+"""HOST_TILE: the largest tile (m, n, k) on a CPU. SMALLEST: smallest extent of a tile on a CPU."""
 GPU_TILES, ROWS = ((128, 128), (64, 64)), 2
-"""GPU_TILES: rows and columns of output tiles. ROWS: k tiles in a row of 128 bytes."""
+"""GPU_TILES: rows and columns of output tiles that are tried, the largest first. ROWS: number of k
+tiles in 128 bytes of A or B, so that a tile's extent along k is 64 bytes."""
 DEEP = 16
-"""Smallest number of iterations of a tile that is split along k."""
+"""Smallest number of k tiles of a problem for which output tiles are divided along k."""
 
 
 def host_plan(m: int, n: int, k: int) -> Plan:
-    """The plan for the CPU: a tile that fits the caches, halved until the problem fills it."""
+    """The plan for a CPU: a tile that fits the caches, halved while it still covers the problem."""
     extents = []
     for side, extent in zip(HOST_TILE, (m, n, k), strict=True):
         while side > SMALLEST and side // 2 >= extent:
@@ -28,16 +30,16 @@ def host_plan(m: int, n: int, k: int) -> Plan:
 def instructions_plan(
     m: int, n: int, k: int, processors: int, batches: int = 1, row: int = UNIT_K
 ) -> Plan:
-    """The plan for mma.sync: on GPUs before Hopper, and for operands without TMA's alignment.
+    """The plan for mma.sync: on GPUs before Hopper, and for operands that TMA's alignment excludes.
 
-    It has the largest tile of which there is at least one for every SM. If there is none, tiles are
-    split along k if they have enough iterations; else the tile is the smallest.
+    It has the largest tile of `GPU_TILES` of which there is at least one for every SM. If there is
+    none, tiles are divided along k by Stream-K if k is large; else the tile is the smallest one.
 
     Args:
         m, n, k: extents of the problem.
         processors: number of SMs.
         batches: number of products.
-        row: elements of A and B in 128 bytes.
+        row: number of elements of A and B in 128 bytes.
     """
     depth = row // ROWS
     for rows, columns in GPU_TILES:

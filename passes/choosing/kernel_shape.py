@@ -1,4 +1,7 @@
-"""`Shape`: how the lowering to sm_90a divides tiles (warpgroups, stages, boxes), as columns."""
+"""`Shape`: how the lowering to sm_90a divides tiles into warpgroups' parts, stages and TMA boxes.
+
+All values are columns with one entry for each plan of a table, for the cost model.
+"""
 
 from __future__ import annotations
 
@@ -41,39 +44,43 @@ __all__ = [
 ]
 
 FITTED = DTYPES["bf16"]
-"""The type of A and B with which the figures of devices were measured."""
+"""The element type of A and B with which the constants of devices were measured."""
 INSTRUCTION_BYTES = 32
-"""Bytes along k of a matrix instruction of any operand type: 8-bit types have twice the k of 16."""
+"""Bytes along k of one operand of a wgmma instruction: 16 elements of 16 bits, 32 of 8 bits."""
 UNIT_K = FITTED.row
-"""Elements of bf16 in a row of shared memory (128 bytes): the smallest k of a tile."""
+"""Number of bf16 elements in a 128-byte row of shared memory: the smallest k of a tile."""
 LINE, SECTOR, ALIGNED = 128, 32, 16
 """Bytes of a cache line, of a sector of a line, and of TMA's alignment: D is stored by TMA only if
-its rows are a multiple of ALIGNED."""
+its rows are a multiple of ALIGNED bytes."""
 SHARED = architecture_of("sm_90a").shared_bytes - BARRIER_BYTES
-"""Shared memory of a CTA in bytes, for the ring, D, and sums over a cluster that divides k."""
+"""Bytes of shared memory of a CTA for A, B, D, and sums over a cluster whose CTAs divide k."""
 NEAR = 16
-"""Consecutive workgroups that are assumed to run on the SMs of one GPC."""
+"""Number of consecutive workgroups that are assumed to run on the SMs of one GPC."""
 LOW = 32
-"""Rows of a box along k; see `BoxedOperand`."""
+"""Rows of a TMA box of A or B whose contiguous axis is k; see `BoxedOperand`."""
 
 
 class Shape:
-    """How the lowering divides the tiles of each row of a table; see `Division` for warpgroups."""
+    """How the lowering to sm_90a divides the tiles of each plan; see `Division` for warpgroups.
+
+    Pipeline stages are buffers in shared memory, each of which holds A and B of one iteration.
+    """
 
     def __init__(self, t: Table, larger: Shape | None = None) -> None:
         """Compute the columns.
 
         Args:
             t: problems and plans.
-            larger: the shape of the macro tiles, if these are the small tiles of the same kernels,
-                which use the same warpgroups and ring; else None.
+            larger: if these are small tiles, the shape of the macro tiles in the same kernels,
+                which use the same warpgroups and pipeline stages; else None.
         """
         self.workgroups = t.cluster_m * t.cluster_n * t.cluster_k
         self.rows, self.columns = t.tile_m / t.cluster_m, t.tile_n / t.cluster_n
-        """rows, columns: elements of a CTA's part of the tile along m and n."""
+        """rows, columns: elements of a CTA's part of the macro tile along m and n."""
         row = ROW_BYTES / t.in_bytes
-        """Elements of A and B in a row of shared memory."""
+        """Number of elements of A and B in a 128-byte row of shared memory."""
         self.units = t.tile_k / t.cluster_k / row
+        """units: k of a CTA's part of the tile, in 128-byte rows of shared memory."""
         self.tiles_m, self.tiles_n = along(t.m, t.tile_m, t.ragged_m), along(t.n, t.tile_n)
         """tiles_m, tiles_n: output tiles of one product along m and n."""
         self.tiles = np.ceil(t.l * self.tiles_m * self.tiles_n)
@@ -86,19 +93,21 @@ class Shape:
         alone = most_alone(t.streams | (t.cluster_k > 1), t.c_bytes, left_b) * WARPGROUP
         single = (t.turns > 1) | (self.rows * self.columns <= alone)
         self.consumers = np.where(single, 1, 2) if larger is None else larger.consumers
-        """consumers: warpgroups that divide the CTA's part of a tile."""
+        """consumers: number of warpgroups that divide the CTA's part of a tile."""
         divided = (left % (2 * MMA_M) != 0) & (self.consumers == 2)
         share = np.where(divided, right / 2, right)
         self.twins = left_b & (self.consumers == 2)
-        """twins: whether two warpgroups have B as left operand, which was measured to be slower."""
+        """twins: whether two warpgroups have B as the left operand of wgmma, which was measured to
+        be slower."""
         self.pieces = np.ceil(share / MOST_COLUMNS)
+        """pieces: number of wgmma instructions for the columns of a warpgroup."""
         self.mma_columns = share / self.pieces
-        """mma_columns: n of a wgmma instruction."""
+        """mma_columns: the extent n of a wgmma instruction."""
         self.blocks = left / MMA_M * np.where(divided, 2, 1)
-        """blocks: blocks of 64 rows of the left operand, summed over the warpgroups; each has the
-        columns of one warpgroup."""
+        """blocks: number of blocks of 64 rows of the left operand, summed over the warpgroups; each
+        is multiplied by the columns of one warpgroup."""
         self.operand_bytes = (self.rows + self.columns) * ROW_BYTES * self.units
-        """operand_bytes: bytes of A and B that an iteration copies to a CTA's shared memory."""
+        """operand_bytes: bytes of A and B that one iteration copies to a CTA's shared memory."""
         self._enough = np.where(
             t.turns > 1, ENOUGH_STAGES["pingpong"], ENOUGH_STAGES["cooperative"]
         )
@@ -106,84 +115,101 @@ class Shape:
         self._boxed = (8 * t.out_bytes == MATRIX_BITS) & (t.n * t.out_bytes % ALIGNED == 0)
         box = np.where(left_b, share, self._stored(t, share))
         self.odd = self._boxed & ~left_b & (box % STORED_ROW != 0)
-        """odd: whether D's boxes are not swizzled, and their rows are not whole cache lines."""
+        """odd: whether TMA boxes of D are not swizzled, because their rows are not whole cache
+        lines."""
         self.stores = self.blocks / self.consumers * np.where(left_b, 1, share / box)
-        """stores: boxes in which a warpgroup stores its part of a tile."""
+        """stores: number of TMA boxes in which a warpgroup stores its part of a tile."""
         self.stages = self._left(t, box) if larger is None else larger.stages
-        """stages: stages of the ring."""
+        """stages: number of pipeline stages: buffers for A and B of one iteration each."""
         self.asked_bytes = (
             (self.rows / t.cluster_n + self.columns / t.cluster_m) * ROW_BYTES * self.units
         )
         """asked_bytes: bytes of `operand_bytes` that the CTA itself requests from the L2 cache; the
-        others arrive by multicast."""
+        others arrive by multicast from other CTAs of its cluster."""
         high, wide = block(t, self.tiles_m, self.tiles_n, NEAR)
         once = (self.rows / wide + self.columns / high) / (self.rows + self.columns)
         self.merged = np.where(self.workgroups > 1, 0, 1 - once)
-        """merged: share of `asked_bytes` that a neighbour in the GPC requests too, so that both
-        requests are merged; 0 for clusters, whose multicast is not merged."""
+        """merged: share of `asked_bytes` that a CTA on a neighbouring SM requests at the same time,
+        so that the L2 cache merges both requests; 0 for clusters, whose multicasts do not merge."""
         row_a, row_b = np.where(t.turned_a == 1, t.m, t.k), np.where(t.turned_b == 1, t.k, t.n)
         rows_a, rows_b = self.rows / t.cluster_n, self.columns / t.cluster_m
 
         def rows_astray(unit: int) -> Column:
+            """Share of `asked_bytes` in rows whose address is not a multiple of `unit` bytes."""
             of_a, of_b = astray(row_a, unit, t.in_bytes), astray(row_b, unit, t.in_bytes)
             return (rows_a * of_a + rows_b * of_b) / (rows_a + rows_b)
 
         self.straddling = rows_astray(LINE)
-        """straddling: share of `asked_bytes` in rows that do not begin at a cache line."""
+        """straddling: share of `asked_bytes` in rows that begin inside a 128-byte cache line."""
         self.split = rows_astray(SECTOR)
-        """split: share of `asked_bytes` in rows that do not begin at a sector of a cache line."""
+        """split: share of `asked_bytes` in rows that begin inside a sector of 32 bytes."""
         size_a, size_b = t.m * t.k, t.n * t.k
         self.cold = t.l * np.maximum(size_a, size_b) * t.in_bytes
-        """cold: bytes of the larger of A and B, over the whole batch."""
+        """cold: bytes of the larger of A and B, in all products of a batch together."""
         self.asks = np.where(size_a > size_b, self.tiles_n, self.tiles_m)
         """asks: number of tiles that need each element of the larger of A and B."""
         self.partial_bytes = self.rows * self.columns * REGISTER_BYTES
+        """partial_bytes: bytes of a CTA's partial sums of one tile."""
         workitems, registers = self.consumers * WARPGROUP, registers_of(self.consumers * t.turns)
         sums = self.rows * self.columns / workitems
         room = np.maximum(self.rows, self.columns) * ROW_BYTES * self.units // REGISTER_BYTES
         self.steps = steps_of(sums, registers, room, workitems)
-        """steps: steps that receive a partial sum; see `passes.lowering.sm_90a.partials`."""
+        """steps: number of steps in which a partial sum is received from memory, since each must
+        fit the registers; see `passes.lowering.sm_90a.partials`."""
         narrow = np.gcd(self.mma_columns.astype(int), row.astype(int))
         box_m = np.where(left_b, narrow, row)
         self.box_n = np.where(left_b, row, narrow)
-        """box_n: elements of a box of B along n, if n is the contiguous axis."""
+        """box_n: extent of a TMA box of B along n in elements, if n is B's contiguous axis."""
         narrow_a = rows_a * ((t.turned_a == 1) & (box_m < row))
         narrow_b = rows_b * ((t.turned_b == 0) & (self.box_n < row))
         self.narrow = (narrow_a + narrow_b) / (rows_a + rows_b)
-        """narrow: share of `asked_bytes` in boxes whose rows are shorter than a cache line."""
+        """narrow: share of `asked_bytes` in TMA boxes whose rows are shorter than a cache line."""
         high_a, high_b = (
             np.where(t.turned_a == 1, box_m, LOW),
             np.where(t.turned_b == 1, LOW, self.box_n),
         )
         outside_m, outside_n = _last(t.m, t.tile_m, self.rows), _last(t.n, t.tile_n, self.columns)
-        # The rows after those of a group belong to the next group, so they are not outside.
+        # The rows after the last row of a group are rows of the next group, so they are inside A.
         outside_m = np.where(t.ragged_m == 1, 0, outside_m)
         self.outside = outside_m + outside_n
-        """outside: rows and columns outside A and B of the CTA that has the most of them."""
+        """outside: number of rows of A and columns of B, in one CTA's part of a tile, that lie past
+        the end of the matrix; of the CTA with most of them."""
         self.filled = outside_m % high_a + outside_n % high_b
-        """filled: those of `outside` in boxes that begin inside A or B, which TMA fills with zeros;
-        boxes that lie outside are not requested."""
+        """filled: number of those rows and columns in TMA boxes that begin inside A or B, which TMA
+        fills with zeros; boxes that lie outside as a whole are not requested."""
         self.copies = self.units * (
             np.where(t.turned_a == 1, self.rows / box_m, np.ceil(rows_a / LOW))
             + np.where(t.turned_b == 1, np.ceil(rows_b / LOW), self.columns / self.box_n)
         )
-        """copies: TMA boxes that the producer requests in an iteration."""
+        """copies: number of TMA boxes that the producer warp requests in one iteration."""
 
     def where(self, rows: NDArray[np.intp]) -> Shape:
-        """The shape of some rows of the table."""
+        """The shapes of some plans of the table, given their row numbers."""
         found = object.__new__(Shape)
         found.__dict__ = {name: column[rows] for name, column in vars(self).items()}
         return found
 
     def _stored(self, t: Table, columns: Column) -> Column:
-        """Elements along n of the boxes that store so many columns of D; see `BoxedStore`."""
+        """Extent along n of the TMA boxes in which D is stored; see `BoxedStore`.
+
+        Args:
+            t: problems and plans.
+            columns: columns of D that a warpgroup stores.
+        """
         narrow, wide = widths(columns.astype(int))
         needed = np.minimum(self._stages(t, narrow), self._enough)
         fits = (narrow < wide) & (wide <= MOST_ELEMENTS) & (self._stages(t, wide) >= needed)
         return np.where(fits, wide, narrow)
 
     def _left(self, t: Table, box: Column) -> Column:
-        """Stages of the ring, with as many slots for D as leave enough; see `BoxedStore.all`."""
+        """Number of pipeline stages that fit in shared memory beside several buffers for D.
+
+        A warpgroup has as many buffers for D as leave enough stages; see `BoxedStore.all`.
+
+        Args:
+            t: problems and plans.
+            box: columns of a TMA box of D.
+        """
         found = one = self._stages(t, box)
         prime = np.ones(len(t), bool)
         for slots in range(2, MOST_SLOTS + 1):
@@ -197,39 +223,62 @@ class Shape:
         return found
 
     def _stages(self, t: Table, box: Column) -> Column:
-        """Stages that fit beside D's slots: `box` 16-bit elements per row of a warpgroup."""
+        """Number of pipeline stages that fit in shared memory beside the buffers for D.
+
+        Args:
+            t: problems and plans.
+            box: columns of D, in elements of 16 bits, that a warpgroup has buffers for.
+        """
         beside = self.consumers * t.turns * MMA_M * box * STORED_BYTES * self._boxed
         beside = beside + (t.cluster_k - 1) * self.rows * self.columns * REGISTER_BYTES
         return np.minimum((SHARED - beside) // self._ring_bytes, MOST_STAGES)
 
 
 def along(extent: Column | float, tile: Column, ragged: Column | float = 0) -> Column:
-    """Tiles along an axis.
+    """Number of tiles along an axis.
 
-    If the axis is divided into groups (`ragged`), `extent` is the average of the groups. A group
-    ends anywhere in its last tile, on average in the middle, so it has half a tile more than it
-    fills, and at least one.
+    Args:
+        extent: extent of the axis; if groups divide the axis, the average of the groups' extents.
+        tile: extent of a tile.
+        ragged: 1 if groups divide the axis, else 0. A group ends anywhere in its last tile, on
+            average in the middle, so on average it has half a tile more than it fills, and at least
+            one tile.
     """
     filled = extent / tile
     return np.where(ragged == 1, np.maximum(filled + 0.5, 1), np.ceil(filled))
 
 
 def astray(row: Column, unit: Column | int, element: Column | int) -> Column:
-    """The share of rows whose address is not a multiple of `unit` bytes.
+    """The share of rows of a matrix whose address is not a multiple of `unit` bytes.
 
-    Rows follow one another, with `row` elements of `element` bytes each.
+    Args:
+        row: elements of a row; rows are contiguous in memory, and the first one is aligned.
+        unit: a number of bytes.
+        element: bytes of an element.
     """
     return 1 - np.gcd((row * element).astype(int), unit) / unit
 
 
 def _last(extent: Column, tile: Column, part: Column) -> Column:
-    """Positions outside the extent in the CTA's part of the last tile that has most of them."""
+    """Number of rows (or columns) outside a matrix, in the CTA's part of a tile with most of them.
+
+    Args:
+        extent: extent of the matrix.
+        tile: extent of a macro tile.
+        part: extent of a CTA's part of a macro tile.
+    """
     outside = np.ceil(extent / tile) * tile - extent
     return np.minimum(outside, part)
 
 
 def block(t: Table, tiles_m: Column, tiles_n: Column, count: Column | int) -> tuple[Column, Column]:
-    """Rows and columns of the block of tiles that `count` consecutive workgroups compute."""
+    """Rows and columns of the block of output tiles that consecutive workgroups compute.
+
+    Args:
+        t: problems and plans, with the order of tiles.
+        tiles_m, tiles_n: output tiles of one product along m and n.
+        count: number of consecutive workgroups, each of which computes one tile.
+    """
     high = np.minimum(t.width, tiles_m)
     wide = np.minimum(np.ceil(count / high), tiles_n)
     return np.minimum(np.maximum(high, np.ceil(count / wide)), tiles_m), wide

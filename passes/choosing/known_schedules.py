@@ -1,9 +1,10 @@
-"""The schedules that may be chosen: those whose work can be counted from their graphs.
+"""The schedules among which `codegen.matmul` may choose, and counters of their work.
 
-A schedule declares its options and sizes for choosing (`Pass.variants`, `Pass.suits`). Its graph
-gives the rest: the work of each workgroup, and the kind of fix-up. The counters of the library's
-own schedules are kept in `work_counters.json`, which `python -m passes.choosing.known_schedules`
-writes, since deriving a counter takes longer than a choice.
+A pass lists its variants and suitable sizes (`Pass.variants`, `Pass.suits`). The work of each
+workgroup and the kind of fix-up follow from the scheduled graph; schedules for which they cannot be
+derived are not chosen. The counters of the library's own schedules are kept in
+`work_counters.json`, because deriving a counter takes longer than choosing a plan;
+`python -m passes.choosing.known_schedules` writes that file.
 """
 
 from __future__ import annotations
@@ -24,13 +25,16 @@ from passes.registry import PASSES, find_pass, offered
 __all__ = ["chosen_schedules", "counter_of", "family"]
 
 FILE = Path(__file__).with_name("work_counters.json")
+"""The file with the work counters of the library's own schedules."""
 
 
 @cache
 def counter_of(schedule: Pass) -> WorkCounter | None:
-    """The work counter of a schedule for macro tiles `COUNTED_TILE`; None if it cannot be counted.
+    """The work counter of a schedule, or None if its work cannot be counted.
 
-    The schedule must leave the number of workgroups to the plan.
+    Args:
+        schedule: a schedule in its form for macro tiles `COUNTED_TILE`, without a number of
+            workgroups.
     """
     if not schedule.neighbours:
         return None
@@ -46,17 +50,19 @@ def counter_of(schedule: Pass) -> WorkCounter | None:
 
 
 def _ours(schedule: Pass) -> bool:
+    """Whether a schedule is one of this library's own."""
     return type(schedule).__module__.startswith("passes.schedules.")
 
 
 @cache
 def _kept() -> dict[str, WorkCounter]:
+    """The counters in `work_counters.json`, by the pipeline text of their schedules."""
     found = json.loads(FILE.read_text("utf-8"))
     return {text: WorkCounter.from_data(fields) for text, fields in found.items()}
 
 
 def chosen_schedules() -> tuple[Pass, ...]:
-    """The schedules considered for every problem, in their form for macro tiles `COUNTED_TILE`."""
+    """The schedules that are tried for every problem, in their form for tiles `COUNTED_TILE`."""
     return _chosen(tuple(kind.variants for kind in _all_passes()))
 
 
@@ -64,12 +70,17 @@ def chosen_schedules() -> tuple[Pass, ...]:
 def _chosen(
     variants: tuple[Callable[[tuple[int, int, int]], tuple[Pass, ...]], ...],
 ) -> tuple[Pass, ...]:
+    """The schedules that passes list for choosing and whose work can be counted.
+
+    Args:
+        variants: `Pass.variants` of every pass class.
+    """
     found = (schedule for declared in variants for schedule in declared(COUNTED_TILE))
     return tuple(schedule for schedule in found if counter_of(schedule) is not None)
 
 
 def _all_passes() -> tuple[type[Pass], ...]:
-    """All pass classes that can be loaded; those that fail to load are skipped here."""
+    """All pass classes, including those of installed distributions that load without an error."""
     for name in offered():
         with suppress(PassError):
             find_pass(name)
@@ -77,7 +88,7 @@ def _all_passes() -> tuple[type[Pass], ...]:
 
 
 def derived() -> dict[str, WorkCounter]:
-    """The counters that are kept in the file, by the pipeline text of their schedules."""
+    """The counters to write to `work_counters.json`, by the pipeline text of their schedules."""
     found = (each for kind in PASSES.values() for each in kind.variants(COUNTED_TILE))
     return {
         str(each): replace(WorkCounter.derive(each), single=True) for each in found if _ours(each)
@@ -85,7 +96,10 @@ def derived() -> dict[str, WorkCounter]:
 
 
 def family(schedule: Pass) -> str:
-    """The kind of a schedule: its name, its reduction if not the default, and `without slivers`.
+    """Text for the kind of a schedule: its name, its reduction and whether it sets `least_segment`.
+
+    The reduction is left out if it is the default. `least_segment` adds the words `without
+    slivers`, because it excludes short segments of tiles.
 
     >>> from passes import DataParallel, HybridStreamK, StreamK
     >>> family(DataParallel(persistent=True)), family(StreamK(reduction="tree", owner="last"))

@@ -1,8 +1,9 @@
 """The cost model: predicted seconds of a plan on a device, as a sum of named terms.
 
-The time of the busiest workgroup is a sum: launch, main loop, ends of tiles, fix-up. The traffic of
-memory, the traffic of the L2 cache and the power limit are lower bounds (floors) of the main loop.
-The largest of main loop and floors counts, and somewhat more if others are close to it.
+The time of the workgroup with most work is the sum of launch, main loop, ends of tiles and fix-up.
+The traffic of memory, the traffic of the L2 cache and the power limit give lower bounds of the main
+loop's time. The largest of the main loop's time and the lower bounds is taken, and somewhat more if
+others are close to it.
 """
 
 from __future__ import annotations
@@ -31,21 +32,22 @@ from passes.lowering.sm_90a.division import MMA_M
 __all__ = ["Cost", "Counts", "cost"]
 
 UNHURRIED = 4
-"""Stages of the ring below which multiplications were measured to take longer."""
+"""Number of pipeline stages (buffers in shared memory for A and B of one iteration) below which
+multiplications were measured to take longer."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Predicted seconds of plans: each term is a column with one entry per plan.
+    """Predicted seconds of plans: each field is a column with one entry per plan.
 
     Attributes:
-        launch: before the first workgroup multiplies, and after the last one has ended.
-        loop: the main loop of the busiest workgroup.
-        tiles: the ends of the busiest workgroup's tiles: the pipeline drains, D is stored.
-        fixup: sending, waiting for and adding partial sums, for the busiest workgroup.
-        cluster: sums over a cluster that divides k.
-        dram, l2: the traffic of all workgroups at the rates of memory and of the L2 cache.
-        power: the multiplications and traffic of all workgroups at the power limit.
+        launch: time before the first workgroup multiplies, and after the last one has ended.
+        loop: main loop of the workgroup with most work.
+        tiles: ends of that workgroup's tiles: the pipeline drains and D is stored.
+        fixup: sending, waiting for and adding up partial sums, for that workgroup.
+        cluster: sums over a cluster whose CTAs divide k.
+        dram, l2: traffic of all workgroups at the rates of memory and of the L2 cache.
+        power: multiplications and traffic of all workgroups at the power limit.
         total: the predicted time of the plan.
     """
 
@@ -60,21 +62,21 @@ class Cost:
     total: Column
 
     def row(self, index: int) -> dict[str, float]:
-        """The terms of one plan, by name."""
+        """Predicted seconds of one plan, by term (`loop`, `dram`, …); `index` is its row."""
         return {f.name: float(getattr(self, f.name)[index]) for f in fields(self)}
 
 
 @dataclass(frozen=True)
 class Part:
-    """The tiles of one shape, on the rows of a table that have them.
+    """The tiles of one shape (macro tiles or small tiles) of those plans that have them.
 
     Attributes:
-        rows: the numbers of the table's rows that have tiles of this shape.
-        table: these rows, with `tile_m` and `tile_n` of this shape.
+        rows: row numbers, in the table, of the plans that have tiles of this shape.
+        table: these plans, with `tile_m` and `tile_n` of this shape.
         shape: how the lowering divides tiles of this shape.
         tiles: number of tiles of this shape.
-        iterations: iterations of the busiest workgroup on such tiles.
-        ends: such tiles that the busiest workgroup finishes.
+        iterations: iterations on such tiles, of the workgroup with most work.
+        ends: number of such tiles that this workgroup finishes.
     """
 
     rows: NDArray[np.intp]
@@ -86,9 +88,10 @@ class Part:
 
 
 class Counts:
-    """Work counts of a table of plans.
+    """Work counts of the plans in a table: what the cost model needs besides a device's constants.
 
-    Of the device they need only how many workgroups are resident, so they are computed once.
+    They depend on the device only by its number of resident workgroups, so a fit of the other
+    constants computes them once.
     """
 
     def __init__(self, table: Table, device: Constants) -> None:
@@ -108,7 +111,12 @@ class Counts:
 
 
 def cost(given: Table | Counts, c: Constants) -> Cost:
-    """The predicted seconds of each plan of a table."""
+    """The predicted seconds of each plan.
+
+    Args:
+        given: a table of plans, or its work counts.
+        c: the constants of the device.
+    """
     counts = Counts(given, c) if isinstance(given, Table) else given
     t, s, w = counts.table, counts.shape, counts.work
     loop, end, sums, asked, inside, left = (np.zeros(len(t)) for _ in range(6))
@@ -129,15 +137,18 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
         merged = np.where(w.apart[rows], 0, c.merged * shape.merged)
         asked[rows] += workgroups * shape.asked_bytes * (1 - merged)
         inside[rows] += workgroups * tensor_bytes
-    # Pingpong warpgroups: one stores while the other multiplies, so only the last store counts.
+    # With pingpong warpgroups, one stores its tile while the other multiplies, so only the last
+    # store of a workgroup adds time.
     end = np.where(t.turns > 1, np.minimum(left + handed - c.handover_seconds, end), end)
-    # Only the last tile's store is waited for; earlier ones overlap with the next multiplications.
+    # A workgroup waits only for the store of its last tile; earlier stores overlap with the next
+    # tile's multiplications.
     end = end + drained
     fixup, partial = _fixup(t, s, w, c)
     launch = c.launch_seconds + np.where(s.workgroups > 1, c.cluster_seconds, 0)
-    # With bands, index divisions precede the first request.
+    # If tiles are visited in bands, integer divisions find the first tile before any load.
     launch = launch + np.where(t.width > 1, c.band_seconds, 0)
-    # Streamed tiles: divisions find the start of a share. Small tiles have a second main loop.
+    # With Stream-K, integer divisions find the start of a workgroup's share. If macro tiles are
+    # divided into small tiles, a second main loop computes those.
     launch = launch + np.where(w.streamed > 0, c.stream_seconds, 0)
     follows = t.divided & (s.tiles % w.grid > 0)
     launch = launch + np.where(follows, c.shape_seconds, 0)
@@ -145,12 +156,13 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
     traffic = _traffic(t, s, w.grid, asked, c, mixed=w.apart, streams=streams)
     stored = t.l * t.m * t.n * t.out_bytes
     rate = _memory_rate(t, s, w, c)
-    # Repeated requests for data that is still being read from memory.
+    # Add time for requests of data that an earlier request is still reading from memory.
     again = np.where(w.apart, 0, c.again * s.cold * np.log2(np.maximum(s.asks, 1)))
     moved = stored + t.operand_bytes
     dram = (traffic + again) / rate + moved / c.dram_rate + c.dram_seconds
     l2 = (asked + moved + 2 * partial) / c.l2_rate
-    # Instructions of 8-bit operands do twice the operations in the same time, at the same power.
+    # An instruction on 8-bit operands does twice the operations of one on 16-bit operands, in the
+    # same time and at the same power.
     flops = 2 * s.tiles * t.tile_m * t.tile_n * s.depth * t.tile_k * (t.in_bytes / FITTED.bytes)
     power = (
         flops / c.power_flops
@@ -158,7 +170,7 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
         + asked / c.power_l2
         + traffic / c.power_dram
     )
-    # The first iteration overlaps with no earlier one.
+    # Add what the first iteration takes longer: its loads do not overlap with multiplications.
     loop = loop + first + c.fill_seconds
     # Fix-ups and the ends of tiles do not overlap with the traffic of A and B, so they are added.
     last = end + fixup + sums
@@ -169,8 +181,8 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
 def _memory_rate(t: Table, s: Shape, w: Work, c: Constants) -> Column:
     """Bytes per second at which A and B are read from memory.
 
-    Few workgroups cannot saturate the memory. If tiles are not divided evenly, only the workgroups
-    with one more tile than others read at the end.
+    Few workgroups cannot saturate the memory. If the number of workgroups does not divide that of
+    tiles, only the workgroups with one more tile than others still read in the last wave.
     """
 
     def rate(busy: Column) -> Column:
@@ -185,9 +197,15 @@ def _memory_rate(t: Table, s: Shape, w: Work, c: Constants) -> Column:
 
 
 def _end(t: Table, s: Shape, c: Constants) -> tuple[Column, Column, Column]:
-    """Seconds of the end of a tile, of writing D, and of the sum over a cluster that divides k."""
+    """Seconds of the end of a tile, of writing D, and of the sum over a cluster that divides k.
+
+    Args:
+        t: problems and plans.
+        s: how tiles are divided.
+        c: the constants of the device.
+    """
     stored_bytes = s.rows * s.columns * t.out_bytes
-    # If rows of D begin inside sectors, the cache writes parts of sectors.
+    # If a row of D begins inside a sector, the L2 cache must write parts of sectors.
     partly = 1 + (c.split_store - 1) * astray(t.n, SECTOR, t.out_bytes)
     partly = partly * (1 + (c.odd_store - 1) * s.odd * astray(t.n, LINE, t.out_bytes))
     stored_bytes = stored_bytes * partly
@@ -198,18 +216,27 @@ def _end(t: Table, s: Shape, c: Constants) -> tuple[Column, Column, Column]:
 
 
 def _fixup(t: Table, s: Shape, w: Work, c: Constants) -> tuple[Column, Column]:
-    """Seconds of the longest fix-up, and bytes of partial sums that all workgroups send."""
+    """Seconds of the longest fix-up of a workgroup, and bytes of all partial sums.
+
+    Args:
+        t: problems and plans.
+        s: how tiles are divided.
+        w: the work of the workgroups.
+        c: the constants of the device.
+    """
     counts = w.counts
     send = c.send_seconds + s.partial_bytes / c.send_rate
     receive = s.steps * c.receive_seconds + s.partial_bytes / c.receive_rate
-    # In a reduce-scatter each workgroup reads as many bytes as it has sent.
+    # In a reduce-scatter each workgroup reads as many bytes of partial sums as it has written.
     finish = c.scatter_seconds + s.partial_bytes / c.scatter_rate
     way = np.select(
         [t.fixup == FIXUPS.index(kind) for kind in ("tree", "turnstile", "scatter")],
         [
-            # In a tree, pieces are added level by level; each level waits for a piece to be sent.
+            # In a `tree` reduction partial sums are added level by level; on each level a workgroup
+            # waits until another one has sent its sum.
             send + counts.receives * (receive + c.level_seconds),
-            # Through a turnstile a sum is handed on: a piece is sent after another is received.
+            # In a `turnstile` reduction workgroups add to one sum in turn: each receives the sum so
+            # far before it sends the new one.
             counts.chain * (send + receive),
             counts.sends * (send + finish),
         ],
@@ -220,39 +247,47 @@ def _fixup(t: Table, s: Shape, w: Work, c: Constants) -> tuple[Column, Column]:
 
 
 def _few(readers: Column, c: Constants) -> Flag:
-    """Whether at most half of the SMs are busy, so that none shares its path to the L2 cache."""
+    """Whether at most half of the SMs are busy, so that none shares its path to the L2 cache.
+
+    Args:
+        readers: number of CTAs that read A and B.
+        c: the constants of the device.
+    """
     return 2 * readers <= c.processors
 
 
 def _step(s: Shape, c: Constants, crowded: Flag) -> tuple[Column, Column, Column]:
     """Seconds of an iteration, further seconds of the first one, and bytes of shared memory read.
 
-    The slowest of the tensor cores, the requests, the arrivals and the producer sets the pace of
-    iterations. In the first iteration they do not overlap. Times vary, so a resource that is nearly
-    the slowest delays some iterations too: therefore a norm stands for the maximum.
+    The slowest of four resources determines the time of an iteration: the tensor cores, the
+    requests to the L2 cache, the arriving data, and the producer warp. In the first iteration they
+    do not overlap. Times vary, so a resource that is nearly the slowest delays some iterations too;
+    therefore a norm approximates the maximum.
 
     Args:
         s: how tiles are divided.
         c: the constants of the device.
-        crowded: whether two SMs share their path to the L2 cache.
+        crowded: whether more than half of the SMs are busy, so that two SMs share a path to the L2
+            cache.
     """
     count = s.blocks * s.pieces * s.units * (ROW_BYTES / INSTRUCTION_BYTES)
     rows = (MMA_M + s.mma_columns) * INSTRUCTION_BYTES
     clocks = np.maximum(s.mma_columns / 2, rows / c.shared_bytes)
     clocks = clocks * np.where(s.twins, c.twins, 1) * np.where(s.stages < UNHURRIED, c.short, 1)
     multiply = count * clocks / c.clock + c.step_seconds
-    # A row that begins inside a cache line touches one more line in each box.
+    # If a row of a TMA box begins inside a cache line, the request touches one more line.
     lines = 1 + (c.straddle - 1) * s.straddling + (c.split - 1) * s.split
-    # In narrow boxes a request covers a part of a line.
+    # If the rows of a TMA box are shorter than a cache line, a request covers a part of a line.
     lines = lines * (1 + (c.narrow - 1) * s.narrow)
     paired = np.where(crowded, c.paired, np.where(s.workgroups > 1, c.beside, 1))
     asked = lines / c.ask_rate * paired
-    # Data outside A and B is not requested; boxes that begin inside are filled up row by row.
+    # TMA does not request data outside A and B, but fills boxes that begin inside row by row.
     inside = np.maximum(s.asked_bytes - s.outside * s.units * ROW_BYTES, 0)
     last = inside * asked + s.filled * s.units * c.empty_seconds
     ask, ingest = np.maximum(s.asked_bytes * asked, last), s.operand_bytes / c.ingest_rate * paired
     issue = s.copies * c.copy_seconds + c.turn_seconds
-    # A stage is released when the next one is begun, and must be full again when the others end.
+    # A pipeline stage is released one iteration after its use began, and must be full again when
+    # the other stages have been used.
     reach = c.reach_seconds / np.maximum(s.stages - 2, 0.5)
     step = _largest((multiply, ask, ingest, issue, reach), c.evenness)
     return step, np.minimum(multiply, np.maximum(ask, ingest)), count * rows
@@ -261,10 +296,19 @@ def _step(s: Shape, c: Constants, crowded: Flag) -> tuple[Column, Column, Column
 def _traffic(
     t: Table, s: Shape, grid: Column, asked: Column, c: Constants, *, mixed: Flag, streams: Column
 ) -> Column:
-    """Bytes of A and B that come from memory.
+    """Bytes of A and B that are read from memory, which the L2 cache reduces.
 
-    Workgroups at the same depth of neighbouring tiles share data through the L2 cache. A wave of
-    tiles reuses the data of the wave before, as far as the cache still holds it.
+    Workgroups at the same k of neighbouring tiles share data through the L2 cache. A wave of tiles
+    reuses the data of the wave before it as far as the cache still holds them.
+
+    Args:
+        t: problems and plans.
+        s: how tiles are divided.
+        grid: number of resident workgroups.
+        asked: bytes that all workgroups request from the L2 cache.
+        c: the constants of the device.
+        mixed: whether workgroups are at different k of their tiles at the same time.
+        streams: iterations of all workgroups on tiles that may be divided along k.
     """
     a, b = t.l * t.m * t.k * t.in_bytes, t.l * t.n * t.k * t.in_bytes
     together = np.minimum(grid, s.tiles)
@@ -273,22 +317,27 @@ def _traffic(
     wave = shared * t.k * t.in_bytes
     waves = np.maximum(s.tiles / together, 1)
     apart = np.maximum(waves * wave, a + b)
-    # Each band of A is read once. B is read once for every band, unless it stays in the cache.
+    # Each band's rows of A are read once. B is read once per band, unless it stays in the cache.
     bands = np.ceil(s.tiles_m / high)
     kept = np.minimum(c.l2_bytes / (a + b), 1)
-    # Products of a batch share no data; products of several bands are computed one after another.
+    # Products of a batch share no data; bands of one product are computed one after another.
     stays = c.l2_bytes >= (a + b) / t.l
     banded = a + b * np.where(stays, 1, bands)
     stay = np.minimum(c.l2_bytes / wave, 1)
     found = np.minimum(stay * banded + (1 - stay) * apart, apart)
-    # Streamed shares are at different depths of their tiles, so they share data only by chance.
+    # With Stream-K, workgroups are at different k of their tiles, so few of them share data.
     part = np.minimum(streams / np.maximum(s.tiles * s.depth, 1), 1)
     chance = np.where(mixed, part * (1 - kept) * c.mixed_loss, 0)
     return found + chance * np.maximum(asked - found, 0)
 
 
 def _largest(floors: tuple[Column, ...], sharpness: float) -> Column:
-    """A smooth maximum: the norm of a degree, which exceeds the largest if others are close."""
+    """A smooth maximum of columns: the p-norm, which exceeds the largest if others are near it.
+
+    Args:
+        floors: columns of positive numbers.
+        sharpness: the degree p of the norm.
+    """
     stacked = np.stack(np.broadcast_arrays(*floors))
     top = stacked.max(axis=0)
     return top * ((stacked / top) ** sharpness).sum(axis=0) ** (1 / sharpness)

@@ -1,7 +1,7 @@
-"""NumPy source of integer expressions, evaluated over whole columns in float64.
+"""NumPy source for integer expressions, which are evaluated over whole columns in float64.
 
 Integer quotients are exact: for integers a < 2**53 and b > 0, if a / b is less than an integer, its
-float64 is less than that integer too.
+float64 is less than that integer too, so `floor(a / b)` is the integer quotient.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ from passes.choosing.tally import Doublings
 __all__ = ["SCOPE", "Statements"]
 
 Column = NDArray[np.float64]
+"""A column of numbers: a one-dimensional array with one entry for each row or each workgroup."""
 
 
 def _xor(a: Column, b: Column) -> Column:
+    """The bitwise exclusive or of integers that are stored as floats."""
     whole = np.asarray(a, np.int64), np.asarray(b, np.int64)
     return np.bitwise_xor(*whole).astype(np.float64)
 
 
 def _doublings(a: Column, b: Column) -> Column:
+    """How often `a` must be doubled until it is at least `b`."""
     return np.ceil(np.log2(np.maximum(b, a) / a))
 
 
@@ -47,7 +50,7 @@ SCOPE: dict[str, Any] = {
     "maximum": np.maximum,
     "where": np.where,
 }
-"""The functions that the generated source calls, by their names in it."""
+"""The functions that the generated source calls, by their names in the source."""
 _CALLS: dict[type[Basic], str] = {
     FloorDiv: "floor({} / {})",
     BitXor: "xor({}, {})",
@@ -57,21 +60,26 @@ _CALLS: dict[type[Basic], str] = {
     Select: "where({}, {}, {})",
     Not: "~({})",
 }
+"""Template of the source for each kind of expression; `{}` stands for an argument."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
+"""Pattern of a name in the generated source."""
 _KEPT = frozenset({"spread", "True", "False"})
+"""Names in the generated source that are not deleted after their last use."""
 _JOINED: dict[type[Basic], str] = {Mul: " * ", Pow: "**", And: " & ", Or: " | "}
+"""For each kind of expression, the operator that joins its arguments in the source."""
 
 
 class Statements:
-    """Assignments that compute expressions for rows, and for the workgroups of every row.
+    """Source of assignments that compute expressions for problems and for all their workgroups.
 
-    A value that all workgroups of a row share is computed once for the row, then repeated
-    (`spread`) for the workgroups. Subexpressions that are used twice are computed once.
+    A column has one entry for each problem (a row of a table), or one for each workgroup of each
+    problem. A value that all workgroups of a problem share is computed once for the problem, then
+    repeated (`spread`) for its workgroups. Subexpressions that are used twice are computed once.
 
     Args:
         values: named expressions of the inputs and of earlier names.
-        inputs: the Python name of each symbol that is a column of rows.
-        lane: the symbol that differs between the workgroups of a row.
+        inputs: the Python name of each symbol that is a column with an entry for each problem.
+        lane: the symbol for the number of the workgroup.
     """
 
     def __init__(
@@ -96,20 +104,24 @@ class Statements:
                 self._row_names[symbol] = self._row_names[value] = symbol.name
 
     def varies(self, expr: Basic) -> bool:
-        """Whether the value of an expression differs between the workgroups of a row."""
+        """Whether the value of an expression differs between the workgroups of a problem."""
         if expr not in self._varying:
             self._varying[expr] = any(self.varies(part) for part in expr.args)
         return self._varying[expr]
 
     def text(self, expr: Basic) -> str:
-        """The source of an expression of the named values."""
+        """NumPy source of an expression of inputs and named values."""
         return self._lane(expr) if self.varies(expr) else self._row(expr)
 
     def function(self, head: str, results: Iterable[Basic]) -> str:
         """The source of a function that computes the values and returns the results.
 
         Columns are deleted after their last use, so that new columns reuse memory that is still in
-        the cache.
+        the CPU's caches.
+
+        Args:
+            head: the source line with `def`, the name and the parameters.
+            results: the expressions to return.
         """
         returned = f"return ({''.join(f'{self.text(each)}, ' for each in results)})"
         lines = [*self.rows, *self.lanes, returned]
@@ -124,15 +136,18 @@ class Statements:
         return "\n    ".join([head, *lines]) + "\n"
 
     def _count(self, expr: Basic) -> None:
+        """Count how often each subexpression of an expression is used."""
         for part in expr.args:
             self._uses[part] += 1
             if self._uses[part] == 1:
                 self._count(part)
 
     def _row(self, expr: Basic) -> str:
+        """The source of an expression, as a column with one entry for each problem."""
         return self._part(expr, self._row_names, self.rows, self._row)
 
     def _lane(self, expr: Basic) -> str:
+        """The source of an expression, as a column with one entry for each workgroup."""
         if expr in self._lane_names or (not expr.args and not isinstance(expr, Symbol)):
             return self._part(expr, self._lane_names, self.lanes, self._lane)
         if self.varies(expr):
@@ -149,6 +164,14 @@ class Statements:
         lines: list[str],
         at: Callable[[Basic], str],
     ) -> str:
+        """The source of an expression; one that is used twice is assigned to a name first.
+
+        Args:
+            expr: the expression.
+            names: the expressions that have a name already.
+            lines: the assignments so far, to which one may be added.
+            at: returns the source of an argument.
+        """
         if expr in names:
             return names[expr]
         text = _text(expr, at)
@@ -160,7 +183,7 @@ class Statements:
 
 
 def _without_remainders(expr: Basic) -> Basic:
-    """Replace `a % b` by `a - a // b * b`: the quotient is often computed anyway."""
+    """Replace `a % b` by `a - a // b * b`, because the quotient is often needed anyway."""
     return expr.replace(
         lambda e: isinstance(e, FloorMod),
         lambda e: e.args[0] - e.args[1] * FloorDiv(*e.args),
@@ -168,7 +191,7 @@ def _without_remainders(expr: Basic) -> Basic:
 
 
 def _text(expr: Basic, at: Callable[[Basic], str]) -> str:
-    """The source of an expression; `at` returns the source of an argument."""
+    """NumPy source of an expression; the function `at` returns the source of an argument."""
     if isinstance(expr, Integer):
         return f"{int(expr)}.0" if expr >= 0 else f"({int(expr)}.0)"
     if isinstance(expr, BooleanAtom):
@@ -184,11 +207,11 @@ def _text(expr: Basic, at: Callable[[Basic], str]) -> str:
     for kind, text in _CALLS.items():
         if isinstance(expr, kind):
             return text.format(*parts)
-    raise TypeError(f"{type(expr).__name__} has no NumPy form")
+    raise TypeError(f"{type(expr).__name__} has no NumPy form; add one to _CALLS")
 
 
 def _sum(expr: Add, at: Callable[[Basic], str]) -> str:
-    """Terms with a factor of -1 are subtracted, which saves a multiplication of columns."""
+    """The source of a sum. Terms with a factor of -1 are subtracted, to save a multiplication."""
     added = [term for term in expr.args if not _is_negated(term)]
     taken = [-term for term in expr.args if _is_negated(term)]
     if not added:
@@ -198,5 +221,6 @@ def _sum(expr: Add, at: Callable[[Basic], str]) -> str:
 
 
 def _is_negated(term: Basic) -> bool:
+    """Whether a term of a sum has a negative coefficient."""
     coefficient = term.args[0] if isinstance(term, Mul) else term
     return isinstance(coefficient, Integer) and int(coefficient) < 0

@@ -1,4 +1,4 @@
-"""Bytes that the epilogue of a problem reads, on which the choice of a plan depends."""
+"""`OperandReads`: bytes that an epilogue reads, on which the choice of a plan depends."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["OperandReads"]
 
 @dataclass(frozen=True)
 class OperandReads:
-    """What an epilogue reads beside the sums of products.
+    """Bytes that an epilogue reads besides the accumulators.
 
     Args:
-        element_bytes: bytes of the widest element that is read for every element of D, or 0: such
-            operands take registers beside the accumulators.
-        total_bytes: bytes of all operands of all products; each operand comes from memory once.
+        element_bytes: bytes of the widest element that the epilogue reads for every element of D,
+            or 0. Such operands need registers beside the accumulators.
+        total_bytes: bytes of all operands of all products; each is read from memory once.
     """
 
     element_bytes: int
@@ -29,12 +29,12 @@ class OperandReads:
     def of(
         cls, problem: GemmProblem, extents: Mapping[str, float], *, reads_c: bool
     ) -> OperandReads:
-        """The operands of a problem's epilogue.
+        """The bytes that a problem's epilogue reads.
 
         Args:
-            problem: its epilogue names the operands.
+            problem: the problem, with its epilogue.
             extents: `l`, the number of products, and `m`, `n` and `k` of each product.
-            reads_c: the call gives C; else the epilogue does not read it.
+            reads_c: whether C is given; otherwise the epilogue does not read it.
         """
         out, widest, total = problem.out_dtype or problem.dtype, 0, 0.0
         for tensor, operand in problem.operands.items():

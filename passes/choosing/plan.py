@@ -1,4 +1,4 @@
-"""`Plan`: how to multiply: a macro tile, the cluster that divides it, a schedule, and its grid."""
+"""`Plan`: how to multiply: a macro tile, the cluster that computes it, a schedule, and its grid."""
 
 from __future__ import annotations
 
@@ -16,20 +16,26 @@ from passes.pipeline import Pipeline
 __all__ = ["Plan"]
 
 NO_CLUSTER = (1, 1, 1)
+"""The value of `Plan.cluster` without clusters: one CTA computes a macro tile."""
 CLUSTER_OPTIONS = ("cluster_m", "cluster_n", "cluster_k")
+"""Names of the lowering options for the number of CTAs in a cluster along m, n and k."""
 COOPERATIVE = "cooperative"
+"""The default of `Plan.consumers`: all warpgroups of a CTA compute one tile together."""
 _TEXT = re.compile(
     r"\s*(?P<tile>\d+x\d+x\d+)(?:@c(?P<cluster>\d+x\d+(?:x\d+)?))?"
     r"(?:@(?P<consumers>[a-z][a-z-]*))?\s+"
     r"(?P<pipeline>\S.*?)(?:\s+on\s+(?P<workgroups>\d+))?\s*"
 )
+"""Pattern of the text of a plan: `256x128x64@c2x1@pingpong stream-k{owner=last} on 66`."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How to multiply matrices; written `256x256x64@c2x1 stream-k{owner=last} on 66`.
+    """How to multiply matrices: tile, cluster, schedule and grid.
 
-    Consumers other than `cooperative` follow the cluster: `256x128x64@c2x1@pingpong stream-k`.
+    The text of a plan is `256x256x64@c2x1 stream-k{owner=last} on 66`: tile, cluster (after `@c`),
+    passes, and number of workgroups. Consumers other than `cooperative` follow the cluster:
+    `256x128x64@c2x1@pingpong stream-k`.
 
     Plans that differ only in `workgroups` share a kernel, which takes problems of every size.
 
@@ -37,11 +43,12 @@ class Plan:
         tile: elements of the macro tile along m, n and k; a cluster computes one macro tile.
         cluster: CTAs of a cluster along m, n and k.
         pipeline: the text of the passes that schedule the problem, separated by commas.
-        workgroups: the grid, counted in clusters; None if the schedule fixes it.
-        consumers: how warpgroups share the work, for lowerings with the option `consumers`.
+        workgroups: the grid, as a number of clusters; None if the schedule fixes it.
+        consumers: how warpgroups share the work, `cooperative` (on one tile) or `pingpong` (each
+            on tiles of its own), for lowerings with the option `consumers`.
 
     Raises:
-        PassError: a part is not of its type, or a number is less than 1.
+        PassError: a field has the wrong type, or a number is less than 1.
     """
 
     tile: tuple[int, int, int]
@@ -60,16 +67,17 @@ class Plan:
         known = option_values("consumers")
         if self.consumers not in known:
             raise PassError(
-                f"consumers of a plan = {self.consumers!r}; there are {', '.join(known)}"
+                f"consumers of a plan = {self.consumers!r} is unknown; use one of "
+                f"{', '.join(known)}"
             )
 
     @classmethod
     def parse(cls, text: str) -> Plan:
-        """Parse the text of a plan.
+        """Parse the text of a plan, such as `128x256x64 stream-k{owner=last} on 132`.
 
         Raises:
-            PassError: the text is malformed.
-            ParseError: the text of the pipeline is malformed.
+            PassError: the text is malformed, or names unknown consumers.
+            ParseError: the text of the passes is malformed.
         """
         found = _TEXT.fullmatch(validation.text(text, "a plan", PassError))
         if not found or (found["consumers"] or COOPERATIVE) not in option_values("consumers"):
@@ -91,7 +99,7 @@ class Plan:
 
     @property
     def kernel(self) -> str:
-        """The text of the plan without its grid; plans with the same text share a kernel."""
+        """The text of the plan without its grid; plans with the same such text share a kernel."""
         divided = self.cluster[:2] if self.cluster[2] == 1 else self.cluster
         cluster = "" if self.cluster == NO_CLUSTER else f"@c{_by(divided)}"
         consumers = "" if self.consumers == COOPERATIVE else f"@{self.consumers}"
@@ -99,24 +107,24 @@ class Plan:
 
     @property
     def schedule(self) -> Pass:
-        """The schedule: the last pass of the pipeline."""
+        """The schedule of the plan: the last pass of its pipeline."""
         return _last_pass(self.pipeline)
 
     @property
     def family(self) -> str:
-        """The kind of its schedule; see `passes.choosing.known_schedules.family`."""
+        """Text for the kind of the schedule; see `passes.choosing.known_schedules.family`."""
         return family(self.schedule)
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options that the plan sets of a lowering, by name, without those at defaults."""
+        """The lowering options that the plan sets, by name, without those at their defaults."""
         axes = zip(CLUSTER_OPTIONS, self.cluster, strict=True)
         found: dict[str, Any] = {name: count for name, count in axes if count > 1}
         return found if self.consumers == COOPERATIVE else {**found, "consumers": self.consumers}
 
     @property
     def lowering(self) -> Pass:
-        """The lowering with the plan's options, for launches without C.
+        """The lowering pass with the plan's options, for launches without C.
 
         It is the first registered lowering that has options for clusters and consumers.
         """
@@ -125,43 +133,56 @@ class Plan:
 
     @property
     def asks_for(self) -> str:
-        """The part of the plan that not every lowering supports, as text for messages, or ''."""
+        """Text for messages: a feature of the plan that not every lowering supports, or ''."""
         if self.cluster != NO_CLUSTER:
             return "clusters"
         return "" if self.consumers == COOPERATIVE else f"{self.consumers} consumers"
 
     def graph(self, gemm: Gemm) -> KernelGraph:
-        """The scheduled graph; sizes that `gemm` fixes are fixed in the kernel.
+        """The scheduled graph of a problem; extents that `gemm` fixes are constants in the kernel.
 
         Raises:
-            PassError, VerifyError, ParseError: the plan cannot be applied.
+            PassError, VerifyError, ParseError: the plan cannot be applied to the problem.
         """
         return Pipeline.parse(self.pipeline)(gemm.graph(self.tile), verify="outside")
 
     def why_not(self, gemm: Gemm) -> str | None:
-        """Why `lowering` refuses the plan, or None."""
+        """Why the lowering refuses the plan for a problem of any size, or None if it does not."""
         return self.lowering.why_not(replace(gemm, m=None, n=None, k=None).graph(self.tile))
 
 
 @cache
 def _last_pass(pipeline: str) -> Pass:
+    """The last pass of a pipeline's text, which is the schedule."""
     return Pipeline.parse(pipeline).passes[-1]
 
 
 def _by(numbers: tuple[int, ...]) -> str:
+    """Numbers as text, joined by `x`: `256x128x64`."""
     return "x".join(map(str, numbers))
 
 
 def _three(extents: Any, what: str) -> tuple[int, int, int]:
-    """Check that `extents` are three integers of at least 1, and return them."""
+    """Check that `extents` are three integers of at least 1, and return them as a tuple.
+
+    Args:
+        extents: the value to check.
+        what: what the value is, for the error message.
+
+    Raises:
+        PassError: there are not three numbers, or one is not an integer of at least 1.
+    """
     try:
         m, n, k = extents
     except (TypeError, ValueError):
-        raise PassError(f"{what} = {extents!r} is not three numbers, of m, n and k") from None
+        raise PassError(
+            f"{what} = {extents!r} is not three numbers; give one each for m, n and k"
+        ) from None
     m, n, k = (validation.whole(each, what, PassError, least=1) for each in (m, n, k))
     return m, n, k
 
 
 def _triple(text: str) -> tuple[int, int, int]:
+    """Parse two or three numbers joined by `x`; a missing third number is 1."""
     m, n, *k = map(int, text.split("x"))
     return m, n, (k or [1])[0]

@@ -1,4 +1,4 @@
-"""`Table`: problems and plans as columns of numbers, so that all costs are computed at once."""
+"""`Table`: problems and plans as columns of numbers, so that their costs are computed together."""
 
 from __future__ import annotations
 
@@ -23,31 +23,34 @@ from passes.pipeline import Pipeline
 __all__ = ["Column", "Flag", "Table", "extents", "schedule_in", "sizes"]
 
 Flag = NDArray[np.bool_]
+"""A column of truth values: a one-dimensional array with one entry for each row of a table."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Problems and plans, one of each per row.
+    """Problems and plans as columns of numbers; each row has one problem and one plan.
 
     Attributes:
         l: number of products in the batch, or of groups.
-        m, n, k: extents of each product; on an axis that is divided into groups, their average.
-        ragged_m, ragged_k: 1 if the axis is divided into groups, which end inside tiles; else 0.
+        m, n, k: extents of each product; if groups divide an axis, the average of their extents.
+        ragged_m, ragged_k: 1 if groups divide the axis (a group may end inside a tile); else 0.
         turned_a, turned_b: 1 if A or B is given as its transpose; else 0.
-        in_bytes, out_bytes: bytes of an element of A and B, and of D.
+        in_bytes, out_bytes: bytes of an element of A and B, and of an element of D.
         c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
         operand_bytes: bytes of all operands that the epilogue reads, in all products.
         tile_m, tile_n, tile_k: elements of the macro tile along each axis.
         cluster_m, cluster_n, cluster_k: CTAs of a cluster along each axis.
-        turns: pingpong warpgroups, which alternate between tiles; 1 for cooperative ones.
-        workgroups: the grid in clusters; 0 is the number of tiles if every tile has a workgroup,
-            else the number of clusters that are resident on the device.
-        width: rows of tiles in a band of `Rasterize`; 1 if tiles are visited row by row.
-        schedule: index of the schedule in `schedules`.
+        turns: number of pingpong warpgroups, which compute tiles in turn; 1 if warpgroups are
+            cooperative.
+        workgroups: the grid, as a number of clusters. 0 leaves it to the schedule: the number of
+            tiles if every tile has its own workgroup, else the number of clusters that are resident
+            on the device.
+        width: rows of tiles in a band of `Rasterize`; 1 if tiles are visited in row-major order.
+        schedule: index of the plan's schedule in `schedules`.
         schedules: the distinct schedules, in their form for macro tiles `COUNTED_TILE`.
     """
 
-    l: Column  # noqa: E741 - as m, n and k
+    l: Column  # noqa: E741 - named like m, n and k
     m: Column
     n: Column
     k: Column
@@ -73,14 +76,14 @@ class Table:
 
     @classmethod
     def of(cls, rows: Iterable[tuple[Gemm, Plan]], batches: int = 1) -> Table:
-        """The table of problems and plans; no problem adds C.
+        """The table of some problems and plans; their epilogues read no C.
 
         Args:
-            rows: problems with their sizes, each with a plan.
+            rows: problems with values for m, n and k, each with a plan.
             batches: number of products of each problem: of a batch, or of groups.
 
         Raises:
-            ValueError: a size is left open, or the model does not know the kind of a plan.
+            ValueError: m, n or k has no value, or the cost model does not know a plan's passes.
         """
         names = [f.name for f in fields(cls) if f.name != "schedules"]
         places: dict[Pass, int] = {}
@@ -94,7 +97,7 @@ class Table:
 
     @cached_property
     def counters(self) -> tuple[WorkCounter, ...]:
-        """The work counter of each of the `schedules`."""
+        """The work counter of each schedule in `schedules`."""
         found = tuple(map(counter_of, self.schedules))
         assert None not in found
         return cast(tuple[WorkCounter, ...], found)
@@ -106,12 +109,12 @@ class Table:
 
     @cached_property
     def small_m(self) -> Column:
-        """Rows of a small tile; 0 if all tiles have one shape."""
+        """Rows of a small tile in elements; 0 if all tiles of a plan have one shape."""
         return self._small(0, self.tile_m)
 
     @cached_property
     def small_n(self) -> Column:
-        """Columns of a small tile; 0 if all tiles have one shape."""
+        """Columns of a small tile in elements; 0 if all tiles of a plan have one shape."""
         return self._small(1, self.tile_n)
 
     @cached_property
@@ -121,29 +124,35 @@ class Table:
 
     @cached_property
     def fixup(self) -> NDArray[np.intp]:
-        """The kind of fix-up of each row, as an index in `FIXUPS`."""
+        """The kind of fix-up of each plan, as an index in `FIXUPS`."""
         return self.of_schedule([FIXUPS.index(counter.fixup) for counter in self.counters])
 
     def of_schedule(self, values: Sequence[float]) -> NDArray[Any]:
-        """The column with each row's value, from the values of the `schedules`."""
+        """A column with an entry per row of the table: the entry of `values` for its schedule."""
         return np.array(values)[self.schedule.astype(np.intp)]
 
     def _small(self, axis: int, extent: Column) -> Column:
-        """Elements of a small tile along an axis."""
+        """Extent of a small tile along an axis in elements; 0 if all tiles have one shape.
+
+        Args:
+            axis: 0 for m, 1 for n.
+            extent: extent of the macro tile along the axis.
+        """
         parts = self.of_schedule([counter.small[axis] for counter in self.counters])
         other = self.of_schedule([counter.small[1 - axis] for counter in self.counters])
         return np.where(parts * other > 1, extent / parts, 0)
 
     def where(self, chosen: Flag | NDArray[np.intp]) -> Table:
-        """The table of some of the rows."""
+        """The table of some of the rows, given as a mask or as row numbers."""
         names = (f.name for f in fields(self) if f.name != "schedules")
         columns = (cast(Column, getattr(self, name))[chosen] for name in names)
         return Table(*columns, schedules=self.schedules)
 
     def plan(self, row: int) -> Plan:
-        """The plan of a row."""
+        """The plan in a row of the table."""
 
         def numbers(*names: str) -> tuple[int, ...]:
+            """The integers in this row of the named columns."""
             return tuple(int(getattr(self, name)[row]) for name in names)
 
         tile = cast(tuple[int, int, int], numbers("tile_m", "tile_n", "tile_k"))
@@ -161,7 +170,11 @@ class Table:
 
 
 def sizes(problem: Gemm) -> tuple[int, int, int]:
-    """m, n and k of a problem; ValueError if one is open, since plans are chosen for a size."""
+    """The values of m, n and k of a problem.
+
+    Raises:
+        ValueError: one of them has no value.
+    """
     m, n, k = problem.m, problem.n, problem.k
     if m is None or n is None or k is None:
         raise ValueError("give m, n and k: plans are chosen for a size")
@@ -172,7 +185,8 @@ def extents(problem: Gemm, batches: int) -> dict[str, float]:
     """The entries of a problem in the columns l, m, n, k, ragged_m and ragged_k of a `Table`.
 
     Args:
-        problem: the problem with m, n and k; an axis divided into groups has the sum of theirs.
+        problem: the problem, with values for m, n and k; if groups divide an axis, its value is the
+            sum of the groups' extents.
         batches: number of products in a batch, or of groups.
     """
     found: dict[str, float] = {"l": batches}
@@ -182,9 +196,9 @@ def extents(problem: Gemm, batches: int) -> dict[str, float]:
 
 
 def schedule_in(plan: Plan) -> tuple[Pass, int] | None:
-    """The schedule of a plan, for macro tiles `COUNTED_TILE`, and the width of its bands of tiles.
+    """A plan's schedule, in its form for tiles `COUNTED_TILE`, and the tile rows of a band.
 
-    None if the model does not know one of the plan's passes.
+    None if the cost model does not know one of the plan's passes.
     """
     *orders, last = Pipeline.parse(plan.pipeline).passes
     width = 1
@@ -200,10 +214,23 @@ def schedule_in(plan: Plan) -> tuple[Pass, int] | None:
 
 
 def _numbers(gemm: Gemm, plan: Plan, batches: int, places: dict[Pass, int]) -> dict[str, float]:
-    """The row of a problem and a plan; ValueError if the model does not know the plan's kind."""
+    """The entries of a table's row, by column, for a problem and a plan.
+
+    Args:
+        gemm: the problem.
+        plan: the plan.
+        batches: number of products in a batch, or of groups.
+        places: the index of each schedule in `Table.schedules`; a new schedule is added.
+
+    Raises:
+        ValueError: the cost model does not know one of the plan's passes.
+    """
     known = schedule_in(plan)
     if known is None:
-        raise ValueError(f"no model knows '{plan.pipeline}'")
+        raise ValueError(
+            f"no model knows '{plan.pipeline}': its cost cannot be predicted; use a schedule of "
+            "chosen_schedules(), after at most one Rasterize"
+        )
     schedule, width = known
     found: dict[str, float] = {
         "turns": CONSUMERS[plan.consumers],

@@ -1,4 +1,4 @@
-"""`rank`: plans for a problem in the order of their predicted times."""
+"""`rank`: the plans for a problem with the shortest predicted times."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ from passes.choosing.plan import Plan
 __all__ = ["Choice", "choices", "rank"]
 
 LIMITS = {
-    "dram": "reading A and B and writing D: memory",
-    "l2": "what workgroups ask the L2 cache for",
+    "dram": "reading A and B from memory and writing D",
+    "l2": "requests of workgroups to the L2 cache",
     "power": "the power limit of the device",
 }
+"""Descriptions of the terms of a cost that are lower bounds of the main loop's time."""
 PARTS = {
     "launch": "the launch itself",
     "loop": "the busiest workgroup's main loop: tensor cores, and waves that are not full",
     "tiles": "the ends of tiles, where D is stored",
-    "fixup": "bringing partial sums together through memory",
+    "fixup": "adding up partial sums through memory",
     "cluster": "sums over the cluster",
 }
+"""Descriptions of the terms of a cost that make up the time of the workgroup with most work."""
 SIMILAR, ORDERS = 3, 2
-"""SIMILAR: largest number of plans in a short list with the same tile and cluster. ORDERS: largest
-number that differ only in the order in which tiles are visited."""
+"""SIMILAR: largest number of plans with the same tile and cluster that `rank` returns. ORDERS:
+largest number of plans that differ only in the order in which tiles are visited."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Choice:
     Args:
         plan: how to multiply.
         seconds: predicted seconds of a launch.
-        terms: seconds of each term of `Cost` except the total, by name.
+        terms: predicted seconds of each term of `Cost` except the total, by name.
     """
 
     plan: Plan
@@ -52,7 +54,11 @@ class Choice:
 
     @property
     def bound(self) -> str:
-        """The term that bounds the plan: the largest floor, or the busiest workgroup's longest."""
+        """Name of the term of `Cost` that bounds the plan's time.
+
+        It is the largest lower bound of the main loop's time if that exceeds the time of the
+        workgroup with most work, else the longest part of that workgroup's time.
+        """
         path = sum(self.terms[name] for name in PARTS if name != "launch")
         floor = max(LIMITS, key=self.terms.__getitem__)
         if self.terms[floor] >= path:
@@ -61,7 +67,7 @@ class Choice:
 
     @property
     def reason(self) -> str:
-        """A description of what bounds the plan."""
+        """A description of the term that bounds the plan's time."""
         return {**LIMITS, **PARTS}[self.bound]
 
 
@@ -73,17 +79,18 @@ def choices(
     reads_c: bool = False,
     all_kinds: bool = False,
 ) -> Iterator[Choice]:
-    """Yield every candidate, the best first.
+    """Yield every candidate plan for a problem, in the order of predicted times.
 
     Args:
-        problem: the problem with m, n and k; an axis divided into groups has the sum of theirs.
-        device: the constants of the device; see `constants_of`.
+        problem: the problem, with values for m, n and k; if groups divide an axis, its value is the
+            sum of the groups' extents.
+        device: the constants of the device; None for those of the measured H200.
         batches: number of products in a batch, or of groups.
-        reads_c: whether C is added.
-        all_kinds: whether to add schedules that the model never prefers; see `candidates`.
+        reads_c: whether the epilogue reads C.
+        all_kinds: whether to add schedules that the cost model never prefers; see `candidates`.
 
     Raises:
-        ValueError: the problem leaves a size open.
+        ValueError: m, n or k has no value.
     """
     device = device or constants_of()
     table = candidates(problem, device, batches=batches, reads_c=reads_c, all_kinds=all_kinds)
@@ -101,17 +108,19 @@ def rank(
     batches: int = 1,
     reads_c: bool = False,
 ) -> tuple[Choice, ...]:
-    """The best plans of a problem, the best first, with only a few of the same tile and cluster.
+    """The plans for a problem with the shortest predicted times, the best first.
+
+    Of plans with the same tile and cluster only a few are listed.
 
     Args:
-        problem: the problem with m, n and k.
-        device: the constants of the device; see `constants_of`.
-        count: largest number of plans.
+        problem: the problem, with values for m, n and k.
+        device: the constants of the device; None for those of the measured H200.
+        count: largest number of plans to return.
         batches: number of products in a batch, or of groups.
-        reads_c: whether C is added; large tiles have no registers for it.
+        reads_c: whether the epilogue reads C; large tiles leave no registers for it.
     """
     device = device or constants_of()
-    # Schedules are a part of the cache key, so that one registered later is considered.
+    # The known schedules are a part of the cache key: schedules may be registered between calls.
     return _rank(problem, device, count, batches, reads_c, chosen_schedules())
 
 
@@ -124,6 +133,7 @@ def _rank(
     reads_c: bool,
     schedules: tuple[Pass, ...],
 ) -> tuple[Choice, ...]:
+    """The cached implementation of `rank`; `schedules` is only a part of the cache key."""
     found: list[Choice] = []
     alike: dict[object, int] = {}
     for choice in choices(problem, device, batches=batches, reads_c=reads_c):

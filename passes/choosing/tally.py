@@ -1,8 +1,8 @@
-"""Tallies: the work of one workgroup of a scheduled graph, as expressions of its parameters.
+"""`Tally`: work counts of one workgroup of a scheduled graph, as expressions of parameters.
 
-`tally` walks the control graph once, with a symbol for the workgroup's number, and adds up
-iterations, stored tiles, and partial sums sent and received. It depends on control operations only,
-not on particular schedules: loop bounds, steps and conditions are those in the graph.
+`tally` walks the control graph once, with a symbol for the number of the workgroup, and adds up
+iterations, stored tiles, and partial sums that are sent and received. It reads loop bounds, steps
+and conditions from the graph, so it works for any schedule.
 
 Every value gets a name (`Definitions`), so that expressions stay small and each is computed once.
 """
@@ -48,23 +48,23 @@ MOST_ACCUMULATORS = 2
 
 
 class Doublings(IntegerFunction):
-    """How often `a` must be doubled to reach `b`: the passes of a loop whose step is its index."""
+    """How often `a` must be doubled to reach `b`: iterations of `for (i = a; i < b; i += i)`."""
 
 
 @dataclass(frozen=True)
 class Tally:
-    """The work of one workgroup. Quantities of successive operations are added; PEAKS are maxima.
+    """The work of one workgroup, as expressions.
 
     Attributes:
-        iterations, small_iterations: multiplications of a macro tile, and of a small tile, by
-            one step of k.
-        ends, small_ends: output tiles stored, whole or in part.
-        streamed: iterations in accumulation loops that may cover a part of a tile.
+        iterations, small_iterations: main loop iterations on macro tiles, and on small tiles (see
+            `HeterogeneousTiles`).
+        ends, small_ends: macro tiles and small tiles that the workgroup stores, whole or in part.
+        streamed: iterations in loops that may compute only a part of a tile's iterations.
         sends: partial sums sent.
         receives: partial sums received.
-        shortest: iterations of the shortest part of a tile, negated.
-        first_turn, last_turn: the lowest (negated) and the highest turn received, in a `turnstile`
-            reduction.
+        shortest: iterations of the shortest part of a tile that is computed, negated.
+        first_turn, last_turn: in a `turnstile` reduction, the lowest (negated) and the highest
+            number of a received piece in its tile.
     """
 
     iterations: Expr = S.Zero
@@ -79,16 +79,16 @@ class Tally:
     last_turn: Expr = NEVER
 
     def items(self) -> Iterable[tuple[str, Expr]]:
-        """The quantities by name."""
+        """The name and the expression of each field."""
         return ((f.name, cast(Expr, getattr(self, f.name))) for f in fields(self))
 
 
 PEAKS = frozenset({"shortest", "first_turn", "last_turn"})
-"""Quantities of which a sequence of operations has the maximum rather than the sum."""
+"""Fields of `Tally` that are maxima over operations; the other fields are sums."""
 
 
 class Definitions:
-    """Named values, each an expression of the inputs and of earlier names."""
+    """Named values: each is an expression of the inputs and of names that were defined earlier."""
 
     def __init__(self) -> None:
         self.values: dict[Symbol, Expr] = {}
@@ -96,7 +96,7 @@ class Definitions:
         self._reads: dict[Symbol, frozenset[Symbol]] = {}
 
     def name(self, value: Expr) -> Expr:
-        """The symbol that names a value; a number or a symbol is returned as it is."""
+        """The symbol for a value, defined if it is new; numbers and symbols are returned."""
         if isinstance(value, Integer | Symbol):
             return value
         if value not in self._names:
@@ -106,12 +106,12 @@ class Definitions:
         return self._names[value]
 
     def reads(self, value: Basic) -> frozenset[Symbol]:
-        """The inputs that a value depends on."""
+        """The inputs on which a value depends, directly or through named values."""
         symbols = cast(set[Symbol], value.free_symbols)
         return frozenset[Symbol]().union(*(self._reads.get(s, {s}) for s in symbols))
 
     def needed(self, roots: Iterable[Expr]) -> dict[Symbol, Expr]:
-        """The definitions that the roots depend on, in order."""
+        """The definitions on which `roots` depend, in the order in which they were made."""
         wanted = {symbol for root in roots for symbol in root.free_symbols}
         for symbol, value in reversed(self.values.items()):
             if symbol in wanted:
@@ -120,32 +120,45 @@ class Definitions:
 
 
 def _larger(a: Expr, b: Expr) -> Expr:
-    """The maximum of two peaks, either of which may be NEVER."""
+    """The maximum of two values, either of which may be NEVER (no value)."""
     return b if a == NEVER else a if b == NEVER else maximum(a, b)
 
 
 def _when(condition: Boolean, peak: Expr) -> Expr:
+    """The value if a condition holds, else NEVER (no value)."""
     return NEVER if peak == NEVER else select(condition, peak, NEVER)
 
 
 Values = dict[Symbol, Expr]
-"""Values of the graph's symbols, as names in `Definitions`."""
+"""For each symbol that is known where an operation runs, the name of its value."""
 
 
 class _Walk:
+    """Walks a control graph, and computes the work counts of its operations for one workgroup.
+
+    Args:
+        graph: the scheduled graph.
+        depth: the number of k tiles of an output tile.
+        definitions: names of values; new ones are added.
+    """
+
     def __init__(self, graph: KernelGraph, depth: Expr, definitions: Definitions) -> None:
         self.graph = graph
         self.depth = depth
         self.definitions = definitions
         self.accumulators = [t.accumulator for t in graph.tilings]
         if len(self.accumulators) > MOST_ACCUMULATORS:
-            raise PassError(f"tiles of {len(self.accumulators)} shapes cannot be counted")
+            raise PassError(
+                f"tiles of {len(self.accumulators)} shapes cannot be counted; a schedule may use "
+                f"at most {MOST_ACCUMULATORS} shapes"
+            )
 
     def value(self, expr: Expr, scope: Values) -> Expr:
+        """The name of the value that an expression has where an operation runs."""
         return self.definitions.name(cast(Expr, expr.xreplace(scope)))
 
     def both(self, one: Tally, other: Tally) -> Tally:
-        """The tally of two operations in sequence."""
+        """Work counts of two operations that run one after another."""
         name = self.definitions.name
         pairs = zip(one.items(), other.items(), strict=True)
         return Tally(
@@ -153,19 +166,20 @@ class _Walk:
         )
 
     def either(self, condition: Boolean, one: Tally, other: Tally) -> Tally:
-        """The tally `one` if the condition holds, else `other`."""
+        """Work counts `one` if a condition holds, else the work counts `other`."""
         name = self.definitions.name
         pairs = zip(one.items(), other.items(), strict=True)
         return Tally(**{key: name(select(condition, a, b)) for (key, a), (_, b) in pairs})
 
     def times(self, passes: Expr, one: Tally) -> Tally:
-        """The tally of `passes` repetitions."""
+        """Work counts of a loop with `passes` iterations, each of which has the counts `one`."""
         name, some = self.definitions.name, Lt(0, passes)
         return Tally(
             **{key: name(_when(some, a) if key in PEAKS else passes * a) for key, a in one.items()}
         )
 
     def body(self, body: Body, scope: Values) -> Tally:
+        """Work counts of operations that run one after another; `Assign` adds to `scope`."""
         found = Tally()
         for op in body:
             if isinstance(op, Assign):
@@ -175,6 +189,7 @@ class _Walk:
         return found
 
     def operation(self, op: Operation, scope: Values) -> Tally:
+        """Work counts of one operation, given the values `scope` that are known where it runs."""
         match op:
             case Kernel() | Scope():
                 return self.body(op.body, dict(scope))
@@ -197,23 +212,37 @@ class _Walk:
             case ReceivePartial():
                 return self.received(op.turn, scope)
             case AccumulatePartial() | CollectPartial():
-                raise PassError("partial sums are added in no order: no cost is known of that")
+                raise PassError(
+                    "partial sums are added in no order (atomic additions), and their cost is not "
+                    "modelled; use another reduction"
+                )
             case Inside() | Locate():
-                raise PassError(f"{op.kind} depends on where tiles lie: it cannot be counted")
+                raise PassError(
+                    f"{op.kind} depends on the positions of tiles, so the work of a workgroup "
+                    "cannot be counted"
+                )
             case _:
                 return Tally()
 
     def symbol(self, dim: str) -> Symbol:
+        """The symbol for the index of a dimension."""
         return self.graph.coordinates.symbol(dim)
 
     def received(self, turn: str, scope: Values) -> Tally:
+        """Work counts of receiving a partial sum.
+
+        Args:
+            turn: the coordinate that numbers the partial sums of a tile, in a `turnstile`
+                reduction; '' in others.
+            scope: the values that are known where the operation runs.
+        """
         if not turn:
             return Tally(receives=S.One)
         number = scope[self.symbol(turn)]
         return Tally(receives=S.One, first_turn=-number, last_turn=number)
 
     def accumulation(self, op: For, scope: Values) -> Tally:
-        """The tally of an accumulation loop: a loop over k tiles."""
+        """Work counts of a main loop, over all k tiles of an output tile or some of them."""
         (accumulator,) = {x.accumulator for x in op.body if isinstance(x, MultiplyAccumulate)}
         length, step = (self.value(x, scope) for x in (op.stop - op.start, op.step))
         count = self.definitions.name(ceil_div(length, step))
@@ -225,14 +254,14 @@ class _Walk:
         return Tally(iterations=count, streamed=count, shortest=shortest)
 
     def loop(self, op: For, scope: Values) -> Tally:
-        """The tally of a loop other than an accumulation loop."""
+        """Work counts of a loop that is not a main loop over k tiles."""
         name, index = self.definitions.name, self.symbol(op.dim)
         start, stop = self.value(op.start, scope), self.value(op.stop, scope)
-        unknown = Symbol(f"{op.dim}'", integer=True)  # the index of any pass
+        unknown = Symbol(f"{op.dim}'", integer=True)  # the loop index of any iteration
         one = self.body(op.body, {**scope, index: unknown})
         step = self.value(op.step, {**scope, index: unknown})
         if not any(isinstance(x, MultiplyAccumulate) for x in op.walk()):
-            # A loop over parts of one tile: all parts together store it once.
+            # A loop over shares of one tile (`scatter`): all of them together store the tile once.
             ended = {key: getattr(one, key) for key in ("ends", "small_ends")}
             finished = {key: name(select(Lt(0, count), 1, 0)) for key, count in ended.items()}
             one = replace(one, **finished)
@@ -241,7 +270,7 @@ class _Walk:
         reads = self.definitions.reads
         varies = any(unknown in reads(value) for _, value in one.items())
         if not varies and (unknown not in reads(step) or step == unknown):
-            # Subtract the graph's own expressions, so that common terms of start and stop cancel.
+            # Subtract start from stop before names replace values, so that common terms cancel.
             length = self.value(op.stop - op.start, scope)
             doubled = cast(Expr, Doublings(start, stop))
             passes = doubled if step == unknown else ceil_div(length, step)
@@ -250,17 +279,19 @@ class _Walk:
         return self.three_passes(op, scope, start, stop)
 
     def three_passes(self, op: For, scope: Values, start: Expr, stop: Expr) -> Tally:
-        """The tally of a loop whose first and last pass may differ from those between.
+        """Work counts of a loop whose first and last iterations may differ from those between.
 
-        The first pass may begin, and the last one end, inside a tile. The passes between are
-        assumed to be alike, which `passes.choosing.enumeration` checks on examples.
+        The first iteration may begin inside a tile, and the last one may end inside a tile. Those
+        between are assumed to be alike, which `passes.choosing.enumeration` checks on examples.
         """
         name, index = self.definitions.name, self.symbol(op.dim)
 
         def one_pass(at: Expr) -> Tally:
+            """Work counts of the loop iteration with the index `at`."""
             return self.body(op.body, {**scope, index: at})
 
         def step_at(at: Expr) -> Expr:
+            """The increment of the loop index after the iteration with the index `at`."""
             return name(maximum(self.value(op.step, {**scope, index: at}), S.One))
 
         second = name(start + step_at(start))
@@ -276,16 +307,16 @@ class _Walk:
 def tally(
     graph: KernelGraph, depth: Expr, known: Mapping[Symbol, Expr], definitions: Definitions
 ) -> Tally:
-    """The work of the workgroup with the number `index_symbol("workgroup")`.
+    """The work of the workgroup whose number is the symbol `index_symbol("workgroup")`.
 
     Args:
-        graph: a graph at the level "scheduled".
-        depth: k tiles of an output tile.
+        graph: a graph with a schedule.
+        depth: number of k tiles of an output tile.
         known: values of launch arguments and parameters; other parameters are computed.
         definitions: names of values; those that the walk needs are added.
 
     Raises:
-        PassError: the graph has an operation that cannot be counted.
+        PassError: the graph has an operation whose work cannot be counted.
     """
     scope = dict(known)
     for parameter in graph.parameters.items:

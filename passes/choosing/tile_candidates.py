@@ -1,4 +1,7 @@
-"""Tilings: macro tiles and clusters that can be lowered, and small tiles to combine with them."""
+"""Tilings: macro tiles and clusters that can be lowered to sm_90a, and small tiles for them.
+
+A CTA's part of a tile is the macro tile divided by the cluster, along m and n.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from passes.lowering.sm_90a.lower import accumulators_beside
 __all__ = ["Tiling", "small_tiles", "sums", "tilings"]
 
 Tiling = tuple[int, int, int, int, int, int, int]
-"""Tile m, n, k, cluster m, n, k, and the number of pingpong warpgroups (1 for cooperative ones)."""
+"""A macro tile and its cluster: tile m, n, k; CTAs of the cluster along m, n, k; and the number of
+pingpong warpgroups (1 if warpgroups are cooperative)."""
 
 WIDTHS = {
     16: (64, 128, 192, 256),
@@ -31,30 +35,31 @@ WIDTHS = {
     256: (64, 96, 112, 128, 144, 160, 192),
     320: (96, 128),
 }
-"""The columns of a CTA's part of a tile that were measured, by the part's rows."""
+"""Extents of a CTA's part of a tile that are tried: for each number of rows, numbers of columns."""
 TURNS = (*((128, columns) for columns in range(96, 193, 16)), (64, 256))
-"""Rows and columns of a CTA's part of a tile, for pingpong warpgroups."""
+"""Rows and columns of a CTA's part of a tile that are tried with pingpong warpgroups."""
 DEEP = {16: (2, 4), 32: (2, 4), 64: (2,)}
-"""For parts with few rows: k tiles in units of 128-byte rows of shared memory, so that enough of B
-is in flight."""
+"""For CTA parts with few rows (the key): extents of a tile along k that are tried, in 128-byte rows
+of shared memory. They are large so that enough of B is in flight."""
 DEEPEST_COLUMNS = 64
-"""Largest number of columns of a part whose k tile is longer than two units of DEEP."""
+"""Largest number of columns of a CTA's part of a tile that is tried with 512 bytes of k."""
 NEVER = 1 << 30
-"""A number of accumulators above every limit: the tile cannot be divided."""
+"""A number of accumulators above every limit, for tiles that warpgroups cannot divide."""
 
 
 @cache
 def tilings(c_bytes: int = 0, row: int = UNIT_K) -> tuple[Tiling, ...]:
-    """The tiles and clusters that can be lowered.
+    """The tiles and clusters that can be lowered, and that are tried.
 
     Args:
         c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
-        row: elements of A and B in a 128-byte row of shared memory.
+        row: number of elements of A and B in a 128-byte row of shared memory.
     """
     return tuple(dict.fromkeys(_tilings(c_bytes, row)))
 
 
 def _tilings(c_bytes: int, row: int) -> Iterator[Tiling]:
+    """Yield the macro tiles and clusters that `tilings` returns, some of them more than once."""
     for rows, widths in WIDTHS.items():
         for columns in widths:
             left_b = swapped(rows, columns, 1)
@@ -73,6 +78,13 @@ def _tilings(c_bytes: int, row: int) -> Iterator[Tiling]:
 
 
 def _clusters(rows: int, columns: int, row: int, turns: int) -> Iterator[Tiling]:
+    """The tilings with one CTA and with clusters of two CTAs, for a CTA's part of a tile.
+
+    Args:
+        rows, columns: extents of a CTA's part of a tile along m and n, in elements.
+        row: extent of the tile along k.
+        turns: number of pingpong warpgroups; 1 if they are cooperative.
+    """
     yield rows, columns, row, 1, 1, 1, turns
     if rows >= 64:
         yield 2 * rows, columns, row, 2, 1, 1, turns
@@ -80,7 +92,7 @@ def _clusters(rows: int, columns: int, row: int, turns: int) -> Iterator[Tiling]
 
 
 def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
-    """The halves and quarters of a macro tile that can be lowered in the same kernel."""
+    """Rows and columns of halves and quarters of a macro tile that its kernel can compute too."""
     tile, cluster, turns = tiling[:2], tiling[3:5], tiling[6]
     if tiling[5] > 1:
         return ()
@@ -93,7 +105,8 @@ def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
         if turns > 1:
             fits = part[0] % MMA_M == 0 and part[1] % 16 == 0
         else:
-            # Both shapes use the same warpgroups: two if one has too few registers for the larger.
+            # Macro tiles and small tiles use the same warpgroups: two warpgroups if one warpgroup
+            # has too few registers for a macro tile.
             team = _team(rows, columns)
             fits = sums(*part, team=team) < NEVER and (team == 1 or _halved(*part))
         if fits:
@@ -102,18 +115,24 @@ def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
 
 
 def _sides(rows: int, columns: int) -> tuple[int, int]:
-    """Rows of the left operand, and columns of the right one."""
+    """Rows of wgmma's left operand and columns of its right one: A and B, or B and A if swapped."""
     return (columns, rows) if swapped(rows, columns, 1) else (rows, columns)
 
 
 def _halved(rows: int, columns: int) -> bool:
-    """Whether two warpgroups can divide a CTA's part of a tile."""
+    """Whether two warpgroups can divide a CTA's part of a tile, `rows` x `columns` elements."""
     left, right = _sides(rows, columns)
     return left % (2 * MMA_M) == 0 or right % 32 == 0
 
 
 def _team(rows: int, columns: int, *, streamed: bool = False, c_bytes: int = 0) -> int:
-    """Number of warpgroups that divide a CTA's part of a tile."""
+    """Number of cooperative warpgroups that divide a CTA's part of a tile.
+
+    Args:
+        rows, columns: extents of a CTA's part of a tile along m and n, in elements.
+        streamed: whether workgroups send and receive partial sums.
+        c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
+    """
     alone = most_alone(streamed, c_bytes, swapped(rows, columns, 1))
     return 1 if rows * columns <= alone * WARPGROUP else 2
 
@@ -126,11 +145,11 @@ def sums(
     streamed: bool = False,
     c_bytes: int = 0,
 ) -> int:
-    """Accumulators of a thread; NEVER if the part cannot be divided.
+    """Number of accumulators of a thread; NEVER if warpgroups cannot divide the CTA's part.
 
     Args:
-        rows, columns: elements of a CTA's part of a tile along m and n.
-        team: number of warpgroups, if another tile of the kernel decides it; else None.
+        rows, columns: extents of a CTA's part of a tile along m and n, in elements.
+        team: number of warpgroups, if another tile of the kernel determines it; else None.
         streamed: whether workgroups send and receive partial sums.
         c_bytes: bytes of the widest element that the epilogue reads for every element of D, or 0.
     """

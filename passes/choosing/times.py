@@ -1,4 +1,4 @@
-"""Read files of measured times: JSON, or JSON compressed by gzip."""
+"""Reading files of measured times: JSON, optionally compressed by gzip."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def read_json(path: Path) -> Any:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it holds no JSON, or is not compressed although its name says so.
+        ValueError: the file has no JSON, or its name ends in `.gz` but it is not compressed.
     """
     data = path.read_bytes()
     try:

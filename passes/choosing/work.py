@@ -1,4 +1,4 @@
-"""`Work`: the work of workgroups in every row of a table, from the counters of its schedules."""
+"""`Work`: the work of workgroups for each plan of a table, from its schedule's `WorkCounter`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["Work"]
 
 @dataclass(frozen=True)
 class Work:
-    """The work of the workgroups of each row: for each quantity, the largest of a workgroup.
+    """The work of the workgroups of each plan: columns with the largest value of any workgroup.
 
-    If a launch has more workgroups than are resident, they run in rounds, one after another in the
-    place of each resident workgroup; the work of all rounds is added up.
+    If a launch has more workgroups than are resident, further workgroups run when earlier ones have
+    ended. The model assumes that they do so in rounds, and adds up the work of all rounds.
 
     Attributes:
         grid: number of resident workgroups.
@@ -26,7 +26,7 @@ class Work:
         busy: number of resident workgroups that have iterations.
         rounds: number of rounds.
         rest: number of macro tiles that are divided into small tiles.
-        counts: the work of one workgroup in one round.
+        counts: the work of a workgroup in one round.
     """
 
     grid: Column
@@ -38,13 +38,13 @@ class Work:
 
     @classmethod
     def of(cls, t: Table, tiles: Column, depth: Column, slots: Column) -> Work:
-        """Count the work of every row.
+        """Count the work of every plan.
 
         Args:
             t: problems and plans; a plan without a grid has as many workgroups as are resident.
-            tiles: output tiles of the whole batch.
+            tiles: output tiles of all products of a batch together.
             depth: iterations of an output tile.
-            slots: number of workgroups that are resident at a time.
+            slots: number of workgroups that can be resident at the same time.
         """
         grid = np.where(t.workgroups > 0, t.workgroups, slots)
         counts = _counted(t, tiles, depth, grid)
@@ -55,38 +55,45 @@ class Work:
 
     @property
     def iterations(self) -> Column:
-        """Iterations of macro tiles, of the busiest workgroup."""
+        """Largest number of main loop iterations on macro tiles that one workgroup has."""
         return self.rounds * self.counts.iterations
 
     @property
     def ends(self) -> Column:
-        """Macro tiles that a workgroup stores, whole or in part."""
+        """Largest number of macro tiles that one workgroup stores, whole or in part."""
         return self.rounds * self.counts.ends
 
     @property
     def small(self) -> Column:
-        """Small tiles that a workgroup stores."""
+        """Largest number of small tiles that one workgroup stores."""
         return self.rounds * self.counts.small_ends
 
     @property
     def streamed(self) -> Column:
-        """Iterations in accumulation loops that may cover a part of a tile."""
+        """Largest number of a workgroup's iterations in loops that may compute a part of a tile."""
         return self.rounds * self.counts.streamed
 
     @property
     def apart(self) -> Flag:
-        """Whether workgroups are at different depths of their tiles at the same time.
+        """Whether workgroups are at different k of their tiles at the same time.
 
-        They are at the same depth if no tile is split, or if each has an equal part of a tile.
+        They are at the same k if no tile is divided along k, or if each workgroup has an equal part
+        of a tile.
         """
         counts = self.counts
         together = (counts.shortest == 0) | (counts.shortest == counts.streamed)
         return (counts.streamed > 0) & ~together
 
     def utilisation(self, t: Table, tiles: Column) -> Column:
-        """All iterations, divided by those that all workgroups could do in the busiest one's time.
+        """The share of the workgroups' time that is used: 1 if all have equally much work.
 
-        An iteration of a small tile counts as its share of the macro tile's area.
+        It is the number of all iterations, divided by those that all workgroups could do in the
+        time of the one with most work. An iteration on a small tile counts by its share of the
+        macro tile's area.
+
+        Args:
+            t: problems and plans.
+            tiles: output tiles of all products of a batch together.
         """
         pieces = np.where(t.divided, t.tile_m * t.tile_n / np.maximum(t.small_m * t.small_n, 1), 1)
         longest = self.iterations + self.small * self.depth / pieces
@@ -94,7 +101,14 @@ class Work:
 
 
 def _counted(t: Table, tiles: Column, depth: Column, grid: Column) -> Counts:
-    """The work counts of every row; rows with equal inputs are counted once."""
+    """The work counts of every plan; plans with equal schedules and inputs are counted once.
+
+    Args:
+        t: problems and plans.
+        tiles: output tiles of all products of a batch together.
+        depth: iterations of an output tile.
+        grid: number of workgroups.
+    """
     found = np.zeros((QUANTITIES, len(t)))
     tiles_n = np.ceil(t.n / t.tile_n)
     columns = {"tiles": tiles, "depth": depth, "workgroups": grid, "tiles_n": tiles_n}
@@ -108,7 +122,7 @@ def _counted(t: Table, tiles: Column, depth: Column, grid: Column) -> Counts:
         if inputs not in distinct:
             distinct[inputs] = _distinct(np.stack([columns[name] for name in inputs]))
         first, number = distinct[inputs]
-        # `wanted`: the distinct inputs that rows with this schedule have; each is counted once.
+        # `wanted`: the distinct inputs of the plans with this schedule; each is counted once.
         wanted = np.zeros(len(first), bool)
         wanted[number[rows]] = True
         counts = counter.columns(*(columns[name][first[wanted]] for name in inputs))
@@ -117,9 +131,9 @@ def _counted(t: Table, tiles: Column, depth: Column, grid: Column) -> Counts:
 
 
 def _distinct(columns: Column) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Indices of one of each set of equal columns, and for every column the number of its set."""
+    """Find equal columns: an index of one column per set, and the set's number of every column."""
     # Sort by a weighted sum, so that equal columns are adjacent. Different columns with equal sums
-    # may separate equal ones; they are then counted twice, which is harmless.
+    # may separate equal ones; these are then counted twice, which changes no result.
     order = np.argsort(np.sqrt(np.arange(2, len(columns) + 2)) @ columns, kind="stable")
     ordered = columns[:, order]
     new = np.concatenate([[True], (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)])

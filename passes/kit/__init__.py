@@ -1,16 +1,17 @@
-"""The kit for schedules: the public building blocks of every schedule in this library.
+"""The kit for schedules: public building blocks, of which every schedule of the library is made.
 
-- The work of one output tile: `TileWork`, `accumulation_loop`, `depth_is_data`.
-- Counting tiles and iterations by one dimension: `number_of`, `number_of_iterations`,
-  `flatten_into`, `flatten_iterations`. `why_no_plane` tells whether tiles can be reordered.
-- The grid and waves of whole tiles: `workgroup_count`, `add_waves`, `MOST_WORKGROUPS`.
-- Contiguous shares of all iterations, which cross tile borders: `Stream`, `add_loops`.
-- Tiles that are split along k, a workgroup for each piece: `SplitTiles`.
-- Fix-up, which adds up the pieces of a tile: `Pieces` and `add_workspace` if one workgroup owns the
-  tile, `Scatter` if every workgroup with a piece finishes a share of it. `Owner` and `Reduction`
-  are the types of the options.
+- The operations on one output tile: `TileWork`, `accumulation_loop`, `depth_is_data`.
+- Counting several dimensions of tiles or iterations by one dimension: `number_of`,
+  `number_of_iterations`, `flatten_into`, `flatten_iterations`. `why_no_plane` returns why output
+  tiles cannot be reordered.
+- The grid, and waves of whole output tiles: `workgroup_count`, `add_waves`, `MOST_WORKGROUPS`.
+- Contiguous shares of all main loop iterations, which cross tile boundaries: `Stream`, `add_loops`.
+- Output tiles that are split along k, with one workgroup for each piece: `SplitTiles`.
+- Fix-up, which adds up the partial sums of a tile: `Pieces` and `add_workspace` if one workgroup
+  owns the tile, `Scatter` if every workgroup with a piece finishes a share of it. `Owner` and
+  `Reduction` are the types of a schedule's options for it.
 
-docs/writing-a-schedule.md writes a schedule with it, step by step.
+docs/writing-a-schedule.md writes a schedule with these, step by step.
 """
 
 from passes.kit.fixup import (

@@ -1,31 +1,34 @@
-"""Fix-up: how the pieces of an output tile that several workgroups computed come together.
+"""Fix-up: adding the partial sums of an output tile that several workgroups computed.
 
-A *piece* is the sum of some of a tile's iterations, by one workgroup; its *peers* are the other
-workgroups with a piece of the same tile. A *slot* of the workspace holds the sums of one piece and
-a flag. The workgroup that adds up a slot resets its flag, so that all flags are 0 again when the
-kernel ends. The order of additions is fixed, so that every run gives the same bits; only `atomic`
-has no order.
+A *piece* is the partial sum of a tile over some consecutive iterations, computed by one workgroup.
+The *peers* of a workgroup are the others with a piece of the same tile. The *owner* of a tile is
+the workgroup that runs its epilogue. A *slot* of the workspace holds one piece and a flag. The
+workgroup that receives a slot resets its flag, so all flags are 0 again when the kernel ends. These
+reductions exist; in all but `atomic` the order of additions is fixed, so every run gives the same
+bits:
 
-- `peers`: a slot for each workgroup. The owner of the tile adds the pieces of all its peers, one
-  after another.
+- `peers`: the workspace has one slot for each workgroup. The owner of a tile adds the pieces of all
+  its peers, one after another.
 - `tree`: pieces are added in pairs, pairs of pairs and so on, many at the same time. With J peers
   the longest chain is ceil(log2(J + 1)) sends and as many receives; for `peers` it is one send and
   J receives.
-- `turnstile`: a slot for each shared tile, which its pieces use in turn. The piece farthest from
-  the owner's sends to it; each of the others, nearer and nearer, receives the sum and sends it
-  on. The flag says which piece sent last. With J peers J sends and J receives follow one another,
-  but no workgroup adds more than one piece, and one tile of sums is read and written: it stays
-  in the L2 cache.
-- `atomic`: a slot for each shared tile. Every piece but the owner's is added to it by atomic
-  additions, in no order; then the owner adds the slot and writes zeros there. All J peers send at
-  the same time, and the owner receives one slot, whatever J is. Results differ in their last bits
-  from run to run, so `atomic` is never a default and never chosen unasked.
-- `scatter`: no workgroup owns a tile. Every workgroup with a piece sends it and finishes a share of
-  the tile: see `passes.kit.reduce_scatter`. All workgroups must be resident at the same time. All J
-  peers send at the same time, and then each adds 1/(J + 1) of all pieces.
+- `turnstile`: the workspace has one slot for each shared tile, and the pieces use it in turn. The
+  piece farthest from the owner's is written first. Each next piece, nearer to the owner's, receives
+  the sum so far, adds itself and writes the result back; the flag has the number of the piece that
+  wrote last. With J peers, J sends and J receives follow one another, but no workgroup receives
+  more than once, and only one tile of sums is read and written, which stays in the L2 cache.
+- `atomic`: the workspace has one slot for each shared tile. Every piece but the owner's is added to
+  it by atomic additions, in any order; then the owner adds the slot to its piece and writes zeros
+  to the slot. All J peers send at the same time, and the owner receives one slot, whatever J is.
+  Results differ in their last bits from run to run, so `atomic` is used only if a caller asks for
+  it: it is no default, and automatic choice excludes it.
+- `scatter`: no workgroup owns a tile. Every workgroup with a piece writes it to the workspace and
+  finishes a share of the tile: see `passes.kit.reduce_scatter`. All workgroups must be resident at
+  the same time. All write at the same time, and then each adds up all pieces of 1/(J + 1) of the
+  tile.
 
-With an owner, a workgroup's share of the iterations is contiguous, so at most one of its segments
-is a piece of a tile that another workgroup owns: with a slot for each workgroup, each is sent once.
+One slot for each workgroup suffices if tiles have owners: a workgroup's share of the iterations is
+contiguous, so at most one of its segments is a piece of a tile that another workgroup owns.
 """
 
 from __future__ import annotations
@@ -66,25 +69,34 @@ __all__ = [
 ]
 
 Owner = Literal["first", "last"]
-"""Which piece of a shared tile belongs to the workgroup that runs the tile's epilogue."""
+"""Which workgroup runs the epilogue of a shared tile: the one with its first or last range of k."""
 Reduction = Literal["peers", "tree", "turnstile", "scatter", "atomic"]
-"""How pieces of a shared tile come together; this module's docstring says what each does."""
+"""How the partial sums of a shared tile are added up; see the docstring of `passes.kit.fixup`."""
 OWNERS: tuple[Owner, ...] = get_args(Owner)
+"""The values of `Owner`: which piece's workgroup may run the epilogue of a shared tile."""
 REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
+"""The values of `Reduction`: ways to add up the partial sums of a shared tile."""
 A_SLOT_A_TILE = ("turnstile", "atomic")
-"""Reductions that use one slot for each shared tile; `TURN` is a piece's number in that tile."""
+"""Reductions for which the workspace has one slot for each shared tile, not for each workgroup."""
 SLOT, TURN = "partial.slot", "partial.turn"
-"""Names of dimensions. SLOT: the workspace slot of a partial tile. TURN: which piece of the tile
-uses the slot, if the pieces share one."""
+"""Ids of dimensions. SLOT: the number of a slot, which holds a partial sum, in the workspace. TURN:
+the number of a piece among those of its tile, if all pieces of a tile use one slot."""
 LEVEL = "fixup.level"
+"""Id of the loop over levels of a `tree` reduction: the distance between the pieces of a pair."""
 
 
 def add_workspace(e: KernelEditor, slots: Expr, accumulator: str, reduction: str) -> None:
-    """Add the workspace tensors `partials` (sums of pieces of tiles) and `flags` (one per slot).
+    """Add the workspace tensors `partials` (partial sums of tiles) and `flags` (one per slot).
 
-    partials --Tile--> slot, row, column; row and column are those of the output tile. With `atomic`
-    the partials must be zero at the start of a launch. The schedule must add the edges from slots
-    to the workgroups that send.
+    Adds the edge `partials --Tile--> slot, row, column`, where row and column are those of an
+    output tile. With the reduction `atomic`, `partials` must be zero when the kernel starts. The
+    caller must add edges that tie slots to the workgroups that write them.
+
+    Args:
+        e: the kernel being built.
+        slots: number of slots, each for the partial sums of one output tile.
+        accumulator: the element type of the sums.
+        reduction: one of `REDUCTIONS`.
     """
     c = e.coordinates
     rows, columns = c["D.index.0"].size, c["D.index.1"].size
@@ -104,13 +116,14 @@ def add_workspace(e: KernelEditor, slots: Expr, accumulator: str, reduction: str
 
 @dataclass(frozen=True)
 class Pieces:
-    """The pieces of one output tile, in the order of k; each belongs to another workgroup.
+    """The pieces of one output tile: its partial sums, in the order of k, one for each workgroup.
 
     Args:
-        low, high: the workgroups with the first and the last piece; those between have the others.
+        low, high: the workgroups with the first and with the last piece of the tile; the workgroups
+            between them have the other pieces.
         first, count: the first iteration, and the number of iterations, of this workgroup's piece.
         depth: iterations of the whole tile.
-        slot: the slot of the tile, for reductions in `A_SLOT_A_TILE`.
+        slot: the workspace slot of the tile, for reductions in `A_SLOT_A_TILE`.
     """
 
     low: Expr
@@ -121,11 +134,14 @@ class Pieces:
     slot: Expr
 
     def finish(self, e: KernelEditor, owner: str, reduction: str, after: Body) -> Body:
-        """Control that adds other pieces to this one, then sends the sum, or runs `after` if owned.
+        """Return operations that add up the pieces; the owner of the tile then runs `after`.
+
+        A workgroup receives pieces of its peers, adds them to its own, and then either sends the
+        sum to another workgroup or, if it owns the tile, runs the epilogue.
 
         Args:
             e: the kernel being built; the coordinates of loops are added.
-            owner: `first` or `last`: the piece whose workgroup runs the epilogue.
+            owner: the piece whose workgroup owns the tile: `first` or `last`.
             reduction: one of `REDUCTIONS` except `scatter`, which has no owner.
             after: the operations of the epilogue.
         """
@@ -156,7 +172,7 @@ class Pieces:
             send = SetCoordinate(TURN, turn.symbol, (add_to,))
             return (slot, turn, If(others, (send,), (receive, *after)))
         before = Assign("turn_before", turn.symbol + away)
-        # A loop over one slot, in the form that the other reductions use for several slots.
+        # The loop has one iteration; other reductions use the same form to receive several slots.
         add = For(SLOT, slot.symbol, slot.symbol + 1, body=(ReceivePartial(SLOT, turn=TURN),))
         pass_on = SetCoordinate(SLOT, slot.symbol, (SendPartial(SLOT, turn=TURN),))
         return (
@@ -168,26 +184,27 @@ class Pieces:
 
 
 def receive_tree(e: KernelEditor, owner: Expr, farthest: Expr, away: int) -> Body:
-    """Control that receives pieces in a `tree` reduction, before this piece is sent or stored.
+    """Return operations that receive pieces in a `tree` reduction, before this piece is sent.
 
     Pieces are numbered from the owner's, j = 0, to the farthest. At the levels s = 1, 2, 4, … a
     piece with j mod 2s = 0 receives piece j + s, if that exists. So piece j > 0 receives while s is
-    less than the lowest set bit of j; then it is sent, once, since it has one slot.
+    less than the lowest set bit of j; then its sum is sent, once, to its only slot.
 
     Args:
         e: the kernel being built; the loop over levels is added.
-        owner, farthest: the workgroups with the first and the last piece.
-        away: 1 if workgroups of higher number are farther from the owner; -1 if those of lower are.
+        owner, farthest: the workgroups with piece 0 and with the piece of largest number.
+        away: 1 if workgroups of higher number are farther from the owner; -1 if those of lower
+            number are.
     """
     e.coordinates.add(ForLoop(LEVEL, name="Level", note="how far the piece to receive is away"))
     workgroup, level = Workgroup("workgroup").symbol, e.coordinates[LEVEL].symbol
     distance = Assign("distance", away * (workgroup - owner))
     farther = Assign("farther", away * (farthest - workgroup))
-    # One more bit than any distance has: the owner's own number has no lowest bit.
+    # Adds a bit above all bits of a distance, because the owner's distance 0 has no set bit.
     marked = distance.symbol + (1 << MOST_WORKGROUPS.bit_length())
     lowest_bit = floor_div(bit_xor(marked, marked - 1) + 1, Integer(2))
     stop = minimum(farther.symbol + 1, lowest_bit)
     slot = workgroup + away * level
-    # A loop over one slot: its bounds prove on which side of the workgroup the slot lies.
+    # The loop has one iteration: its bounds prove on which side of the workgroup the slot is.
     piece = For(SLOT, slot, slot + 1, body=(ReceivePartial(SLOT),))
     return (distance, farther, For(LEVEL, Integer(1), stop, level, (piece,)))

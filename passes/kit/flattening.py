@@ -1,4 +1,4 @@
-"""Flattening: count several tile numbers, or tile numbers and k tiles, by one dimension."""
+"""Flattening: edges that tie several dimensions (tile numbers, k tiles) to one that counts all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ __all__ = [
 
 
 def number_of(graph: KernelGraph, dimensions: tuple[Dimension, ...]) -> Expr:
-    """How many tiles the tile numbers count together: over all groups, if groups have their own.
+    """The number of tiles that several tile numbers count together, over all groups if there are.
+
+    Args:
+        graph: a graph without a schedule.
+        dimensions: tile numbers, such as `graph.dangling`.
 
     Raises:
         PassError: a tile number has no size, and no table gives the total.
@@ -36,7 +40,11 @@ def number_of(graph: KernelGraph, dimensions: tuple[Dimension, ...]) -> Expr:
 
 
 def number_of_iterations(graph: KernelGraph, numbers: tuple[Dimension, ...]) -> Expr:
-    """How many k tiles, over all output tiles, the accumulation loops cover together.
+    """The number of main loop iterations (k tiles) of all output tiles together.
+
+    Args:
+        graph: a graph without a schedule.
+        numbers: the tile numbers that count output tiles.
 
     Raises:
         PassError: a dimension has no size, and no table gives the total.
@@ -45,11 +53,11 @@ def number_of_iterations(graph: KernelGraph, numbers: tuple[Dimension, ...]) -> 
 
 
 def why_no_plane(graph: KernelGraph) -> str | None:
-    """Why the grid of tiles of one product cannot be reordered, or None if it can."""
+    """Why the output tiles of one product cannot be reordered, or None if they can."""
     if any(d.size is None for d in tile_plane(graph)):
         return (
-            "every group has numbers of rows and columns of tiles of its own, and orders are of "
-            "one grid; groups that part m or k alone can be walked in another order"
+            "each group has its own numbers of tile rows and tile columns, and the pass orders one "
+            "grid of tiles; use it on groups that divide only m or only k"
         )
     return None
 
@@ -57,40 +65,45 @@ def why_no_plane(graph: KernelGraph) -> str | None:
 def flatten_iterations(
     e: KernelEditor, graph: KernelGraph, numbers: tuple[Dimension, ...], below: str
 ) -> None:
-    """Tie tile numbers and the k tiles of each output tile to one dimension, k fastest.
+    """Tie tile numbers and the k tiles of each output tile to one dimension; k varies fastest.
 
     Args:
         e: the editor of `graph`.
-        graph: a graph without a schedule: its tile numbers are tied to nothing.
+        graph: a graph without a schedule, whose tile numbers have no edge below them.
         numbers: the tile numbers to tie.
-        below: the id of an existing dimension whose size is `number_of_iterations`.
+        below: the id of an existing dimension whose size is `number_of_iterations(…)`.
     """
     flatten_into(e, (*numbers, graph.coordinates[accumulation_loop(graph).dim]), below)
 
 
 def flatten_into(e: KernelEditor, above: tuple[Dimension, ...], below: str) -> None:
-    """Tie several dimensions to one, row-major; a single dimension passes through unchanged.
+    """Tie several dimensions to one, in row-major order; a single dimension keeps its indices.
 
-    If each group has its own number of tiles, the groups follow one another, a block for each:
-    `group, m, n, k --Concatenate--> below`.
+    If each group has its own number of tiles, the indices of one group follow those of the group
+    before it: `group, m, n, k --Concatenate--> below`.
 
     Args:
-        e: the editor of a graph without a schedule: its tile numbers are tied to nothing.
-        above: the tile numbers to tie.
-        below: the id of an existing dimension whose size is `number_of(above)`.
+        e: the editor of a graph without a schedule, whose tile numbers have no edge below them.
+        above: the dimensions to tie, which are tile numbers and perhaps the loop over k tiles.
+        below: the id of an existing dimension whose size is `number_of(graph, above)`.
     """
     e.coordinates.connect(_together(e.graph, above).edge(below))
 
 
 class _Together(NamedTuple):
-    """Dimensions that are counted together: their total size, and the edge to one dimension."""
+    """The result of tying several dimensions to one.
+
+    Args:
+        size: the size of the one dimension.
+        edge: a function that returns the edge, given the id of the one dimension.
+    """
 
     size: Expr
     edge: Callable[[str], Edge]
 
 
 def _together(graph: KernelGraph, dimensions: tuple[Dimension, ...]) -> _Together:
-    """The total size of dimensions and the edge that ties them to one.
+    """The total size of several dimensions, and the edge that ties them to one dimension.
 
     Raises:
         PassError: a dimension has no size, and no table gives the total.
@@ -107,7 +120,7 @@ def _together(graph: KernelGraph, dimensions: tuple[Dimension, ...]) -> _Togethe
         parted[d.id].table if d.id in parted else "" for d in dimensions if d.id != group
     )
     if len(parted) == 1:
-        # One table of blocks is enough: groups differ along one axis only.
+        # Groups differ along one axis only, so the prefix sums of that axis are enough.
         (only,) = parted.values()
         whole = graph.coordinates[only.upstream[0]].size
         among = [d.size for d in dimensions if d.size is not None and d.id != group]
@@ -121,19 +134,39 @@ def _together(graph: KernelGraph, dimensions: tuple[Dimension, ...]) -> _Togethe
     size = next(sums, None) if starts and names[0] == group else None
     if starts is None or size is None:
         listed = ", ".join(parted)
-        raise PassError(f"how many of {listed} there are together is in no table")
+        raise PassError(
+            f"the graph has no table of how many tiles {listed} count together; use a graph from "
+            "Gemm.graph(), which adds that table"
+        )
     return _Together(size, lambda below: Concatenate(names, (below,), starts.name, tables))
 
 
 def _parted(graph: KernelGraph, tiles: str) -> Ragged:
+    """The `Ragged` edge that divides a dimension of tiles among groups.
+
+    Raises:
+        PassError: there is no such edge, so the number of tiles of a group is unknown.
+    """
     found = ragged_edge(graph, tiles)
     if found is None:
-        raise PassError(f"how many '{tiles}' there are in each group is nowhere said")
+        raise PassError(
+            f"the dimension '{tiles}' has neither a size nor a Ragged edge with its size in each "
+            "group; give it one of them"
+        )
     return found
 
 
 def _counted(graph: KernelGraph, along: Sequence[str]) -> Table | None:
-    """The table that counts all axes together: each step is the product of the axes' steps."""
+    """The table of prefix sums of groups' numbers of tiles, if groups differ along several axes.
+
+    A group's number of tiles is the product of its tiles along the axes. None if the graph has no
+    such table.
+
+    Args:
+        graph: the kernel.
+        along: for each axis along which groups differ, the name of the table of prefix sums of
+            the groups' tiles along it.
+    """
     for table in graph.parameters.tables:
         steps = (_rise(index_symbol(name), place_of(table.name)) for name in along)
         if table.step == prod(steps, start=Integer(1)):
@@ -142,4 +175,5 @@ def _counted(graph: KernelGraph, along: Sequence[str]) -> Table | None:
 
 
 def _rise(table: Symbol, place: Symbol) -> Expr:
+    """The difference of two consecutive entries of a table: `table[place + 1] - table[place]`."""
     return load(table, place + 1) - load(table, place)

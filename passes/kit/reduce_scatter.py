@@ -1,16 +1,19 @@
 """Reduce-scatter: every workgroup with a piece of an output tile finishes a share of that tile.
 
-All peers write their pieces to the workspace. When all are written, each of the p peers adds up all
-p pieces of its shares of the tile, runs the epilogue on them and stores them. The data makes one
-hop, whatever p is, and p workgroups add at the same time (MPI calls this MPI_Reduce_scatter).
-Unlike in the fix-ups with an owner, a workgroup waits for workgroups of higher and of lower number.
+A *piece* is the partial sum of a tile over some iterations, computed by one workgroup; the *peers*
+are all workgroups with a piece of the same tile. All peers write their pieces to the workspace.
+When all are written, each of the p peers adds up all p pieces of its shares of the tile, runs the
+epilogue on these shares and stores them. Each element of a piece is written and read once, whatever
+p is, and p workgroups add at the same time (compare MPI_Reduce_scatter). Unlike in a fix-up where
+one workgroup owns the tile, a workgroup waits for workgroups of higher and of lower number.
 
-A tile is cut into a fixed number of shares, and peer number t finishes the shares t, t + p, and so
-on: any p will do, and peers beyond the number of shares finish none. Pieces are added in the order
-of k, so that every run gives the same bits; a peer reads its own piece from memory, too.
+A tile is divided into a fixed number of shares, which are ranges of rows. Peer number t finishes
+the shares t, t + p, and so on, so p may be any number; peers whose number is at least the number of
+shares finish none. Pieces are added in the order of k, so every run gives the same bits; a peer
+also reads its own piece from memory.
 
-A send waits for nothing, and a workgroup sends all of its pieces before it waits for a piece of
-another workgroup. So no workgroup waits for ever, as long as all workgroups are resident.
+Writing a piece waits for nothing, and a workgroup writes all its pieces before it waits for a piece
+of another workgroup. So no deadlock is possible as long as all workgroups are resident.
 """
 
 from __future__ import annotations
@@ -40,16 +43,20 @@ from passes.kit.fixup import SLOT, add_workspace
 __all__ = ["PEER", "SHARE", "Scatter", "cut_otherwise"]
 
 PEER, END, SHARE = "partial.peer", "partial.end", "fixup.share"
+"""Ids of dimensions. PEER: a workgroup with a piece of the tile. END: which of a workgroup's two
+slots a piece uses. SHARE: the rows of a tile that one workgroup finishes."""
 MOST_SHARES = 32
-"""Largest number of shares of a tile; if a tile has more peers, some of them finish nothing."""
+"""Largest number of shares into which an output tile is divided. If more workgroups have partial
+sums of the tile, some of them finish no share."""
 
 
 @dataclass(frozen=True)
 class Scatter:
-    """The reduce-scatter of one output tile: its pieces and the control of their workgroups.
+    """The reduce-scatter of one output tile whose partial sums (pieces) several workgroups have.
 
     Args:
-        low, high: the workgroups with the first and the last piece; those between have the others.
+        low, high: the workgroups with the first and with the last piece of the tile; the workgroups
+            between them have the other pieces.
         ends: whether a workgroup may have pieces of two tiles, one at each end of its share of the
             iterations; see `tie`.
     """
@@ -60,24 +67,25 @@ class Scatter:
 
     @staticmethod
     def tie(e: KernelEditor, workgroups: Expr, below: str, accumulator: str, *, ends: bool) -> None:
-        """Add the workspace, tie its slots to the sending workgroups, and cut tiles into shares.
+        """Add the workspace, tie its slots to the workgroups, and divide tiles into shares.
 
         The edges::
 
-            slot --Tile--> peer, end; peer --PassThrough--> workgroup
+            slot --Tile--> peer, end; peer --PassThrough--> below
             D.index.0 --Tile--> share, row
 
         A workgroup's contiguous share of the iterations may begin with a piece of one tile and end
-        with a piece of another, so it has two slots. `end` is 1 for the first piece of a tile,
-        which is at the end of its workgroup's share; else 0. Lowering may cut tiles into another
-        number of shares (`cut_otherwise`).
+        with a piece of another, so each workgroup has two slots. `end` is 1 for the first piece of
+        a tile, which is at the end of its workgroup's share of the iterations, and otherwise 0. The
+        lowering to a target may divide tiles into another number of shares (`cut_otherwise`).
 
         Args:
             e: the kernel being built.
             workgroups: the number of workgroups that may have pieces.
-            below: the dimension that is the number of this workgroup among them.
-            accumulator: the type of the sums.
-            ends: whether each workgroup has two slots; else one, and `slot --PassThrough--> peer`.
+            below: the dimension that counts these workgroups.
+            accumulator: the element type of the sums.
+            ends: whether each workgroup has two slots; if not, it has one, and the first edge is
+                `slot --PassThrough--> peer`.
         """
         c = e.coordinates
         add_workspace(e, 2 * workgroups if ends else workgroups, accumulator, "scatter")
@@ -93,41 +101,42 @@ class Scatter:
         shares = Integer(-(-rows // height))
         c.add(ForLoop(SHARE, shares, name="Share", note="part of a tile that one peer finishes"))
         for tensor, axes in e.graph.gemm.axes.items():
-            if tensor not in ("A", "B") and "m" in axes:  # D and the epilogue's operands with rows
+            if tensor not in ("A", "B") and "m" in axes:  # D and epilogue operands that have rows
                 row = f"{tensor}.share.row"
                 c.add(MacroTileIndex(row, Integer(height), tensor=tensor, axis=0))
                 c.connect(Tile(f"{tensor}.index.0", (SHARE, row)))
 
     @property
     def _named(self) -> tuple[Assign, Assign]:
+        """Assign `low`, the workgroup with the first piece, and `peers`, the number of pieces."""
         low = Assign("low", self.low)
         return low, Assign("peers", self.high - low.symbol + 1)
 
     def _piece(self, peer: Expr, op: Operation) -> Operation:
-        """Apply `op` to the slot of a peer's piece."""
+        """Apply `op` to the workspace slot that holds the partial sums of workgroup `peer`."""
         if not self.ends:
             return op
         low, _ = self._named
         return SetCoordinate(END, 1 - minimum(Integer(1), peer - low.symbol), (op,))
 
     def _each(self, op: Operation) -> For:
-        """Loop `op` over the pieces of all peers, in the order of k."""
+        """A loop that applies `op` to the partial sums of all workgroups, in the order of k."""
         low, peers = self._named
         body = (self._piece(index_symbol(PEER), op),)
         return For(PEER, low.symbol, low.symbol + peers.symbol, body=body)
 
     def send(self) -> Body:
-        """Control that writes this workgroup's piece to the workspace, for all peers to read."""
+        """Return operations that write this workgroup's piece to the workspace, for all peers."""
         low, peers = self._named
         send = SendPartial(SLOT, readers=peers.symbol)
         return (low, peers, self._piece(Workgroup("workgroup").symbol, send))
 
     def finish(self, e: KernelEditor, after: Body) -> Body:
-        """Control that waits for all pieces, then finishes this workgroup's shares of the tile.
+        """Return operations that wait for all pieces and finish this workgroup's shares of a tile.
 
         Args:
             e: the kernel being built.
-            after: the operations of the epilogue; here they run on one share at a time.
+            after: the operations of the epilogue, which run on one share at a time.
         """
         low, peers = self._named
         own, shares = Workgroup("workgroup").symbol - low.symbol, e.coordinates[SHARE].size
@@ -142,10 +151,10 @@ class Scatter:
 
 
 def cut_otherwise(c: CoordinateEditor, shares: int) -> None:
-    """Remove the edges that cut a tile into shares, and set the number of shares to `shares`.
+    """Remove the edges that divide a tile into shares, and set the number of shares to `shares`.
 
-    The lowering that calls this adds its own edges. The loop over `SHARE` that `Scatter.finish`
-    made still stops at the old number, so the lowering must replace that bound too.
+    The lowering that calls this adds its own edges. The upper bound of the loop over `SHARE` that
+    `Scatter.finish` added is still the old number, so the lowering must replace it as well.
     """
     before = c.finish()
     for edge in before.edges_above(SHARE):

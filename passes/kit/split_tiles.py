@@ -1,4 +1,4 @@
-"""`SplitTiles`: output tiles whose iterations are split into pieces, a workgroup for each piece."""
+"""`SplitTiles`: output tiles that are split along k into pieces, one for each workgroup."""
 
 from __future__ import annotations
 
@@ -19,26 +19,30 @@ from passes.kit.tile_work import TileWork
 __all__ = ["SplitTiles"]
 
 PIECE, ACCUMULATE = "piece", "for_k"
+"""Ids of dimensions. PIECE: the number of a piece in its tile. ACCUMULATE: the loop over k tiles of
+a piece."""
 
 
 @dataclass(frozen=True)
 class SplitTiles:
-    """Output tiles whose k tiles are split into equal contiguous pieces, a workgroup for each.
+    """Output tiles whose k tiles are split into equal contiguous pieces, one for each workgroup.
 
-    A schedule adds the dimension `tile`, ties tile numbers to it, and assigns pieces to workgroups:
-    it adds the dimension `pieces`, of size `tiles · splits`, which is the workgroup or is tied to
-    it. Then `tie` adds the other coordinates, and `control` returns the control of a workgroup.
+    A schedule that uses this adds two dimensions. `tile` counts the split tiles, and the tile
+    numbers are tied to it. `pieces`, of size `tiles · splits`, counts the pieces of all tiles; it
+    is the workgroup dimension or is tied to it. Then `tie` adds the other coordinates, and
+    `control` returns the operations of a workgroup.
 
     Args:
-        tile: the dimension that counts the tiles that are split.
-        pieces: the name of the dimension that counts all of their pieces. Piece i must be
+        tile: the dimension that counts the split tiles.
+        pieces: the id of the dimension that counts the pieces of all tiles. Piece i must belong to
             workgroup number i.
-        numbers: the tile numbers above `tile`.
-        work: the operations on one output tile; all tiles have the same depth.
+        numbers: the tile numbers that are tied to `tile`.
+        work: the operations on one output tile; all tiles have equally many k tiles.
         splits: number of pieces of a tile.
-        owner: `first` or `last`: the piece whose workgroup runs the epilogue; see `Pieces.finish`.
-        reduction: how pieces are added up; see `passes.kit.fixup`.
-        fixed: values of coordinates that are set around the control: the selector of a `Sunder`.
+        owner: the piece whose workgroup runs the epilogue, `first` or `last`; see `Pieces.finish`.
+        reduction: how the partial sums of the pieces are added up; see `passes.kit.fixup`.
+        fixed: indices of coordinates that are set around the operations, such as the selector of a
+            `Sunder`.
     """
 
     tile: Linear
@@ -52,15 +56,15 @@ class SplitTiles:
 
     @property
     def tiles(self) -> Expr:
-        """How many tiles are split."""
+        """The number of tiles that are split."""
         assert self.tile.size is not None
         return self.tile.size
 
     def tie(self, e: KernelEditor, accumulator: str) -> None:
         """Split the k tiles of each output tile into pieces, and add the workspace of the fix-up.
 
-        Adds these edges. Reductions with one slot for each tile instead tie `slot` to the tile and
-        `turn` to the piece::
+        Adds these edges. For reductions with one workspace slot for each tile, `slot` is tied to
+        the tile instead, and `turn` to the piece::
 
             k_tile --Tile--> piece, for_k; tile, piece --Flatten--> pieces
             partials --Tile--> slot, row, column; slot --PassThrough--> pieces
@@ -89,7 +93,7 @@ class SplitTiles:
             c.connect(PassThrough(SLOT, self.pieces))
 
     def control(self, e: KernelEditor) -> Body:
-        """The control of a piece's workgroup: its accumulation, then the fix-up.
+        """The operations of the workgroup that has a piece: its main loop, then the fix-up.
 
         If a tile has fewer iterations than pieces, workgroups without iterations exit at once, and
         no other workgroup waits for them.
@@ -101,7 +105,7 @@ class SplitTiles:
         *here, tile, k_first = graph.reverse(at, wanted, ranges)
 
         def holder(k: Expr) -> Expr:
-            """The workgroup whose piece holds iteration `k` of this output tile."""
+            """The workgroup whose piece contains iteration `k` of the current output tile."""
             place = {**dict(zip(names, here, strict=True)), self.work.loop.dim: k}
             return graph.forward(place, [self.pieces], ranges)[0]
 
@@ -119,6 +123,6 @@ class SplitTiles:
         return (first, If(Lt(first.symbol, depth), piece))
 
     def _share(self, e: KernelEditor) -> Expr:
-        """Iterations of a piece; the last piece of a tile may have fewer."""
+        """Number of iterations of a piece; the last piece of a tile may have fewer."""
         share = ceil_div(self.work.depth, self.splits)
         return e.parameter("share", share, note="iterations of a piece")

@@ -1,7 +1,8 @@
-"""Streaming: divide a range of all iterations into equal contiguous shares, one per workgroup.
+"""Streaming: divides main loop iterations into equal contiguous shares, one for each workgroup.
 
-Shared by every Stream-K schedule. A share is walked by an outer loop over output tiles and an
-inner accumulation loop; a *segment* is the part of a share that lies in one output tile.
+Every Stream-K schedule uses this (Osama et al., Stream-K, arXiv:2301.03598). A workgroup processes
+its share in an outer loop over output tiles and an inner accumulation loop. A *segment* is the part
+of a share that lies in one output tile.
 """
 
 from __future__ import annotations
@@ -25,40 +26,47 @@ from passes.kit.tile_work import TileWork
 __all__ = ["Stream", "add_loops"]
 
 TILE, ACCUMULATE, BEHIND = "for_tile", "for_k", "for_behind"
+"""Ids of loops that count iterations of a workgroup's share. TILE: iterations before the current
+segment. ACCUMULATE: iterations of the segment. BEHIND: iterations after the segment, if segments
+run from last to first."""
 BEGIN = "sk.begin"
+"""Id of the dimension for the first iteration of a workgroup's share; only with `least_segment`."""
 
 
 def add_loops(e: KernelEditor) -> None:
-    """Add the loop coordinates of a streamed walk: `ForTile` and `ForK`, which count iterations."""
+    """Add coordinates of the loops over a workgroup's share of iterations: `for_tile`, `for_k`."""
     e.coordinates.add(ForLoop(TILE, name="Tile", note="iterations before this segment"))
     e.coordinates.add(ForLoop(ACCUMULATE, name="K", note="iterations in this segment"))
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A streamed range being built: call `tie` for its coordinates, then `control`.
+    """Iterations that workgroups share: call `tie` to add coordinates, then `control`.
 
     Args:
-        space: the dimension to stream; it counts iterations of all tiles, K fastest.
-        numbers: the tile numbers above `space`.
+        space: the dimension that counts the iterations of all streamed tiles; k varies fastest.
+        numbers: the tile numbers that are tied to `space`.
         work: the operations on an output tile; tiles may differ in their number of iterations.
-        workgroups: number of workgroups that share the range.
-        owner: the segment of a shared tile whose workgroup runs the epilogue. `first` waits for
-            workgroups of higher number. `last` waits for those of lower number, and each workgroup
-            walks its tiles from the last to the first, so that pieces are sent early. Ignored with
-            `scatter`, where no workgroup owns a tile.
-        fixed: coordinates that are set around this walk (a `Sunder`'s selector).
-        least: smallest number of iterations in a share. If the range is short, some workgroups get
-            no share and exit at once, because the fix-up would take longer than their iterations.
-        least_segment: smallest number of iterations in a segment, unless the tile has fewer. If
-            the border of a share would leave a shorter segment, the border moves to the end of the
-            tile; a tile of fewer than twice as many iterations is not shared. So no fix-up is spent
-            on a few iterations.
-        reduction: how the pieces of a shared tile are added up; see `passes.kit.fixup`. `peers`:
-            the owner adds one piece after another. `tree`: pieces are added in pairs, which pays
-            if a tile has more than about seven peers. `turnstile`: the pieces pass one slot, one by
-            one. `scatter`: every peer finishes a share of the tile. `atomic`: atomic additions to
-            one slot, so the last bits differ from run to run.
+        workgroups: number of workgroups, each of which gets one share of the iterations.
+        owner: which segment of a shared tile belongs to the workgroup that runs the epilogue. With
+            `first`, this workgroup waits for workgroups of higher number. With `last`, it waits for
+            those of lower number, and each workgroup runs the segments of its share from last to
+            first, so that partial sums are sent early. No effect with the reduction `scatter`,
+            in which no workgroup owns a tile.
+        fixed: indices of coordinates that are set around the operations, such as the selector of a
+            `Sunder`.
+        least: smallest number of iterations in a share. If there are few iterations, some
+            workgroups get no share and exit at once: a fix-up would take longer than the few
+            iterations that it spares.
+        least_segment: smallest number of iterations in a segment, unless the tile has fewer. If the
+            end of a share would leave a shorter segment of a tile, it moves to the end of that
+            tile; a tile with less than twice as many iterations is not shared. This avoids fix-ups
+            of a few iterations.
+        reduction: how the partial sums of a shared tile are added up; see `passes.kit.fixup`.
+            `peers`: the owner adds one piece after another. `tree`: pieces are added in pairs,
+            which pays off if a tile has more than about seven peers. `turnstile`: pieces are added
+            to one slot, one after another. `scatter`: every peer finishes a share of the tile.
+            `atomic`: atomic additions to one slot, so last bits differ from run to run.
     """
 
     space: Linear
@@ -72,7 +80,12 @@ class Stream:
     reduction: str = "peers"
 
     def tie(self, e: KernelEditor, accumulator: str) -> None:
-        """Add the coordinates: shares of workgroups, loops over each share, workspace slots."""
+        """Add coordinates: the shares of workgroups, the loops over a share, and workspace slots.
+
+        Args:
+            e: the kernel being built.
+            accumulator: the element type of the sums.
+        """
         iterations = self.space.size
         assert iterations is not None
         share = e.parameter(
@@ -80,7 +93,8 @@ class Stream:
             maximum(self._least_share(), ceil_div(iterations, self.workgroups)),
             note="streamed iterations per workgroup",
         )
-        # Half the range: the end of a share, rounded up to a whole tile, must still fit 32 bits.
+        # The bound is half of the range of 32 bits because the end of a share is also rounded up to
+        # a whole tile, which must not overflow.
         e.assume(share * self.workgroups, LARGEST_INDEX // 2)
         c = e.coordinates
         c.add(Workgroup("sk.workgroup", self.workgroups))
@@ -101,39 +115,46 @@ class Stream:
             return
         add_workspace(e, self.workgroups, accumulator, self.reduction)
         if self.reduction in A_SLOT_A_TILE:
-            # A tile uses the slot of its first workgroup, and turns count from that workgroup. No
-            # other tile uses the slot: only the last tile of a share continues in the next one.
+            # A tile uses the slot of the workgroup with its first piece, and its turns count from
+            # that workgroup. No other tile uses that slot, because only the last tile of a share
+            # continues in the share of the next workgroup.
             c.add(Linear(TURN, note="pieces of the tile before this one"))
             c.connect(Join((SLOT, TURN), "sk.workgroup", (Integer(1), Integer(1))))
         else:
             c.connect(PassThrough(SLOT, "sk.workgroup"))
 
     def _least_share(self) -> Expr:
-        """Smallest share: shorter ones could leave a short segment in the middle of a tile."""
+        """Smallest number of iterations in a share for which no segment becomes too short."""
         if self.least_segment <= self.least:
             return Integer(self.least)
         return maximum(Integer(self.least), minimum(Integer(self.least_segment), self.depth))
 
     def _slivers(self, e: KernelEditor) -> tuple[Expr, Expr]:
-        """How far before and after the end of a tile a share's border is moved to that end.
+        """Two distances, in iterations, within which the end of a share moves to the end of a tile.
 
-        In a tile that is too short for two segments, every border is moved to one of its ends.
+        A share's end that is at most the first distance before the end of a tile, or at most the
+        second distance after it, moves to that end. In a tile with fewer iterations than two
+        segments need, every end of a share moves to one of the tile's ends.
         """
         sliver = Integer(self.least_segment - 1)
         before = minimum(sliver, floor_div(self.depth - 1, Integer(2)))
         behind = minimum(sliver, floor_div(self.depth, Integer(2)))
         return (
-            e.parameter("before", before, minimum=0, note="so near in front of a tile, or"),
-            e.parameter("behind", behind, minimum=0, note="so far into it, a share's border moves"),
+            e.parameter(
+                "before", before, minimum=0, note="iterations before a tile's end: shares end there"
+            ),
+            e.parameter(
+                "behind", behind, minimum=0, note="iterations after a tile's end: shares end there"
+            ),
         )
 
     @property
     def depth(self) -> Expr:
-        """Iterations of the current output tile."""
+        """Number of iterations of the current output tile."""
         return self.work.depth
 
     def control(self, e: KernelEditor) -> Body:
-        """The control that walks a workgroup's share: segments, their accumulation, fix-up."""
+        """The operations of a workgroup: main loop and fix-up of each segment of its share."""
         graph, iterations = e.snapshot(), self.space.size
         assert iterations is not None
         work, loop = self.work, self.work.loop.dim
@@ -143,9 +164,10 @@ class Stream:
         start = {"sk.workgroup": workgroup, "sk.local": Integer(0)}
         (first_of_share,) = graph.reverse(start, [self.space.id], ranges)
         begin = first_of_share
-        if BEGIN in graph:  # computed once, as a coordinate
+        if BEGIN in graph:  # with `least_segment`, the share's first iteration is a coordinate
             begin = at[BEGIN] = graph.symbol(BEGIN)
-        # Coordinates that `Locate` sets around a tile's work are read by name inside it.
+        # A `Locate` operation around the operations on a tile sets these coordinates from tables;
+        # expressions inside it read them by name.
         located = dict(zip(self._located, graph.reverse(at, self._located, ranges), strict=True))
         names = {dim: graph.symbol(dim) for dim in located}
         inside = ranges
@@ -156,7 +178,7 @@ class Stream:
         here = {d.id: value for d, value in zip(self.numbers, numbers, strict=True)}
 
         def holder(k: Expr) -> Expr:
-            """The workgroup whose share holds iteration `k` of this output tile."""
+            """The workgroup whose share contains iteration `k` of the current output tile."""
             return graph.forward({**here, loop: k}, ["sk.workgroup"], inside)[0]
 
         length = graph.derivative(self.space.id, "sk.workgroup", start, ranges)
@@ -169,7 +191,7 @@ class Stream:
         depth = cast(Expr, self.depth.xreplace({names[dim]: at for dim, at in located.items()}))
         step = minimum(depth - k_here, mine.symbol - tile)
         if self.reduction == "scatter":
-            # Two walks: this workgroup sends all of its pieces before it waits for any other piece.
+            # Two loops over the share: a workgroup sends all its pieces before it waits for others.
             scatter, cut = Scatter(low, high, ends=True), Lt(count.symbol, self.depth)
             end = (If(cut, scatter.send(), work.after),)
             finish = (first, count, If(cut, scatter.finish(e, work.after)))
@@ -188,29 +210,37 @@ class Stream:
                 walk = (For(TILE, Integer(0), mine.symbol, step, segment),)
             else:
                 walk = self._backwards(e, at, mine, segment)
-        # A workgroup without iterations exits at once; no other workgroup waits for it.
+        # A workgroup without iterations exits at once; no other workgroup waits for its sums.
         busy = If(Lt(begin, iterations), (mine, *walk))
         return (SetCoordinate(BEGIN, first_of_share, (busy,)) if BEGIN in graph else busy,)
 
     @property
     def _located(self) -> tuple[str, ...]:
-        """The coordinates set by `Locate` that the number of iterations of a tile depends on."""
+        """The coordinates set by a `Locate` on which a tile's number of iterations depends."""
         read = {symbol.name for symbol in symbols_of(self.depth)}
         return tuple(dim for dim in self.work.located if dim in read)
 
     def _backwards(
         self, e: KernelEditor, at: Mapping[str, Expr], mine: Assign, segment: Body
     ) -> Body:
-        """The walk of a share's segments from the last to the first."""
+        """A loop over the segments of a share from the last to the first.
+
+        Args:
+            e: the kernel being built; the loop `for_behind` is added.
+            at: indices of coordinates that are set around the loop.
+            mine: the assignment of the number of iterations in the share.
+            segment: the operations of one segment.
+        """
         e.coordinates.add(ForLoop(BEHIND, name="Tile", note="iterations behind this segment"))
         graph, behind = e.snapshot(), e.coordinates[BEHIND].symbol
         ranges = graph.ranges(e.parameters.ranges())
         left = mine.symbol - behind
-        # In every segment the last iteration is at least 0, and the first lies before the end of
-        # the share. So `maximum` and `minimum` change no value here: they make the bounds provable.
+        # In every segment the last iteration is at least 0, and the first lies before the end
+        # of the share. So `maximum` and `minimum` change no value: they make bounds provable.
         last = maximum(left - 1, Integer(0))
         (k_last,) = graph.reverse({**at, TILE: last}, [self.work.loop.dim], ranges)
-        # A segment ends where the segment after it begins; it begins where its tile begins.
+        # A segment ends where the next one begins, and begins at iteration 0 of its tile unless the
+        # share begins later.
         count = minimum(k_last + 1, left)
         tile = minimum(left - count, mine.symbol - 1)
         body = (SetCoordinate(TILE, tile, segment),)

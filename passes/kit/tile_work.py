@@ -1,4 +1,4 @@
-"""`TileWork`: the operations on one output tile, which a schedule nests in its own loops."""
+"""`TileWork`: the operations on one output tile, which schedules insert into their loops."""
 
 from __future__ import annotations
 
@@ -13,30 +13,41 @@ __all__ = ["TileWork", "accumulation_loop", "depth_is_data"]
 
 
 def accumulation_loop(graph: KernelGraph) -> For:
-    """The one loop that holds the `MultiplyAccumulate`."""
+    """The only loop whose body contains the `MultiplyAccumulate`: the main loop over k tiles.
+
+    Raises:
+        PassError: the graph has no such loop or several.
+    """
     loops = [op for op in graph.control.operations if accumulates(op)]
     if len(loops) != 1:
-        raise PassError(f"needs one accumulation loop, the graph has {len(loops)}")
+        raise PassError(
+            f"the graph has {len(loops)} loops with a MultiplyAccumulate, and the pass needs "
+            "exactly one; start from Gemm.graph()"
+        )
     return loops[0]
 
 
 def depth_is_data(graph: KernelGraph) -> bool:
-    """Whether output tiles differ in their number of k tiles, which a table gives at run time."""
+    """Whether output tiles differ in their number of k tiles, which a table gives at run time.
+
+    This is so if groups have their own k.
+    """
     return graph.coordinates[accumulation_loop(graph).dim].size is None
 
 
 @dataclass(frozen=True)
 class TileWork:
-    """The control of one output tile: operations before, in and after its accumulation loop.
+    """The operations on one output tile: before, in and after its accumulation loop.
 
-    In its own loops, a schedule inserts `whole()` if a workgroup computes a tile alone, and
-    `part(…)` if it computes some of the tile's iterations.
+    A schedule inserts `whole()` into its own loops if one workgroup computes a tile alone, and
+    `part(…)` if a workgroup computes some of the tile's iterations.
 
     Args:
         before: operations that begin a tile: they set the sums to 0.
-        loop: the accumulation over all iterations of the tile.
+        loop: the loop over all iterations of the tile.
         after: operations that end a tile: the epilogue and the store of D.
-        around: the `Locate` that computes coordinates of the tile from tables, or None.
+        around: the `Locate` operation around them, which computes coordinates of the tile from
+            tables; None if there is none.
     """
 
     before: Body
@@ -46,7 +57,7 @@ class TileWork:
 
     @classmethod
     def of(cls, graph: KernelGraph) -> TileWork:
-        """The work of an output tile, taken from a graph without a schedule.
+        """The operations on an output tile, taken from a graph without a schedule.
 
         Raises:
             PassError: the graph does not have exactly one accumulation loop.
@@ -59,28 +70,29 @@ class TileWork:
         return cls(body[:at], loop, body[at + 1 :], around)
 
     def whole(self, dim: str = "") -> Body:
-        """Control of a whole output tile; its loop runs over `dim`, if given, else its own."""
+        """Operations on a whole output tile; its loop runs over `dim`, or over k tiles if empty."""
         loop = self.accumulate(dim, self.depth) if dim else self.loop
         return self._located((*self.before, loop, *self.after))
 
     @property
     def depth(self) -> Expr:
-        """Iterations of an output tile; the expression may read the coordinates in `located`."""
+        """Number of iterations of an output tile, which may depend on coordinates in `located`."""
         return self.loop.stop
 
     @property
     def located(self) -> tuple[str, ...]:
-        """The coordinates that the `Locate` around a tile's work sets."""
+        """Ids of the coordinates that the `Locate` around the operations on a tile sets."""
         return self.around.dims if self.around else ()
 
     def part(self, dim: str, stop: Expr, after: Body, *, first: Body = ()) -> Body:
-        """Control of some iterations of one output tile, then `after`.
+        """Operations on some consecutive iterations of one output tile, followed by `after`.
 
         Args:
             dim: the dimension that counts these iterations, from 0.
-            stop: the number of iterations.
+            stop: the number of these iterations.
             after: operations that end the part, such as sending its sums to the tile's owner.
-            first: operations to run before; they may read the coordinates in `located`.
+            first: operations to run before the accumulation; they may read the coordinates in
+                `located`.
         """
         finish = SetCoordinate(dim, Integer(0), after)
         body = (*first, *self.before, self.accumulate(dim, stop), finish)
@@ -89,12 +101,13 @@ class TileWork:
         return (SetCoordinate(dim, Integer(0), self._located(body)),)
 
     def at(self, dim: str, body: Body) -> Body:
-        """`body` at the beginning of an output tile: `dim`, which counts iterations, is 0."""
+        """Run `body` once for an output tile, with `dim`, which counts its iterations, set to 0."""
         return (SetCoordinate(dim, Integer(0), self._located(body)),)
 
     def _located(self, body: Body) -> Body:
+        """`body` inside the `Locate` operation of the tile, if it has one."""
         return body if self.around is None else (replace(self.around, body=body),)
 
     def accumulate(self, dim: str, stop: Expr) -> For:
-        """The accumulation over `stop` iterations counted by another dimension."""
+        """The accumulation over `stop` iterations, which the dimension `dim` counts."""
         return For(dim, Integer(0), stop, body=self.loop.body)

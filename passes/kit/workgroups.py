@@ -1,4 +1,4 @@
-"""The grid: how many workgroups run a kernel, and waves of tiles with one tile for each of them."""
+"""The grid: the number of workgroups of a kernel, and waves of tiles, one tile per workgroup."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from coordgraph.parameters import Parameter
 __all__ = ["MOST_WORKGROUPS", "add_waves", "workgroup_count"]
 
 MOST_WORKGROUPS = 65535
-"""Largest number of workgroups in a grid; the schedules' option `workgroups` is checked by it."""
+"""Largest number of workgroups in a grid, and largest value of a schedule's option `workgroups`."""
 
 
 def workgroup_count(e: KernelEditor, workgroups: int | None) -> Expr:
-    """Add the dimension `workgroup`, and return its size, the grid.
+    """Add the dimension `workgroup`, and return its size: the number of workgroups in the grid.
 
     Args:
         e: the editor of the graph.
@@ -33,18 +33,18 @@ def workgroup_count(e: KernelEditor, workgroups: int | None) -> Expr:
 
 
 def add_waves(e: KernelEditor, part: str, above: str, waves: Expr, count: Expr) -> str:
-    """Deal the indices of a dimension to workgroups in waves: in a wave each workgroup gets one.
+    """Distribute the indices of a dimension to workgroups in waves, one index for each per wave.
 
-    Adds these edges, and returns the name of the loop over waves, `part.wave`::
+    Adds these edges, and returns the id of the loop over waves, `part.wave`::
 
         above --Tile--> part.wave, part.workgroup
         part.workgroup --PassThrough--> workgroup
 
     Args:
         e: the editor of a graph in which `workgroup_count` added the dimension `workgroup`.
-        part: the prefix of the names of the new dimensions.
-        above: the dimension whose indices are dealt: index i goes to workgroup `i mod count`.
-        waves: the number of waves, at least as many as `above` needs.
+        part: the prefix of the ids of the new dimensions.
+        above: the id of the dimension to distribute: index i belongs to workgroup `i mod count`.
+        waves: the number of waves, at least the size of `above` divided by `count`.
         count: the number of workgroups.
     """
     c, wave, workgroup = e.coordinates, f"{part}.wave", f"{part}.workgroup"

@@ -1,1 +1,1 @@
-"""Orders of output tiles: which tile a schedule visits when, one file each."""
+"""Orders: passes that change the order in which schedules visit output tiles; one in each file."""

@@ -1,4 +1,4 @@
-"""`Grouped`: output tiles dealt to groups, so that workgroups far apart work on neighbours."""
+"""`Grouped`: an order of output tiles for Stream-K, in which distant workgroups share operands."""
 
 from __future__ import annotations
 
@@ -15,24 +15,27 @@ from passes.kit import depth_is_data, flatten_into, number_of, number_of_iterati
 __all__ = ["Grouped"]
 
 MOST_GROUPS = 8
+"""Largest number of groups."""
 
 
 @dataclass(frozen=True)
 class Grouped(Pass):
-    """Tile `t·G + g` is tile t of group g; groups are visited one after another.
+    """Distribute output tiles round-robin to G groups, and visit one group after another.
 
-    Streamed shares are contiguous, so W workgroups begin at W places far apart, and share little in
-    the L2 cache. With G groups, workgroups `W/G` apart are at the same t and nearly the same k:
-    their tiles are G neighbours (CUTLASS's Stream-K groups). Before: dangling m and n. After (the
-    last dimension dangles in their place)::
+    Tile `t·G + g` in row-major order becomes tile t of group g. The purpose is reuse in the L2
+    cache with Stream-K: shares of workgroups are contiguous, so without groups W workgroups begin
+    at W tiles far apart. With G groups, workgroup w and workgroup `w + W/G` are at the same t and
+    at nearly the same k, so they compute neighbouring tiles at the same time (as CUTLASS's Stream-K
+    groups do). Before: `MacroTileNumber`s m and n with no edge below them. After (only
+    `tile.grouped` has no edge below it)::
 
         m, n --Flatten--> tile.dealt --Deal(G)--> tile.grouped
 
-    Groups are equal, but for one tile more in the first ones where G does not divide the tiles.
-    `Reorder(group=G)` has the same order where it does, and padding where it does not.
+    If G does not divide the number of tiles, the first groups have one tile more than the others.
+    If G divides it, `Reorder(group=G)` gives the same order; otherwise that pass adds padding.
 
     Args:
-        groups: how many, at most 8.
+        groups: number of groups G, at most 8.
     """
 
     groups: int = option(MOST_GROUPS, least=1, most=MOST_GROUPS)
@@ -46,13 +49,13 @@ class Grouped(Pass):
     def apply(self, graph: KernelGraph) -> KernelGraph:
         if self.groups == 1:
             return graph
-        # Products with depths of their own stay apart: those of each are dealt.
+        # If groups have their own k, tiles are distributed within each product separately.
         numbers = tile_plane(graph) if depth_is_data(graph) else graph.dangling
         tiles = number_of(graph, numbers)
         depth = number_of_iterations(graph, ())
         with graph.edit(str(self)) as e:
             c = e.coordinates
-            # Divisors of iterations: those of a group with one tile more.
+            # Checked at launch: divisors in the formulas of `Deal`, times iterations, fit 32 bits.
             e.assume((floor_div(tiles, self.groups) + 1) * depth)
             dealt = numbers[0].id
             if len(numbers) > 1:

@@ -1,4 +1,4 @@
-"""`LongestFirst`: products in the order of their depth."""
+"""`LongestFirst`: an order for groups with their own k: those with most k tiles come first."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ from passes.kit import accumulation_loop, depth_is_data
 __all__ = ["LongestFirst"]
 
 ORDER = "order"
+"""Name of the table with the order of the groups."""
 
 
 @dataclass(frozen=True)
 class LongestFirst(Pass):
-    """Take groups whose output tiles are deep before those whose tiles are shallow.
+    """Visit the output tiles of groups with large k before those of groups with small k.
 
-    Workgroups that take tiles in turn then differ in the end by a shallow tile instead of a deep
-    one: the rule "longest processing time first" (R. L. Graham, Bounds on multiprocessing timing
-    anomalies, SIAM J. Appl. Math. 17, 1969). For groups of unlike k. Before: dangling `group` and
-    tile numbers. After (`rank` dangles in place of `group`)::
+    If workgroups take tiles in turn, their end times then differ by a tile of small k instead of
+    one of large k: the rule "longest processing time first" (R. L. Graham, Bounds on
+    multiprocessing timing anomalies, SIAM J. Appl. Math. 17, 1969). The pass is for graphs whose
+    groups have their own k. Before: `group` and tile numbers with no edge below them. After
+    (`rank` has no edge below it, instead of `group`)::
 
         group --Permute(order)--> rank
 
-    The table `order` sorts groups by k tiles. Tiles of groups, and all else that is counted from
-    one group to the next, are counted in this order; where a group's elements are does not change.
+    The table `order` lists the groups from the one with most k tiles on. Output tiles and
+    iterations are numbered in this order; the addresses of the groups' elements do not change.
     """
 
     name = "longest-first"
@@ -43,9 +45,12 @@ class LongestFirst(Pass):
 
     def why_not(self, graph: KernelGraph) -> str | None:
         if not depth_is_data(graph):
-            return "all output tiles are equally deep; it is for groups that have k of their own"
+            return (
+                "all output tiles have equally many k tiles; leave it out, or use it on groups "
+                "that have their own k"
+            )
         if product_order(graph):
-            return "groups are in the order of their depth already"
+            return "groups are in the order of their depth already; leave out this second pass"
         return None
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
@@ -75,12 +80,18 @@ class LongestFirst(Pass):
 
 
 def _tiles(graph: KernelGraph, edge: Ragged) -> bool:
-    """Whether an edge parts tiles among groups, not elements."""
+    """Whether the table of a `Ragged` edge counts output tiles of groups, not elements."""
     return any(t.name == edge.table and t.derived for t in graph.parameters.tables)
 
 
 def _sorted(tables: tuple[Table, ...], order: Table, names: set[str]) -> tuple[Table, ...]:
-    """The tables with `order` before those that count in it."""
+    """The kernel's tables with `order` added, and with the prefix sums `names` in that order.
+
+    Args:
+        tables: all tables of the kernel.
+        order: the table that lists the groups from the one with most k tiles on.
+        names: names of the tables of prefix sums that count tiles of groups.
+    """
     given = tuple(t for t in tables if not t.derived)
     derived = (
         replace(t, step=t.step.xreplace({t.place: load(order.symbol, t.place)}))
@@ -93,7 +104,12 @@ def _sorted(tables: tuple[Table, ...], order: Table, names: set[str]) -> tuple[T
 
 
 def _reader(names: set[str], group: Symbol, rank: Symbol) -> Callable[[Expr], Expr]:
-    """What reads entries of tables at a group reads them at its rank."""
+    """A function that rewrites reads of tables at a group's number to reads at the group's rank.
+
+    Args:
+        names: names of the tables whose reads are rewritten.
+        group, rank: the symbols of a group's number and of its rank.
+    """
     tables = {index_symbol(name) for name in names}
 
     def change(expr: Expr) -> Expr:
@@ -104,7 +120,10 @@ def _reader(names: set[str], group: Symbol, rank: Symbol) -> Callable[[Expr], Ex
 
 
 def _rewritten(op: Operation, to_rank: Callable[[Expr], Expr], rank: str) -> Operation:
-    """An operation that reads tables by ranks."""
+    """The operation with every expression in its fields replaced by `to_rank` of the expression.
+
+    A `Locate`, which computes coordinates, also computes the coordinate `rank`.
+    """
     changed: dict[str, Any] = {}
     for name, value in op.details.items():
         if isinstance(value, Expr):

@@ -1,4 +1,4 @@
-"""`Rasterize`: output tiles in bands, so that those in flight share operands in the cache."""
+"""`Rasterize`: an order of output tiles in bands, which improves reuse in the L2 cache."""
 
 from __future__ import annotations
 
@@ -18,30 +18,32 @@ __all__ = ["Rasterize"]
 
 @dataclass(frozen=True)
 class Rasterize(Pass):
-    """Visit output tiles in bands of `width` rows, column by column or along a curve in a band.
+    """Visit output tiles in bands of `width` rows: a band column by column, or along a curve.
 
-    W workgroups that work on neighbours in this order read `width` tile rows of A and about
-    `W / width` tile columns of B, instead of one row and W columns. Before: dangling m and n.
-    After (the last dimension dangles in their place)::
+    W workgroups that compute consecutive tiles of this order read `width` tile rows of A and about
+    `W / width` tile columns of B; in row-major order they would read one row and W columns.
+    Before: `MacroTileNumber`s m and n with no edge below them. After (only `tile.raster` has no
+    edge below it)::
 
         m, n --Bands(width)--> tile.raster
 
-    The last band may be narrower; the order has no padding. With a curve a band is cut into squares
-    of `width` x `width`, each walked along the curve; what is left of the columns, and a last band
-    that is narrower, go column by column::
+    The last band may have fewer rows; the order has no padding. With a curve, each band is divided
+    into squares of `width` x `width` tiles, and each square is visited along the curve. Columns at
+    the end of a band that fill no square, and a last band with fewer rows, are visited column by
+    column::
 
         m, n --Curve(order, width)--> raster.row, raster.column --Bands(width)--> tile.raster
 
-    So of any number of workgroups those that work on neighbours in the order are close in the
-    plane: 4^k of them within a square of 2^k rows and columns.
+    Along a curve, each aligned run of 4^j consecutive tiles fills a square of 2^j x 2^j tiles, for
+    every j, so consecutive tiles share operands whatever the number of workgroups is.
 
     Args:
-        width: rows of a band.
-        snake: walk every other band's columns backwards, so that a band begins where the one
-            before it ended.
-        along: `m` for bands of rows; `n` for bands of columns, each walked row by row.
-        order: of the tiles in a band: `columns`, or `hilbert` or `morton` in its squares; a width
-            is then a power of two.
+        width: rows of tiles in a band.
+        snake: visit the columns of every other band backwards, so that a band begins near the last
+            tile of the band before it.
+        along: `m` for bands of rows; `n` for bands of columns, each visited row by row.
+        order: the order of the tiles in a band: `columns`, or the curve `hilbert` or `morton` in
+            its squares. For a curve, `width` must be a power of two.
     """
 
     width: int = option(8, least=1, most=LARGEST_INDEX)
@@ -56,17 +58,20 @@ class Rasterize(Pass):
         if self.curved and (self.width & (self.width - 1) or not 2 <= self.width <= Curve.MOST):
             return f"width={self.width}: a curve needs a power of two, 2 to {Curve.MOST}"
         if len(tile_plane(graph)) != 2:
-            return "it needs a row and a column; put it before passes that flatten them"
+            return (
+                "it needs separate tile numbers for rows and columns, which an earlier pass has "
+                "flattened; put it before that pass"
+            )
         return why_no_plane(graph)
 
     @property
     def curved(self) -> bool:
-        """Squares of a band are walked along a curve."""
+        """Whether the tiles of a band are visited along a curve, in squares."""
         return self.order != "columns"
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         if (self.width, self.snake, self.along) == (1, False, "m"):
-            return graph  # row by row, as every schedule does by itself
+            return graph  # bands of one row give row-major order, which is every schedule's default
         numbers = tile_plane(graph)
         across, walked = numbers if self.along == "m" else reversed(numbers)
         tiles, columns = number_of(graph, numbers), number_of_iterations(graph, (walked,))

@@ -1,4 +1,4 @@
-"""`Reorder`: the order in which schedules visit output tiles."""
+"""`Reorder`: an order of output tiles: column-major, or with a stride between consecutive tiles."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ __all__ = ["Reorder"]
 
 @dataclass(frozen=True)
 class Reorder(Pass):
-    """Flatten the tile numbers in another order, and permute the result by tiling and joining.
+    """Visit output tiles in column-major order, or with a stride of `group` tiles, or both.
 
-    Before: dangling m and n. After (the last dimension dangles in their place)::
+    Before: `MacroTileNumber`s m and n with no edge below them. After (only the last dimension has
+    no edge below it)::
 
-        m, n --Flatten (n, m where swapped)--> tile.flat
+        m, n --Flatten (n, m if swap=true)--> tile.flat
         tile.flat --Tile--> outer, inner(group); inner, outer --Join--> tile.order
 
-    So `swap` walks columns first, and `group=g` visits tiles g apart one after another. Where g
-    does not divide the number of tiles the order has a few padding places, whose work is masked.
+    With `group=g`, tiles 0, g, 2g and so on come first, then 1, g + 1 and so on. If g does not
+    divide the number of tiles, the order contains a few numbers that are no tiles; their work is
+    masked.
 
     Args:
-        swap: exchange the operands of the `Flatten`.
-        group: size of the inner part of the `Tile`; 1 leaves `Tile` and `Join` out.
+        swap: visit tiles in column-major order, by exchanging the operands of the `Flatten`.
+        group: distance of tiles that are visited one after another; 1 adds no `Tile` and `Join`.
     """
 
     swap: bool = False
@@ -43,7 +45,10 @@ class Reorder(Pass):
 
     def why_not(self, graph: KernelGraph) -> str | None:
         if self.swap and len(tile_plane(graph)) < 2:
-            return "there is nothing to swap: the tile numbers are flattened already"
+            return (
+                "there is nothing to swap: the tile numbers are flattened already; put it before "
+                "the pass that flattens them"
+            )
         return why_no_plane(graph)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:

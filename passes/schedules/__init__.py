@@ -1,1 +1,1 @@
-"""Schedules: which workgroup does which part of the work, one file each."""
+"""Schedules: passes that assign the work on output tiles to workgroups; one in each file."""

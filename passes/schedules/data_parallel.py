@@ -1,4 +1,4 @@
-"""`DataParallel`: whole output tiles, one or more to a workgroup."""
+"""`DataParallel`: a schedule in which one workgroup computes each output tile alone."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ __all__ = ["DataParallel"]
 
 @dataclass(frozen=True)
 class DataParallel(Pass):
-    """A workgroup for every output tile; *persistent*: workgroup w takes every W-th tile from w.
+    """Assign each output tile to one workgroup: one tile each, or every W-th tile if persistent.
 
-    Before: dangling `MacroTileNumber`s m and n. After::
+    Before: `MacroTileNumber`s m and n with no edge below them. After::
 
-        m, n --Flatten--> workgroup                          (one tile each)
-        m, n --Flatten--> tile --Tile--> wave, workgroup     (persistent)
+        m, n --Flatten--> workgroup                          (persistent=false: one tile each)
+        m, n --Flatten--> tile --Tile--> wave, workgroup     (persistent=true)
+
+    With W workgroups, persistent workgroup w computes tiles w, w + W, w + 2W and so on.
 
     Args:
-        persistent: keep `workgroups` workgroups and loop over waves of tiles.
-        workgroups: the grid of the persistent form; None makes it a launch argument.
+        persistent: launch `workgroups` workgroups, each of which loops over its tiles; otherwise
+            launch one workgroup for each output tile.
+        workgroups: number of workgroups W of the persistent form; None makes it a launch argument.
     """
 
     persistent: bool = False
@@ -49,12 +52,16 @@ class DataParallel(Pass):
         tiles = number_of(graph, graph.dangling)
         if not self.persistent and not graph.parameters.known_to_host(tiles):
             return (
-                "how many tiles there are is data; say persistent=true, and workgroups share them"
+                "the number of output tiles is known only on the device, so it cannot be the size "
+                "of the grid; set persistent=true"
             )
         if self.workgroups is None:
             return None
         if not self.persistent:
-            return "workgroups belongs to the persistent form; say persistent=true as well"
+            return (
+                f"workgroups={self.workgroups} has no effect without persistent=true; set "
+                "persistent=true as well, or leave workgroups out"
+            )
         return None
 
     def apply(self, graph: KernelGraph) -> KernelGraph:

@@ -1,4 +1,4 @@
-"""`HeterogeneousTiles`: large tiles in full waves, small ones in the ragged wave."""
+"""`HeterogeneousTiles`: a schedule with smaller output tiles in the last, partial wave."""
 
 from __future__ import annotations
 
@@ -33,19 +33,22 @@ from passes.kit import (
 __all__ = ["HeterogeneousTiles"]
 
 SMALL = "small"
-"""The accumulator of small tiles; their coordinates begin with its name."""
+"""Name of the accumulator of small tiles, which are parts of the macro tiles of the last wave.
+Names of coordinates of small tiles begin with it."""
 AXES = "mn"
+"""Axes of an output tile along which macro tiles are divided into small tiles."""
 
 
 @dataclass(frozen=True)
 class HeterogeneousTiles(Pass):
-    """Macro tiles in full waves; those of the last, ragged wave are divided into small tiles.
+    """Run full waves on whole macro tiles, and divide the tiles of the last wave into small ones.
 
-    With T macro tiles and W workgroups, `T div W` waves are whole macro tiles. The `T mod W` that
-    are left become p small tiles each, which all workgroups share: `⌈(T mod W)·p / W⌉` waves that
-    take one p-th of the time, instead of one whole wave. Nothing is put together afterwards: no
-    partials, no flags, no workspace (HyTiS). K is not divided, so a few tiles of large k stay a
-    few; there Stream-K and split-K help. Before: dangling m and n. After::
+    With T macro tiles and W workgroups, the first `T div W` waves compute whole macro tiles. The
+    remaining `T mod W` macro tiles are divided into p small tiles each, and all workgroups compute
+    those in `⌈(T mod W)·p / W⌉` waves, each of which takes about 1/p of the time of a full wave.
+    No tile is divided along k, so workgroups exchange no partial sums and need no workspace (as in
+    HyTiS). With few tiles and large k, most workgroups stay idle; Stream-K or split-K suits such
+    problems. Before: `MacroTileNumber`s m and n with no edge below them. After::
 
         m, n --Flatten--> tile --Sunder--> full.tiles, rest.tiles, selector
         full.tiles --Tile--> full.wave, workgroup
@@ -54,9 +57,9 @@ class HeterogeneousTiles(Pass):
         rest.tiles, small.m, small.n --Flatten--> small.tiles --Tile--> small.wave, workgroup
 
     Args:
-        workgroups: the grid; None makes it a launch argument.
-        small_m, small_n: elements of a small tile, which divide those of a macro tile; None is
-            half of the macro tile, or all of it where it is odd.
+        workgroups: number of workgroups W; None makes it a launch argument.
+        small_m, small_n: extents of a small tile in elements. Each must divide the extent of the
+            macro tile. None is half of the macro tile's extent, or all of it if that is odd.
     """
 
     workgroups: int | None = option(None, least=1, most=MOST_WORKGROUPS)
@@ -67,7 +70,11 @@ class HeterogeneousTiles(Pass):
     establishes = ("scheduled",)
 
     def small(self, tile: tuple[int, ...]) -> tuple[int, int]:
-        """Elements of a small tile in m and n, given those of a macro tile."""
+        """Extents of a small tile in m and n, in elements.
+
+        Args:
+            tile: extents of the macro tile in m and n, in elements; a third entry is ignored.
+        """
         given = (self.small_m, self.small_n)
         halves = (extent // 2 if extent % 2 == 0 else extent for extent in tile[:2])
         m, n = (half if own is None else own for own, half in zip(given, halves, strict=True))
@@ -83,7 +90,10 @@ class HeterogeneousTiles(Pass):
     def scaled(self, tile: tuple[int, int, int], to: tuple[int, int, int]) -> Pass:
         sides = tuple(zip(self.small(tile), tile[:2], to[:2], strict=True))
         if any(part * new % old for part, old, new in sides):
-            raise PassError(f"{self} has no small tiles of whole elements for {to[0]}x{to[1]}")
+            raise PassError(
+                f"{self} has no small tiles of whole elements for macro tiles of {to[0]}x{to[1]}; "
+                "set small_m and small_n for these tiles"
+            )
         parts = [part * new // old for part, old, new in sides]
         usual = replace(self, small_m=None, small_n=None).small(to)
         m, n = (None if part == half else part for part, half in zip(parts, usual, strict=True))
@@ -93,21 +103,23 @@ class HeterogeneousTiles(Pass):
         if graph.gemm.grouped:
             rows = graph.gemm.ragged("m")
             return (
-                "groups begin at rows of their own, which two shapes of tiles would cut "
-                "differently; hybrid-stream-k shares the ragged wave of groups"
+                "each group begins at its own row, so macro tiles and small tiles would divide "
+                "groups at different rows; use hybrid-stream-k, which divides the last wave too"
                 if rows
-                else "tiles of groups have depths of their own, so waves of them do not end "
-                "together; stream-k shares the iterations of all groups"
+                else "groups have their own k, so the tiles of a wave do not end together; use "
+                "stream-k, which divides the iterations of all groups evenly"
             )
         tile = macro_tile(graph.coordinates)
         small = self.small(tile)
         for axis, part, extent in zip(AXES, small, tile[:2], strict=True):
             if extent % part:
-                return f"small_{axis}={part} does not divide the macro tile's {extent}"
+                return (
+                    f"small_{axis}={part} does not divide the macro tile's {extent}; use a divisor"
+                )
         if small == tile[:2]:
             return (
                 f"small tiles of {small[0]}x{small[1]} are whole macro tiles: nothing is divided; "
-                "data-parallel{persistent=true} has tiles of one shape"
+                "set a smaller small_m or small_n, or use data-parallel{persistent=true}"
             )
         return None
 
@@ -125,7 +137,10 @@ class HeterogeneousTiles(Pass):
                 "full_waves", floor_div(tiles, count), minimum=0, note="macro tiles per workgroup"
             )
             rest = e.parameter(
-                "rest_tiles", tiles - waves * count, minimum=0, note="of the ragged wave"
+                "rest_tiles",
+                tiles - waves * count,
+                minimum=0,
+                note="macro tiles of the ragged wave",
             )
             small_waves = e.parameter(
                 "small_waves",
@@ -147,7 +162,8 @@ class HeterogeneousTiles(Pass):
             c.connect(Flatten(("rest.tiles", "small.m", "small.n"), "small.tiles"))
             full = add_waves(e, "full", "full.tiles", waves, count)
             few = add_waves(e, SMALL, "small.tiles", small_waves, count)
-            # All have the same number of macro tiles; of small ones some may have one less.
+            # Every workgroup computes the same number of macro tiles; the number of small tiles
+            # differs by one if the number of workgroups does not divide them.
             mine = ceil_div(rest * pieces - c["workgroup"].symbol, count)
             e.kernel(
                 SetCoordinate("selector", Integer(0), (_walk("full waves", full, waves, work),)),
@@ -162,7 +178,17 @@ class HeterogeneousTiles(Pass):
 def _divide(
     e: KernelEditor, large: Tiling, small: tuple[int, int], counts: list[Integer]
 ) -> dict[str, str]:
-    """A second way down from the tensors, to small tiles; returns their numbers by the others."""
+    """Add coordinates for small tiles, next to those of macro tiles, below the tensors' axes.
+
+    Args:
+        e: the kernel being built.
+        large: the macro tiles and their dimensions.
+        small: extents of a small tile in m and n, in elements.
+        counts: small tiles in a macro tile, along m and along n.
+
+    Returns:
+        For the name of each macro tile number, the name of the corresponding small tile number.
+    """
     c, names = e.coordinates, dict[str, str]()
     before = c.finish()
     for axis, count in zip(AXES, counts, strict=True):
@@ -170,7 +196,7 @@ def _divide(
     for (tensor, place), number in large.numbers.items():
         along = e.graph.gemm.axes[tensor][place]
         if along not in AXES:
-            continue  # k is not divided
+            continue  # small tiles have the same extent along k as macro tiles
         axis = AXES.index(along)
         (edge,) = before.edges_above(large.index(tensor, place))
         (whole,) = edge.upstream
@@ -198,11 +224,17 @@ def _divide(
 
 
 def _walk(name: str, wave: str, waves: Expr, work: TileWork) -> Scope:
+    """A scope named `name` with a loop over waves of output tiles, one tile in each wave."""
     return Scope(name, (For(wave, Integer(0), waves, body=work.whole()),))
 
 
 def _renamed(work: TileWork, names: dict[str, str]) -> TileWork:
-    """The same work on small tiles, summed in an accumulator of their shape."""
+    """The operations on an output tile, applied to small tiles and their accumulator instead.
+
+    Args:
+        work: the operations on a macro tile.
+        names: for the name of each macro tile number, the name of the small tile number.
+    """
 
     def change(op: Operation) -> Operation:
         changes: dict[str, Any] = {

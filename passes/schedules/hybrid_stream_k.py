@@ -1,4 +1,4 @@
-"""`HybridStreamK`: only the last, ragged wave is streamed."""
+"""`HybridStreamK`: Stream-K for tiles of the last, partial wave; others are data-parallel."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ __all__ = ["HybridStreamK"]
 
 @dataclass(frozen=True)
 class HybridStreamK(PartlyStreamed):
-    """All full waves are data-parallel; each workgroup streams less than one tile's worth.
+    """Full waves of output tiles are data-parallel; only the last, partial wave is streamed.
 
-    With T output tiles of TK iterations and W workgroups, `T div W` waves are data-parallel and
-    `(T mod W)·TK` iterations are streamed. More tiles are whole than with `TwoTileStreamK`; those
-    that are not have two contributors or more: about `W / (T mod W)` where that is large (the
-    paper's "data-parallel + one-tile Stream-K", arXiv:2301.03598). Before: dangling m and n, a
-    loop over k tiles. After, with `dp.tiles` all the full waves::
+    With T output tiles of TK iterations each and W workgroups, `T div W` waves are data-parallel,
+    and `(T mod W)·TK` iterations are streamed: each workgroup gets an equal contiguous share of
+    them, less than one tile. Compared with `TwoTileStreamK`, more tiles are computed by one
+    workgroup, and each streamed tile is shared by more: about `W / (T mod W)`, at least two. This
+    is "data-parallel + one-tile Stream-K" in Osama et al., Stream-K, arXiv:2301.03598.
+
+    Before: `MacroTileNumber`s m and n with no edge below them, and a loop over k tiles. After
+    (`dp.tiles` holds the iterations of all full waves)::
 
         m, n, k_tile --Flatten--> global --Sunder--> sk.tiles, dp.tiles, selector
         sk.tiles --Tile--> workgroup, sk.local --Split{1, 1}--> ForTile, ForK
         dp.tiles --Tile--> dp.wave, workgroup, dp.local --PassThrough--> ForK
 
-    Options are those of `PartlyStreamed`.
+    The options are those of `PartlyStreamed`.
     """
 
     name = "hybrid-stream-k"
@@ -38,7 +41,7 @@ class HybridStreamK(PartlyStreamed):
         return (cls(owner="last"),)
 
     def suits(self, tiles: Any, depth: Any, workgroups: Any) -> Any:
-        # With fewer tiles in the ragged wave each would have three pieces or more.
+        # If the last wave is less than half full, three or more workgroups share a streamed tile.
         return (tiles > workgroups) & (2 * (tiles % workgroups) >= workgroups)
 
     def whole_waves(self, tiles: Expr, workgroups: Expr) -> Expr:

@@ -1,6 +1,7 @@
-"""Partly streamed schedules: some output tiles are streamed, whole waves of others are not.
+"""`PartlyStreamed`: base class of schedules that stream some output tiles and not the others.
 
-What they share is everything but one number: how many waves of whole tiles there are.
+The other tiles are data-parallel: each is computed by one workgroup, in waves of one tile for each
+workgroup. Subclasses decide how many such waves there are.
 """
 
 from __future__ import annotations
@@ -40,41 +41,50 @@ from passes.schedules.stream_k import least_segment_refusal
 __all__ = ["ORDERS", "PartlyStreamed"]
 
 First = Literal["sk", "dp"]
-"""The part that comes first in the tile space and in time."""
+"""Which output tiles have the lowest numbers and are computed first: streamed ones (`sk`) or
+data-parallel ones (`dp`)."""
 Waves = Literal["strided", "contiguous"]
-"""Which data-parallel tiles a workgroup has."""
+"""Which data-parallel tiles a workgroup computes: `strided` (with W workgroups, every W-th tile) or
+`contiguous` (consecutive tiles)."""
 ORDERS: tuple[str, ...] = get_args(First)
+"""The values of the option `first`: `sk` and `dp`."""
 WHOLE = "dp.k"
+"""Name of the loop over the k tiles of a data-parallel tile, if groups have their own k."""
 
 
 @dataclass(frozen=True)
 class PartlyStreamed(Pass):
-    """Whole waves of output tiles are data-parallel, the rest is streamed.
+    """Some waves of output tiles are data-parallel; the iterations of the other tiles are streamed.
 
-    Before: dangling m and n, a loop over k tiles. After::
+    Streamed iterations are divided into one contiguous share for each workgroup, so several
+    workgroups may share a tile. Before: `MacroTileNumber`s m and n with no edge below them, and a
+    loop over k tiles. After::
 
         m, n, k_tile --Flatten--> global --Sunder--> sk.tiles, dp.tiles, selector
         sk.tiles --Tile--> workgroup, sk.local --Split{1, 1}--> ForTile, ForK
         dp.tiles --Tile--> dp.wave, workgroup, dp.local --PassThrough--> ForK
 
-    Where tiles of groups are not equally deep, tiles are parted, not iterations::
+    If groups have their own k, output tiles are separated into two parts instead of iterations::
 
         group, m, n --Flatten--> tile --Sunder--> sk.tile, dp.tile, selector
         group, m, n, k_tile --Concatenate--> global --Tile--> workgroup, sk.local
         dp.tile --Tile--> dp.wave, workgroup; k_tile --PassThrough--> dp.k
 
     Args:
-        workgroups: the grid; None makes it a launch argument.
-        owner: `first` or `last` segment of a shared tile runs the epilogue; see `Stream`.
-        first: which part comes first, in the tile space and in time: `sk` or `dp`.
-        waves: which data-parallel tiles a workgroup has. `strided`: every W-th, so that at any
-            time W neighbours are worked on and share what they read in the L2 cache.
-            `contiguous`: neighbours, as the paper draws it; the last line above is then
+        workgroups: number of workgroups W; None makes it a launch argument.
+        owner: which segment of a shared tile runs the epilogue, `first` or `last`; see `Stream`.
+        first: which tiles have the lowest numbers and are computed first: streamed ones (`sk`) or
+            data-parallel ones (`dp`).
+        waves: which data-parallel tiles a workgroup computes. `strided`: every W-th tile, so that
+            at any time all workgroups compute W neighbouring tiles and share operands in the L2
+            cache. `contiguous`: consecutive tiles, as in the figures of Osama et al., Stream-K,
+            arXiv:2301.03598. The edges of data-parallel tiles are then
             `dp.tiles --Tile--> workgroup, dp.local --Split{1, 1}--> ForTile, ForK`.
-        least: iterations in a streamed share, at least; see `Stream`.
-        least_segment: iterations of a tile that a share has, at least; where it is more than 1,
-            `sk.tiles --Share--> workgroup, sk.begin, sk.local`; see `Stream`.
-        reduction: how a shared tile's pieces are added up; see `Stream`.
+        least: smallest number of iterations in the streamed share of a workgroup; see `Stream`.
+        least_segment: smallest number of iterations that a share has of a tile. If it is more than
+            1, the edge of shares is `sk.tiles --Share--> workgroup, sk.begin, sk.local`; see
+            `Stream`.
+        reduction: how the partial sums of a shared tile are added up; see `Stream`.
     """
 
     workgroups: int | None = option(None, least=1, most=MOST_WORKGROUPS)
@@ -89,7 +99,12 @@ class PartlyStreamed(Pass):
 
     @abstractmethod
     def whole_waves(self, tiles: Expr, workgroups: Expr) -> Expr:
-        """How many waves of `workgroups` tiles, of `tiles` in all, are data-parallel."""
+        """How many waves of output tiles are data-parallel.
+
+        Args:
+            tiles: number of output tiles.
+            workgroups: number of workgroups, which is the number of tiles in a wave.
+        """
 
     @property
     def neighbours(self) -> bool:
@@ -99,8 +114,8 @@ class PartlyStreamed(Pass):
         for name, own, needed in (("first", self.first, "sk"), ("waves", self.waves, "strided")):
             if own != needed and depth_is_data(graph):
                 return (
-                    f"{name}={own} needs tiles of one depth, and here how deep a tile is is data; "
-                    f"{name}={needed} does not"
+                    f"{name}={own} needs output tiles with equally many k tiles, and here groups "
+                    f"have their own k; use {name}={needed}"
                 )
         return least_segment_refusal(self.least_segment, graph)
 
@@ -120,8 +135,8 @@ class PartlyStreamed(Pass):
             streamed = e.parameter(
                 "sk_tiles", tiles - waves * count, minimum=0, note="output tiles that are streamed"
             )
-            # The tiles and iterations that there are, stated of their parts: from that proofs see
-            # that the number of a tile fits 32 bits.
+            # States the numbers of tiles as sums of both parts, in which form range analysis can
+            # prove that the number of a tile fits 32 bits.
             e.assume(waves * count + streamed)
             part = _part_tiles if depth_is_data(graph) else _part_iterations
             sk, dp = part(e, graph, work, streamed, waves * count)
@@ -162,9 +177,12 @@ class PartlyStreamed(Pass):
 
 
 class _Part(NamedTuple):
-    """A part of what there is to do: a `range` of the dimension `within`.
+    """The streamed or the data-parallel part of a kernel's work.
 
-    Iterations are counted along `space`, where those of whole tiles need not be.
+    Args:
+        within: the id of the dimension that counts both parts.
+        range: the dimension that counts this part: iterations, or output tiles.
+        space: the dimension that counts the iterations of this part, if it is streamed.
     """
 
     within: str
@@ -175,7 +193,19 @@ class _Part(NamedTuple):
 def _part_iterations(
     e: KernelEditor, graph: KernelGraph, work: TileWork, streamed: Expr, whole: Expr
 ) -> tuple[_Part, _Part]:
-    """Tiles of one depth: both parts are iterations, k fastest."""
+    """Separate the iterations of all output tiles into a streamed and a data-parallel part.
+
+    All output tiles must have equally many k tiles.
+
+    Args:
+        e: the kernel being built.
+        graph: the graph before the schedule.
+        work: the operations on an output tile.
+        streamed, whole: number of streamed and of data-parallel output tiles.
+
+    Returns:
+        The streamed part and the data-parallel part.
+    """
     c, depth, numbers = e.coordinates, work.depth, graph.dangling
     e.assume((whole + streamed) * depth)
     total = number_of_iterations(graph, numbers)
@@ -189,9 +219,18 @@ def _part_iterations(
 def _part_tiles(
     e: KernelEditor, graph: KernelGraph, work: TileWork, streamed: Expr, whole: Expr
 ) -> tuple[_Part, _Part]:
-    """Tiles that are not equally deep: both parts are tiles; iterations of the first are counted.
+    """Separate output tiles into a streamed and a data-parallel part, if groups have their own k.
 
-    They follow one another from the first tile on, and end with the last tile of the part.
+    Streamed iterations are counted from the first tile to the last tile of the streamed part.
+
+    Args:
+        e: the kernel being built.
+        graph: the graph before the schedule.
+        work: the operations on an output tile.
+        streamed, whole: number of streamed and of data-parallel output tiles.
+
+    Returns:
+        The streamed part and the data-parallel part.
     """
     c, numbers = e.coordinates, graph.dangling
     tile = c.add(Linear("tile", number_of(graph, numbers), note="output tiles"))
@@ -201,7 +240,7 @@ def _part_tiles(
     every = c.add(Linear("global", note="global M/N/K tiles"))
     flatten_iterations(e, graph, numbers, every.id)
     before, ranges = e.snapshot(), e.parameters.ranges()
-    # Behind the last iteration of the last tile; 0 where there is none.
+    # The last streamed output tile; tile 0 if none is streamed.
     last = {tile.id: maximum(streamed - 1, Integer(0))}
     names = [d.id for d in numbers]
     here = dict(zip(names, before.reverse(last, names, ranges), strict=True))
@@ -210,7 +249,8 @@ def _part_tiles(
     (end,) = before.forward({**here, work.loop.dim: deepest}, [every.id], ranges)
     count = e.parameter(
         "sk_iterations",
-        # No more than there are: bounds of how deep tiles of every group are do not say that.
+        # The minimum changes no value: it states an upper bound that range analysis, which knows
+        # only bounds on the depth of each group, cannot derive.
         minimum((end + 1) * minimum(streamed, Integer(1)), number_of_iterations(graph, numbers)),
         minimum=0,
         note="iterations that are streamed",
@@ -219,7 +259,15 @@ def _part_tiles(
 
 
 def _walk_tiles(e: KernelEditor, tiles: str, waves: Expr, count: Expr, work: TileWork) -> Operation:
-    """A wave of tiles after another, one for every workgroup; not equally deep."""
+    """A loop over waves of data-parallel output tiles whose numbers of k tiles differ.
+
+    Args:
+        e: the kernel being built; the coordinates of waves are added.
+        tiles: the dimension that counts data-parallel tiles.
+        waves: number of waves.
+        count: number of workgroups; workgroup w computes tiles w, w + count and so on.
+        work: the operations on an output tile.
+    """
     c = e.coordinates
     c.add(ForLoop("dp.wave", waves, name="Wave"))
     c.add(Workgroup("dp.workgroup", count))
@@ -233,7 +281,17 @@ def _walk_tiles(e: KernelEditor, tiles: str, waves: Expr, count: Expr, work: Til
 def _walk_strided(
     e: KernelEditor, space: str, waves: Expr, count: Expr, work: TileWork
 ) -> Operation:
-    """A wave of neighbouring tiles after another, one tile of each for every workgroup."""
+    """A loop over waves of data-parallel output tiles with equally many k tiles.
+
+    In each wave, consecutive workgroups compute consecutive tiles.
+
+    Args:
+        e: the kernel being built; the coordinates of waves are added.
+        space: the dimension that counts the iterations of data-parallel tiles.
+        waves: number of waves.
+        count: number of workgroups.
+        work: the operations on an output tile.
+    """
     c, depth = e.coordinates, work.depth
     c.add(ForLoop("dp.wave", waves, name="Wave"))
     c.add(Workgroup("dp.workgroup", count))
@@ -248,7 +306,15 @@ def _walk_strided(
 def _walk_contiguous(
     e: KernelEditor, space: str, waves: Expr, count: Expr, work: TileWork
 ) -> Operation:
-    """Neighbouring tiles for every workgroup."""
+    """A loop over consecutive data-parallel output tiles of one workgroup.
+
+    Args:
+        e: the kernel being built; the coordinates of the tiles are added.
+        space: the dimension that counts the iterations of data-parallel tiles.
+        waves: number of tiles of each workgroup.
+        count: number of workgroups.
+        work: the operations on an output tile.
+    """
     c, depth = e.coordinates, work.depth
     local = waves * depth
     c.add(Workgroup("dp.workgroup", count))

@@ -1,4 +1,4 @@
-"""`SplitK`: the K range of every output tile in pieces, a workgroup for each."""
+"""`SplitK`: a schedule in which several workgroups compute each output tile, each a range of k."""
 
 from __future__ import annotations
 
@@ -26,28 +26,33 @@ __all__ = ["SplitK"]
 
 @dataclass(frozen=True)
 class SplitK(Pass):
-    """Every output tile's iterations in `splits` contiguous pieces of `⌈TK/splits⌉`.
+    """Divide the iterations of each output tile into `splits` pieces, each for one workgroup.
 
-    Before: dangling m and n, a loop over k tiles. After::
+    With TK iterations in a tile, a piece has `⌈TK/splits⌉` consecutive iterations.
+
+    Before: `MacroTileNumber`s m and n with no edge below them, and a loop over k tiles. After::
 
         m, n --Flatten--> tile; k_tile --Tile--> piece, ForK
         tile, piece --Flatten--> workgroup
 
-    The pieces of a tile are neighbours in the grid, and are added in the order of k. Where there
-    are fewer iterations than pieces, workgroups without any leave at once; nobody waits for them.
-    With a `turnstile`, and with `atomic`, the slot is the tile and the turn is the piece::
+    Workgroups with pieces of the same tile have consecutive numbers. If a tile has fewer iterations
+    than pieces, some workgroups have none; they exit at once, and no other workgroup waits for
+    them. With the reductions `turnstile` and `atomic` the workspace has one slot for each tile, and
+    a piece's number is its turn::
 
         partials --Tile--> slot, row, column
         slot --PassThrough--> tile; turn --PassThrough--> piece
 
     Args:
-        splits: pieces of a tile, two or more.
-        owner: `first` or `last` piece of a tile runs the epilogue. With `last` workgroups wait for
-            lower numbers alone, so that any grid makes progress.
-        reduction: how pieces are added up; see `passes.kit.fixup`. A `turnstile` needs a slot for
-            each tile, as does `atomic`, which has other bits in every run; the others need one for
-            each piece. With `scatter` nobody owns a tile: every workgroup finishes a share of it,
-            waits for higher and for lower numbers, and `owner` means nothing.
+        splits: number of pieces of a tile, two or more.
+        owner: which piece of a tile runs the epilogue, `first` or `last`. With `last`, a workgroup
+            waits only for workgroups of lower number, so the kernel finishes even if not all
+            workgroups are resident at the same time.
+        reduction: how the partial sums of the pieces are added up; see `passes.kit.fixup`. With
+            `turnstile` and `atomic` the workspace has one slot for each tile, otherwise one for
+            each piece. Sums by `atomic` differ in their last bits from run to run. With `scatter`
+            no workgroup owns a tile: each finishes a share of it and waits for workgroups of higher
+            and of lower number, and `owner` has no effect.
     """
 
     splits: int = option(2, least=2, most=MOST_WORKGROUPS, hint="data-parallel has whole tiles")
@@ -62,11 +67,14 @@ class SplitK(Pass):
 
     def why_not(self, graph: KernelGraph) -> str | None:
         if not graph.parameters.known_to_host(number_of(graph, graph.dangling)):
-            return "how many tiles there are is data, the grid is not; stream-k shares them"
+            return (
+                "the number of output tiles is known only on the device, so the grid cannot be a "
+                "multiple of it; use stream-k, whose grid does not depend on it"
+            )
         if depth_is_data(graph):
             return (
-                "pieces of a tile are parts of one depth, and here how deep a tile is is data; "
-                "stream-k shares the iterations of all groups"
+                "pieces need output tiles with equally many k tiles, and here groups have their "
+                "own k; use stream-k, which divides the iterations of all groups evenly"
             )
         return None
 

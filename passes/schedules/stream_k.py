@@ -1,4 +1,4 @@
-"""`StreamK`: the whole tile space in equal contiguous shares."""
+"""`StreamK`: a schedule that gives each workgroup an equal share of all main loop iterations."""
 
 from __future__ import annotations
 
@@ -26,40 +26,48 @@ __all__ = ["StreamK", "least_segment_refusal"]
 
 
 MOST_PIECES = 64
-"""Pieces of a tile with which a reduce-scatter is worth considering."""
+"""Largest number of workgroups per output tile for which the `scatter` reduction is considered."""
 
 
 def least_segment_refusal(least_segment: int, graph: KernelGraph) -> str | None:
-    """Why borders of shares cannot be moved to the ends of a graph's tiles, or None."""
+    """Why a schedule cannot keep `least_segment` on a graph, or None if it can.
+
+    Args:
+        least_segment: smallest number of iterations that a workgroup's share has of a tile.
+        graph: the graph before the schedule.
+    """
     if least_segment > 1 and depth_is_data(graph):
         return (
-            f"least_segment={least_segment} moves borders to the ends of tiles of one depth, "
-            "and here how deep a tile is is data; least=… holds there, too"
+            f"least_segment={least_segment} needs output tiles with equally many k tiles, and here "
+            "groups have their own k; use `least`, which bounds a workgroup's whole share"
         )
     return None
 
 
 @dataclass(frozen=True)
 class StreamK(Pass):
-    """Every workgroup streams `⌈T·TK/W⌉` iterations of the global tile space (arXiv:2301.03598).
+    """Divide the iterations of all output tiles into one contiguous share for each workgroup.
 
-    Before: dangling `MacroTileNumber`s m and n, a loop over k tiles. After::
+    With T output tiles of TK iterations each and W workgroups, a share has `⌈T·TK/W⌉` iterations
+    (Osama et al., Stream-K, arXiv:2301.03598). Before: `MacroTileNumber`s m and n with no edge
+    below them, and a loop over k tiles. After::
 
         m, n, k_tile --Flatten--> global --Tile--> workgroup, local
         local --Split{1, 1}--> ForTile, ForK
 
-    An outer loop over output tiles and an inner one over k; tiles that several workgroups share
-    are put together by the owner of the tile's first (or last) segment. With `least_segment` the
-    `Tile` is a `Share`, whose borders leave no slivers of tiles::
+    A workgroup runs an outer loop over the output tiles in its share and an inner loop over the k
+    tiles of each. If several workgroups have a segment of one tile, the workgroup with its first
+    (or last) segment adds up their partial sums and runs the epilogue. With `least_segment`, the
+    `Tile` edge is a `Share` edge, which moves the ends of shares so that no segment is shorter::
 
         global --Share--> workgroup, begin, local
 
     Args:
-        workgroups: the grid; None makes it a launch argument.
-        owner: `first` or `last` segment of a shared tile runs the epilogue; see `Stream`.
-        least: iterations in a share, at least; see `Stream`.
-        least_segment: iterations of a tile that a share has, at least; see `Stream`.
-        reduction: how a shared tile's pieces are added up; see `Stream`.
+        workgroups: number of workgroups W; None makes it a launch argument.
+        owner: which segment of a shared tile runs the epilogue, `first` or `last`; see `Stream`.
+        least: smallest number of iterations in a workgroup's share; see `Stream`.
+        least_segment: smallest number of iterations that a share has of a tile; see `Stream`.
+        reduction: how the partial sums of a shared tile are added up; see `Stream`.
     """
 
     workgroups: int | None = option(None, least=1, most=MOST_WORKGROUPS)
@@ -78,7 +86,7 @@ class StreamK(Pass):
     def suits(self, tiles: Any, depth: Any, workgroups: Any) -> Any:
         if self.reduction != "scatter":
             return tiles % workgroups != 0
-        # A reduce-scatter pays where every tile is cut into equal pieces.
+        # The `scatter` reduction pays off if every output tile is cut into equal pieces.
         even = (workgroups % tiles == 0) & (depth * tiles % workgroups == 0)
         several = (tiles < workgroups) & (workgroups <= MOST_PIECES * tiles)
         return even & several & (depth * tiles >= 2 * workgroups)

@@ -1,4 +1,4 @@
-"""`TwoTileStreamK`: one to two tiles a workgroup are streamed, the rest data-parallel."""
+"""`TwoTileStreamK`: Stream-K for one to two tiles per workgroup; others are data-parallel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["TwoTileStreamK"]
 
 @dataclass(frozen=True)
 class TwoTileStreamK(PartlyStreamed):
-    """Each workgroup streams one to two tiles' worth; whole waves of tiles are data-parallel.
+    """Each workgroup streams one to two output tiles' iterations; other tiles are data-parallel.
 
     With T output tiles of TK iterations and W workgroups, `T div W - 1` waves are data-parallel,
     all of them where W divides T, none where T < W; `((T mod W) + W)·TK` iterations are streamed.
@@ -26,7 +26,7 @@ class TwoTileStreamK(PartlyStreamed):
         sk.tiles --Tile--> workgroup, sk.local --Split{1, 1}--> ForTile, ForK
         dp.tiles --Tile--> dp.wave, workgroup, dp.local --PassThrough--> ForK
 
-    Options are those of `PartlyStreamed`.
+    The options are those of `PartlyStreamed`.
     """
 
     name = "two-tile-stream-k"

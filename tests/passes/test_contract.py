@@ -34,11 +34,15 @@ from tests.support.sampling import chosen
     [
         (DataParallel, {"persistent": True, "workgroups": 0}, "workgroups=0 is outside 1..65535"),
         (StreamK, {"workgroups": 0}, "workgroups=0 is outside 1..65535"),
-        (StreamK, {"owner": "middle"}, "owner=middle is unknown; there are first, last"),
+        (StreamK, {"owner": "middle"}, "owner=middle is unknown; use one of first, last"),
         (TwoTileStreamK, {"owner": "middle"}, "owner=middle is unknown"),
-        (TwoTileStreamK, {"first": "both"}, "first=both is unknown; there are sk, dp"),
+        (TwoTileStreamK, {"first": "both"}, "first=both is unknown; use one of sk, dp"),
         (TwoTileStreamK, {"workgroups": 70000}, "workgroups=70000 is outside 1..65535"),
-        (TwoTileStreamK, {"waves": "both"}, "waves=both is unknown; there are strided, contiguous"),
+        (
+            TwoTileStreamK,
+            {"waves": "both"},
+            "waves=both is unknown; use one of strided, contiguous",
+        ),
         (TwoTileStreamK, {"least": 0}, "least=0 is outside 1..2147483647"),
         (StreamK, {"least": 2**31}, "least=2147483648 is outside 1..2147483647"),
         (StreamK, {"least_segment": 0}, "least_segment=0 is outside 1..2147483647"),
@@ -50,26 +54,26 @@ from tests.support.sampling import chosen
         (
             StreamK,
             {"reduction": "none"},
-            "reduction=none is unknown; there are peers, tree, turnstile, scatter, atomic",
+            "reduction=none is unknown; use one of peers, tree, turnstile, scatter, atomic",
         ),
         (
             TwoTileStreamK,
             {"reduction": "x"},
-            "reduction=x is unknown; there are peers, tree, turnstile",
+            "reduction=x is unknown; use one of peers, tree, turnstile",
         ),
-        (HybridStreamK, {"first": "both"}, "first=both is unknown; there are sk, dp"),
-        (HybridStreamK, {"waves": "x"}, "waves=x is unknown; there are strided, contiguous"),
-        (HybridStreamK, {"owner": "none"}, "owner=none is unknown; there are first, last"),
+        (HybridStreamK, {"first": "both"}, "first=both is unknown; use one of sk, dp"),
+        (HybridStreamK, {"waves": "x"}, "waves=x is unknown; use one of strided, contiguous"),
+        (HybridStreamK, {"owner": "none"}, "owner=none is unknown; use one of first, last"),
         (SplitK, {"splits": 1}, "splits=1 is outside 2..65535; data-parallel has whole tiles"),
         (SplitK, {"splits": 70000}, "splits=70000 is outside 2..65535"),
-        (SplitK, {"owner": "middle"}, "owner=middle is unknown; there are first, last"),
+        (SplitK, {"owner": "middle"}, "owner=middle is unknown; use one of first, last"),
         (Reorder, {"group": 0}, "group=0 is outside 1..2147483647"),
         (Rasterize, {"width": 0}, "width=0 is outside 1..2147483647"),
-        (Rasterize, {"along": "k"}, "along=k is unknown; there are m, n"),
+        (Rasterize, {"along": "k"}, "along=k is unknown; use one of m, n"),
         (
             Rasterize,
             {"order": "peano"},
-            "order=peano is unknown; there are columns, hilbert, morton",
+            "order=peano is unknown; use one of columns, hilbert, morton",
         ),
         (Grouped, {"groups": 0}, "groups=0 is outside 1..8"),
         (Grouped, {"groups": 9}, "groups=9 is outside 1..8"),
@@ -89,14 +93,14 @@ def test_options_are_checked_by_value(kind: type[Pass], options: dict[str, Any],
 @pytest.mark.parametrize(
     ("step", "why"),
     [
-        (DataParallel(workgroups=3), "belongs to the persistent form"),
+        (DataParallel(workgroups=3), "workgroups=3 has no effect without persistent=true"),
         (Rasterize(order="hilbert", width=6), "width=6: a curve needs a power of two, 2 to 64"),
         (Rasterize(order="morton", width=1), "width=1: a curve needs a power of two"),
         (Rasterize(order="hilbert", width=128), "width=128: a curve needs a power of two"),
         (HeterogeneousTiles(small_m=48), "small_m=48 does not divide the macro tile's 128"),
         (
             HeterogeneousTiles(small_m=128, small_n=128),
-            "small tiles of 128x128 are whole macro tiles: nothing is divided; data-parallel",
+            "small tiles of 128x128 are whole macro tiles: nothing is divided; set a smaller",
         ),
     ],
 )
@@ -131,7 +135,7 @@ def test_options_of_the_wrong_type_are_refused(
 
 def test_two_shapes_of_tiles_refuse_groups():
     graph = Gemm("f32", grouped=True).graph()
-    with pytest.raises(PassError, match="groups begin at rows of their own"):
+    with pytest.raises(PassError, match="each group begins at its own row"):
         HeterogeneousTiles()(graph)
 
 
@@ -222,7 +226,7 @@ def test_the_order_in_bands(step: Pass, order: list[int]):
 
 def test_bands_need_a_row_and_a_column():
     graph = Reorder(swap=True)(Gemm("f32").graph())
-    with pytest.raises(PassError, match="put it before passes that flatten them"):
+    with pytest.raises(PassError, match="put it before that pass"):
         Rasterize()(graph)
 
 

@@ -32,12 +32,12 @@ def test_which_schedules_share_depths_that_are_data(name: str):
 @pytest.mark.parametrize(
     ("refused", "why"),
     [
-        (TwoTileStreamK(first="dp"), "first=dp needs tiles of one depth, .* first=sk does not"),
-        (HybridStreamK(waves="contiguous"), "waves=contiguous needs .* waves=strided does not"),
-        (TwoTileStreamK(least_segment=2), "least_segment=2 moves borders to the ends of tiles"),
-        (SplitK(splits=2), "pieces of a tile are parts of one depth, .* stream-k shares the"),
-        (HeterogeneousTiles(), "tiles of groups have depths of their own, .* stream-k shares the"),
-        (StreamK(least_segment=3), "least_segment=3 moves borders to .* least=… holds there, too"),
+        (TwoTileStreamK(first="dp"), "first=dp needs output tiles with equally .* use first=sk"),
+        (HybridStreamK(waves="contiguous"), "waves=contiguous needs .* use waves=strided"),
+        (TwoTileStreamK(least_segment=2), "least_segment=2 needs output tiles with equally many"),
+        (SplitK(splits=2), "pieces need output tiles with equally .* use stream-k"),
+        (HeterogeneousTiles(), "groups have their own k, .* use stream-k"),
+        (StreamK(least_segment=3), "least_segment=3 needs .* use `least`"),
     ],
     ids=lambda value: str(value) if isinstance(value, Pass) else "",
 )

@@ -311,24 +311,27 @@ def test_vectors_that_are_too_short():
 
 # Refusals
 
-ORDER = "every group has numbers of rows and columns of tiles of its own"
-ONE_DEPTH = "needs tiles of one depth, and here how deep a tile is is data"
+ORDER = "each group has its own numbers of tile rows and tile columns"
+ONE_DEPTH = "needs output tiles with equally many k tiles"
 
 
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("data-parallel", "how many tiles there are is data; say persistent=true"),
+        ("data-parallel", "known only on the device, .* set persistent=true"),
         ("rasterize{width=2},stream-k", ORDER),
         ("rasterize{width=2,order=hilbert},data-parallel{persistent=true}", ORDER),
         ("reorder{swap=true},stream-k", ORDER),
         ("reorder{group=2},stream-k", ORDER),
         ("grouped{groups=2},stream-k", ORDER),
-        ("split-k{splits=3}", "how many tiles there are is data, the grid is not"),
-        ("split-k{splits=3,reduction=peers}", "how many tiles there are is data, the grid is not"),
-        ("heterogeneous-tiles", "two shapes of tiles would cut differently"),
-        ("stream-k{least_segment=2}", r"how deep a tile is is data; least=… holds there"),
-        ("two-tile-stream-k{least_segment=2}", "how deep a tile is is data"),
+        ("split-k{splits=3}", "known only on the device, .* use stream-k"),
+        ("split-k{splits=3,reduction=peers}", "known only on the device, .* use stream-k"),
+        ("heterogeneous-tiles", "macro tiles and small tiles would divide"),
+        (
+            "stream-k{least_segment=2}",
+            "needs output tiles .* use `least`",
+        ),
+        ("two-tile-stream-k{least_segment=2}", "groups have their own k"),
         ("two-tile-stream-k{first=dp}", f"first=dp {ONE_DEPTH}"),
         ("hybrid-stream-k{first=dp}", f"first=dp {ONE_DEPTH}"),
         ("two-tile-stream-k{waves=contiguous}", f"waves=contiguous {ONE_DEPTH}"),

@@ -100,9 +100,9 @@ def test_what_it_rewrites():
 @pytest.mark.parametrize(
     ("gemm", "text", "why"),
     [
-        (Gemm("f32"), "longest-first", "all output tiles are equally deep"),
-        (Gemm("f32", batched=True), "longest-first", "all output tiles are equally deep"),
-        (Gemm("f32", grouped=True), "longest-first", "all output tiles are equally deep"),
+        (Gemm("f32"), "longest-first", "all output tiles have equally many k tiles"),
+        (Gemm("f32", batched=True), "longest-first", "all output tiles have equally many k tiles"),
+        (Gemm("f32", grouped=True), "longest-first", "all output tiles have equally many k tiles"),
         (LIST, "longest-first,longest-first", "in the order of their depth already"),
         (LIST, f"{PERSISTENT},longest-first", "cannot start"),
     ],

@@ -53,11 +53,17 @@ def test_what_is_no_float_is_refused(factor: Any):
 @pytest.mark.parametrize(
     ("option", "why"),
     [
-        ("factor=nan", "factor is a number, not 'nan'"),
-        ("factor=1_0", "factor is a number, not '1_0'"),
-        ("point=1.5", "point is a whole number"),
-        ("sizes=3", r"'sizes' of 'test-tuned' is a tuple\[int, \.\.\.\], which text cannot hold"),
-        ("either=3", r"'either' of 'test-tuned' is a int \| str, which text cannot hold"),
+        ("factor=nan", "option 'factor' must be a number, not 'nan'"),
+        ("factor=1_0", "option 'factor' must be a number, not '1_0'"),
+        ("point=1.5", "option 'point' must be a whole number"),
+        (
+            "sizes=3",
+            r"'sizes' of 'test-tuned' has the type tuple\[int, \.\.\.\], which pipeline",
+        ),
+        (
+            "either=3",
+            r"'either' of 'test-tuned' has the type int \| str, which pipeline text",
+        ),
     ],
 )
 def test_text_refuses_what_it_cannot_hold(option: str, why: str):

@@ -374,7 +374,7 @@ def test_equal_graphs_are_followed_once():
 
 def test_levels_of_verifying_are_checked():
     with pytest.raises(
-        PassError, match="verify='never' is unknown; there are structure, outside, work"
+        PassError, match="verify='never' is unknown; use one of structure, outside, work"
     ):
         StreamK()(PROBLEM, verify="never")  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Lowering for a host processor: tiles as blocks of vector registers."""
+"""Lowering to a CPU: output tiles are computed in blocks that fit the vector registers."""
 
 from passes.lowering.host.lower import LowerToHost
 

@@ -1,13 +1,15 @@
-"""Blocking for vector registers: how a processor core walks a tile, as coordinates.
+"""Blocking for vector registers: coordinates of the loops with which a CPU core computes a tile.
 
-The output tile is parted into register blocks of a few rows and a few vectors of columns. Blocks
-have whole vectors only, so they may reach past the tile; what lies there is padding in buffers,
-never in tensors. Operands are packed so that a block reads its operands front to back:
+An output tile is divided into register blocks of a few rows and a few vectors of columns. A block
+has whole vectors, so the last block may reach past the end of the tile; the elements there are
+padding, which exists in buffers only, not in tensors. Tiles of A and B are copied to buffers in the
+order in which blocks read them (packing):
 
     A.index.0, D.index.0 --Tile--> block.m, block.row        A.index.1, B.index.0 --> block.k
     B.index.1, D.index.1 --Tile--> block.n, block.column --Tile--> block.vector, block.lane
 
-Tiles of each shape have blocks of their own; their buffers share one place.
+If a kernel has tiles of several shapes, each shape has its own blocks, and buffers of all shapes
+use the same memory.
 """
 
 from __future__ import annotations
@@ -28,14 +30,20 @@ from passes.lowering.control import at, tie_operands, unrolled
 __all__ = ["ACCUMULATOR", "Block", "choose_block"]
 
 ACCUMULATOR = "acc.shared"
-"""The buffer of the output tile, in the accumulator's type."""
+"""Id of the buffer with the sums of an output tile, in the accumulator's element type."""
 VECTORS = 2
-"""Vectors of columns in a block: each broadcast element of A is used that often."""
+"""Vector registers in a row of a block: each broadcast element of A multiplies so many vectors."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A register block: `rows` x `vectors` accumulators of `lanes` elements."""
+    """A register block: `rows` x `vectors` vector registers of `lanes` accumulators each.
+
+    Args:
+        rows: rows of the block.
+        vectors: vector registers in a row.
+        lanes: elements of a vector register.
+    """
 
     rows: int
     vectors: int
@@ -43,16 +51,22 @@ class Block:
 
     @property
     def columns(self) -> int:
-        """Its width in elements."""
+        """Width of the block in elements."""
         return self.vectors * self.lanes
 
     def elements(self, m: int, n: int, k: int) -> int:
-        """Elements of all buffers of one workgroup."""
+        """Number of elements in all buffers of one workgroup, for a tile of m x n x k elements."""
         height, width = _whole(m, self.rows), _whole(n, self.columns)
         return height * width + (height + width) * k
 
     def add(self, c: CoordinateEditor, gemm: GemmProblem, t: Tiling) -> None:
-        """Tie the tile positions of a tiling to blocks, and blocks to the buffers."""
+        """Add the dimensions of blocks, and tie them to the tile's indices and to the buffers.
+
+        Args:
+            c: the coordinate graph being built.
+            gemm: the problem.
+            t: the tiles to divide into blocks.
+        """
         m, n, k = t.shape
         own = t.own
         height, width = _whole(m, self.rows), _whole(n, self.columns)
@@ -78,7 +92,8 @@ class Block:
             tensor = name[0] if name != ACCUMULATOR else ""
             home = name if own(name) != name else ""
             c.add(Shared(own(name), Integer(size), tensor=tensor, within=home))
-        # A keeps the order of its elements in memory: rows, or columns where it is transposed.
+        # The buffer of A has the element order of A in memory: row by row, or column by column if A
+        # is transposed.
         last = ("block.k", "block.row") if gemm.transpose_a else ("block.row", "block.k")
         for name, order in (
             ("A.shared", ("block.m", *last)),
@@ -88,12 +103,19 @@ class Block:
             c.connect(Tile((own(name),), tuple(map(own, order))))
 
     def accumulators(self, c: CoordinateEditor, t: Tiling, op: Operation) -> Operation:
-        """`op` on every accumulator of a block."""
+        """Run `op` for every accumulator register of a block, in unrolled loops."""
         registers = (t.own("block.row"), t.own("block.vector"))
         return unrolled(c, registers, at({t.own("block.lane"): 0}, op))
 
     def multiply(self, c: CoordinateEditor, t: Tiling, depth: For, instruction: str) -> Body:
-        """One block of the product: accumulators stay in registers over the loop `depth`."""
+        """Operations that add A·B to one block, whose accumulators stay in registers.
+
+        Args:
+            c: the coordinate graph being built.
+            t: the tiles.
+            depth: the loop over k in the tile.
+            instruction: the name of the multiply-add instruction.
+        """
         row, vector, lane = map(t.own, ("block.row", "block.vector", "block.lane"))
         registers, width, acc, total = (row, vector), self.lanes, t.accumulator, t.own(ACCUMULATOR)
         load = LoadFragment(acc, total, registers, width)
@@ -113,10 +135,15 @@ class Block:
 
 
 def choose_block(m: int, n: int, lanes: int, registers: int) -> Block:
-    """A block for an output tile of m x n and so many vector registers of `lanes` elements.
+    """Choose the register block for an output tile of m x n elements.
 
-    Blocks as high as the registers allow, down to half of that, are compared: the one that pads
-    fewest rows wins, the higher one where they are equal.
+    Compares blocks from half of the height that the registers allow to the full height, and takes
+    the one that pads fewest rows, or the highest of those.
+
+    Args:
+        m, n: extents of the output tile in elements.
+        lanes: elements of a vector register.
+        registers: number of vector registers.
     """
     lanes = min(lanes, 1 << (n - 1).bit_length())
     vectors = min(VECTORS, -(-n // lanes))
@@ -127,4 +154,5 @@ def choose_block(m: int, n: int, lanes: int, registers: int) -> Block:
 
 
 def _whole(size: int, part: int) -> int:
+    """`size` rounded up to a multiple of `part`."""
     return -(-size // part) * part

@@ -1,8 +1,9 @@
-"""Operations on tiles as loops over the elements of buffers, clipped where tensors end.
+"""Lowering of operations on tiles to loops over elements of buffers, clipped to the tensors.
 
-Around the operations on one tile its numbers are bound once. How much of the tile lies inside the
-tensor is the extent less the place of its first element; loops are clipped to that, so their bodies
-need no guard. Only what fills a register block up is zeroed.
+The tile numbers are bound once around all operations on a tile. The number of the tile's elements
+inside a tensor is the tensor's extent minus the position of the tile's first element. Loops end
+there, so their bodies need no bounds check. Of buffers, only the padding in the last register block
+is filled with zeros.
 """
 
 from __future__ import annotations
@@ -60,46 +61,53 @@ from passes.lowering.host.blocking import ACCUMULATOR, Block
 __all__ = ["Buffers"]
 
 ELEMENT = "element"
-"""The fragment of one element that passes through a register."""
+"""Name of a register fragment for one element, which is loaded from a buffer, changed, stored."""
 EXTENTS = {"m": "tile.rows", "n": "tile.columns", "k": "tile.depth"}
-"""What is named along each axis: how many elements of the tile at hand are inside."""
+"""For each axis, the variable that holds how many elements of the current tile are in a tensor."""
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """An axis of the output tile in blocks: `extent` elements of it are inside the tensor."""
+    """An axis of an output tile, divided into register blocks.
+
+    Args:
+        block: the dimension that counts blocks.
+        inside: the dimension that counts the elements of a block.
+        step: elements of a block along the axis.
+        extent: number of the tile's elements along the axis that are inside the tensor.
+        only: the number of the one block to compute, if the operation is on a share of the tile.
+    """
 
     block: str
     inside: str
     step: int
     extent: Expr
     only: Expr | None = None
-    """The one block to take, where a share of the tile is worked on."""
 
     @property
     def here(self) -> Expr:
-        """How many elements of the block at hand are inside."""
+        """Number of elements of the current block that are inside the tensor."""
         return minimum(Integer(self.step), self.extent - self.step * index_symbol(self.block))
 
     def blocks(self, *body: Operation) -> Operation:
-        """Over the blocks with an element inside."""
+        """A loop over the blocks that have an element inside the tensor."""
         blocks = ceil_div(self.extent, Integer(self.step))
         if self.only is not None:
             return If(Lt(self.only, blocks), (SetCoordinate(self.block, self.only, body),))
         return For(self.block, Integer(0), blocks, body=body)
 
     def elements(self, *body: Operation) -> Operation:
-        """Over the elements of a block that are inside."""
+        """A loop over the elements of a block that are inside the tensor."""
         return For(self.inside, Integer(0), self.here, body=body)
 
     def padding(self, *body: Operation) -> Operation:
-        """Over the others."""
+        """A loop over the elements of a block that are padding, past the end of the tensor."""
         return For(self.inside, self.here, Integer(self.step), body=body)
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """A lowered operation, and the tensors whose tiles must be bound around it."""
+    """A lowered operation, and the tensors whose tile numbers it needs as coordinates."""
 
     tensors: tuple[str, ...]
     op: Operation
@@ -107,7 +115,16 @@ class _Piece:
 
 @dataclass(frozen=True)
 class Buffers:
-    """The buffers of a workgroup: what becomes of each operation on tiles of one shape."""
+    """Lowers the operations on tiles of one shape to loops over the buffers of a workgroup.
+
+    Args:
+        c: the coordinate graph being built.
+        gemm: the problem.
+        block: the register block for tiles of this shape.
+        tiling: the tiles.
+        instruction: the name of the multiply-add instruction.
+        share: whether the operations are on one share of a tile, which is one row of blocks.
+    """
 
     c: CoordinateEditor
     gemm: GemmProblem
@@ -115,14 +132,13 @@ class Buffers:
     tiling: Tiling
     instruction: str
     share: bool = False
-    """The operations are on a share of a tile: one row of blocks."""
 
     def cut_tiles(self) -> None:
-        """Cut tiles into shares of a row of blocks."""
+        """Divide each tile into shares for a `scatter` reduction: one row of blocks each."""
         cut_otherwise(self.c, self.c[self.tiling.own("block.m")].fixed_size)
 
     def lower(self, body: Body, scope: Scoped) -> Iterator[Operation]:
-        """Operations in a row, those on tiles lowered; what is no operation on tiles stays."""
+        """Lower a sequence of operations; those that are not on tiles stay as they are."""
         here = replace(self, share=SHARE in scope.known)
         pieces = [piece for op in body for piece in here._pieces(op)]
         for on_tiles, group in groupby(pieces, lambda piece: bool(piece.tensors)):
@@ -133,6 +149,7 @@ class Buffers:
                 yield from (piece.op for piece in run)
 
     def _pieces(self, op: Operation) -> tuple[_Piece, ...]:
+        """The lowered operations that replace one operation."""
         match op:
             case InitAccumulator():
                 return (self._zero(),)
@@ -166,7 +183,7 @@ class Buffers:
                 return (_Piece((), op),)
 
     def _zero(self) -> _Piece:
-        """Clear the accumulator, padding too."""
+        """Set all elements of the accumulator to 0, those in padding too."""
         fill: Operation = FillElements(self._total)
         for dim in map(self.tiling.own, ("block.column", "block.row")):
             fill = For(dim, Integer(0), Integer(self.c[dim].fixed_size), body=(fill,))
@@ -174,11 +191,11 @@ class Buffers:
         return _Piece(("D",), Scope("zero", (body,)))
 
     def _pack(self, tensor: str) -> _Piece:
-        """Copy a tile of A or B into its buffer; the rest of its last block becomes zero."""
+        """Copy a tile of A or B into its buffer, and fill the padding of the last block with 0."""
         axis = self._rows if tensor == "A" else self._columns
         buffer, depth = self.tiling.own(f"{tensor}.shared"), self._depth
         copy, fill = CopyElements(tensor, buffer), FillElements(buffer)
-        # The innermost loop runs along the tensor's contiguous axis.
+        # The innermost loop runs along the axis on which elements of the tensor are adjacent.
         if self.gemm.transpose_a if tensor == "A" else not self.gemm.transpose_b:
             body = (depth.with_body(axis.elements(copy), axis.padding(fill)),)
         else:
@@ -186,17 +203,17 @@ class Buffers:
         return _Piece((tensor,), Scope(f"pack {tensor}", (axis.blocks(*body),)))
 
     def _multiply(self) -> _Piece:
-        """The product of the packed tiles, block by block."""
+        """Multiply the tiles of A and B in the buffers, block by block."""
         block = self.block.multiply(self.c, self.tiling, self._depth, self.instruction)
         body = self._columns.blocks(self._rows.blocks(*block))
         return _Piece(("A", "B"), Scope("multiply", (body,)))
 
     def _add_partial(self) -> _Piece:
-        """Add what another workgroup has left."""
+        """Add the partial sums that another workgroup wrote to the workspace."""
         return self._update("receive", "D", AccumulateFragment(ELEMENT, "partials", ()))
 
     def _epilogue(self, op: Epilogue) -> tuple[_Piece, ...]:
-        """Every stage on all elements, one after another."""
+        """Apply the stages of an epilogue, each to all elements before the next stage begins."""
         pieces: list[_Piece] = []
         for stage in stages(self.gemm, op):
             apply = applied(self.gemm, stage, ELEMENT, ())
@@ -207,34 +224,43 @@ class Buffers:
 
     @property
     def _total(self) -> str:
-        """The buffer of the sums."""
+        """Id of the buffer with the sums of the output tile."""
         return self.tiling.own(ACCUMULATOR)
 
     @property
     def _depth(self) -> For:
-        """The loop along k inside the tile at hand."""
+        """The loop over the k elements of the current tile that are inside the tensors."""
         return For(self.tiling.own("block.k"), Integer(0), index_symbol("tile.depth"))
 
     @property
     def _rows(self) -> _Axis:
+        """The rows of the output tile in blocks: only one block if the tile is shared out."""
         rows = self._axis("block.m", "block.row", self.block.rows, "tile.rows")
         return replace(rows, only=index_symbol(SHARE)) if self.share else rows
 
     @property
     def _columns(self) -> _Axis:
+        """The columns of the output tile, in blocks."""
         return self._axis("block.n", "block.column", self.block.columns, "tile.columns")
 
     def _axis(self, block: str, inside: str, step: int, extent: str) -> _Axis:
+        """An axis of the output tile, from names of dimensions without the accumulator's prefix."""
         return _Axis(self.tiling.own(block), self.tiling.own(inside), step, index_symbol(extent))
 
     def _update(self, name: str, tensor: str, op: Operation) -> _Piece:
-        """Every element of the accumulator through a register, where `op` changes it."""
+        """Load every element of the accumulator buffer, change it by `op`, and store it back.
+
+        Args:
+            name: the name of the scope around the loops.
+            tensor: the tensor whose extents bound the loops.
+            op: the operation on the fragment of one element.
+        """
         load = LoadFragment(ELEMENT, self._total, ())
         store = StoreFragment(ELEMENT, self._total, ())
         return self._each(name, tensor, load, op, store)
 
     def _each(self, name: str, tensor: str, *body: Operation) -> _Piece:
-        """`body` for every element of the output tile that is inside a tensor, row by row."""
+        """Run `body` for every element of the output tile that is inside a tensor, row by row."""
         row = self._columns.blocks(self._columns.elements(*body))
         return _Piece((tensor,), Scope(name, (self._rows.blocks(self._rows.elements(row)),)))
 
@@ -242,7 +268,14 @@ class Buffers:
 def _within(
     scope: Scoped, tiling: Tiling, gemm: GemmProblem, pieces: tuple[_Piece, ...]
 ) -> Operation:
-    """Pieces where the numbers of their tiles are bound, left out where the tile is padding."""
+    """Bind tile numbers around lowered operations, and skip tiles that are only padding.
+
+    Args:
+        scope: the coordinates that are known here.
+        tiling: the tiles.
+        gemm: the problem.
+        pieces: the lowered operations, with the tensors whose tile numbers they need.
+    """
     coordinates = scope.coordinates
     tensors = dict.fromkeys(t for piece in pieces for t in piece.tensors)
     axes = [(t, i) for t in tensors for i in range(len(gemm.axes[t]))]
@@ -257,7 +290,7 @@ def _within(
     try:
         found = solve(coordinates, Direction.REVERSE, known, tiles, scope.ranges)
     except NoPath:
-        # Which tile it is will be known only later: take all of it.
+        # The tile numbers are not known yet at this point, so the loops cover the whole tile.
         whole = (Assign(name, size) for name, size in sizes.items() if size is not None)
         return Scope("tile", (*whole, *body))
     assigns: list[Operation] = []
@@ -266,7 +299,7 @@ def _within(
         if sizes.pop(name, None) is not None:
             assigns.append(Assign(name, _inside(scope, t, axis, tile, tiling.index(t, axis))))
     body = (*assigns, *body)
-    # Tensors share tile numbers: what has a name already is not worked out again.
+    # Several tensors have the same tile numbers: compute each value once, then read it by name.
     names: dict[Expr, Expr] = {}
     bound: list[tuple[str, Expr]] = []
     for tile, value in zip(tiles, found.values, strict=True):
@@ -278,9 +311,18 @@ def _within(
 
 
 def _inside(scope: Scoped, tensor: str, axis: int, tile: str, index: str) -> Expr:
-    """How many elements of a tile along an axis, from the first on, the guard lets through."""
+    """How many elements of a tile along an axis, counted from its first, lie inside the tensor.
+
+    Args:
+        scope: the coordinates that are known here.
+        tensor, axis: the axis of a tensor.
+        tile, index: the dimensions that count tiles on the axis, and elements in a tile.
+
+    Raises:
+        PassError: the condition for lying inside the tensor is no upper bound of `index`.
+    """
     coordinates = scope.coordinates
-    # What is located here keeps its symbol; what is not comes from the tile's number.
+    # Coordinates that a `Locate` sets here are read by name; all others follow from `tile`.
     located = {dim for dim, value in scope.known.items() if value == coordinates.symbol(dim)}
     known = [*(located - {tile, index}), tile, index]
     found = solve(coordinates, Direction.REVERSE, known, [f"{tensor}.{axis}"])
@@ -291,7 +333,10 @@ def _inside(scope: Scoped, tensor: str, axis: int, tile: str, index: str) -> Exp
             left, right = operands(part)
             first = (right - left).xreplace({symbol: Integer(0)})
             if not isinstance(part, Lt) or (right - left + symbol - first).expand() != 0:
-                raise PassError(f"loops over '{index}' cannot be clipped to {part}")
+                raise PassError(
+                    f"loops over '{index}' cannot be clipped to the condition {part}: it is no "
+                    f"upper bound of '{index}'; tie the axis by edges whose guard is one"
+                )
             ends.append(first.expand())
     size = coordinates.size(index)
     assert size is not None

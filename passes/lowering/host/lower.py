@@ -1,4 +1,4 @@
-"""`LowerToHost`: a scheduled graph for a processor core with vector registers."""
+"""`LowerToHost`: the pass that lowers a scheduled graph to a CPU core with vector registers."""
 
 from __future__ import annotations
 
@@ -54,22 +54,24 @@ ON_TILES = (
     Epilogue,
     StoreTile,
 )
+"""Kinds of operations on tiles, which the lowering replaces by loops over elements of buffers."""
 LARGEST_BUFFERS = 1 << 30
-"""Bytes of buffers for one workgroup: more is surely a mistake."""
+"""Largest size in bytes of all buffers of a workgroup; larger tiles are refused as a mistake."""
 
 
 @dataclass(frozen=True)
 class LowerToHost(Pass):
-    """Pack tiles into buffers, multiply them by register blocks with vector instructions.
+    """Lower a graph to a CPU: copy tiles to buffers, and multiply them with vector instructions.
 
     Before: `LoadTile`, `MultiplyAccumulate` and `StoreTile` on macro tiles. After: loops over the
-    elements of tiles, clipped where the tensor ends, and over register blocks; a workgroup is one
-    thread. Buffers hold the accumulator's type, so loads and stores convert.
+    elements of tiles, which end where the tensor ends, and over register blocks. One thread runs a
+    workgroup. Buffers have the accumulator's element type, so loads from tensors and stores to
+    tensors convert elements.
 
     Args:
-        vector_bits: width of a vector register.
-        registers: how many vector registers there are.
-        fused: multiply and add floats in one instruction with one rounding.
+        vector_bits: width of a vector register in bits, a power of two.
+        registers: number of vector registers.
+        fused: whether to multiply and add floats by one instruction with one rounding.
     """
 
     vector_bits: int = 256
@@ -81,29 +83,34 @@ class LowerToHost(Pass):
     establishes = ("lowered",)
 
     def why_not(self, graph: KernelGraph) -> str | None:
-        """Options that make no sense, graphs of other machines, tiles that are too large."""
+        """Why this pass cannot lower the graph, or None.
+
+        Refuses a wrong width or number of registers, graphs that were lowered to a GPU, and tiles
+        whose buffers are too large.
+        """
         bits, element = self.vector_bits, dtype(graph.gemm.accumulator).bits
         if bits < element or bits & (bits - 1):
             return f"vector_bits={bits} must be a power of two, at least {element}"
         if self.registers < 5:
-            return f"registers={self.registers} is too few for a block: two operands and a result"
+            return f"registers={self.registers} is too few for a register block; set at least 5"
         if graph.coordinates.of_kind(Workitem):
-            return "the graph has workitems: it was lowered for another machine"
+            return "the graph has workitems: it was lowered to a GPU; use the graph before that"
         for tiling in graph.tilings:
             m, n, k = tiling.shape
             size = self._block(graph, tiling).elements(m, n, k) * element // 8
             if size > LARGEST_BUFFERS:
                 tile = f"{m}x{n}x{k}"
-                return f"the tile {tile} needs buffers of {size} bytes a thread; make it smaller"
+                return f"tiles of {tile} need buffers of {size} bytes a thread; use a smaller tile"
         return None
 
     def _block(self, graph: KernelGraph, tiling: Tiling) -> Block:
+        """The register block for tiles of one shape."""
         m, n, _ = tiling.shape
         lanes = self.vector_bits // dtype(graph.gemm.accumulator).bits
         return choose_block(m, n, lanes, self.registers)
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
-        """Add the coordinates of blocks, then replace each operation on tiles."""
+        """Add the coordinates of register blocks, then replace each operation on tiles."""
         with graph.edit(str(self)) as e:
             e.level = "lowered"
             fused = self.fused and dtype(graph.gemm.accumulator).is_float
@@ -126,12 +133,12 @@ class LowerToHost(Pass):
 
 @dataclass(frozen=True)
 class _Lowering:
-    """Replaces operations on tiles, each by what the buffers of its accumulator make of it.
+    """Replaces operations on tiles in a control graph, by the `Buffers` of their accumulator.
 
     Args:
-        tilings: of the graph.
-        buffers: by accumulator.
-        shares: into how many a tile is cut here, if it is.
+        tilings: the tiles of each accumulator of the graph.
+        buffers: the `Buffers` of each accumulator, by its name.
+        shares: number of shares into which a tile is divided for a `scatter` reduction; 0 if none.
     """
 
     tilings: Tilings
@@ -139,7 +146,12 @@ class _Lowering:
     shares: int
 
     def body(self, body: Body, scope: Scoped) -> Iterator[Operation]:
-        """The operations with those on tiles replaced, each knowing what is bound around it."""
+        """The operations of `body`, with those on tiles replaced.
+
+        Args:
+            body: operations that run one after another.
+            scope: the coordinates and variables that are known where they run.
+        """
         for own, group in groupby(body, self._buffers):
             if own is not None:
                 yield from own.lower(tuple(group), scope)
@@ -173,7 +185,7 @@ class _Lowering:
                         yield op
 
     def _buffers(self, op: Operation) -> Buffers | None:
-        """Those that an operation on tiles is on."""
+        """The `Buffers` for an operation on tiles, or None for other operations."""
         if not isinstance(op, ON_TILES):
             return None
         return self.buffers[self.tilings.of_operation(op).accumulator]

@@ -66,8 +66,8 @@ def test_what_is_no_plan_is_refused(text: str):
         ({"pipeline": 5}, "pipeline of a plan = 5 is not text"),
         ({"workgroups": 0}, "workgroups of a plan = 0 must be at least 1"),
         ({"workgroups": 2.5}, "workgroups of a plan = 2.5 is not a whole number"),
-        ({"consumers": "tennis"}, "consumers of a plan = 'tennis'; there are cooperative, pingp"),
-        ({"consumers": []}, r"consumers of a plan = \[\]; there are"),
+        ({"consumers": "tennis"}, "consumers of a plan = 'tennis' is unknown; use one of coope"),
+        ({"consumers": []}, r"consumers of a plan = \[\] is unknown; use"),
     ],
 )
 def test_parts_of_a_plan_are_looked_at(parts: dict[str, Any], why: str):
@@ -150,7 +150,7 @@ def test_schedules_are_those_of_another_tile_and_back(name: str):
 
 
 def test_small_tiles_of_whole_elements_are_needed():
-    with pytest.raises(PassError, match="no small tiles of whole elements for 64x64"):
+    with pytest.raises(PassError, match="no small tiles of whole elements for macro tiles"):
         HeterogeneousTiles(small_m=4).scaled((12, 12, 4), (64, 64, 4))
 
 
