@@ -1,8 +1,7 @@
-"""Lowered operations as code for the host: one method for each, indices from the coordinates.
+"""Emits LLVM IR for lowered operations on the CPU: one method for each kind of operation.
 
-The module has two functions. `gemm` does the work of one workgroup; its last argument is the
-workgroup's number. `run` takes the next place in an order from a counter that all threads share,
-and calls `gemm` for the workgroup there, until none is left.
+The LLVM module has two functions. `gemm` executes one workgroup, whose number is its last argument.
+`run` (`codegen.targets.cpu.work_loop`) calls it for workgroup after workgroup.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from codegen.emit.expressions import Expressions
 from codegen.emit.shared_memory import places
 from codegen.emit.walker import Fragments, Walker
 from codegen.targets.cpu.elements import Elements
+from codegen.targets.cpu.work_loop import add_run
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control import lowered as ops
 from coordgraph.control.resolve import Node
@@ -29,14 +29,15 @@ from coordgraph.gemm import read_of, tensor_of
 from coordgraph.integers import index_symbol
 from coordgraph.tensors import Role
 
-__all__ = ["KERNEL_NAME", "LINE", "RUN_NAME", "HostWalker"]
+__all__ = ["KERNEL_NAME", "LINE", "HostWalker"]
 
-KERNEL_NAME, RUN_NAME = "gemm", "run"
+KERNEL_NAME = "gemm"
+"""The name of the function that executes one workgroup."""
 I1, I8, I32, I64 = (ir.IntType(n) for n in (1, 8, 32, 64))
 POINTER, VOID = ir.PointerType(), ir.VoidType()
 LINE = 64
-"""Bytes of a cache line, and the alignment of buffers; the widest vector is as wide."""
-# What a waiting thread does to leave the core's other thread alone.
+"""Bytes of a cache line; buffers are aligned to it, and the widest vectors have as many bytes."""
+# The intrinsic, by architecture, with which a polling thread yields to the core's other thread.
 _PAUSE = {
     "x86_64": ("llvm.x86.sse2.pause", ()),
     "aarch64": ("llvm.aarch64.hint", (ir.Constant(I32, 1),)),
@@ -44,15 +45,15 @@ _PAUSE = {
 
 
 _YIELDS = re.compile("linux|darwin|macos|bsd")
-"""Systems whose C library can give the processor to another thread (POSIX, `sched_yield`)."""
+"""Operating systems whose C library has `sched_yield` (POSIX), by their names in LLVM triples."""
 
 
 class HostWalker(Walker):
-    """Builds the LLVM module of a kernel lowered to the host.
+    """Builds the LLVM module of a kernel for the CPU.
 
     Args:
-        graph: a lowered graph.
-        triple: LLVM's name of the host.
+        graph: a graph that `LowerToHost` has lowered.
+        triple: LLVM's target triple of the CPU, such as `x86_64-unknown-linux-gnu`.
     """
 
     widest = True
@@ -60,7 +61,7 @@ class HostWalker(Walker):
 
     def __init__(self, graph: KernelGraph, triple: str = "") -> None:
         if graph.coordinates.of_kind(Workitem):
-            raise CodegenError("the graph was lowered for a machine with workitems, not for a host")
+            raise CodegenError("the graph was lowered for a GPU; lower it with LowerToHost instead")
         super().__init__(graph)
         self.triple = triple
         self.accumulator = dtype(graph.gemm.accumulator)
@@ -74,20 +75,21 @@ class HostWalker(Walker):
 
     @property
     def parameters(self) -> list[str]:
-        """The integer arguments, in order."""
+        """The names of the integer arguments of `gemm`, in order."""
         return [scalar.name for scalar in self.arguments.scalars.values()]
 
     @property
     def tables(self) -> list[str]:
-        """The derived tables, which the caller works out."""
+        """The names of the derived tables, which the caller computes and passes to `gemm`."""
         return [t.name for t in self.graph.parameters.tables if t.derived]
 
     def _entry(self, table: str, place: ir.Value) -> ir.Value:
+        """Load the entry of a table at an index."""
         address = self.builder.gep(self.given[table], [place], source_etype=I32)
         return self.builder.load(address, typ=I32, align=4)
 
     def build(self) -> ir.Module:
-        """The module."""
+        """Build the LLVM module."""
         module = ir.Module(KERNEL_NAME)
         module.triple = self.triple
         tensors, floats = [t.name for t in self.graph.tensors], self.arguments.floats
@@ -103,15 +105,16 @@ class HostWalker(Walker):
         for name, argument in zip(names, function.args, strict=True):
             argument.name = name
             self.given[name] = argument
-        # C may be D, and other threads write the workspace.
+        # C and D may be the same array, and other threads write the workspace: neither is noalias.
         alone = [t.name for t in self.graph.tensors if t.role in (Role.INPUT, Role.TABLE)]
         for name in (*alone, *self.tables, "buffers"):
             self.given[name].add_attribute("noalias")
         self._body(function)
-        self._run(module, function)
+        add_run(module, function)
         return module
 
     def _body(self, function: ir.Function) -> None:
+        """Emit the body of `gemm`: all operations of one workgroup."""
         entry = ir.IRBuilder(function.append_basic_block("entry"))
         self.builder = ir.IRBuilder(function.append_basic_block("start"))
         self.fragments = Fragments(entry)
@@ -135,36 +138,8 @@ class HostWalker(Walker):
         self.builder.ret_void()
         entry.branch(start)
 
-    @staticmethod
-    def _run(module: ir.Module, kernel: ir.Function) -> None:
-        """`run(order, counter, count, …)`: workgroup `order[i]`, or i where there is no order."""
-        given = [a.type for a in kernel.args[:-1]]
-        kind = ir.FunctionType(VOID, [POINTER, POINTER, I64, *given])
-        function = ir.Function(module, kind, RUN_NAME)
-        order, counter, count, *rest = function.args
-        b = ir.IRBuilder(function.append_basic_block("entry"))
-        following, known = (function.append_basic_block(n) for n in ("next", "known"))
-        ordered, work, done = (function.append_basic_block(n) for n in ("ordered", "work", "done"))
-        b.branch(following)
-        b.position_at_end(following)
-        place = b.atomic_rmw("add", counter, ir.Constant(I64, 1), "monotonic")
-        b.cbranch(b.icmp_signed("<", place, count), known, done)
-        b.position_at_end(known)
-        b.cbranch(b.icmp_unsigned("==", order, ir.Constant(POINTER, None)), work, ordered)
-        b.position_at_end(ordered)
-        listed = b.load(b.gep(order, [place], source_etype=I64), typ=I64)
-        b.branch(work)
-        b.position_at_end(work)
-        workgroup = b.phi(I64)
-        workgroup.add_incoming(place, known)
-        workgroup.add_incoming(listed, ordered)
-        b.call(kernel, [*rest, workgroup])
-        b.branch(following)
-        b.position_at_end(done)
-        b.ret_void()
-
     def intrinsic(self, name: str, result: Any, args: list[Any]) -> Any:
-        """Call an LLVM intrinsic, declared where it is not yet."""
+        """Call an LLVM intrinsic or a C function, and declare it if the module does not yet."""
         module = self.builder.module
         function = module.globals.get(name)
         if function is None:
@@ -180,7 +155,7 @@ class HostWalker(Walker):
         return dtype(self.graph.tensor(self._tensor(dim)).dtype)
 
     def _address(self, node: Node, dim: str) -> tuple[ir.Value, Any]:
-        """Pointer to an element, and the condition that it is not padding."""
+        """The pointer to an element along `dim`, and the condition that it is not padding."""
         index, guard = self.place(node, dim)
         b = self.builder
         if dim in self.buffers:
@@ -192,17 +167,17 @@ class HostWalker(Walker):
         return b.gep(base, [index], source_etype=size, inbounds=guard is True), guard
 
     def _tensor(self, dim: str) -> str:
-        """The tensor whose elements a dimension counts."""
+        """The name of the tensor whose elements a dimension counts."""
         return getattr(self.graph.coordinates[dim], "tensor", "")
 
     def _when(self, guard: Any) -> Any:
-        """A context for what happens only where the guard holds."""
+        """A context: code emitted inside it is executed only if the guard is true."""
         if isinstance(guard, bool):
             guard = ir.Constant(I1, int(guard))
         return self.builder.if_then(guard)
 
     def _read(self, address: ir.Value, dim: str, guard: Any) -> ir.Value:
-        """An element, or zero where it is padding."""
+        """Load an element; the value is zero if the guard is false (padding)."""
         if guard is True:
             return self.elements.load(address, self._kind(dim))
         slot = self.fragments.slot("read", 0, self.sums.type)
@@ -212,7 +187,7 @@ class HostWalker(Walker):
         return self.builder.load(slot, typ=self.sums.type)
 
     def _write(self, value: ir.Value, address: ir.Value, dim: str, guard: Any) -> None:
-        """Store an element, unless it is padding."""
+        """Store an element, unless the guard is false (padding)."""
         if guard is True:
             self.elements.store(value, address, self._kind(dim))
             return
@@ -220,7 +195,7 @@ class HostWalker(Walker):
             self.elements.store(value, address, self._kind(dim))
 
     def emit_CopyElements(self, node: Node, op: ops.CopyElements) -> None:
-        """One element; zero where the source is padding."""
+        """Copy one element; zero is stored if the source is padding."""
         self._one(op.width)
         source, readable = self._address(node, op.source)
         target, writable = self._address(node, op.destination)
@@ -233,7 +208,7 @@ class HostWalker(Walker):
         self._write(self._read(source, op.source, readable), target, op.destination, writable)
 
     def _finished(self, op: ops.CopyElements) -> bool:
-        """Whether a buffer of sums holds results of the epilogue, of another type."""
+        """Whether the copied buffer holds the epilogue's results, of another type than the sums."""
         if op.source not in self.buffers or op.destination in self.buffers:
             return False
         output = self.graph.tensor(self._tensor(op.destination)).role is Role.OUTPUT
@@ -241,49 +216,60 @@ class HostWalker(Walker):
 
     @property
     def result(self) -> DType:
-        """The type of what the epilogue makes."""
+        """The type of the epilogue's result, before it is converted to D's type."""
         gemm = self.graph.gemm
         return dtype(gemm.epilogue.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype).result)
 
     def emit_FillElements(self, node: Node, op: ops.FillElements) -> None:
-        """One zero."""
+        """Store one zero."""
         self._one(op.width)
         target, writable = self._address(node, op.destination)
         self._write(self.sums.zero, target, op.destination, writable)
 
     @staticmethod
     def _one(width: int) -> None:
+        """Raise CodegenError unless an operation's width is 1; LLVM vectorises CPU code itself."""
         if width != 1:
-            raise CodegenError("the host moves one element at a time; LLVM makes vectors of them")
+            raise CodegenError(f"an operation moves {width} elements; lower it to 1 for the CPU")
 
     # Flags
 
     def emit_SignalFlag(self, node: Node, op: ops.SignalFlag) -> None:
-        """Raise a flag: what was stored before is seen by whoever sees it up."""
+        """Raise a flag, with release semantics for everything that was stored before."""
         self._set_flag(node, op.flag, self.raised(node, op.turn, op.readers))
 
     def emit_RaiseFlag(self, node: Node, op: ops.RaiseFlag) -> None:
-        """Count one more: who sees the last sees what all stored (C11, "release sequence")."""
+        """Add 1 to a flag, with release semantics.
+
+        A thread that acquires the last value also sees what the other threads stored before their
+        additions (C11, "release sequence").
+        """
         address, _ = self._address(node, op.flag)
         self.builder.atomic_rmw("add", address, ir.Constant(I32, 1), "release")
 
     def emit_WaitFlag(self, node: Node, op: ops.WaitFlag) -> None:
-        """Look at a flag until it is up."""
+        """Poll a flag until it is raised, with acquire semantics."""
         self._spin(self._address(node, op.flag)[0], "==", self.raised(node, op.turn, op.senders))
 
     def emit_TakeFlag(self, node: Node, op: ops.TakeFlag) -> None:
-        """Look at a flag until it is up, then lower it by one."""
+        """Poll a flag until it is not 0, then subtract 1."""
         address, _ = self._address(node, op.flag)
         self._spin(address, "!=", ir.Constant(I32, 0), crowded=True)
-        # What another reader left is still the sender's word: C11, "release sequence".
+        # A relaxed subtraction suffices: a reader that acquires its result also acquires the
+        # sender's release (C11, "release sequence").
         self.builder.atomic_rmw("sub", address, ir.Constant(I32, 1), "monotonic")
 
     def _spin(
         self, address: ir.Value, until: str, value: ir.Value, *, crowded: bool = False
     ) -> None:
-        """Until a flag compares so with a value.
+        """Poll a flag, with acquire semantics, until a comparison with a value is true.
 
-        `crowded`: more threads may wait than there are processors, so let others run.
+        Args:
+            address: the address of the flag, i32.
+            until: the comparison, `==` or `!=`.
+            value: the value to compare with.
+            crowded: whether to call `sched_yield`, because there may be more polling threads than
+                processors.
         """
         b = self.builder
         again, up = b.append_basic_block("flag.wait"), b.append_basic_block("flag.up")
@@ -303,25 +289,29 @@ class HostWalker(Walker):
         b.position_at_end(up)
 
     def emit_ClearFlag(self, node: Node, op: ops.ClearFlag) -> None:
-        """Lower a flag."""
+        """Set a flag to 0."""
         self._set_flag(node, op.flag, ir.Constant(I32, 0))
 
     def _set_flag(self, node: Node, dim: str, value: ir.Value) -> None:
-        # An exchange, because llvmlite's atomic store takes no untyped pointer.
+        """Store a flag with release semantics."""
+        # An atomic exchange, because llvmlite's atomic store rejects opaque pointers.
         address, _ = self._address(node, dim)
         self.builder.atomic_rmw("xchg", address, value, "release")
 
     # Registers
 
     def _type(self, width: int) -> Any:
+        """The LLVM type of `width` elements of the accumulator: a vector, or a scalar for 1."""
         scalar = self.sums.type
         return scalar if width == 1 else ir.VectorType(scalar, width)
 
     def _slot(self, node: Node, name: str, dims: tuple[str, ...], width: int) -> ir.Value:
+        """The stack slot of a register of a fragment; LLVM promotes slots to registers."""
         number = self.register(node, dims, 1)
         return self.fragments.slot(f"{name}.{width}", number, self._type(width))
 
     def _splat(self, value: ir.Value, width: int) -> ir.Value:
+        """A vector with the same value in every lane."""
         if width == 1:
             return value
         b, empty = self.builder, ir.Constant(self._type(width), ir.Undefined)
@@ -330,7 +320,7 @@ class HostWalker(Walker):
         return b.shuffle_vector(first, empty, mask)
 
     def emit_LoadFragment(self, node: Node, op: ops.LoadFragment) -> None:
-        """A vector from a buffer, or one element in every lane."""
+        """Load a vector from a buffer, or broadcast one element to every lane."""
         address, guard = self._address(node, op.source)
         if op.width == 1 or op.form == "broadcast":
             value = self._splat(self._read(address, op.source, guard), op.width)
@@ -341,7 +331,7 @@ class HostWalker(Walker):
         self.builder.store(value, self._slot(node, op.fragment, op.registers, op.width))
 
     def emit_StoreFragment(self, node: Node, op: ops.StoreFragment) -> None:
-        """A vector to a buffer, or one element to memory."""
+        """Store a vector to a buffer, or one element to a buffer or tensor."""
         address, guard = self._address(node, op.destination)
         slot = self._slot(node, op.fragment, op.registers, op.width)
         value = self.builder.load(slot, typ=self._type(op.width))
@@ -352,16 +342,17 @@ class HostWalker(Walker):
         self.builder.store(value, address, align=self._align(op.width))
 
     def _vector(self, dim: str, width: int, guard: Any) -> Any:
-        """The type of a vector in a buffer."""
+        """The LLVM type of a vector in a buffer; CodegenError if `dim` is no buffer."""
         if dim not in self.buffers or guard is not True:
-            raise CodegenError(f"the host moves vectors to and from buffers only, not '{dim}'")
+            raise CodegenError(f"a vector access of '{dim}': the CPU allows it for buffers only")
         return self._type(width)
 
     def _align(self, width: int) -> int:
+        """The alignment in bytes of a vector of `width` elements in a buffer."""
         return min(LINE, width * self.accumulator.bytes)
 
     def emit_ReduceFragment(self, node: Node, op: ops.ReduceFragment) -> None:
-        """Add one element to memory while others do, too."""
+        """Add one element to memory atomically."""
         self._one(op.width)
         address, guard = self._address(node, op.destination)
         value = self.builder.load(
@@ -371,7 +362,7 @@ class HostWalker(Walker):
             self.sums.atomic_add(address, value)
 
     def emit_AccumulateFragment(self, node: Node, op: ops.AccumulateFragment) -> None:
-        """Add one element of memory."""
+        """Add one element of memory to a register."""
         self._one(op.width)
         address, guard = self._address(node, op.source)
         slot = self._slot(node, op.fragment, op.registers, op.width)
@@ -380,7 +371,7 @@ class HostWalker(Walker):
         self.builder.store(total, slot)
 
     def emit_ApplyFragment(self, node: Node, op: ops.ApplyFragment) -> None:
-        """What the epilogue makes of one element."""
+        """Apply a stage of the epilogue to one element."""
         self._one(op.width)
         gemm, b = self.graph.gemm, self.builder
         out = gemm.out_dtype or gemm.dtype
@@ -405,7 +396,7 @@ class HostWalker(Walker):
         b.store(result, slot)
 
     def _operand(self, node: Node, tensor: str, kind: str, op: ops.ApplyFragment) -> Any:
-        """An element of an operand as a value of a kind; 0 where it is padding or not given."""
+        """Load an operand's element as a value of type `kind`; 0 if it is padding or not passed."""
         b = self.builder
         if tensor in op.elements:
             address, guard = self.given[tensor], True
@@ -427,9 +418,10 @@ class HostWalker(Walker):
         return b.load(slot, typ=KINDS[kind])
 
     def emit_MultiplyFragments(self, node: Node, op: ops.MultiplyFragments) -> None:
-        """Multiply and add vectors: `fma.f32x16` rounds once, `multiply-add.f32x16` twice.
+        """Multiply vectors and add the products to a vector of sums.
 
-        Integers are exact, modulo 2^32: `multiply-add.i32x16`.
+        `fma.f32x16` rounds once, `multiply-add.f32x16` twice, for 16 lanes of f32.
+        `multiply-add.i32x16` is exact modulo 2^32.
         """
         instruction, _, shape = op.instruction.partition(".")
         lanes = int(shape.partition("x")[2])
@@ -444,5 +436,5 @@ class HostWalker(Walker):
             case "multiply-add":
                 result = self.sums.add(total, self.sums.multiply(a, b))
             case _:
-                raise CodegenError(f"the host has no instruction '{op.instruction}'")
+                raise CodegenError(f"the CPU has no '{op.instruction}'; use fma or multiply-add")
         self.builder.store(result, slots[2])

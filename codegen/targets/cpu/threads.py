@@ -1,4 +1,4 @@
-"""Threads for workgroups: the caller's own and helpers that are kept."""
+"""The threads that run a CPU kernel: the caller's thread, and a pool that later calls use again."""
 
 from __future__ import annotations
 
@@ -13,17 +13,25 @@ from coordgraph.validation import whole
 __all__ = ["VARIABLE", "run_on_threads", "thread_count"]
 
 VARIABLE = "COORDGRAPH_THREADS"
+"""The environment variable with the default number of threads."""
 MOST_THREADS = 4096
+"""The most threads that a launch may use."""
 
 _lock = threading.Lock()
+"""Held while the pool of threads is created."""
 _pool: ThreadPoolExecutor | None = None
+"""The pool of threads; None until a launch needs it."""
 
 
 def thread_count(threads: int | None) -> int:
-    """How many threads to use: as asked for, as the environment says, or one a processor.
+    """How many threads a launch uses.
+
+    Args:
+        threads: the number that the caller gave; None means `COORDGRAPH_THREADS` in the
+            environment, or else one thread for each processor.
 
     Raises:
-        LaunchError: the number makes no sense.
+        LaunchError: the number is no integer between 1 and 4096.
     """
     source, value = "threads", threads
     if value is None and (text := os.environ.get(VARIABLE)):
@@ -31,17 +39,20 @@ def thread_count(threads: int | None) -> int:
         try:
             value = int(text)
         except ValueError:
-            raise LaunchError(f"{VARIABLE}={text!r} is not a number of threads") from None
+            raise LaunchError(
+                f"{VARIABLE}={text!r} is not a number of threads; set it to an integer from 1 to "
+                f"{MOST_THREADS}"
+            ) from None
     if value is None:
         return os.cpu_count() or 1
     value = whole(value, source, LaunchError)
     if not 1 <= value <= MOST_THREADS:
-        raise LaunchError(f"{source} = {value} is outside 1..{MOST_THREADS}")
+        raise LaunchError(f"{source} = {value} must be from 1 to {MOST_THREADS}")
     return value
 
 
 def run_on_threads(work: Callable[[int], None], threads: int) -> None:
-    """Call `work(0)` here and `work(1)`, … on other threads; returns when all have returned."""
+    """Call `work(0)` on this thread and `work(1)`, `work(2)`, … on others, and wait for all."""
     if threads == 1:
         work(0)
         return
@@ -53,7 +64,11 @@ def run_on_threads(work: Callable[[int], None], threads: int) -> None:
 
 
 def _join(futures: list[Future[None]]) -> None:
-    """Wait for all, even where the user interrupts: the memory they use must outlive them."""
+    """Wait for all threads, also after Ctrl-C, because they use memory that the caller frees.
+
+    Raises:
+        KeyboardInterrupt: the user pressed Ctrl-C while the threads were running.
+    """
     interrupted: KeyboardInterrupt | None = None
     while pending := [future for future in futures if not future.done()]:
         try:
@@ -67,7 +82,7 @@ def _join(futures: list[Future[None]]) -> None:
 
 
 def _helpers() -> ThreadPoolExecutor:
-    """Idle threads are used again; new ones start where all are busy."""
+    """The pool of threads, created at the first use; it starts new threads if all are busy."""
     global _pool
     with _lock:
         if _pool is None:
@@ -76,7 +91,7 @@ def _helpers() -> ThreadPoolExecutor:
 
 
 def _forget() -> None:
-    """A forked child has none of its parent's threads."""
+    """Drop the pool in a forked child process, which has none of its parent's threads."""
     global _lock, _pool
     _lock, _pool = threading.Lock(), None
 

@@ -28,7 +28,7 @@ def scheduled(tile: tuple[int, int, int] = (64, 64, 32), **options: object) -> K
         ("sm_", "no code can be generated for 'sm_'; choose one of: sm_80"),
         ("sm_ninety", "no code can be generated for"),
         ("sm_80a", "no code can be generated for"),  # LLVM would end the process
-        ("gfx942", "unknown target 'gfx942'; there are interpreter, cpu"),
+        ("gfx942", "unknown target 'gfx942'; choose one of: interpreter, cpu"),
         ("", "unknown target ''"),
         ("SM_80", "unknown target 'SM_80'"),
     ],
@@ -76,7 +76,7 @@ def test_a_graph_without_a_schedule():
 
 def test_a_lowered_graph():
     lowered = LowerToTensorCores()(scheduled())
-    with pytest.raises(CodegenError, match="takes a scheduled graph and lowers it itself"):
+    with pytest.raises(CodegenError, match="pass the scheduled graph, which compile lowers itself"):
         codegen.compile(lowered, "sm_80")
 
 
