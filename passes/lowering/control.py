@@ -165,7 +165,7 @@ def applied(
 
 
 def tie_operands(c: CoordinateEditor, gemm: GemmProblem, tiling: Tiling) -> None:
-    """Tie positions in tiles of the epilogue's operands to D's, along the axes that they share."""
+    """Add edges that equate positions in tiles of epilogue operands with positions in D's tiles."""
     for tensor in gemm.operands:
         for i, axis in enumerate(gemm.axes[tensor]):
             below = tiling.index("D", gemm.axes["D"].index(axis))

@@ -29,7 +29,7 @@ ENTRY_BYTES = 4
 WARP = 32
 """Threads of a warp."""
 NOTES = {SUMS: "prefix sums", SORTS: "an order"}
-"""What diagrams say of a table in shared memory, by the rule that computes it."""
+"""The note that diagrams show for a derived table, by the rule that computes the table."""
 
 
 def _live_tables(graph: KernelGraph) -> tuple[Table, ...]:

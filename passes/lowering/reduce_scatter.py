@@ -46,7 +46,7 @@ class ScatterLowering:
     """Lowers the operations of a reduce-scatter to the operations of one thread.
 
     Args:
-        c: the coordinate graph under construction; the share's number is tied to registers there.
+        c: the coordinate graph under construction; it has edges from shares to registers already.
         share: the registers that hold one share in each thread. They are the first registers of
             the accumulator, which is free once its partial is sent.
         add: the operation that adds one peer's partial of a share.

@@ -68,7 +68,7 @@ def test_what_is_refused():
     for matrices, told in (
         ([], "a list has at least one"),
         ([matrix, np.zeros(3)], r"matrices\[1\] has 1 axes"),
-        ([matrix, matrix.astype("f")], r"matrices\[1\] has the type float32, and matrices\[0\] has float64"),
+        ([matrix, matrix.astype("f")], r"has the type float32, and matrices\[0\] has float64"),
         ([matrix, [[1]]], "a list was given; pass an array of numpy, torch, cupy"),
     ):
         with pytest.raises(LaunchError, match=told):

@@ -74,7 +74,11 @@ class WarpGrid:
     def add_fragments(
         self, c: CoordinateEditor, gemm: GemmProblem, a: Operand, b: Operand
     ) -> Accumulator:
-        """Tie the tile positions of A, B, D and the epilogue's operands to registers and lanes."""
+        """Add the edges from positions in tiles to registers and lanes: the fragment layouts.
+
+        Returns:
+            The accumulator, in pairs of adjacent columns.
+        """
         t, own = self.tiling, self.tiling.own
         m, n, k = t.shape
         c.add(Register(own("fragment.m"), Integer(m // (self.m * MMA_M)), note="rows of 16"))
@@ -144,9 +148,9 @@ def depth_of(kind: DType) -> int:
 def _load_coordinates(
     c: CoordinateEditor, operand: Operand, across: tuple[str, str], *, trans: bool
 ) -> None:
-    """Tie tile positions to lanes: the row of 16 bytes whose address each lane gives to ldmatrix.
+    """Add the edges that say which row of 16 bytes each lane addresses for `ldmatrix.x4`.
 
-    `ldmatrix.x4` loads four 8x8 matrices of 16-bit elements. Their order must be that of the
+    The instruction loads four 8x8 matrices of 16-bit elements. Their order must be that of the
     registers of mma.sync: A by (k half, m half), B by (n half, k half).
 
     Args:

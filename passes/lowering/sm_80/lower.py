@@ -46,9 +46,9 @@ PAIR = 2
 class LowerToTensorCores(Pass):
     """Stage tiles through swizzled shared memory in a ring, multiply with mma.sync.m16n8.
 
-    Before: `LoadTile`, `MultiplyAccumulate` and `StoreTile` on macro tiles. After: tile positions
-    are tied to copies, shared memory, warps, lanes and registers, and the operations are those of
-    one workitem (a CUDA thread).
+    Before: `LoadTile`, `MultiplyAccumulate` and `StoreTile` on macro tiles. After: the operations
+    are those of one workitem (a CUDA thread), and edges of the coordinate graph map positions in
+    tiles to copies, shared memory, warps, lanes and registers.
 
     Args:
         architecture: `sm_80`, `sm_90a`, …; decides how many stages fit in shared memory.

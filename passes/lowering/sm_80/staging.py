@@ -1,6 +1,6 @@
 """Staging of tiles of A and B in shared memory, as edges of the coordinate graph.
 
-The position in a tile (`A.index.0`, `A.index.1`) is tied to three things: the copy from global
+Edges map the position in a tile (`A.index.0`, `A.index.1`) to three things: the copy from global
 memory (pass, thread, element of a vector), the address in shared memory, and the fragments that
 matrix instructions read. A row in shared memory is a sequence of 16-byte chunks. The number of a
 chunk is xored with the row's (swizzle), so that eight rows of one chunk column are in different
@@ -105,7 +105,7 @@ class Operand:
         c.connect(Tile(part.id, inside))
 
     def stage(self, c: CoordinateEditor, stages: int, room: int) -> None:
-        """Tie the position in a tile to shared memory: a ring of stages with swizzled rows.
+        """Add the edges from the position in a tile to shared memory: stages with swizzled rows.
 
         Args:
             c: the coordinate graph under construction.
@@ -137,12 +137,15 @@ class Operand:
         c.connect(Flatten((place.id, element.id), self.column))
 
     def copy(self, c: CoordinateEditor, workitems: int, vector: int) -> Operation:
-        """Tie the position in a tile to the threads that copy it; return the copy of one tile.
+        """Add the edges from the position in a tile to the threads that copy it.
 
         Args:
             c: the coordinate graph under construction.
             workitems: how many threads copy.
             vector: elements that one copy moves.
+
+        Returns:
+            The operation that copies one tile.
         """
         own, rows, columns = self._own, c[self.row].fixed_size, c[self.column].fixed_size
         vectors = rows * columns // vector

@@ -121,7 +121,7 @@ class BoxedOperand(Operand):
         return gcd(MMA_M if left else self.division.columns, self.kind.row)
 
     def stage(self, c: CoordinateEditor, stages: int, room: int) -> None:
-        """Tie the position in a tile to shared memory: a ring of stages, which hold boxes.
+        """Add the edges from the position in a tile to shared memory: stages that hold TMA boxes.
 
         Args:
             c: the coordinate graph under construction.
@@ -142,7 +142,7 @@ class BoxedOperand(Operand):
         c.connect(Flatten((box.id, place.id, element.id), self.column))
 
     def copies(self, c: CoordinateEditor) -> TileLoad:
-        """Tie the position in a tile to boxes; return the TMA loads of one tile."""
+        """Add the edges from the position in a tile to TMA boxes; return the loads of one tile."""
         t, own = self.tensor, self._own
         outer, inner = self._position(1 - self.k_axis), self._position(self.k_axis)
         extent, depth = c[outer].fixed_size, c[inner].fixed_size
@@ -189,7 +189,7 @@ class BoxedOperand(Operand):
         )
 
     def descriptor(self, c: CoordinateEditor, parts: tuple[str, ...]) -> dict[str, int]:
-        """Tie the position in a tile to the operand of one wgmma instruction.
+        """Add the edges from the position in a tile to the operand of one wgmma instruction.
 
         Args:
             c: the coordinate graph under construction.

@@ -1,10 +1,10 @@
-"""Boxes that a group's end cuts: TMA can clip a box at the end of a tensor only.
+"""Boxes of D that extend past the end of a group, where TMA cannot clip them.
 
-In a grouped problem the rows of a group may end inside D, and TMA would overwrite the rows of the
-next group. So TMA stores a box only if it is entirely inside its group. Any other box is copied
-from shared memory to D by the threads of its warpgroup, in chunks of 16 bytes, each guarded by the
-conditions in the coordinate graph. Which boxes can be cut is found in the graph: an axis is cut if,
-between it and the tile, there is a guard other than the one for the end of the tensor.
+TMA clips a box at the end of a tensor only. In a grouped problem a group may end inside D, and TMA
+would overwrite rows of the next group. So TMA stores a box only if it is entirely inside its group.
+Any other box is copied from shared memory to D by the threads of its warpgroup, in chunks of 16
+bytes, each guarded by the conditions in the coordinate graph. An axis of a tensor is *cut* if the
+path from the axis to the tile has a guard besides the one for the end of the tensor.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class RowCopy:
     width: int
 
     def add(self, c: CoordinateEditor, row: str, column: str) -> tuple[str, str]:
-        """Tie positions in a box of D to the passes, warps and lanes that copy it.
+        """Add the edges from positions in a box of D to the passes, warps and lanes that copy it.
 
         Args:
             c: the coordinate graph under construction.

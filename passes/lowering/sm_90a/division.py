@@ -272,7 +272,7 @@ class Division:
         return int(registers_of(self.consumers, self.producer))
 
     def add_machine(self, c: CoordinateEditor) -> None:
-        """Tie the cluster rank to m, n and k, and the thread to warpgroup, warp and lane.
+        """Add the coordinates of the machine: cluster rank, warpgroup, warp, lane and thread.
 
         The last warpgroup is the producer's. These coordinates are the same for tiles of every
         shape, so they are added once.
@@ -291,7 +291,7 @@ class Division:
             c.connect(Flatten(CLUSTER, RANK))
 
     def add(self, c: CoordinateEditor) -> None:
-        """Tie positions in tiles of A, B and D to a workgroup of the cluster and to its part."""
+        """Add the edges that divide tiles of A, B and D over the workgroups of a cluster."""
         places = (("A", 0, M), ("A", 1, K), ("B", 0, K), ("B", 1, N), ("D", 0, M), ("D", 1, N))
         for tensor, axis, along in places:
             own = c.add(Linear(self.own(tensor, axis), Integer(self.extent(along))))

@@ -59,7 +59,7 @@ def blocks_of(graph: CoordinateGraph, tensor: str) -> Diagonal | None:
 
 
 def axis_of(graph: CoordinateGraph, axis: str, tensor: str) -> str:
-    """The coordinate along `axis` in which TMA counts where a box begins.
+    """The coordinate whose index is passed to TMA as the start of a box along `axis`.
 
     It is the position in the tensor; or the position in a matrix, if each matrix has its own map.
     """

@@ -214,9 +214,10 @@ class Fixup(Pieces):
 
 
 def tie_memory(pieces: Pieces) -> None:
-    """Tie partials and flags in global memory to slots and registers.
+    """Add the edges from partials and flags in global memory to slots and registers.
 
-    This replaces the scheduled graph's edges, by which a slot holds rows and columns of a tile.
+    They replace the edges of the scheduled graph, by which a slot has the rows and columns of a
+    tile.
     """
     c, different = pieces.c, pieces.division.different
     before = c.finish()

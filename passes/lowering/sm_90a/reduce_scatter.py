@@ -24,10 +24,10 @@ def scatter(
     epilogue: Callable[[Accumulator, Epilogue], Body],
     width: int,
 ) -> ScatterLowering:
-    """Tie shares of a tile to registers: acc.m, acc.p, acc.n --Flatten--> share.
+    """Cut a tile into shares for reduce-scatter: acc.m, acc.p, acc.n --Flatten--> share.
 
-    The coordinates `acc.half` and `acc.pair` select the four registers of a 16-byte access. So a
-    share of a partial is contiguous in memory.
+    A share is four registers of every thread, which `acc.half` and `acc.pair` select. They are one
+    16-byte access, so a share of a partial is contiguous in memory.
 
     Args:
         c: the coordinate graph under construction; it has the accumulator's coordinates already.

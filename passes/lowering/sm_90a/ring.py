@@ -27,7 +27,7 @@ FULL, EMPTY = "barrier.full", "barrier.empty"
 
 @dataclass(frozen=True)
 class Ring:
-    """A ring of stages, by the names of its coordinates.
+    """The names of the coordinates of a ring of stages.
 
     Args:
         name: the prefix of the coordinates `step`, `round`, `turn` and `phase`.

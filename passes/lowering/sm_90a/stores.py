@@ -191,7 +191,7 @@ class BoxedStore:
         return self.division.consumers * self.room * STORED_BYTES
 
     def add(self, c: CoordinateEditor) -> None:
-        """Tie blocks of the accumulator to boxes of D, and lanes of stmatrix to rows of slots."""
+        """Add the edges from the accumulator to boxes of D, and from lanes to rows of slots."""
         division, boxes, blocks = self.division, self.boxes, self.division.blocks
         own = division.tiling.own
         chunks = self.box // STORED_CHUNK
@@ -248,15 +248,15 @@ class BoxedStore:
 
     @property
     def _rows(self) -> RowCopy:
-        """The copy of a box by threads, for boxes that a group's end cuts."""
+        """Makes the copy of a box by threads, for boxes that extend past the end of a group."""
         return RowCopy(self.division.tiling, self.rows, self.box // STORED_CHUNK, STORED_CHUNK)
 
     def _cuts(self, c: CoordinateEditor) -> dict[str, tuple[Boolean, ...]]:
-        """The guards of groups' ends inside D, for each axis that has any."""
+        """For each axis of D along which groups end: the conditions of being inside a group."""
         return cuts(c.finish(), self.division.tiling, "D", self.located)
 
     def _place(self, c: CoordinateEditor) -> None:
-        """Tie shared memory to the warpgroup, its slots, and the rows and chunks of a box."""
+        """Add the edges from shared memory to warpgroups, slots, and rows and chunks of a box."""
         own, consumers = self.division.tiling.own, self.division.consumers
         shared = own(SHARED)
         names = ("store.slot", "D.shared.row", "D.shared.chunk", "D.shared.element")
@@ -301,7 +301,7 @@ class BoxedStore:
         return (unrolled(c, registers[:2], *box),)
 
     def _handed_over(self, c: CoordinateEditor, one: Boolean, copy: Operation) -> Body:
-        """Store a filled slot to D: by TMA, or by the threads if a group's end cuts the box.
+        """Store a filled slot to D: by TMA, or by threads if the box extends past a group's end.
 
         When threads store the box, an empty bulk group is committed. So every filled slot has one
         bulk group, and a wait for a slot can count groups (PTX: cp.async.bulk.wait_group).

@@ -34,9 +34,9 @@ __all__ = ["Tails"]
 
 
 class Tails:
-    """Zeroes what follows the end of a group in its last k tile, if groups part k.
+    """Zeroes the elements past the end of a group in its last k tile, if groups part k.
 
-    The positions in a stage are tied to the threads that hold one product:
+    Edges map positions in a stage to the threads that hold one product:
     row, chunk --Flatten--> vector --Tile--> pass, workitem.
 
     Args:
@@ -64,7 +64,7 @@ class Tails:
             self._tie(operand)
 
     def _tie(self, operand: BoxedOperand) -> None:
-        """Tie the positions in a stage of an operand to the threads that zero them."""
+        """Add the edges from positions in an operand's stage to the threads that zero them."""
         c, own = self.c, self._own(operand)
         rows, columns = c[operand.row].fixed_size, c[operand.column].fixed_size
         width, workitems = operand.kind.chunk, self.division.workitems
@@ -84,10 +84,10 @@ class Tails:
         return lambda name: self.division.tiling.own(f"{operand.tensor}.{name}")
 
     def clear(self, loop: For) -> Body:
-        """Zero what follows a group's end, in the last iteration of `loop`, before wgmma reads it.
+        """Zero the elements of A and B past a group's end, in the last iteration of a loop.
 
         Args:
-            loop: the loop over k tiles.
+            loop: the loop over k tiles; wgmma reads the elements later in the same iteration.
         """
         if not self.cut:
             return ()

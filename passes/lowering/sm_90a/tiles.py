@@ -50,7 +50,7 @@ def divided_tiles(
     stores: Sequence[BoxedStore],
     maps: Maps,
 ) -> tuple[DividedTile, ...]:
-    """Tie tiles of each shape to TMA boxes and to one ring of stages, which all shapes share.
+    """Add TMA boxes for tiles of each shape, and one ring of stages, which all shapes share.
 
     A stage has room for the largest tile of A and the largest of B.
 

@@ -145,8 +145,9 @@ class Turns:
 
         The first work item does not wait.
         """
-        # The previous item's number, plus a multiple of all phases so that it is never negative.
-        # For the first item it names the phase before an mbarrier's first, which counts as ended.
+        # The previous item's number, plus one full period of warpgroups and phases, so that it is
+        # never negative. The first item's wait is for the phase before a new mbarrier's first
+        # phase, which counts as complete.
         before = index_symbol(ITEM) + (PHASES * self.division.turns - 1)
         return SetCoordinate(ITEM, before, (WaitBarrier(ORDER, PHASE),))
 

@@ -39,7 +39,11 @@ VECTOR = CHUNK_BYTES // REGISTER_BYTES
 
 
 def add_accumulator(c: CoordinateEditor, gemm: GemmProblem, division: Division) -> Accumulator:
-    """Tie positions in tiles of D and of epilogue operands to warpgroups, lanes and registers."""
+    """Add the edges from positions in tiles of D to warpgroups, lanes and registers.
+
+    Returns:
+        The accumulator, in pairs of adjacent columns of the wgmma result.
+    """
     tiling, own = division.tiling, division.tiling.own
     block, piece, eight = own("acc.m"), own("acc.p"), own("acc.n")
     half, pair, row, quad = (own(f"acc.{name}") for name in ("half", "pair", "row", "quad"))

@@ -252,7 +252,7 @@ def test_a_lowering_is_used_or_refused(fake_driver: FakeDriver):
         ("sm_90a", DataParallel(), "there is LowerToHopper, LowerToTensorCores"),
         ("sm_90a", LowerToHopper("sm_80"), "refuses the graph: it is for sm_80"),
         ("sm_80", LowerToTensorCores("sm_86"), "refuses the graph: it is for sm_86"),
-        ("sm_90a", LowerToHopper(cluster_m=3), "sm_90a: .*cluster_m=3.* refuses the graph: cluster 3x1x1"),
+        ("sm_90a", LowerToHopper(cluster_m=3), "sm_90a: .*cluster_m=3.*graph: cluster 3x1x1"),
     ):
         with pytest.raises(CodegenError, match=words):
             kernel(DataParallel(), target, lowering=lowering)

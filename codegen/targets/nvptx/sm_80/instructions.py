@@ -77,7 +77,7 @@ class Instructions:
         return call
 
     def opaque(self, value: ir.Value) -> ir.Value:
-        """A copy of a value that is opaque to LLVM, so that its uses are neither folded nor moved."""
+        """A copy of a value that is opaque to LLVM, whose uses it neither folds nor moves."""
         bits, letter = (32, "r") if value.type.width == 32 else (64, "l")
         kind = ir.FunctionType(value.type, [value.type])
         text = f"mov.b{bits} $0, $1;"
