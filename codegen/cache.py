@@ -192,7 +192,7 @@ def building(key: str) -> Generator[None]:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock.acquire()
-    except (OSError, NotImplementedError):  # Timeout is an OSError, too
+    except (OSError, NotImplementedError):  # filelock.Timeout is a subclass of OSError
         yield
         return
     try:

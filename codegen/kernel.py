@@ -116,7 +116,7 @@ class Kernel(ABC):
 
     @property
     def ptx(self) -> str:
-        """The kernel's PTX, of the first program if there are several.
+        """The kernel's PTX, of the program for well-aligned tensors.
 
         Raises:
             CodegenError: the target does not generate PTX.

@@ -112,7 +112,7 @@ class ScatterLowering:
             return TakeFlag("flags") if isinstance(op, AwaitPartial) else op
 
         first = index_symbol(FIRST)
-        body = _within(peers, take)
+        body = _rewritten_body(peers, take)
         mine = If(Lt(self.member, peers.stop - first), (_at_peer(first + self.member, body),))
         waits = For(FIRST, peers.start, peers.stop, Integer(self.workitems), (mine,))
         return (waits, self.barrier)
@@ -129,7 +129,7 @@ class ScatterLowering:
                 case _:
                     return self.after(op)
 
-        return replace(_of(loop, lower), stop=Integer(self.c[SHARE].fixed_size))
+        return replace(_rewritten(loop, lower), stop=Integer(self.c[SHARE].fixed_size))
 
     def _in_batches(self, peers: For) -> Body:
         """Add the partials of all peers in order, in unrolled batches of 16, 8, 4, 2 and 1."""
@@ -137,7 +137,7 @@ class ScatterLowering:
         def add(op: Operation) -> Operation:
             return self.add if isinstance(op, AddPartial) else op
 
-        count, body = (peers.stop - peers.start).expand(), _within(peers, add)
+        count, body = (peers.stop - peers.start).expand(), _rewritten_body(peers, add)
         batches: list[Operation] = []
         start = peers.start
         for width in BATCHES:
@@ -157,12 +157,12 @@ def _holds(op: Operation, kind: type[Operation]) -> bool:
     return any(isinstance(inner, kind) for inner in op.walk())
 
 
-def _of(loop: For, change: Callable[[Operation], Operation | Body]) -> For:
+def _rewritten(loop: For, change: Callable[[Operation], Operation | Body]) -> For:
     """`loop` with `change` applied to the operations of its body."""
-    return replace(loop, body=_within(loop, change))
+    return replace(loop, body=_rewritten_body(loop, change))
 
 
-def _within(loop: For, change: Callable[[Operation], Operation | Body]) -> Body:
+def _rewritten_body(loop: For, change: Callable[[Operation], Operation | Body]) -> Body:
     """The body of `loop`, with `change` applied to its operations."""
     return tuple(new for op in loop.body for new in rewrite(op, change))
 

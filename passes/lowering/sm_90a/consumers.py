@@ -91,7 +91,7 @@ class Consumer:
                 body = part.scatter.lower(body, part.of_sum)
         lowered = tuple(new for op in body for new in rewrite(op, self._lower))
         if self.turns:
-            lowered = self.turns.share_out(lowered)
+            lowered = self.turns.assign(lowered)
         for counting in filter(None, (self.turns, self.sum)):
             lowered = (counting.counted(lowered),)
         return lowered
@@ -130,7 +130,7 @@ class Consumer:
                 assert part.fixup is not None
                 return part.of_sum(part.fixup.add_up(op, self._free))
             case Locate():
-                return _after_products(op)
+                return _defer_lookups(op)
             case SendPartial() | AccumulatePartial():
                 part = self.parts[op.accumulator]
                 assert part.fixup is not None
@@ -169,12 +169,13 @@ class Consumer:
         """Free the stage of the previous step, for all workgroups whose TMA copies fill it."""
         sharers = self.division.workgroups // self.division.split
         thread = self.division.thread
-        step = index_symbol(STEP) + (self.stages - 1)  # the stage of step - 1; never negative
+        # The stage of the previous step, written so that the index is never negative.
+        step = index_symbol(STEP) + (self.stages - 1)
         arrive = ArriveBarrier(EMPTY, thread if sharers > 1 else None)
         return If(Lt(thread, sharers), (SetCoordinate(STEP, step, (arrive,)),))
 
 
-def _after_products(op: Locate) -> Body:
+def _defer_lookups(op: Locate) -> Body:
     """Move the computation of coordinates that only the epilogue needs behind the last main loop.
 
     Then it overlaps with the last wgmma instructions. Before the main loop it would delay the loop,

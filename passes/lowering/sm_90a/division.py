@@ -226,12 +226,12 @@ class Division:
         return self.extent(self.left) % (2 * MMA_M) != 0
 
     def warpgroups(self, axis: int) -> tuple[str, ...]:
-        """("warpgroup",) if warpgroups divide a part along this axis of D; else ()."""
+        """The warpgroup's coordinate, if warpgroups divide a part along this axis of D; else ()."""
         divided = self.right if self._columns_divided else self.left
         return ("warpgroup",) if axis == divided and self.team > 1 else ()
 
     def share(self, axis: int) -> int:
-        """Elements of a warpgroup's part along an axis of D."""
+        """How many elements of D along an axis one warpgroup computes."""
         return self.extent(axis) // (self.team if self.warpgroups(axis) else 1)
 
     @property
@@ -253,7 +253,7 @@ class Division:
 
     @property
     def accumulators(self) -> int:
-        """Accumulator registers of a thread."""
+        """How many accumulator registers a thread has."""
         return self.blocks * self.share(self.right) // 2
 
     @property

@@ -108,7 +108,7 @@ def accumulators_beside(element_bytes: int, by_elements: bool) -> int:
 
 @dataclass(frozen=True)
 class LowerToHopper(Pass):
-    """A producer warp fills a ring of stages by TMA; consumer warpgroups multiply them by wgmma.
+    """A producer warp fills a ring of stages by TMA; consumer warpgroups multiply these by wgmma.
 
     Before: `LoadTile`, `MultiplyAccumulate` and `StoreTile` on macro tiles. After: a producer and
     consumers that execute the same loops over tiles, synchronised by mbarriers whose stage and
@@ -286,11 +286,11 @@ class LowerToHopper(Pass):
 
         every = BoxedStore.all(divisions, matrix(graph.gemm, "D"), self._located(graph))
         # If all boxes are larger than TMA allows, D is stored from registers.
-        return max((s for s in every if all(store.served for store in s)), key=score, default=())
+        return max((s for s in every if all(store.fits_tma for store in s)), key=score, default=())
 
     @staticmethod
     def _located(graph: KernelGraph) -> tuple[str, ...]:
-        """The coordinates that the scheduled graph computes for every tile, as a group's number."""
+        """The coordinates that are computed once for every tile, such as its group's number."""
         found = (dim for op in graph.control.of_kind(Locate) for dim in op.dims)
         return tuple(dict.fromkeys(found))
 
@@ -365,7 +365,7 @@ class LowerToHopper(Pass):
                             division.producing,
                             (Counter(STEP, (*maps.counted(Scope("producer", produce)),)),),
                         ),
-                        *maps.described(c, division, describe),
+                        *maps.describer(c, division, describe),
                     ),
                 ),
                 # Other workgroups of the cluster still write to this one's shared memory and
@@ -382,7 +382,10 @@ def _streamed(graph: KernelGraph) -> bool:
 
 
 def _per_piece(tensor: Tensor, division: Division) -> Tensor:
-    """The tensor; the flags of partials get one flag for each part of a tile in a cluster."""
+    """Return a tensor; if it is the flags of partials, with a flag for each workgroup of a cluster.
+
+    That is needed if the workgroups of a cluster have different parts of a tile.
+    """
     if tensor.name != "flags" or not division.different:
         return tensor
     return replace(tensor, shape=(*tensor.shape, Integer(division.workgroups)))

@@ -53,7 +53,10 @@ WORDS, WORD_BYTES = 32, 4
 
 
 def blocks_of(graph: CoordinateGraph, tensor: str) -> Diagonal | None:
-    """The edge that places the matrices of a tensor whose extents are data; None for others."""
+    """The edge that says where each group's matrix is in a tensor; None if groups share a matrix.
+
+    Only in a list of products does each group have matrices with extents of its own.
+    """
     found = (e for user in graph.of_kind(User, tensor=tensor) for e in graph.edges_below(user))
     return next((edge for edge in found if isinstance(edge, Diagonal)), None)
 
@@ -125,13 +128,13 @@ class Maps:
         c.connect(Tile("maps.shared", words))
 
     def _group(self, c: CoordinateEditor) -> str:
-        """The coordinate that is the number of the group, and so of its matrices."""
+        """The coordinate that is a group's number; each group has one matrix of each tensor."""
         (group,) = {self._blocks(c, tensor).downstream[0] for tensor in self.tensors}
         return group
 
     @staticmethod
     def _blocks(c: CoordinateEditor, tensor: str) -> Diagonal:
-        """The edge that places the matrices of a tensor whose extents are data."""
+        """The edge of the coordinate graph that says where each group's matrix is in a tensor."""
         edge = blocks_of(c.finish(), tensor)
         assert edge is not None
         return edge
@@ -151,7 +154,7 @@ class Maps:
         """Initialise the mbarriers of the maps' ring; one thread executes this first."""
         return RING.initial(c, LANES, LANES) if self.tensors else ()
 
-    def described(self, c: CoordinateEditor, division: Division, describe: Body) -> Body:
+    def describer(self, c: CoordinateEditor, division: Division, describe: Body) -> Body:
         """The describer warp's operations, guarded so that only the warp after the producer runs.
 
         Args:
@@ -165,14 +168,14 @@ class Maps:
         return (If(equal(index_symbol(WARP), division.consumers * WARPS + 1), role),)
 
     def counted(self, body: Operation) -> Body:
-        """`body` with a counter of the steps of the maps' ring, starting at 0, around it."""
+        """Wrap `body` in a counter of the steps of the maps' ring that starts at 0."""
         return (Counter(RING.step, (body,)),) if self.tensors else (body,)
 
     def describe(self, c: CoordinateEditor) -> Body:
         """Write the maps of the current tile's matrices, then signal the producer."""
         if not self.tensors:
             return ()
-        every = (self.place(t, self._described(c, t)) for t in self.tensors)
+        every = (self.place(t, self._describe_matrix(c, t)) for t in self.tensors)
         wait = WaitBarrier(RING.empty, RING.phase, before=True)
         return (wait, *every, ArriveBarrier(RING.full), Advance(RING.step))
 
@@ -183,7 +186,7 @@ class Maps:
         wait = WaitBarrier(RING.full, RING.phase)
         return (wait, ArriveBarrier(RING.empty), Advance(RING.step))
 
-    def _described(self, c: CoordinateEditor, tensor: str) -> Operation:
+    def _describe_matrix(self, c: CoordinateEditor, tensor: str) -> Operation:
         """Write the map of one tensor's matrix in the current group.
 
         TMA rejects an extent of 0. So an empty matrix is described as having one element; nothing

@@ -133,10 +133,10 @@ class BoxedStore:
             yield tuple(replace(store, room=room, drained=drained) for store in found)
 
     def fitting(self, most: int, room: int | None = None) -> BoxedStore:
-        """The same store with more slots: the largest number, up to `most`, that divides the boxes.
+        """The same store with more slots: as many, up to `most`, as divide the number of boxes.
 
-        If only 1 divides them, it has as many slots as allowed, because with a single slot every
-        box would wait until TMA has read the box before.
+        If no number but 1 divides it, the store has as many slots as allowed, because with a single
+        slot every box would wait until TMA has read the box before.
 
         Args:
             most: the most slots.
@@ -171,7 +171,7 @@ class BoxedStore:
         return wide if self.wide and swizzled < wide <= MOST_ELEMENTS else swizzled
 
     @property
-    def served(self) -> bool:
+    def fits_tma(self) -> bool:
         """Whether boxes are no larger than TMA allows."""
         return max(self.box, self.rows) <= MOST_ELEMENTS
 
@@ -296,11 +296,11 @@ class BoxedStore:
             unrolled(c, registers[2:], at({own("store.element"): 0}, fill)),
             FenceShared(),
             barrier,
-            *self._handed_over(c, one, at({**start, **place}, copy)),
+            *self._store_slot(c, one, at({**start, **place}, copy)),
         )
         return (unrolled(c, registers[:2], *box),)
 
-    def _handed_over(self, c: CoordinateEditor, one: Boolean, copy: Operation) -> Body:
+    def _store_slot(self, c: CoordinateEditor, one: Boolean, copy: Operation) -> Body:
         """Store a filled slot to D: by TMA, or by threads if the box extends past a group's end.
 
         When threads store the box, an empty bulk group is committed. So every filled slot has one

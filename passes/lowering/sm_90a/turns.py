@@ -70,7 +70,7 @@ ITEM, WARPGROUP, PHASE = "item.number", "item.warpgroup", "item.phase"
 ORDER = "barrier.order"
 """The mbarriers that order main loops, one for each warpgroup."""
 PHASES = 2
-"""Phases of an mbarrier that a wait can tell apart: it tests the parity."""
+"""How many phases of an mbarrier a wait can distinguish: 2, because it tests their parity."""
 
 
 class Turns:
@@ -105,10 +105,10 @@ class Turns:
         )
 
     def counted(self, body: Body) -> Operation:
-        """`body` with a counter of work items, starting at 0, around it."""
+        """Wrap `body` in a counter of work items that starts at 0."""
         return Counter(ITEM, body)
 
-    def share_out(self, body: Body) -> Body:
+    def assign(self, body: Body) -> Body:
         """Guard each work item in a lowered body by the warpgroup that executes it.
 
         All other warpgroups only count the work item's steps of the ring.
@@ -132,12 +132,12 @@ class Turns:
         item = tuple(op for op in inside if op not in named)
         place -= len(named)
         ordered = (*item[:place], self._wait(), *item[place:])
-        others = tuple(step for op in item for step in _counted(op))
-        return (*named, If(self.mine, self._signalled(ordered), others), Advance(ITEM))
+        others = tuple(step for op in item for step in _ring_steps(op))
+        return (*named, If(self.mine, self._with_signal(ordered), others), Advance(ITEM))
 
     def _within(self, op: Operation) -> Operation:
         """`op`, with the work items inside its bodies assigned to warpgroups."""
-        bodies = {name: self.share_out(getattr(op, name)) for name in op.BODIES}
+        bodies = {name: self.assign(getattr(op, name)) for name in op.BODIES}
         return replace(op, **bodies)
 
     def _wait(self) -> Operation:
@@ -151,7 +151,7 @@ class Turns:
         before = index_symbol(ITEM) + (PHASES * self.division.turns - 1)
         return SetCoordinate(ITEM, before, (WaitBarrier(ORDER, PHASE),))
 
-    def _signalled(self, body: Body) -> Body:
+    def _with_signal(self, body: Body) -> Body:
         """Insert the signal that this warpgroup has passed the last step of a work item.
 
         The signal follows the last operation that advances the ring. If that is the main loop, its
@@ -164,7 +164,7 @@ class Turns:
         op = body[last]
         if isinstance(op, For):
             return (*body[: last + 1], signal, *body[last + 1 :])
-        branches = {name: self._signalled(getattr(op, name)) for name in op.BODIES}
+        branches = {name: self._with_signal(getattr(op, name)) for name in op.BODIES}
         return (*body[:last], replace(op, **branches), *body[last + 1 :])
 
 
@@ -178,14 +178,14 @@ def multiplies(op: Operation) -> bool:
     return isinstance(op, For) and any(isinstance(x, FenceMultiplies) for x in op.body)
 
 
-def _counted(op: Operation) -> Body:
+def _ring_steps(op: Operation) -> Body:
     """What remains of `op` for warpgroups that only count its steps of the ring."""
     if isinstance(op, Assign) or (isinstance(op, Advance) and op.dim == STEP):
         return (op,)
     if not _moves(op):
         return ()
     bodies = {
-        name: tuple(step for inner in getattr(op, name) for step in _counted(inner))
+        name: tuple(step for inner in getattr(op, name) for step in _ring_steps(inner))
         for name in op.BODIES
     }
     only = [step.by for step in bodies["body"] if isinstance(step, Advance)]

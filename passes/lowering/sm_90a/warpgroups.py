@@ -180,11 +180,11 @@ class ClusterSum(Pieces):
         )
 
     def counted(self, body: Body) -> Operation:
-        """`body` with a counter of sums, starting at 0, around it."""
+        """Wrap `body` in a counter of sums that starts at 0."""
         return Counter(self.NUMBER, body)
 
     def add_up(self) -> Body:
-        """Add the products of the cluster's workgroups; the sum ends in that of rank 0."""
+        """Add the products of a cluster's workgroups; the workgroup of rank 0 gets the sum."""
         rank, first = index_symbol(RANK), Integer(0)
         thread = self.division.member
         stored, read = f"{self.STORED}.first", f"{self.READ}.first"
