@@ -1,7 +1,8 @@
 """Emits LLVM IR for lowered operations on the CPU: one method for each kind of operation.
 
 The LLVM module has two functions. `gemm` executes one workgroup, whose number is its last argument.
-`run` (`codegen.targets.cpu.work_loop`) calls it for workgroup after workgroup.
+`run` takes the next workgroup from a counter that all threads share, and calls `gemm` for it, until
+none is left.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from codegen.emit.expressions import Expressions
 from codegen.emit.shared_memory import places
 from codegen.emit.walker import Fragments, Walker
 from codegen.targets.cpu.elements import Elements
-from codegen.targets.cpu.work_loop import add_run
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.control import lowered as ops
 from coordgraph.control.resolve import Node
@@ -29,15 +29,14 @@ from coordgraph.gemm import read_of, tensor_of
 from coordgraph.integers import index_symbol
 from coordgraph.tensors import Role
 
-__all__ = ["KERNEL_NAME", "LINE", "HostWalker"]
+__all__ = ["KERNEL_NAME", "LINE", "RUN_NAME", "HostWalker"]
 
-KERNEL_NAME = "gemm"
-"""The name of the function that executes one workgroup."""
+KERNEL_NAME, RUN_NAME = "gemm", "run"
 I1, I8, I32, I64 = (ir.IntType(n) for n in (1, 8, 32, 64))
 POINTER, VOID = ir.PointerType(), ir.VoidType()
 LINE = 64
 """Bytes of a cache line; buffers are aligned to it, and the widest vectors have as many bytes."""
-# The intrinsic, by architecture, with which a polling thread yields to the core's other thread.
+# What a waiting thread does to leave the core's other thread alone.
 _PAUSE = {
     "x86_64": ("llvm.x86.sse2.pause", ()),
     "aarch64": ("llvm.aarch64.hint", (ir.Constant(I32, 1),)),
@@ -45,7 +44,7 @@ _PAUSE = {
 
 
 _YIELDS = re.compile("linux|darwin|macos|bsd")
-"""Operating systems whose C library has `sched_yield` (POSIX), by their names in LLVM triples."""
+"""Systems whose C library can give the processor to another thread (POSIX, `sched_yield`)."""
 
 
 class HostWalker(Walker):
@@ -110,11 +109,10 @@ class HostWalker(Walker):
         for name in (*alone, *self.tables, "buffers"):
             self.given[name].add_attribute("noalias")
         self._body(function)
-        add_run(module, function)
+        self._run(module, function)
         return module
 
     def _body(self, function: ir.Function) -> None:
-        """Emit the body of `gemm`: all operations of one workgroup."""
         entry = ir.IRBuilder(function.append_basic_block("entry"))
         self.builder = ir.IRBuilder(function.append_basic_block("start"))
         self.fragments = Fragments(entry)
@@ -138,8 +136,36 @@ class HostWalker(Walker):
         self.builder.ret_void()
         entry.branch(start)
 
+    @staticmethod
+    def _run(module: ir.Module, kernel: ir.Function) -> None:
+        """`run(order, counter, count, …)`: workgroup `order[i]`, or i where there is no order."""
+        given = [a.type for a in kernel.args[:-1]]
+        kind = ir.FunctionType(VOID, [POINTER, POINTER, I64, *given])
+        function = ir.Function(module, kind, RUN_NAME)
+        order, counter, count, *rest = function.args
+        b = ir.IRBuilder(function.append_basic_block("entry"))
+        following, known = (function.append_basic_block(n) for n in ("next", "known"))
+        ordered, work, done = (function.append_basic_block(n) for n in ("ordered", "work", "done"))
+        b.branch(following)
+        b.position_at_end(following)
+        place = b.atomic_rmw("add", counter, ir.Constant(I64, 1), "monotonic")
+        b.cbranch(b.icmp_signed("<", place, count), known, done)
+        b.position_at_end(known)
+        b.cbranch(b.icmp_unsigned("==", order, ir.Constant(POINTER, None)), work, ordered)
+        b.position_at_end(ordered)
+        listed = b.load(b.gep(order, [place], source_etype=I64), typ=I64)
+        b.branch(work)
+        b.position_at_end(work)
+        workgroup = b.phi(I64)
+        workgroup.add_incoming(place, known)
+        workgroup.add_incoming(listed, ordered)
+        b.call(kernel, [*rest, workgroup])
+        b.branch(following)
+        b.position_at_end(done)
+        b.ret_void()
+
     def intrinsic(self, name: str, result: Any, args: list[Any]) -> Any:
-        """Call an LLVM intrinsic or a C function, and declare it if the module does not yet."""
+        """Call an LLVM intrinsic, declared where it is not yet."""
         module = self.builder.module
         function = module.globals.get(name)
         if function is None:
@@ -167,7 +193,7 @@ class HostWalker(Walker):
         return b.gep(base, [index], source_etype=size, inbounds=guard is True), guard
 
     def _tensor(self, dim: str) -> str:
-        """The name of the tensor whose elements a dimension counts."""
+        """The tensor whose elements a dimension counts."""
         return getattr(self.graph.coordinates[dim], "tensor", "")
 
     def _when(self, guard: Any) -> Any:
@@ -239,11 +265,7 @@ class HostWalker(Walker):
         self._set_flag(node, op.flag, self.raised(node, op.turn, op.readers))
 
     def emit_RaiseFlag(self, node: Node, op: ops.RaiseFlag) -> None:
-        """Add 1 to a flag, with release semantics.
-
-        A thread that acquires the last value also sees what the other threads stored before their
-        additions (C11, "release sequence").
-        """
+        """Add 1 to a flag, with release semantics (C11: all additions are one release sequence)."""
         address, _ = self._address(node, op.flag)
         self.builder.atomic_rmw("add", address, ir.Constant(I32, 1), "release")
 
@@ -255,21 +277,15 @@ class HostWalker(Walker):
         """Poll a flag until it is not 0, then subtract 1."""
         address, _ = self._address(node, op.flag)
         self._spin(address, "!=", ir.Constant(I32, 0), crowded=True)
-        # A relaxed subtraction suffices: a reader that acquires its result also acquires the
-        # sender's release (C11, "release sequence").
+        # Relaxed suffices: later readers still acquire the sender's store (C11, release sequence).
         self.builder.atomic_rmw("sub", address, ir.Constant(I32, 1), "monotonic")
 
     def _spin(
         self, address: ir.Value, until: str, value: ir.Value, *, crowded: bool = False
     ) -> None:
-        """Poll a flag, with acquire semantics, until a comparison with a value is true.
+        """Until a flag compares so with a value.
 
-        Args:
-            address: the address of the flag, i32.
-            until: the comparison, `==` or `!=`.
-            value: the value to compare with.
-            crowded: whether to call `sched_yield`, because there may be more polling threads than
-                processors.
+        `crowded`: more threads may wait than there are processors, so let others run.
         """
         b = self.builder
         again, up = b.append_basic_block("flag.wait"), b.append_basic_block("flag.up")
@@ -293,7 +309,6 @@ class HostWalker(Walker):
         self._set_flag(node, op.flag, ir.Constant(I32, 0))
 
     def _set_flag(self, node: Node, dim: str, value: ir.Value) -> None:
-        """Store a flag with release semantics."""
         # An atomic exchange, because llvmlite's atomic store rejects opaque pointers.
         address, _ = self._address(node, dim)
         self.builder.atomic_rmw("xchg", address, value, "release")
@@ -301,17 +316,14 @@ class HostWalker(Walker):
     # Registers
 
     def _type(self, width: int) -> Any:
-        """The LLVM type of `width` elements of the accumulator: a vector, or a scalar for 1."""
         scalar = self.sums.type
         return scalar if width == 1 else ir.VectorType(scalar, width)
 
     def _slot(self, node: Node, name: str, dims: tuple[str, ...], width: int) -> ir.Value:
-        """The stack slot of a register of a fragment; LLVM promotes slots to registers."""
         number = self.register(node, dims, 1)
         return self.fragments.slot(f"{name}.{width}", number, self._type(width))
 
     def _splat(self, value: ir.Value, width: int) -> ir.Value:
-        """A vector with the same value in every lane."""
         if width == 1:
             return value
         b, empty = self.builder, ir.Constant(self._type(width), ir.Undefined)
@@ -348,7 +360,6 @@ class HostWalker(Walker):
         return self._type(width)
 
     def _align(self, width: int) -> int:
-        """The alignment in bytes of a vector of `width` elements in a buffer."""
         return min(LINE, width * self.accumulator.bytes)
 
     def emit_ReduceFragment(self, node: Node, op: ops.ReduceFragment) -> None:
@@ -418,9 +429,8 @@ class HostWalker(Walker):
         return b.load(slot, typ=KINDS[kind])
 
     def emit_MultiplyFragments(self, node: Node, op: ops.MultiplyFragments) -> None:
-        """Multiply vectors and add the products to a vector of sums.
+        """Multiply and add vectors: `fma.f32x16` rounds once, `multiply-add.f32x16` twice.
 
-        `fma.f32x16` rounds once, `multiply-add.f32x16` twice, for 16 lanes of f32.
         `multiply-add.i32x16` is exact modulo 2^32.
         """
         instruction, _, shape = op.instruction.partition(".")

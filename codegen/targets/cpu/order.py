@@ -71,16 +71,16 @@ def _topological(
         return np.array(list(TopologicalSorter(before).static_order()), dtype=np.int64)
     except CycleError as error:
         circle = " -> ".join(map(str, error.args[1]))
-        problem = f"workgroups wait for each other in a circle ({circle})"
+        told = f"workgroups wait for each other in a circle ({circle})"
         if _ends_together(found):
-            raise Circle(problem) from None
+            raise Circle(told) from None
         raise LaunchError(
-            f"{problem}, and none of them would ever finish; the schedule is wrong: apply another"
+            f"{told}, and none of them would ever finish; the schedule is wrong: apply another"
         ) from None
 
 
 def _ends_together(found: Trace) -> bool:
-    """Whether all workgroups finish if all of them run at the same time."""
+    """Whether all workgroups end where all run at the same time."""
     sent: set[tuple[int, int]] = set()
     left = [deque(events) for events in found.workgroups]
     moved = True

@@ -29,11 +29,10 @@ from codegen.call.zero_extents import (
 from codegen.emit.elements import scalar_type
 from codegen.kernel import Kernel
 from codegen.targets.cpu.code import host_code
-from codegen.targets.cpu.emit import HostWalker
+from codegen.targets.cpu.emit import RUN_NAME, HostWalker
 from codegen.targets.cpu.machine import host, lower
 from codegen.targets.cpu.order import Circle, starting_order
 from codegen.targets.cpu.threads import MOST_THREADS, run_on_threads, thread_count
-from codegen.targets.cpu.work_loop import RUN_NAME
 from codegen.targets.cpu.workspace import Workspaces
 from coordgraph import CodegenError, KernelGraph, LaunchError
 from coordgraph.integers import compile_function
