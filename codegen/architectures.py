@@ -44,7 +44,7 @@ __all__ = [
 
 _EMITTERS: dict[str, str | type[CudaWalker]] = {
     MMA_SYNC.instructions: "codegen.targets.nvptx.sm_80.emit:CudaWalker",
-    WGMMA.instructions: "codegen.targets.nvptx.sm_90a.asynchronous:HopperWalker",
+    WGMMA.instructions: "codegen.targets.nvptx.sm_90a.hopper_walker:HopperWalker",
 }
 """The emitter class of each lowering, or its `module:name`, by `Lowering.instructions`."""
 

@@ -161,7 +161,7 @@ def _trim(folder: Path) -> None:
                 path.unlink()
     found: list[tuple[int, int, Path]] = []
     for path in folder.glob(f"*{SUFFIX}"):
-        with suppress(OSError):  # another process may delete it meanwhile
+        with suppress(OSError):  # another process may delete the file meanwhile
             status = path.stat()
             found.append((status.st_mtime_ns, status.st_size, path))
     count, size = len(found), sum(each for _, each, _ in found)

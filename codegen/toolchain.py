@@ -233,7 +233,7 @@ def _wheel_folders() -> Iterator[Path]:
 
 
 def _make_executable(path: Path) -> bool:
-    """Set a file's executable bit, which some installers of wheels drop; whether it is set now."""
+    """Set a file's executable bit, which some installers of wheels drop; whether that worked."""
     try:
         path.chmod(path.stat().st_mode | 0o111)
     except OSError:

@@ -103,7 +103,7 @@ KNOWN = {
     # Conversions between floats that LLVM or PTX have no one instruction for.
     "codegen/targets/cpu/elements.py",
     "codegen/targets/cpu/machine.py",
-    "codegen/targets/nvptx/sm_80/fragments.py",
+    "codegen/targets/nvptx/sm_80/fragment_walker.py",
     "codegen/targets/nvptx/sm_80/instructions.py",
     "passes/choosing/kernel_shape.py",  # the type that the model's figures were measured with
 }

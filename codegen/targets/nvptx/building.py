@@ -18,7 +18,7 @@ from codegen.architectures import Alignment, Lowering, Variant, Vectors, archite
 from codegen.targets.nvptx.driver import Device
 from codegen.targets.nvptx.facts import Facts
 from codegen.targets.nvptx.launch.call import Loaded
-from codegen.targets.nvptx.launch.function import Spilled
+from codegen.targets.nvptx.launch.loaded_function import Spilled
 from codegen.targets.nvptx.program import CudaProgram
 from coordgraph import CodegenError, KernelGraph, VerifyError
 from passes import Pass

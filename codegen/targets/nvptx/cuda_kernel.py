@@ -31,7 +31,7 @@ from codegen.targets.nvptx.launch.call import (
     Loaded,
     other_operands,
 )
-from codegen.targets.nvptx.launch.workspace import Workspaces
+from codegen.targets.nvptx.launch.device_workspaces import Workspaces
 from codegen.targets.nvptx.program import CudaProgram
 from coordgraph import KernelGraph, LaunchError
 from coordgraph.epilogue import ALPHA_BETA

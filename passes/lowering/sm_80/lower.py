@@ -29,9 +29,9 @@ from passes.lowering.architectures import architecture_of
 from passes.lowering.control import NOTHING, Accumulator, multiplied, no_epilogue
 from passes.lowering.derived_tables import add_tables, table_bytes
 from passes.lowering.multiplying import no_instruction
-from passes.lowering.reduce_scatter import ScatterLowering
+from passes.lowering.share_lowering import ScatterLowering
 from passes.lowering.sm_80.fragments import LANES, MMA_M, PAIR_N, choose_warps, depth_of
-from passes.lowering.sm_80.pipeline import add_ring, pipelined
+from passes.lowering.sm_80.software_pipeline import add_ring, pipelined
 from passes.lowering.sm_80.staging import Operand
 
 __all__ = ["LowerToTensorCores"]

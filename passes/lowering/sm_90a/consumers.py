@@ -41,8 +41,8 @@ from coordgraph.integers import equal, index_symbol, symbols_of
 from passes.kit.reduce_scatter import SHARE
 from passes.lowering.control import Accumulator, at, multiplied, unrolled
 from passes.lowering.sm_90a.partials import Fixup
-from passes.lowering.sm_90a.reduce_scatter import scatter
 from passes.lowering.sm_90a.ring import EMPTY, FULL, PHASE, STEP
+from passes.lowering.sm_90a.shares import scatter
 from passes.lowering.sm_90a.tails import Tails
 from passes.lowering.sm_90a.tiles import DividedTile
 from passes.lowering.sm_90a.turns import Turns, multiplies

@@ -10,7 +10,7 @@ import pytest
 import codegen
 from codegen.targets.nvptx import CudaKernel, building, program
 from codegen.targets.nvptx.facts import Facts
-from codegen.targets.nvptx.launch.function import Spilled
+from codegen.targets.nvptx.launch.loaded_function import Spilled
 from coordgraph import CodegenError, Gemm, KernelGraph, VerifyError
 from passes import DataParallel, Pass, StreamK, TwoTileStreamK
 from passes.lowering import LowerToHopper, LowerToTensorCores

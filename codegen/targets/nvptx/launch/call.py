@@ -7,10 +7,10 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from codegen.lru import LRUCache
 from codegen.targets.nvptx.driver import Device, bindings, check
 from codegen.targets.nvptx.facts import Facts
-from codegen.targets.nvptx.launch.function import Function
+from codegen.targets.nvptx.launch.device_workspaces import Workspaces
+from codegen.targets.nvptx.launch.loaded_function import Function
 from codegen.targets.nvptx.launch.packing import ArgumentTable
 from codegen.targets.nvptx.launch.tensormaps import TensorMaps
-from codegen.targets.nvptx.launch.workspace import Workspaces
 from codegen.targets.nvptx.sm_80.emit import KERNEL_NAME
 from coordgraph import LaunchError
 from coordgraph.gemm import OFFSETS, OFFSETS_OF, row_step

@@ -15,7 +15,7 @@ from codegen.emit.expressions import Expressions
 from codegen.emit.shared_memory import places
 from codegen.emit.walker import Fragments
 from codegen.targets.nvptx.map_arguments import boxes_of, map_argument
-from codegen.targets.nvptx.sm_80.fragments import BARRIER_BYTES
+from codegen.targets.nvptx.sm_80.fragment_walker import BARRIER_BYTES
 from codegen.targets.nvptx.sm_80.instructions import I1, I32, I64, Instructions, pointer
 from codegen.targets.nvptx.sm_80.tabulate import TableWalker
 from coordgraph import CodegenError, KernelGraph

@@ -200,7 +200,8 @@ class Instructions:
     def to_f32(self, value: ir.Value, kind: DType) -> ir.Value:
         """Convert a 16-bit float, given as i16, to f32; the conversion is exact."""
         name = ptx_type(kind)
-        if name == "bf16":  # the upper half of an f32; sm_80 has no instruction for it
+        if name == "bf16":
+            # bf16 is the upper half of an f32: a shift converts it, as sm_80 has no instruction.
             wide = self.builder.shl(self.builder.zext(value, I32), ir.Constant(I32, 16))
             return self.builder.bitcast(wide, F32)
         return self.asm(f"cvt.f32.{name} $0, $1;", "=f,h", [value], F32, pure=True)

@@ -11,7 +11,7 @@ from typing import Any
 from llvmlite import ir
 from sympy import Expr
 
-from codegen.targets.nvptx.sm_80.fragments import FragmentWalker
+from codegen.targets.nvptx.sm_80.fragment_walker import FragmentWalker
 from codegen.targets.nvptx.sm_80.instructions import I32, I64
 from coordgraph.control import lowered as ops
 from coordgraph.control.resolve import Node

@@ -60,7 +60,7 @@ class Workspaces:
         self._is_capturing = bindings().cuStreamIsCapturing
 
     def owner(self, stream: int) -> Hashable:
-        """The key of a launch's workspace: its stream, with the capture that the stream is in."""
+        """The key of a launch's workspace: the stream, and the graph capture on it, if any."""
         status, capturing = self._is_capturing(stream)
         if status:
             check("cuStreamIsCapturing", status)

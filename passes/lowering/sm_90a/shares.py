@@ -10,7 +10,7 @@ from coordgraph.coordinates.edges import Flatten, PassThrough
 from coordgraph.coordinates.graph import CoordinateEditor
 from passes.kit.reduce_scatter import SHARE, cut_otherwise
 from passes.lowering.control import Accumulator, at
-from passes.lowering.reduce_scatter import ScatterLowering
+from passes.lowering.share_lowering import ScatterLowering
 from passes.lowering.sm_90a.division import Division
 from passes.lowering.sm_90a.partials import tie_memory
 from passes.lowering.sm_90a.warpgroups import VECTOR, Pieces
