@@ -1,6 +1,7 @@
-"""Code generation: scheduled graphs to machine code, and kernels to call.
+"""Code generation: compiles scheduled kernel graphs to machine code, and calls the kernels.
 
-It knows no schedule: it walks the control graph and asks the coordinate graph for every index.
+Code generation depends on no particular schedule: it emits the operations of the control graph in
+order, and computes every index from the coordinate graph.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ _LATE = {
     "grouped_matmul": "codegen.call.matmul",
     "matmul": "codegen.call.matmul",
 }
-"""Functions whose modules import numpy: each is loaded when it is first used."""
+"""Functions whose modules import numpy, by name: a module is imported at the first use."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""`compile`: a scheduled graph and a target make a kernel."""
+"""`compile`: compiles a scheduled graph for a target, and returns a kernel to call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["TARGETS", "compile", "native_target"]
 
 
 class _Targets(Sequence[str]):
-    """The names of all targets; architectures that are registered later are among them."""
+    """The names of all targets, read from the registry of architectures at each use."""
 
     def __getitem__(self, place: Any) -> Any:
         return ("interpreter", "cpu", *names(), "native")[place]
@@ -29,10 +29,11 @@ class _Targets(Sequence[str]):
 
 
 TARGETS: Sequence[str] = _Targets()
+"""The names of all targets, also of architectures that are registered later."""
 
 
 def native_target(graph: KernelGraph) -> str:
-    """The best target here: the GPU where there is one that multiplies this type, else the CPU."""
+    """The best target on this machine: the GPU, if it can multiply the type of A, else `cpu`."""
     from codegen.targets.nvptx.driver import device, unavailable
 
     if dtype(graph.gemm.dtype).instruction(WARP_MMA) and unavailable() is None:
@@ -50,32 +51,41 @@ def compile(
     """Compile a scheduled graph.
 
     Args:
-        graph: what a schedule pass made of `Gemm.graph()`.
-        target: `interpreter`, `cpu`, an NVIDIA architecture (`sm_80` and up), or `native`.
+        graph: a graph from `Gemm.graph()` to which a schedule pass was applied.
+        target: `interpreter`, `cpu`, an NVIDIA architecture (`sm_80` and later), or `native`.
         debug: GPU kernels that wait too long trap instead of hanging; CPU kernels check every
             index, and one outside its tensor ends the launch with a LaunchError.
-        lowering: options of a lowering of a GPU's architecture, as `LowerToHopper(cluster_m=2)`, in
-            place of the default. Tensors that are not aligned as it needs, and for `LowerToHopper`
-            those are rows or addresses that are no multiples of 16 bytes, are served by other code.
+        lowering: a lowering pass of the architecture with options, such as
+            `LowerToHopper(cluster_m=2)`, in place of the default. Tensors without the alignment
+            that it needs (for `LowerToHopper`, addresses and rows that are multiples of 16 bytes)
+            are multiplied by a program of a more general lowering.
 
     Raises:
-        VerifyError: the graph is not scheduled, or broken.
-        CodegenError: it is no graph; the target is unknown, is not here, or cannot do what the
-            graph or the lowering asks for.
+        VerifyError: the graph is not scheduled, or is malformed.
+        CodegenError: `graph` is no KernelGraph; the target is unknown or not available on this
+            machine; or the target cannot run the graph, or not with this lowering.
     """
     if not isinstance(graph, KernelGraph):
         raise CodegenError(
-            f"graph = {graph!r} is no KernelGraph; compile takes what a schedule made of "
-            "Gemm(…).graph(…), as StreamK()(Gemm('bf16').graph())"
+            f"graph = {graph!r} is no KernelGraph; pass a graph to which a schedule was applied, "
+            "such as StreamK()(Gemm('bf16').graph())"
         )
     if not isinstance(target, str):
-        raise CodegenError(f"target = {target!r} is no name; there are {', '.join(TARGETS)}")
-    graph.workgroup  # noqa: B018 - says what to do where no schedule was applied
+        raise CodegenError(
+            f"target = {target!r} is no name of a target; choose one of: {', '.join(TARGETS)}"
+        )
+    graph.workgroup  # noqa: B018 - raises an error with advice if no schedule was applied
     if graph.level != "scheduled":
-        raise CodegenError("compile takes a scheduled graph and lowers it itself")
+        raise CodegenError(
+            f"the graph has the level '{graph.level}'; pass the scheduled graph, which compile "
+            "lowers itself"
+        )
     grid = graph.workgroup.size
     if grid is not None and not graph.parameters.known_to_host(grid):
-        raise CodegenError(f"the grid, {to_text(grid)}, is data that the host does not know")
+        raise CodegenError(
+            f"the size of the grid, {to_text(grid)}, depends on data in device memory, which the "
+            "host cannot read at a launch; choose a schedule with a fixed number of workgroups"
+        )
     if target == "native":
         target = native_target(graph)
     if target.startswith("sm_"):
@@ -83,7 +93,10 @@ def compile(
 
         return CudaKernel(graph, target, debug=debug, lowering=lowering)
     if lowering is not None:
-        raise CodegenError(f"a lowering is for NVIDIA GPUs; '{target}' has its own")
+        raise CodegenError(
+            f"lowering = {lowering} is for NVIDIA GPUs, and the target is '{target}'; "
+            "leave lowering out, or choose a target such as 'sm_80'"
+        )
     graph.verify()
     if target == "interpreter":
         from codegen.targets.interpreter import InterpretedKernel
@@ -93,4 +106,4 @@ def compile(
         from codegen.targets.cpu import HostKernel
 
         return HostKernel(graph, debug=debug)
-    raise CodegenError(f"unknown target '{target}'; there are {', '.join(TARGETS)}")
+    raise CodegenError(f"unknown target '{target}'; choose one of: {', '.join(TARGETS)}")

@@ -1,8 +1,8 @@
 """Architectures of NVIDIA GPUs for code generation; `register` adds one from outside the library.
 
-An `Architecture` has the limits of the hardware and its lowerings, the best first. Each lowering
-has an emitter, which writes its instructions, and a chooser of plans. This module loads neither
-LLVM nor CUDA.
+An `Architecture` has the limits of the hardware and its lowerings, the fastest first. Each lowering
+has an emitter, which generates its instructions, and a chooser, which chooses tiles and schedules.
+Importing this module loads neither LLVM nor CUDA.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ __all__ = [
 
 _EMITTERS: dict[str, str | type[CudaWalker]] = {
     MMA_SYNC.instructions: "codegen.targets.nvptx.sm_80.emit:CudaWalker",
-    WGMMA.instructions: "codegen.targets.nvptx.sm_90a.asynchronous:HopperWalker",
+    WGMMA.instructions: "codegen.targets.nvptx.sm_90a.hopper_walker:HopperWalker",
 }
-"""The class that emits the instructions of a lowering, or its `module:name`, by instructions."""
+"""The emitter class of each lowering, or its `module:name`, by `Lowering.instructions`."""
 
 
 def register(
@@ -59,23 +59,27 @@ def register(
 
     Args:
         architecture: the limits of the hardware and the lowerings.
-        emitters: the class that emits the instructions of each lowering that the library does not
-            have, by `Lowering.instructions`: a subclass of
+        emitters: for each lowering that the library does not have, by `Lowering.instructions`, the
+            class that emits its instructions: a subclass of
             `codegen.targets.nvptx.sm_80.emit.CudaWalker`, or its `module:name` as a string.
-        choosers: how plans are chosen for such lowerings; by default, by a fixed rule.
+        choosers: how tiles and schedules are chosen for such lowerings; by default, by a fixed
+            rule.
 
     Raises:
-        CodegenError: the name is taken, the instructions of a lowering have no emitter, or have
-            another emitter already.
+        CodegenError: the name is registered already; or the instructions of a lowering have no
+            emitter, or have another emitter already.
     """
     for name, emitter in (emitters or {}).items():
         if _EMITTERS.get(name, emitter) != emitter:
-            raise CodegenError(f"there is an emitter of {name} already")
+            raise CodegenError(
+                f"the instructions {name} have another emitter already; give the lowering a name "
+                "of its own in Lowering.instructions"
+            )
     known = {**_EMITTERS, **(emitters or {})}
     for lowering in architecture.lowerings:
         if lowering.instructions not in known:
             raise CodegenError(
-                f"{architecture.name}: nothing emits {lowering.instructions}; pass "
+                f"{architecture.name}: the lowering {lowering.instructions} has no emitter; pass "
                 f"emitters={{'{lowering.instructions}': …}}"
             )
     register_entries(architecture)
@@ -87,7 +91,11 @@ def register(
 
 
 def emitter_of(instructions: str) -> type[CudaWalker]:
-    """The class that emits a lowering's instructions; LLVM is loaded with it."""
+    """The class that emits the instructions of a lowering; this imports LLVM.
+
+    Args:
+        instructions: the lowering's name, such as `mma.sync`.
+    """
     found = _EMITTERS[instructions]
     if isinstance(found, str):
         module, _, name = found.partition(":")

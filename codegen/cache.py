@@ -1,8 +1,9 @@
-"""The cache of generated kernels on disk: one file each, found by what it was made from.
+"""The on-disk cache of compiled kernels: one file for each kernel, named by its cache key.
 
-`COORDGRAPH_CACHE` names its folder, or turns it off (`off`). It only ever saves time: an entry that
-is damaged, of another version or cannot be written is made anew or done without. A file is a digest
-of the rest and a zip archive, which any tool opens, since archives may begin with something else.
+The environment variable `COORDGRAPH_CACHE` is the folder of the cache, or `off` for no cache. The
+cache only saves time: if a file is damaged, or was written by another version, the kernel is
+compiled again; if a file cannot be written, nothing is cached. A file is the SHA-256 of the archive
+(32 bytes), and a zip archive. Tools for zip archives open it as it is.
 """
 
 from __future__ import annotations
@@ -24,21 +25,27 @@ from coordgraph import KernelGraph
 __all__ = ["building", "cache_directory", "cacheable", "key_of", "load", "store"]
 
 VARIABLE, OFF = "COORDGRAPH_CACHE", "off"
+"""The environment variable that says where the cache is, and its value for no cache."""
 SUFFIX = ".kernel.zip"
+"""The end of the name of a cache file; the rest is the cache key."""
 DIGEST_BYTES = 32
+"""Bytes of the SHA-256 at the start of a cache file."""
 PACKAGES = ("coordgraph", "passes", "codegen")
+"""The packages whose sources are part of every cache key."""
 MOST_ENTRIES, MOST_BYTES = 2000, 1 << 30
+"""The cache is trimmed when it has more entries, or more bytes, than these."""
 KEPT = 0.9
-"""The share of either bound that is left when old entries are deleted."""
+"""Trimming deletes entries until this fraction of MOST_ENTRIES and of MOST_BYTES is left."""
 LOCKS = 64
+"""How many lock files there are; a cache key selects one of them."""
 ABANDONED = 3600.0
-"""Seconds after which nobody writes a file any more."""
+"""Age in seconds at which a temporary file is deleted, because its writer must have ended."""
 LONGEST_WAIT = 120.0
-"""Seconds to wait for another process that makes the same kernel."""
+"""The most seconds to wait for another process that compiles the same kernel."""
 
 
 def cache_directory() -> Path | None:
-    """The folder of the cache, whether or not it is there yet; None where the cache is off."""
+    """The folder of the cache, which may not exist yet; None if the cache is off."""
     chosen = os.environ.get(VARIABLE, "").strip()
     if chosen.lower() == OFF:
         return None
@@ -50,21 +57,27 @@ def cache_directory() -> Path | None:
 
 
 def cacheable(graph: KernelGraph, *others: object) -> bool:
-    """True where everything that code depends on is in the graph's text and in our sources.
+    """Whether a cache key can cover everything that the compiled code depends on.
 
-    Edges, dimensions, operations and lowerings from elsewhere have a meaning that may change
-    without either.
+    A key covers the graph's text and the sources of this library. So a graph cannot be cached if it
+    has an edge, a dimension, an operation or a lowering of a class from outside the library, whose
+    source may change.
+
+    Args:
+        graph: the graph to compile.
+        others: further objects that the code depends on, such as a lowering pass.
     """
     parts = (*graph.coordinates, *graph.coordinates.edges, *graph.control.operations, *others)
     return all(_ours(kind.__module__) for kind in {type(part) for part in parts})
 
 
 def _ours(module: str) -> bool:
+    """Whether a module is part of this library, or of Python's builtins."""
     return module.partition(".")[0] in (*PACKAGES, "builtins")
 
 
 def key_of(*parts: str) -> str:
-    """The name under which something is kept that is made from these parts by this version."""
+    """The cache key of what this version of the library generates from `parts`: 40 hex digits."""
     digest = hashlib.sha256(_generator().encode())
     for part in parts:
         digest.update(f"{len(part)}:{part}".encode())
@@ -73,21 +86,22 @@ def key_of(*parts: str) -> str:
 
 @cache
 def _generator() -> str:
-    """What generates code: our sources, and LLVM."""
+    """A digest of everything that generates code: the library's sources and LLVM's version."""
     digest = hashlib.sha256(version("llvmlite").encode())
     root = Path(__file__).resolve().parents[1]
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
             digest.update(f"{path.relative_to(root)}\0".encode())
             digest.update(path.read_bytes())
-    # Without sources there is nothing to tell versions apart by: nothing is found again.
+    # Without sources (a frozen application) versions cannot be told apart. A random digest then
+    # prevents this process from reading what another process has cached.
     return (
         digest.hexdigest() if (root / PACKAGES[0] / "__init__.py").exists() else os.urandom(8).hex()
     )
 
 
 def load(key: str) -> dict[str, bytes] | None:
-    """The files of an entry, or None where there is none that can be read."""
+    """The files of the entry with this key, by name; None if there is none or it is damaged."""
     folder = cache_directory()
     if folder is None:
         return None
@@ -100,17 +114,23 @@ def load(key: str) -> dict[str, bytes] | None:
     if _digest(archived) != digest:
         return None
     with suppress(OSError):
-        os.utime(path)  # used just now: `_trim` deletes what was not used for longest
+        os.utime(path)  # marks the entry as used: `_trim` deletes the least recently used ones
     with zipfile.ZipFile(io.BytesIO(archived)) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
 def _digest(content: bytes) -> bytes:
+    """The SHA-256 of `content`."""
     return hashlib.sha256(content).digest()
 
 
 def store(key: str, files: Mapping[str, bytes]) -> None:
-    """Keep files under a key; who reads it sees all of them or none."""
+    """Write an entry to the cache, atomically: readers see all of its files or none.
+
+    Args:
+        key: the cache key, from `key_of`.
+        files: the contents of the files, by name.
+    """
     folder = cache_directory()
     if folder is None:
         return
@@ -134,14 +154,14 @@ def store(key: str, files: Mapping[str, bytes]) -> None:
 
 
 def _trim(folder: Path) -> None:
-    """Delete the entries that were not used for longest, where there are too many or too large."""
-    for path in folder.glob("*.tmp"):  # of a process that was killed
+    """Delete least recently used entries, if the cache has too many entries or bytes."""
+    for path in folder.glob("*.tmp"):  # a temporary file stays behind if its writer is killed
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > ABANDONED:
                 path.unlink()
     found: list[tuple[int, int, Path]] = []
     for path in folder.glob(f"*{SUFFIX}"):
-        with suppress(OSError):  # another process may delete it meanwhile
+        with suppress(OSError):  # another process may delete the file meanwhile
             status = path.stat()
             found.append((status.st_mtime_ns, status.st_size, path))
     count, size = len(found), sum(each for _, each, _ in found)
@@ -157,7 +177,11 @@ def _trim(folder: Path) -> None:
 
 @contextmanager
 def building(key: str) -> Generator[None]:
-    """One process at a time makes an entry; the others wait, and then find it."""
+    """Hold the lock of a cache key, so that only one process compiles the kernel.
+
+    Other processes wait for the lock, and then find the entry in the cache. If the folder cannot be
+    written or locked, or after 120 seconds, the body runs without the lock.
+    """
     folder = cache_directory()
     if folder is None:
         yield
@@ -168,7 +192,7 @@ def building(key: str) -> Generator[None]:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock.acquire()
-    except (OSError, NotImplementedError):  # not writable, not lockable, or a wait too long
+    except (OSError, NotImplementedError):  # filelock.Timeout is a subclass of OSError
         yield
         return
     try:

@@ -1,4 +1,4 @@
-"""What every compiled kernel offers, whatever its target."""
+"""`Kernel`: the interface of compiled kernels, the same for every target."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ __all__ = ["IndexExpression", "Kernel", "index_expressions"]
 
 @dataclass(frozen=True)
 class IndexExpression:
-    """An index that the code computes, and the condition under which it is not padding."""
+    """An index that a kernel computes, as text.
+
+    Attributes:
+        operation: the kind of the operation that uses the index, such as `CopyElements`.
+        coordinate: the coordinate that the index is along, such as `A.shared`.
+        index: the expression of the index.
+        guard: the condition under which the index is inside the tensor; `true` if it always is.
+    """
 
     operation: str
     coordinate: str
@@ -28,7 +35,7 @@ class IndexExpression:
 
 
 def index_expressions(nodes: tuple[Node, ...]) -> list[IndexExpression]:
-    """Every index of a resolved graph, once, in order: each is a path through the coordinates."""
+    """Every index that a resolved control graph computes, each once, in order of first use."""
     found: dict[IndexExpression, None] = {}
     for root in nodes:
         for node in root.walk():
@@ -39,25 +46,29 @@ def index_expressions(nodes: tuple[Node, ...]) -> list[IndexExpression]:
 
 
 class Kernel(ABC):
-    """A compiled GEMM: call it with A, B and, if wanted, C and the output.
+    """A compiled GEMM kernel: call it with A, B and, optionally, C and the output D.
 
     Args of a call:
-        a, b: A (m x k) and B (k x n), or their transposes where the graph says so. Of a batch all
-            have one axis more, the first; of groups along m B has it, of groups along k C and D. Of
-            a list of products (groups along mnk) A, B, C and D are vectors with the matrices of all
-            one after another, as `codegen.lists` packs them.
-        c: C (m x n), or None; needed where beta is not zero, not read where it is.
-        out: where D goes (m x n), or None for a new tensor of the kind of `a`; of a list of
-            products it must be given.
-        alpha, beta: scalars of the epilogue.
-        workgroups: where the graph leaves it open.
-        offsets: of a grouped kernel, where each group begins along m or k, and where the last ends
-            (i32); of a list of products along m, n and k (3 x (groups + 1)).
-        operands: those of the epilogue, by name, where the graph has one of its own: arrays, and
-            numbers for scalars. Then c, alpha and beta are for epilogues that name them.
+        a, b: A (m x k) and B (k x n), or their transposes if the graph was built with
+            `transpose_a` or `transpose_b`. In a batch all matrices have a first axis more, the
+            number of the product. With groups along m only B has it, with groups along k only C
+            and D. For a list of products (groups along mnk), A, B, C and D are vectors, in which
+            `codegen.lists.pack` stores the matrices one after another.
+        c: C (m x n), or None. It is required if beta is not 0, and not read if beta is 0.
+        out: the array for D (m x n); None allocates one of the same library as `a`. A list of
+            products requires it.
+        alpha, beta: scalars of the default epilogue, `alpha·A·B + beta·C`.
+        stream: the CUDA stream of the launch; None for the current one. CPU kernels take none.
+        workgroups: how many workgroups to launch, if the schedule was made without a number.
+        offsets: the group offsets of a grouped kernel, i32: where each group begins along m or k,
+            and where the last one ends. For a list of products, those along m, n and k
+            (3 x (groups + 1)).
+        operands: the operands of the graph's own epilogue, by name: arrays, and numbers for
+            scalars. Such a kernel takes c, alpha or beta only if its epilogue names them.
 
     Raises:
-        LaunchError: shapes, types, memory or parameters do not fit; nothing was launched.
+        LaunchError: shapes, types, memory or parameters do not fit the kernel; nothing was
+            launched.
     """
 
     def __init__(self, graph: KernelGraph, target: str) -> None:
@@ -79,28 +90,40 @@ class Kernel(ABC):
         offsets: Any = None,
         **operands: Any,
     ) -> Any:
-        """Compute D."""
+        """Compute D and return it; the class's docstring describes the arguments."""
 
     @property
     def lowered(self) -> KernelGraph:
-        """The graph that the code was generated from."""
+        """The lowered graph that the code was generated from."""
         return self.graph
 
     @property
     def index_expressions(self) -> list[IndexExpression]:
-        """Every index that the code computes."""
+        """Every index that the kernel computes, each once, in order of first use."""
         graph = self.lowered
         return index_expressions(resolve(graph.control.root.body, graph.scope()))
 
     @property
     def llvm_ir(self) -> str:
-        """The LLVM IR before optimisation."""
-        raise CodegenError(f"the target '{self.target}' makes no LLVM IR")
+        """The kernel's LLVM IR before optimisation.
+
+        Raises:
+            CodegenError: the target does not generate LLVM IR.
+        """
+        raise CodegenError(
+            f"the target '{self.target}' generates no LLVM IR; compile for 'cpu' or 'sm_80'"
+        )
 
     @property
     def ptx(self) -> str:
-        """The PTX."""
-        raise CodegenError(f"the target '{self.target}' makes no PTX; compile for 'sm_80' or later")
+        """The kernel's PTX, of the program for well-aligned tensors.
+
+        Raises:
+            CodegenError: the target does not generate PTX.
+        """
+        raise CodegenError(
+            f"the target '{self.target}' generates no PTX; compile for 'sm_80' or later"
+        )
 
     def __repr__(self) -> str:
         gemm, how = self.graph.gemm, ", ".join(self.graph.log) or "unscheduled"

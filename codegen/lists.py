@@ -1,6 +1,6 @@
-"""Lists of matrices as the vectors that kernels of `Gemm(grouped=True, group_axis="mnk")` take.
+"""Packs lists of matrices into vectors, for kernels of `Gemm(grouped=True, group_axis="mnk")`.
 
-For numpy, PyTorch and CuPy; what is made lies on the device of what it is made like.
+The arrays may be of numpy, PyTorch or CuPy. New arrays are on the device of the given ones.
 """
 
 from __future__ import annotations
@@ -18,30 +18,36 @@ from coordgraph.validation import whole
 __all__ = ["empty", "offsets", "pack", "unpack"]
 
 Shape = tuple[int, int]
+"""Rows and columns of a matrix."""
 LIBRARIES = ("numpy", "torch", "cupy")
+"""The array libraries whose arrays can be packed."""
 
 
 def pack(matrices: Sequence[Any]) -> Any:
-    """Matrices one after another in a new vector; what fills up their rows is 0.
+    """Copy matrices one after another into a new vector; each row is padded with zeros.
 
     Args:
-        matrices: at least one, of one type, rows x columns each, as they are to be stored: so
-            k x m for the A of a kernel with `transpose_a`.
+        matrices: matrices of the same element type, at least one. Each is given as rows x columns
+            in memory: k x m for the A of a kernel with `transpose_a`.
 
     Raises:
-        LaunchError: there are none, or one is no matrix, or has another type than the first.
+        LaunchError: the list is empty, or an element is no matrix or has another type than the
+            first.
     """
     matrices = [*matrices]
     if not matrices:
-        raise LaunchError("no matrices: a list has at least one")
+        raise LaunchError("the list of matrices is empty; pass at least one matrix")
     first = matrices[0]
     for place, matrix in enumerate(matrices):
         _library(matrix)
         if len(matrix.shape) != 2:
-            raise LaunchError(f"matrices[{place}] has {len(matrix.shape)} axes, a matrix has two")
+            raise LaunchError(
+                f"matrices[{place}] has {len(matrix.shape)} axes; pass matrices, which have 2"
+            )
         if matrix.dtype != first.dtype:
             raise LaunchError(
-                f"matrices[{place}] holds {matrix.dtype}, those before {first.dtype}; convert it"
+                f"matrices[{place}] has the type {matrix.dtype}, and matrices[0] has "
+                f"{first.dtype}; convert it"
             )
     shapes = [(int(rows), int(columns)) for rows, columns in (x.shape for x in matrices)]
     vector = empty(shapes, first)
@@ -52,17 +58,26 @@ def pack(matrices: Sequence[Any]) -> Any:
 
 
 def unpack(vector: Any, shapes: Sequence[Shape]) -> list[Any]:
-    """The matrices in a vector, rows x columns each, as views: to write one writes the vector.
+    """The matrices in a vector, as views: writing to a matrix writes to the vector.
+
+    Args:
+        vector: a vector as `pack` or `empty` makes it.
+        shapes: rows and columns of each matrix.
 
     Raises:
-        LaunchError: the vector is too short.
+        LaunchError: `vector` has several axes, or is too short for the matrices.
     """
     step = _step(vector)
     *starts, end = _starts(shapes, step)
     if len(vector.shape) != 1:
-        raise LaunchError(f"the vector has {len(vector.shape)} axes")
+        raise LaunchError(
+            f"the vector has {len(vector.shape)} axes; pass one with 1 axis, as pack makes it"
+        )
     if vector.shape[0] < end:
-        raise LaunchError(f"the vector has {vector.shape[0]} elements, the matrices take {end}")
+        raise LaunchError(
+            f"the vector has {vector.shape[0]} elements, and the matrices take {end}; pass a "
+            "longer one, as empty makes it"
+        )
     return [
         vector[start : start + rows * _pitch(columns, step)].reshape(rows, _pitch(columns, step))[
             :, :columns
@@ -72,63 +87,72 @@ def unpack(vector: Any, shapes: Sequence[Shape]) -> list[Any]:
 
 
 def empty(shapes: Sequence[Shape], like: Any) -> Any:
-    """A new vector with room for matrices of such shapes, as `out=` takes it.
+    """A new vector with room for matrices of these shapes, for the argument `out` of a kernel.
 
-    It has one element at least, as kernels want.
+    It has at least one element, because kernels refuse empty arrays.
 
     Args:
-        shapes: rows and columns of each.
-        like: an array of the type wanted.
+        shapes: rows and columns of each matrix.
+        like: an array; the vector has its library, device and element type.
     """
     *_, end = _starts(shapes, _step(like))
     return _new("empty", like, max(end, 1), dtype=like.dtype)
 
 
 def offsets(sizes: Sequence[tuple[int, int, int]], like: Any) -> Any:
-    """Where groups begin along m, n and k, and the ends: 3 x (groups + 1), i32.
+    """The argument `offsets` of a kernel for a list of products: an i32 array, 3 x (groups + 1).
+
+    Its rows say, for m, n and k, where each group begins and where the last one ends.
 
     Args:
         sizes: m, n and k of each product.
-        like: an array of the library wanted.
+        like: an array; the result has its library and device.
 
     Raises:
-        LaunchError: one has not three extents, whole numbers from 0 on; or they are more together
-            than kernels take.
+        LaunchError: an element of `sizes` is not three integers of at least 0; or the extents
+            along one of m, n and k add up to more than kernels support.
     """
     rows = [[0], [0], [0]]
     for place, size in enumerate(sizes):
         if len(size) != len(rows):
-            raise LaunchError(f"sizes[{place}] = {size} should be m, n and k of a product")
+            raise LaunchError(
+                f"sizes[{place}] = {size} has {len(size)} numbers; pass m, n and k of each product"
+            )
         for row, extent in zip(rows, size, strict=True):
             row.append(row[-1] + whole(extent, f"sizes[{place}]", LaunchError, least=0))
     if (most := max(row[-1] for row in rows)) > MOST_TOGETHER:
-        raise LaunchError(f"the groups have {most} along an axis, {MOST_TOGETHER} is the most")
+        raise LaunchError(
+            f"the groups have {most} elements together along m, n or k, and kernels take at most "
+            f"{MOST_TOGETHER}; split the list"
+        )
     return _new("asarray", like, rows, dtype=_library(like).int32)
 
 
 def _step(like: Any) -> int:
-    """Elements of which rows begin at multiples; see `coordgraph.gemm.row_step`."""
+    """Rows of matrices in a vector begin at multiples of this many elements."""
     return max(ROW_STEP, CHUNK_BYTES // int(like.dtype.itemsize))
 
 
 def _pitch(columns: int, step: int) -> int:
-    """Elements from one row of a matrix to the next."""
+    """The leading dimension of a matrix: elements from the start of one row to the next."""
     return -(-columns // step) * step
 
 
 def _starts(shapes: Sequence[Shape], step: int) -> Iterator[int]:
-    """Where each matrix begins in the vector, and the end."""
+    """The first element of each matrix in the vector, and the end of the last matrix."""
     return accumulate((rows * _pitch(columns, step) for rows, columns in shapes), initial=0)
 
 
 def _library(like: Any) -> Any:
+    """The module of the array library (numpy, torch or cupy) that an array belongs to."""
     for kind in type(like).__mro__:
         if (name := kind.__module__.partition(".")[0]) in LIBRARIES:
             return import_module(name)
-    raise LaunchError(f"a {type(like).__name__} is no array of {', '.join(LIBRARIES)}")
+    raise LaunchError(f"a {type(like).__name__} was given; pass an array of {', '.join(LIBRARIES)}")
 
 
 def _new(make: str, like: Any, *args: Any, **options: Any) -> Any:
+    """Call the function `make` of the library of `like`, on the device of `like`."""
     library = _library(like)
     if library.__name__ == "torch":
         options["device"] = like.device

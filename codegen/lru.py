@@ -1,4 +1,4 @@
-"""`LRUCache`: a bounded dictionary that drops the entries that were not used for longest."""
+"""`LRUCache`: a bounded dictionary that drops its least recently used entries."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ V = TypeVar("V")
 
 
 class LRUCache(Generic[K, V]):
-    """Keeps at least the last `limit` entries used, and at most twice as many.
+    """A cache of at least the `limit` most recently used entries, and at most twice as many.
 
-    Least recently used entries are dropped a generation at a time. Entries live in a young and an
-    old dict of at most `limit` each; using an entry moves it to the young dict, and when that is
-    full, it becomes the old one and the old one is dropped. So a repeated look-up is one look-up in
-    a dict, and threads may share the cache without a lock.
+    Entries are in two dictionaries of at most `limit` entries each: young and old. Using an entry
+    moves it to the young dictionary. When that is full, the old dictionary is dropped, the young
+    one becomes the old one, and a new young one begins. So a repeated look-up is a single look-up
+    in a dictionary, and threads may share the cache without a lock.
+
+    Args:
+        limit: the number of most recently used entries that are certain to be kept.
     """
 
     def __init__(self, limit: int) -> None:
@@ -26,7 +29,7 @@ class LRUCache(Generic[K, V]):
         self._old: dict[K, V] = {}
 
     def get(self, key: K) -> V | None:
-        """The value that was put under the key, or None."""
+        """The value that is stored under the key, or None."""
         found = self._young.get(key)
         if found is None and self._old:
             found = self._old.get(key)
@@ -35,7 +38,7 @@ class LRUCache(Generic[K, V]):
         return found
 
     def put(self, key: K, value: V) -> V:
-        """Keep a value under the key; returns the value."""
+        """Store a value under the key, and return the value."""
         if len(self._young) >= self.limit and key not in self._young:
             self._old, self._young = self._young, {}
         self._young[key] = value

@@ -1,6 +1,6 @@
-"""NVIDIA's command-line tools, where there are any: ptxas for resource use, cuobjdump for SASS.
+"""Runs NVIDIA's command-line tools: ptxas for resource use and warnings, cuobjdump for SASS.
 
-Neither is needed to run a kernel (the driver assembles PTX itself); they show what became of it.
+Kernels run without these tools, because the driver assembles PTX itself.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ __all__ = [
 ]
 
 _TIMEOUT_S = 300.0
+"""Seconds after which a tool that still runs is stopped."""
 
 
 class ToolNotFound(CodegenError):
-    """A CUDA tool is on none of the places where it is looked for."""
+    """A CUDA tool was found neither on PATH, nor in a CUDA toolkit, nor in a Python wheel."""
 
 
 class AssemblyError(CodegenError):
-    """ptxas refused the PTX; `log` is all that it said."""
+    """ptxas rejected the PTX; the attribute `log` is its whole output."""
 
     def __init__(self, message: str, log: str) -> None:
         self.log = log
@@ -45,10 +46,14 @@ class AssemblyError(CodegenError):
 
 @dataclass(frozen=True, slots=True)
 class KernelUse:
-    """What one kernel, or one device function that was not inlined, takes of the machine.
+    """Resource use of one kernel, or of one device function that was not inlined.
 
-    `registers` is per thread, and none for a device function; the rest is bytes: `shared` per
-    workgroup and static only, the others per thread.
+    Attributes:
+        registers: registers of a thread; None for a device function.
+        spill_stores: bytes of a thread that are stored to local memory by register spills.
+        spill_loads: bytes of a thread that are loaded from local memory by register spills.
+        stack_frame: bytes of a thread's stack frame.
+        shared: bytes of static shared memory of a workgroup.
     """
 
     registers: int | None
@@ -60,7 +65,14 @@ class KernelUse:
 
 @dataclass(frozen=True, slots=True)
 class PtxasReport:
-    """What ptxas made of one PTX module, and what it said about it."""
+    """The result of assembling one PTX module.
+
+    Attributes:
+        functions: resource use of each kernel and device function, by name.
+        warnings: the lines of the log that are warnings, or advice on performance.
+        log: the whole output of ptxas.
+        cubin: the assembled module.
+    """
 
     functions: Mapping[str, KernelUse]
     warnings: tuple[str, ...]
@@ -69,45 +81,60 @@ class PtxasReport:
 
     @property
     def registers(self) -> dict[str, int]:
-        """Registers per thread of each kernel."""
+        """Registers of a thread, for each kernel by its name."""
         uses = self.functions.items()
         return {name: use.registers for name, use in uses if use.registers is not None}
 
     @property
     def spill_stores(self) -> int:
-        """Bytes of spill stores, all functions together."""
+        """Bytes of register-spill stores of a thread, summed over all functions."""
         return sum(use.spill_stores for use in self.functions.values())
 
     @property
     def spill_loads(self) -> int:
-        """Bytes of spill loads, all functions together."""
+        """Bytes of register-spill loads of a thread, summed over all functions."""
         return sum(use.spill_loads for use in self.functions.values())
 
     @property
     def stack_frame(self) -> int:
-        """Bytes of the largest stack frame."""
+        """Bytes of the largest stack frame of any function."""
         return max((use.stack_frame for use in self.functions.values()), default=0)
 
     @property
     def shared(self) -> int:
-        """Bytes of static shared memory of the kernel that has the most."""
+        """Bytes of static shared memory of the kernel that uses the most."""
         return max((use.shared for use in self.functions.values()), default=0)
 
 
 def find_ptxas() -> Path | None:
-    """Path of ptxas: `COORDGRAPH_PTXAS`, `PATH`, the CUDA toolkit, the nvidia-cuda-nvcc wheel."""
+    """The path of ptxas, or None if it is not installed.
+
+    It is `$COORDGRAPH_PTXAS`, or else found on PATH, in the CUDA toolkit or in the nvidia-cuda-nvcc
+    wheel, in this order.
+    """
     return _find("ptxas")
 
 
 def find_cuobjdump() -> Path | None:
-    """Path of cuobjdump, looked for in the same places (`COORDGRAPH_CUOBJDUMP` and so on)."""
+    """The path of cuobjdump, or None if it is not installed.
+
+    It is `$COORDGRAPH_CUOBJDUMP`, or else found on PATH, in the CUDA toolkit or in the
+    nvidia-cuda-cuobjdump wheel, in this order.
+    """
     return _find("cuobjdump")
 
 
 def assemble(ptx: str, arch: str, options: Sequence[str] = ()) -> PtxasReport:
-    """Assemble `ptx` for `arch` (such as "sm_90a") and report what it takes of the machine.
+    """Assemble PTX by ptxas, and report the resource use of its functions.
 
-    Raises ToolNotFound without ptxas, and AssemblyError with its log where it refuses the text.
+    Args:
+        ptx: the text of a PTX module.
+        arch: the architecture to assemble for, such as "sm_90a".
+        options: further command-line options of ptxas.
+
+    Raises:
+        ToolNotFound: ptxas is not installed.
+        AssemblyError: ptxas rejects the PTX.
     """
     ptxas = _require("ptxas", find_ptxas(), "nvidia-cuda-nvcc")
     with tempfile.TemporaryDirectory(prefix="coordgraph-") as folder:
@@ -118,18 +145,23 @@ def assemble(ptx: str, arch: str, options: Sequence[str] = ()) -> PtxasReport:
         )
         log = (done.stdout + done.stderr).replace(str(source), source.name)
         if done.returncode != 0:
-            said = f"{ptxas} -arch={arch} failed with exit status {done.returncode}"
-            raise AssemblyError(said, log)
+            failure = f"{ptxas} -arch={arch} failed with exit status {done.returncode}"
+            raise AssemblyError(failure, log)
         return _report(log, cubin.read_bytes())
 
 
 def disassemble(cubin: bytes) -> str:
-    """SASS of `cubin`, as cuobjdump prints it."""
+    """The SASS of an assembled module, as text from cuobjdump.
+
+    Raises:
+        ToolNotFound: cuobjdump is not installed.
+        CodegenError: cuobjdump fails.
+    """
     cuobjdump = _require("cuobjdump", find_cuobjdump(), "nvidia-cuda-cuobjdump")
     with tempfile.TemporaryDirectory(prefix="coordgraph-") as folder:
         image = Path(folder, "kernel.cubin")
         image.write_bytes(cubin)
-        # cuobjdump calls nvdisasm, which lies beside it and is not always on PATH.
+        # cuobjdump runs nvdisasm, which is in the same folder and not always on PATH.
         path = os.pathsep.join([str(cuobjdump.parent), os.environ.get("PATH", "")])
         done = _run([cuobjdump, "-sass", image], {**os.environ, "PATH": path})
     if done.returncode != 0:
@@ -141,12 +173,13 @@ _PROPERTIES = re.compile(r"Function properties for '?([\w$.]+)")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers")
 _SHARED = re.compile(r"(\d+)(?:\+\d+)? bytes smem")
-# Advice such as "(C7510) … wgmma.mma_async instructions are serialized" is printed as mere info.
+# ptxas prints advice such as "(C7510) … wgmma.mma_async instructions are serialized" as info, not
+# as a warning.
 _WARNING = re.compile(r"^ptxas\b.*?\bwarning\s*:|\(C7\d{3}\)")
 
 
 def _report(log: str, cubin: bytes) -> PtxasReport:
-    """Read the log of `ptxas -v`: each function's properties come before its registers."""
+    """Parse the log of `ptxas -v`: a function's stack frame is printed before its registers."""
     functions: dict[str, KernelUse] = {}
     name, frame = "", (0, 0, 0)
     for line in log.splitlines():
@@ -163,12 +196,13 @@ def _report(log: str, cubin: bytes) -> PtxasReport:
 
 
 def _use(registers: int | None, frame: tuple[int, int, int], shared: int) -> KernelUse:
+    """The record for a function; `frame` is (stack frame, spill stores, spill loads) in bytes."""
     stack, stores, loads = frame
     return KernelUse(registers, stores, loads, stack, shared)
 
 
 def _find(tool: str) -> Path | None:
-    """The first place that has `tool`, made executable if need be."""
+    """The path of `tool`: the first place that has it; the file is made executable if needed."""
     for place in _places(tool):
         path = shutil.which(place)
         if path is None and Path(place).is_file() and _make_executable(Path(place)):
@@ -179,6 +213,7 @@ def _find(tool: str) -> Path | None:
 
 
 def _places(tool: str) -> Iterator[str]:
+    """The places where `tool` is looked for, in order: paths, and its name for PATH."""
     if chosen := os.environ.get(f"COORDGRAPH_{tool.upper()}"):
         yield chosen
     yield tool
@@ -198,7 +233,7 @@ def _wheel_folders() -> Iterator[Path]:
 
 
 def _make_executable(path: Path) -> bool:
-    """Some installers drop the executable bit of a wheel's files."""
+    """Set a file's executable bit, which some installers of wheels drop; whether that worked."""
     try:
         path.chmod(path.stat().st_mode | 0o111)
     except OSError:
@@ -207,6 +242,7 @@ def _make_executable(path: Path) -> bool:
 
 
 def _require(tool: str, path: Path | None, wheel: str) -> Path:
+    """`path`; or ToolNotFound, with advice on how to install the tool, if it is None."""
     if path is None:
         raise ToolNotFound(
             f"{tool} is neither on PATH, nor in $CUDA_HOME/bin, nor in an installed {wheel} wheel;"
@@ -218,6 +254,7 @@ def _require(tool: str, path: Path | None, wheel: str) -> Path:
 def _run(
     command: Sequence[str | Path], env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
+    """Run a command, and return its output as text, whatever its exit status."""
     return subprocess.run(
         [str(word) for word in command],
         capture_output=True,

@@ -24,7 +24,7 @@ from rich.table import Table
 from benchmarks.options import command_line
 from benchmarks.reports.console import make_console
 from codegen.targets.nvptx.driver import Device, bindings, cuda, device, unavailable
-from codegen.targets.nvptx.launch.function import Function
+from codegen.targets.nvptx.launch.loaded_function import Function
 from codegen.targets.nvptx.launch.tensormaps import MAP_BYTES
 
 QUEUE = 32

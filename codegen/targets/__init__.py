@@ -1,1 +1,1 @@
-"""Targets: what turns a scheduled graph into a kernel that runs."""
+"""Targets that graphs are compiled for: the CPU, NVIDIA GPUs and the Python interpreter."""

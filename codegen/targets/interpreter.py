@@ -1,4 +1,4 @@
-"""`InterpretedKernel`: the reference meaning of a graph, called like any kernel."""
+"""`InterpretedKernel`: runs a graph in the Python interpreter, as the reference for all targets."""
 
 from __future__ import annotations
 
@@ -23,10 +23,14 @@ from coordgraph.interpreter import interpret
 __all__ = ["InterpretedKernel"]
 
 WORKGROUPS = 4
+"""How many workgroups are interpreted if neither the graph nor the call says a number."""
 
 
 class InterpretedKernel(Kernel):
-    """Runs a scheduled graph in Python over numpy tiles; slow, and the measure of all targets."""
+    """Interprets a scheduled graph in Python, with numpy tiles.
+
+    It is slow, and its results are what the results of all other targets are compared with.
+    """
 
     def __init__(self, graph: KernelGraph) -> None:
         super().__init__(graph, "interpreter")
@@ -45,9 +49,16 @@ class InterpretedKernel(Kernel):
         offsets: Any = None,
         **operands: Any,
     ) -> Any:
-        """Compute D with numpy; `workgroups` (4 by default) where the graph leaves it open."""
+        """Compute D with numpy, and return it.
+
+        Args:
+            workgroups: how many workgroups to interpret, if the schedule was made without a number;
+                by default 4.
+
+        The other arguments are those of `codegen.Kernel`.
+        """
         if stream is not None:
-            raise LaunchError("the interpreter has no streams")
+            raise LaunchError(f"stream = {stream!r}: the interpreter has no streams; leave it out")
         given = Operands.of(self.graph.gemm, c, alpha, beta, operands)
         views = numpy_views(a, b, None, out, offsets, given.arrays)
         sizes = problem_parameters(self.graph, views, scalars=given.scalars)
@@ -61,7 +72,10 @@ class InterpretedKernel(Kernel):
         if any(p.name == "workgroups" for p in self.graph.parameters.given):
             parameters["workgroups"] = WORKGROUPS if workgroups is None else workgroups
         elif workgroups is not None:
-            raise LaunchError("this graph fixes its workgroups; schedule it with workgroups=None")
+            raise LaunchError(
+                f"workgroups = {workgroups}, but the schedule was made for a fixed number; leave "
+                "it out, or apply the schedule with workgroups=None"
+            )
         for name in ("elements_d",) if self.graph.gemm.diagonal else ():
             parameters[name] = sizes[name]
         tables = rows_of_offsets(self.graph.gemm, offsets)

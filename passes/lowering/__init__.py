@@ -1,4 +1,8 @@
-"""Lowering: what makes a scheduled graph executable on a kind of machine."""
+"""Lowering passes: turn a scheduled kernel graph into the operations of one thread of a machine.
+
+There are three: `LowerToHost` for CPUs, `LowerToTensorCores` for `mma.sync` (sm_80 and later) and
+`LowerToHopper` for `wgmma` (sm_90a).
+"""
 
 from passes.lowering.architectures import ARCHITECTURES, Architecture, Lowering, architecture_of
 from passes.lowering.host import LowerToHost

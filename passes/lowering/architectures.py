@@ -1,8 +1,8 @@
 """Architectures of NVIDIA GPUs: a registry of their hardware limits and their lowerings.
 
-The lowerings of an architecture are listed from the best to the most general. The package of a
-lowering (`passes.lowering.sm_80`, `passes.lowering.sm_90a`) registers its architectures; `register`
-adds one from outside this library.
+Each architecture lists its lowerings from the fastest to the most general. The packages
+`passes.lowering.sm_80` and `passes.lowering.sm_90a` register their architectures when they are
+imported; `register` adds an architecture from outside this library.
 """
 
 from __future__ import annotations
@@ -37,10 +37,17 @@ __all__ = [
 ALIGNED_BYTES = 16
 """The largest alignment in bytes that a lowering needs: that of TMA and of 16-byte cp.async."""
 OLDEST, REASON = 80, "cp.async and bf16 mma need sm_80 or later"
+"""The oldest supported compute capability, times ten, and the reason that error messages give."""
 
 
 class Vectors(NamedTuple):
-    """Elements of A, of B, and of C and D that one access moves; 0 means a full 16 bytes."""
+    """How many elements one memory access moves, for each tensor; 0 means 16 bytes of elements.
+
+    Attributes:
+        a: elements of A in one access.
+        b: elements of B in one access.
+        d: elements of C, and of D, in one access.
+    """
 
     a: int = 0
     b: int = 0
@@ -48,7 +55,7 @@ class Vectors(NamedTuple):
 
     @classmethod
     def widest(cls, gemm: GemmProblem) -> Vectors:
-        """The elements of each tensor that 16 bytes hold, for the types of a problem."""
+        """The widest accesses: as many elements of each tensor of the problem as 16 bytes hold."""
         operands, results = (dtype(kind or gemm.dtype) for kind in (gemm.dtype, gemm.out_dtype))
         return cls(operands.chunk, operands.chunk, results.chunk)
 
@@ -57,8 +64,8 @@ class Alignment(NamedTuple):
     """The alignment of the tensors of a call, by which a `Lowering` is selected.
 
     Args:
-        vectors: elements that one access of each tensor may move; the tensor's address and
-            contiguous extent must be multiples of it.
+        vectors: how many elements one access of each tensor may move; each tensor's address and
+            contiguous extent are multiples of that many elements.
         bytes: the largest power of two, up to 16, that divides the addresses and strides (in bytes)
             of A and B; 1 if a stride is not positive.
     """
@@ -68,13 +75,13 @@ class Alignment(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """One of the programs of a kernel; the alignment of a call's tensors selects the program.
+    """One of the programs that a kernel is compiled to; a call's alignment selects one of them.
 
     Args:
-        vectors: elements of each tensor that one access moves.
-        instructions: the name of the `Lowering` that makes the program; '' is the architecture's
-            last, which takes any alignment.
-        reads_c: whether launches may pass C, an optional operand.
+        vectors: how many elements of each tensor one access moves.
+        instructions: the name of the `Lowering` that makes the program, such as `wgmma`; '' means
+            the last lowering of the architecture, which takes tensors of any alignment.
+        reads_c: whether launches of the program may pass the optional operand C.
     """
 
     vectors: Vectors = Vectors()
@@ -83,35 +90,40 @@ class Variant(NamedTuple):
 
 
 class Lowering(ABC):
-    """A way to multiply on an architecture: a pass, its options, and the alignment it needs."""
+    """A way to multiply matrices on an architecture: a pass, its options, its alignment needs."""
 
     instructions: ClassVar[str]
-    """PTX's name of the multiply instruction, such as `mma.sync`; also the lowering's name."""
+    """The multiply instruction's name in PTX, such as `mma.sync`; also the lowering's name."""
     kind: ClassVar[type[Pass]]
-    """The class of the pass. `codegen.compile(…, lowering=…)` takes an instance with options."""
+    """The class of the lowering pass. `codegen.compile(…, lowering=…)` takes an instance of it."""
     alignment: ClassVar[int] = 1
-    """Alignment in bytes that addresses and strides of A and B need."""
+    """The alignment in bytes that addresses and strides of A and B must have."""
     values: ClassVar[dict[str, tuple[str, ...]]] = {}
-    """The allowed values of each option that is a string."""
+    """For each string option of the pass, by its name: the values that are allowed."""
 
     @abstractmethod
     def variant(self, alignment: Alignment, *, reads_c: bool) -> Variant:
-        """The fastest program for tensors of an alignment that `why_not_aligned` accepts."""
+        """Describe the fastest program for tensors of this alignment.
+
+        Args:
+            alignment: the alignment of the call's tensors; `why_not_aligned` has accepted it.
+            reads_c: whether the call passes C.
+        """
 
     @abstractmethod
     def configured(self, options: Pass, variant: Variant) -> Pass:
-        """The pass `options` with the further options that a variant needs."""
+        """The pass `options`, with the fields replaced that select the program `variant`."""
 
     def options(self, architecture: str, **given: Any) -> Pass:
-        """The pass for an architecture with the given options; others have their defaults."""
+        """The pass for an architecture, with the `given` options and defaults for all others."""
         return self.kind(**{"architecture": architecture, **given})  # type: ignore[call-arg]
 
     def has(self, *names: str) -> bool:
-        """Whether the pass has all of these options."""
+        """Whether the lowering pass has options (dataclass fields) of all of these names."""
         return {f.name for f in fields(self.kind)} >= set(names)
 
     def why_not_aligned(self, alignment: int) -> str | None:
-        """Why A and B aligned to so many bytes cannot be multiplied, or None."""
+        """Why this lowering cannot multiply A and B, aligned to `alignment` bytes, or None."""
         if alignment >= self.alignment:
             return None
         return f"rows or addresses of A and B are no multiples of {self.alignment} bytes"
@@ -123,15 +135,16 @@ class Architecture:
 
     Args:
         name: the name for `codegen.compile(target=…)`, such as `sm_90a`.
-        capability: compute capability times ten: 90 for 9.0.
+        capability: the lowest compute capability that the code needs, times ten: 90 for 9.0.
         shared_bytes: largest dynamic shared memory of one workgroup, in bytes (CUDA C++ programming
             guide, "Technical specifications per compute capability").
-        lowerings: the lowerings it can use, the best first; the last takes any alignment.
-        reduction: the form of the instruction `red` for `ReduceFragment`: `vector` from sm_90 on
-            (PTX ISA, "red"), or `scalar`.
-        ptx: PTX version of the generated code times ten: 80 for 8.0.
+        lowerings: the lowerings that the architecture can use, the fastest first; the last one
+            takes tensors of any alignment.
+        reduction: the form of the PTX instruction `red` that adds partial sums in global memory:
+            `vector` (sm_90 and later; PTX ISA, "red") or `scalar`.
+        ptx: the PTX version of the generated code, times ten: 80 for 8.0.
         exact: whether the code runs on this compute capability only, as code for sm_90a does.
-        isa: the name for LLVM and ptxas, if it differs from `name`.
+        isa: the architecture name that LLVM and ptxas are given; '' means `name`.
     """
 
     name: str
@@ -145,18 +158,18 @@ class Architecture:
 
     @property
     def assembled_as(self) -> str:
-        """The name of the architecture for LLVM and ptxas."""
+        """The architecture name that LLVM and ptxas are given, such as `sm_90a`."""
         return self.isa or self.name
 
     def runs_on(self, capability: int) -> bool:
-        """Whether a GPU of this compute capability runs the code."""
+        """Whether a GPU of this compute capability (times ten: 90 for 9.0) runs the code."""
         return capability == self.capability if self.exact else capability >= self.capability
 
     def lowering(self, instructions: str = "") -> Lowering:
-        """The lowering with these instructions; '' is the last one, which takes any alignment.
+        """The lowering named `instructions`; '' is the last one, which takes any alignment.
 
         Raises:
-            CodegenError: the architecture has no such lowering.
+            CodegenError: the architecture has no lowering of that name.
         """
         if not instructions:
             return self.lowerings[-1]
@@ -164,30 +177,38 @@ class Architecture:
             if lowering.instructions == instructions:
                 return lowering
         known = ", ".join(lowering.instructions for lowering in self.lowerings)
-        raise CodegenError(f"{self.name} has no {instructions}; there are {known}")
+        raise CodegenError(
+            f"{self.name} has no lowering to '{instructions}'; choose one of: {known}"
+        )
 
 
 ARCHITECTURES: dict[str, Architecture] = {}
-"""Every registered architecture by name; `native_to` selects one for a GPU."""
+"""All registered architectures, by name; `native_to` selects the best one for a GPU."""
 
 
 def register(*architectures: Architecture) -> None:
-    """Add architectures, so that they can be compiled for and named on the command line.
+    """Add architectures to the registry, so that their names are valid compilation targets.
 
     Raises:
-        CodegenError: a name is taken or does not begin with `sm_`, or the last lowering of an
-            architecture needs alignment.
+        CodegenError: a name is registered already or does not begin with `sm_`, or the last
+            lowering of an architecture needs aligned tensors.
     """
-    for made in architectures:
-        if not made.name.startswith("sm_"):
-            raise CodegenError(f"'{made.name}': names of architectures begin with 'sm_'")
-        if made.name in ARCHITECTURES:
-            raise CodegenError(f"there is an architecture {made.name} already")
-        if not made.lowerings or made.lowerings[-1].alignment > 1:
+    for new in architectures:
+        if not new.name.startswith("sm_"):
             raise CodegenError(
-                f"{made.name}: the last of its lowerings must take tensors of any alignment"
+                f"'{new.name}' is not a name for an architecture; choose one that begins with 'sm_'"
             )
-        ARCHITECTURES[made.name] = made
+        if new.name in ARCHITECTURES:
+            raise CodegenError(
+                f"the architecture {new.name} is registered already; choose another name, or call "
+                "unregister first"
+            )
+        if not new.lowerings or new.lowerings[-1].alignment > 1:
+            raise CodegenError(
+                f"{new.name}: the last of its lowerings must take tensors of any alignment; "
+                "append one, such as MMA_SYNC"
+            )
+        ARCHITECTURES[new.name] = new
 
 
 def unregister(name: str) -> None:
@@ -196,30 +217,34 @@ def unregister(name: str) -> None:
 
 
 def names() -> tuple[str, ...]:
-    """The names of all architectures, the oldest first."""
+    """The names of all registered architectures, the lowest compute capability first."""
     ordered = sorted(ARCHITECTURES.values(), key=lambda found: (found.capability, found.exact))
     return tuple(found.name for found in ordered)
 
 
 def architecture_of(name: str) -> Architecture:
-    """The architecture with a name such as `sm_80`; CodegenError if there is none."""
+    """The registered architecture of this name, such as `sm_80`.
+
+    Raises:
+        CodegenError: no architecture of this name is registered.
+    """
     if name in ARCHITECTURES:
         return ARCHITECTURES[name]
     known = ", ".join(names())
     digits = name.removeprefix("sm_")
     if digits.isdigit() and int(digits) < OLDEST:
-        raise CodegenError(f"{name} is too old: {REASON}; there are {known}")
-    raise CodegenError(f"'{name}' is not an architecture to generate code for; there are {known}")
+        raise CodegenError(f"{name} is too old: {REASON}; choose one of: {known}")
+    raise CodegenError(f"no code can be generated for '{name}'; choose one of: {known}")
 
 
 def native_to(capability: int) -> Architecture:
-    """The best architecture for a GPU of this compute capability (90 for 9.0).
+    """The best architecture for a GPU of this compute capability (times ten: 90 for 9.0).
 
     An exact architecture (`sm_90a`) is preferred, then the highest compute capability that the GPU
-    runs, then the first that was registered.
+    runs, then the architecture that was registered first.
 
     Raises:
-        CodegenError: the GPU is too old.
+        CodegenError: the GPU is older than compute capability 8.0.
     """
     fit = [found for found in ARCHITECTURES.values() if found.runs_on(capability)]
     if not fit:
@@ -228,7 +253,7 @@ def native_to(capability: int) -> Architecture:
 
 
 def architectures_with(instructions: str) -> tuple[str, ...]:
-    """The names of the architectures that have a lowering of these instructions."""
+    """The names of the architectures that have the lowering `instructions`, such as `wgmma`."""
     return tuple(
         found.name
         for found in ARCHITECTURES.values()
@@ -240,17 +265,19 @@ def first_with(*options: str) -> tuple[Architecture, Lowering]:
     """The first registered architecture and lowering whose pass has all of these options.
 
     Raises:
-        CodegenError: there is none.
+        CodegenError: no registered lowering has all of these options.
     """
     for architecture in ARCHITECTURES.values():
         for lowering in architecture.lowerings:
             if lowering.has(*options):
                 return architecture, lowering
-    raise CodegenError(f"no lowering has {', '.join(options)}")
+    raise CodegenError(
+        f"no lowering has the options {', '.join(options)} together; leave some of them out"
+    )
 
 
 def option_values(name: str) -> tuple[str, ...]:
-    """The allowed values of a string option, over the lowerings of all architectures."""
+    """The values that any lowering of any architecture allows for the string option `name`."""
     found = (
         value
         for architecture in ARCHITECTURES.values()

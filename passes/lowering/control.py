@@ -1,4 +1,4 @@
-"""Pieces of lowered control that every machine shares."""
+"""Lowered control that all machines share: loops over registers, epilogues, fix-up of partials."""
 
 from __future__ import annotations
 
@@ -54,19 +54,24 @@ __all__ = [
 ]
 
 
-NOTHING = "nothing is multiplied in this graph"
-"""Why it cannot be lowered."""
+NOTHING = "nothing is multiplied in this graph, so there is nothing to lower; start from Gemm.graph"
+"""The reason why a graph without a `MultiplyAccumulate` cannot be lowered."""
 
 
 def unrolled(c: CoordinateEditor, dims: tuple[str, ...], *body: Operation) -> Operation:
-    """A nest of written-out loops over dimensions of fixed size."""
+    """A nest of unrolled loops, one for each of `dims` (of fixed size), around `body`."""
     for dim in reversed(dims):
         body = (For(dim, Integer(0), Integer(c[dim].fixed_size), body=body, unroll=True),)
     return body[0]
 
 
 def at(dims: dict[str, int], *body: Operation) -> Operation:
-    """The body at fixed indices of some dimensions (the first element of a vector)."""
+    """`body` with dimensions set to fixed indices, as to 0 for the first element of a vector.
+
+    Args:
+        dims: the index of each dimension, by the dimension's name.
+        body: the operations that are executed at these indices.
+    """
     for dim, value in reversed(dims.items()):
         body = (SetCoordinate(dim, Integer(value), body),)
     return body[0]
@@ -79,12 +84,12 @@ def multiplied(loop: For) -> MultiplyAccumulate:
 
 
 def leader(*body: Operation) -> Operation:
-    """What one workitem does for all."""
+    """`body`, executed by the first thread of the workgroup only."""
     return If(equal(index_symbol("workitem"), 0), body)
 
 
 GPU_TYPES = ("bf16", "f16", "f32", "i32")
-"""What operands of an epilogue may hold on a GPU."""
+"""The element types that operands of an epilogue may have on a GPU."""
 
 
 def no_epilogue(graph: KernelGraph) -> str | None:
@@ -92,21 +97,33 @@ def no_epilogue(graph: KernelGraph) -> str | None:
     gemm = graph.gemm
     for tensor in gemm.operands:
         if (kind := graph.tensor(tensor).dtype) not in GPU_TYPES:
-            return f"operands of the epilogue may hold {', '.join(GPU_TYPES)}, not {kind}: {tensor}"
+            return (
+                f"operand {tensor} of the epilogue has the type {kind}, which GPU kernels do not "
+                f"read; convert it to one of: {', '.join(GPU_TYPES)}"
+            )
     kinds = gemm.epilogue.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype)
     if "f64" in (*kinds.operands.values(), *kinds.steps):
-        return f"the epilogue {gemm.epilogue.name} computes in f64, GPU kernels in f32"
+        return (
+            f"the epilogue {gemm.epilogue.name} computes in f64, and GPU kernels compute in f32; "
+            "use target='cpu', or f32 operands"
+        )
     return None
 
 
 def stages(gemm: GemmProblem, op: Epilogue, absent: Container[str] = ()) -> tuple[Stage, ...]:
-    """The stages of an epilogue, without those of operands that are never given."""
+    """The stages of an epilogue, without the stages that read operands in `absent`.
+
+    Args:
+        gemm: the problem, which says the types of the accumulator and of D.
+        op: the epilogue.
+        absent: tensors of optional operands that no launch of this kernel passes.
+    """
     found = op.function.stages(gemm.accumulator, gemm.out_dtype or gemm.dtype)
     return tuple(s for s in found if not s.optional or tensor_of(s.optional) not in absent)
 
 
 def read_if(stage: Stage, op: Operation) -> Operation:
-    """A stage, where the operand that it is for is read."""
+    """`op`, guarded by whether the launch passes the optional operand that `stage` reads."""
     if not stage.optional:
         return op
     return If(equal(index_symbol(read_of(tensor_of(stage.optional))), 1), (op,))
@@ -122,7 +139,15 @@ def applied(
 ) -> ApplyFragment:
     """The operation that applies an epilogue stage to `width` registers, adjacent in a row of D.
 
-    It reads the stage's optional operand unconditionally: `read_if` guards it.
+    The operation reads the stage's optional operand unconditionally; `read_if` adds the guard.
+
+    Args:
+        gemm: the problem.
+        stage: the stage of the epilogue.
+        fragment: the name of the accumulator.
+        registers: the unrolled dimensions whose indices select a vector of registers.
+        width: registers in a vector.
+        absent: tensors of optional operands that no launch of this kernel passes.
     """
     function, there = stage.function, stage.optional and tensor_of(stage.optional)
     given = [tensor_of(o.name) for o in function.tensors if tensor_of(o.name) not in absent]
@@ -140,7 +165,7 @@ def applied(
 
 
 def tie_operands(c: CoordinateEditor, gemm: GemmProblem, tiling: Tiling) -> None:
-    """Positions in tiles of the epilogue's operands are those in D's, along the axes they have."""
+    """Add edges that equate positions in tiles of epilogue operands with positions in D's tiles."""
     for tensor in gemm.operands:
         for i, axis in enumerate(gemm.axes[tensor]):
             below = tiling.index("D", gemm.axes["D"].index(axis))
@@ -148,14 +173,14 @@ def tie_operands(c: CoordinateEditor, gemm: GemmProblem, tiling: Tiling) -> None
 
 
 class Accumulator:
-    """Control that moves an accumulator: `registers` tell vectors apart, `vector` runs along one.
+    """Control that zeroes, adds, exchanges and stores an accumulator, vector by vector.
 
     Args:
-        c: the coordinates being built.
-        registers: written-out dimensions, one vector of registers for every index.
-        vector: the dimension along a vector, and how many elements it has.
-        fragment: the accumulator's name.
-        barrier: among the workitems that hold the accumulator.
+        c: the coordinate graph under construction.
+        registers: unrolled dimensions; each combination of their indices is a vector of registers.
+        vector: the dimension along a vector; its size is the number of registers in a vector.
+        fragment: the name of the accumulator.
+        barrier: the barrier among the threads that hold the accumulator.
     """
 
     def __init__(
@@ -174,7 +199,7 @@ class Accumulator:
         self.barrier = barrier
 
     def _each(self, op: Operation, width: int) -> Operation:
-        """`op` on every vector, in pieces of `width` elements."""
+        """`op` on every vector: whole, if `width` is its size, else one register at a time."""
         if width == self.width:
             return unrolled(self.c, self.registers, at({self.vector: 0}, op))
         changes: dict[str, Any] = {"registers": (*self.registers, self.vector), "width": 1}
@@ -184,31 +209,30 @@ class Accumulator:
         return unrolled(self.c, (*self.registers, self.vector), single)
 
     def zero(self) -> Body:
-        """Clear it."""
+        """Set all registers of the accumulator to zero."""
         zero = ZeroFragment(self.fragment, self.registers, self.width)
         return (self._each(zero, self.width),)
 
     def add(self, source: str, width: int) -> Operation:
-        """Add a tensor's elements."""
+        """Add elements of the tensor `source` to the accumulator, `width` elements an access."""
         op = AccumulateFragment(self.fragment, source, self.registers, self.width)
         return self._each(op, width)
 
     def store(self, destination: str, width: int) -> Operation:
-        """Write to a tensor."""
+        """Write the accumulator to the tensor `destination`, `width` elements an access."""
         op = StoreFragment(self.fragment, destination, self.registers, self.width)
         return self._each(op, width)
 
     def epilogue(
         self, gemm: GemmProblem, op: Epilogue, width: int, absent: Container[str] = ()
     ) -> Body:
-        """The epilogue's stages, each on every vector.
+        """Apply every stage of an epilogue to every vector of the accumulator.
 
         Args:
             gemm: the problem.
             op: the epilogue.
-            width: elements of operands that lie next to each other along D's rows, and may be read
-                at once.
-            absent: tensors of optional operands that are never given.
+            width: how many elements of an operand, adjacent in a row of D, one access may read.
+            absent: tensors of optional operands that no launch of this kernel passes.
         """
         body: list[Operation] = []
         for stage in stages(gemm, op, absent):
@@ -219,12 +243,18 @@ class Accumulator:
         return tuple(body)
 
     def send(self, turn: str = "") -> Body:
-        """Store, then let one workitem publish; a barrier orders all stores before its release."""
+        """Store the accumulator in the workspace, then let one thread raise the flag.
+
+        The barrier orders the stores of all threads before that thread's release.
+        """
         signal = SignalFlag("flags", turn)
         return (self.store("partials", self.width), self.barrier, leader(signal))
 
     def receive(self, turn: str = "") -> Body:
-        """One workitem acquires for all; the flag is lowered once everybody has read."""
+        """Wait for the flag, add the partial in the workspace, then clear the flag.
+
+        One thread acquires for all threads; it clears the flag once all threads have read.
+        """
         return (
             leader(WaitFlag("flags", turn)),
             self.barrier,
@@ -234,14 +264,22 @@ class Accumulator:
         )
 
     def add_to(self, form: str) -> Body:
-        """Add to what others add to, then let one workitem count this workgroup, as when sent."""
+        """Add the accumulator to a slot of the workspace atomically, then raise the flag by one.
+
+        Several workgroups add to the same slot. The barrier orders the additions of all threads
+        before the release by the one thread that raises the flag.
+
+        Args:
+            form: the form of the PTX instruction `red`: `vector` or `scalar`.
+        """
         op = ReduceFragment(self.fragment, "partials", self.registers, self.width, form)
         return (self._each(op, self.width), self.barrier, leader(RaiseFlag("flags")))
 
     def collect(self, op: CollectPartial) -> Body:
-        """One workitem acquires for all; every one clears what it has read, for the next launch.
+        """Wait until all senders have added to the slot, add the slot, and clear slot and flag.
 
-        Nobody adds to the slot again in this one: the flag may be lowered at once.
+        One thread acquires for all threads. Each thread zeroes what it has read, for the next
+        launch. No workgroup adds to the slot again in this launch, so the flag is cleared at once.
         """
         wait = (WaitFlag("flags", senders=op.senders), ClearFlag("flags"))
         clear = FillElements("partials", self.width)

@@ -1,7 +1,8 @@
-"""Tables on a GPU: derived ones are worked out in shared memory before the work begins.
+"""Derived tables on a GPU: each workgroup computes them in shared memory before its first tile.
 
-Only those that something reads are there, and each is a warp's work: tables that do not read each
-other are worked out at the same time.
+A derived table is a prefix sum or a sort of another table, such as the row offsets of groups. Only
+tables that the kernel reads are computed. One warp computes one table; tables that do not depend on
+each other are computed by different warps at the same time.
 """
 
 from __future__ import annotations
@@ -22,13 +23,17 @@ from coordgraph.tables import SORTS, SUMS, Table
 __all__ = ["add_tables", "table_bytes"]
 
 ENTRY = "i32"
+"""The type of the entries of a derived table."""
 ENTRY_BYTES = 4
+"""Bytes of one entry of a derived table."""
 WARP = 32
+"""Threads of a warp."""
 NOTES = {SUMS: "prefix sums", SORTS: "an order"}
+"""The note that diagrams show for a derived table, by the rule that computes the table."""
 
 
-def _read(graph: KernelGraph) -> tuple[Table, ...]:
-    """The derived tables that coordinates and operations read, or that other such tables do."""
+def _live_tables(graph: KernelGraph) -> tuple[Table, ...]:
+    """The derived tables that a coordinate, an operation or another live table reads."""
     values = list[object]()
     for dimension in graph.coordinates:
         values.append(dimension.size)
@@ -43,7 +48,7 @@ def _read(graph: KernelGraph) -> tuple[Table, ...]:
             names |= {part} if isinstance(part, str) else set[str]()
             symbols |= _symbols(part)
     parameters = graph.parameters
-    for p in reversed(parameters.items):  # each reads only earlier ones
+    for p in reversed(parameters.items):  # a parameter reads only earlier parameters
         if p.symbol in symbols:
             symbols |= _symbols(p.value)
     live: tuple[Table, ...] = ()
@@ -55,14 +60,15 @@ def _read(graph: KernelGraph) -> tuple[Table, ...]:
 
 
 def _symbols(value: object) -> set[Symbol]:
+    """The symbols of parameters, indices and tables in an expression; none for other values."""
     return set(symbols_of(value)) | tables_in(value) if isinstance(value, Basic) else set[Symbol]()
 
 
 def _sizes(graph: KernelGraph) -> dict[Table, int]:
-    """Entries of each of them, at most."""
+    """The largest number of entries of each live derived table."""
     ranges = graph.parameters.ranges()
     found: dict[Table, int] = {}
-    for table in _read(graph):
+    for table in _live_tables(graph):
         _, most = ranges.interval(table.length)
         assert most is not None
         found[table] = most
@@ -70,31 +76,34 @@ def _sizes(graph: KernelGraph) -> dict[Table, int]:
 
 
 def table_bytes(graph: KernelGraph) -> int:
-    """Shared memory."""
+    """Bytes of shared memory that the derived tables of a kernel take."""
     return ENTRY_BYTES * sum(_sizes(graph).values())
 
 
 def add_tables(c: CoordinateEditor, graph: KernelGraph) -> Body:
-    """Room for the derived tables; returns what a workgroup does before anything reads them."""
+    """Allocate the derived tables in shared memory, and return the operations that compute them.
+
+    A workgroup executes these operations before anything reads a table.
+    """
     for t, size in _sizes(graph).items():
         c.add(Shared(f"{t.name}.shared", Integer(size), element=ENTRY, note=NOTES[t.rule]))
     (workitems,) = c.finish().of_kind(Workitem)
     warps = workitems.fixed_size // WARP
     build: Body = ()
-    for level in _levels(_read(graph)):
+    for level in _levels(_live_tables(graph)):
         build += tuple(Tabulate(t.name, i % warps * WARP) for i, t in enumerate(level))
         build += (Barrier(),)
     return (*build, DeriveParameters()) if build else ()
 
 
 def _levels(tables: Iterable[Table]) -> list[list[Table]]:
-    """Tables in rows, each of which reads only what is in rows before."""
-    rows: list[list[Table]] = []
-    place: dict[Symbol, int] = {}
+    """Group tables into levels: a table depends only on tables of earlier levels."""
+    levels: list[list[Table]] = []
+    level_of: dict[Symbol, int] = {}
     for table in tables:
-        above = (place[read] for read in _symbols(table.step) if read in place)
-        row = place[table.symbol] = 1 + max(above, default=-1)
-        if row == len(rows):
-            rows.append([])
-        rows[row].append(table)
-    return rows
+        above = (level_of[read] for read in _symbols(table.step) if read in level_of)
+        level = level_of[table.symbol] = 1 + max(above, default=-1)
+        if level == len(levels):
+            levels.append([])
+        levels[level].append(table)
+    return levels

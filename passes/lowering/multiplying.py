@@ -1,4 +1,4 @@
-"""What a family of matrix instructions multiplies and stores, and why it may refuse a problem."""
+"""The types that `mma.sync` and `wgmma` multiply and store, and why they may refuse a problem."""
 
 from __future__ import annotations
 
@@ -8,36 +8,51 @@ from coordgraph.gemm import GemmProblem
 __all__ = ["REGISTER_BYTES", "instruction_of", "no_instruction", "outputs"]
 
 REGISTER_BYTES = 4
-"""Of a register of a GPU's thread: accumulators of matrix instructions take one each."""
+"""Bytes of one register of a GPU thread; an element of an accumulator takes one register."""
 
 
 def outputs(sums: DType) -> tuple[str, ...]:
-    """The types that C and D may have on GPUs beside accumulators of a type."""
+    """The types that C and D may have on GPUs when the accumulator has the type `sums`."""
     return tuple(d.name for d in DTYPES.values() if sums.becomes(d) and d.bytes <= REGISTER_BYTES)
 
 
 def instruction_of(gemm: GemmProblem, family: str) -> MatrixInstruction:
-    """The instruction of a family for A and B of a problem, which `no_instruction` lets through."""
+    """The instruction of a family for the type of A and B.
+
+    `no_instruction` must have returned None for the same problem and family.
+
+    Args:
+        gemm: the problem.
+        family: `mma.sync` or `wgmma`.
+    """
     found = dtype(gemm.dtype).instruction(family)
     assert found is not None
     return found
 
 
 def no_instruction(gemm: GemmProblem, family: str) -> str | None:
-    """Why a family of matrix instructions cannot multiply A by B and store D, or None."""
+    """Why a family of matrix instructions cannot multiply A by B and store D, or None.
+
+    Args:
+        gemm: the problem.
+        family: `mma.sync` or `wgmma`.
+    """
     kind = dtype(gemm.dtype)
     found = kind.instruction(family)
     if found is None:
         *known, last = (d.name for d in DTYPES.values() if d.instruction(family))
         return (
-            f"{family} multiplies {', '.join(known)} and {last} here, not {kind}; use target='cpu'"
+            f"{family} kernels multiply {', '.join(known)} and {last}, not {kind}; use target='cpu'"
         )
     if gemm.out_dtype not in (stored := outputs(dtype(kind.accumulator))):
-        return f"C and D may be {', '.join(stored)} here, not {gemm.out_dtype}"
+        return (
+            f"C and D have the type {gemm.out_dtype}; with A and B of {kind}, {family} kernels "
+            f"store one of: {', '.join(stored)}"
+        )
     if found.across_k or (gemm.transpose_b and not gemm.transpose_a):
         return None
     return (
-        f"{family} multiplies {kind} only where A and B are contiguous along k: A row-major "
-        "(transpose_a=False), and B given as its transpose, a row-major n x k matrix "
+        f"{family} multiplies {kind} only if A and B are contiguous along k; give A row-major "
+        "(transpose_a=False), and B as its transpose, a row-major n x k matrix "
         "(transpose_b=True)"
     )

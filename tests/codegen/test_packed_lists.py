@@ -68,8 +68,8 @@ def test_what_is_refused():
     for matrices, told in (
         ([], "a list has at least one"),
         ([matrix, np.zeros(3)], r"matrices\[1\] has 1 axes"),
-        ([matrix, matrix.astype("f")], r"matrices\[1\] holds float32, those before float64"),
-        ([matrix, [[1]]], "a list is no array of numpy, torch, cupy"),
+        ([matrix, matrix.astype("f")], r"has the type float32, and matrices\[0\] has float64"),
+        ([matrix, [[1]]], "a list was given; pass an array of numpy, torch, cupy"),
     ):
         with pytest.raises(LaunchError, match=told):
             lists.pack(matrices)
@@ -80,7 +80,7 @@ def test_what_is_refused():
     for size, told in (
         ((-1, 2, 3), r"sizes\[0\] = -1 must be at least 0"),
         ((1.5, 2, 3), r"sizes\[0\] = 1.5 is not a whole number"),
-        ((1, 2), r"sizes\[0\] = \(1, 2\) should be m, n and k"),
+        ((1, 2), r"sizes\[0\] = \(1, 2\) has 2 numbers; pass m, n and k"),
     ):
         with pytest.raises(LaunchError, match=told):
             lists.offsets([size], matrix)  # type: ignore[list-item]

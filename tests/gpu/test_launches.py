@@ -225,7 +225,7 @@ BAD: dict[str, tuple[Bad, str]] = {
     "not contiguous": (lambda a, b, c: ((a, b.T.contiguous().T), {}), "not contiguous row-major"),
     "beta without c": (lambda a, b, c: ((a, b), {"beta": 1.0}), "needs c"),
     "c of another shape": (lambda a, b, c: ((a, b, c[:50]), {"beta": 1.0}), "c is 50x64"),
-    "a fixed grid": (lambda a, b, c: ((a, b), {"workgroups": 3}), "fixes its workgroups"),
+    "a fixed grid": (lambda a, b, c: ((a, b), {"workgroups": 3}), "was made for a fixed number"),
     "a list": (lambda a, b, c: (([[1.0]], b), {}), "a list is no array"),
 }
 

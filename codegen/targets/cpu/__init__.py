@@ -1,4 +1,4 @@
-"""The host: lowered operations to machine code, threads that run workgroups."""
+"""The CPU target: compiles graphs to machine code of this machine, run by a pool of threads."""
 
 from codegen.targets.cpu.runtime import HostKernel, compile_host
 

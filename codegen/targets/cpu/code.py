@@ -1,4 +1,4 @@
-"""Machine code of the host: made once for modules with the same text."""
+"""Compiles LLVM IR to machine code of this CPU; modules with the same text are compiled once."""
 
 from __future__ import annotations
 
@@ -13,35 +13,43 @@ from codegen.lru import LRUCache
 __all__ = ["HostCode", "host_code"]
 
 KEPT_CODES = 64
+"""How many compiled modules are certain to be kept in memory for kernels that are made again."""
 
 
 @dataclass(frozen=True, eq=False)
 class HostCode:
-    """Machine code, which lives as long as its engine, and the LLVM IR it is made of."""
+    """The machine code of one LLVM module.
+
+    Attributes:
+        text: the LLVM IR that the code is compiled from.
+        engine: LLVM's execution engine, which owns the memory of the code.
+    """
 
     text: str
     engine: llvm.ExecutionEngine
 
     def address(self, name: str) -> int:
-        """Where a function begins."""
+        """The address of a function of the module."""
         return self.engine.get_function_address(name)
 
     @cached_property
     def assembly(self) -> str:
-        """The code in the host's assembly language: made when it is asked for."""
+        """The code as assembly text; it is generated at the first use of this property."""
         machine = host_machine()
         return machine.emit_assembly(_optimized(self.text, machine))
 
 
 _CODES: LRUCache[str, HostCode] = LRUCache(KEPT_CODES)
+"""Compiled modules, by their LLVM IR."""
 
 
 def _optimized(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
+    """Parse LLVM IR and optimise it, with vectorisation and loop unrolling."""
     return optimize(text, machine, vectorize=True, unroll=True)
 
 
 def host_code(text: str) -> HostCode:
-    """Optimised code of a module's LLVM IR; kernels that are made again share it."""
+    """Compile a module's LLVM IR, or return the code that was compiled from the same text."""
     found = _CODES.get(text)
     if found is None:
         machine = host_machine()

@@ -1,7 +1,7 @@
-"""Elements in memory and in registers: what the host's loads and stores convert.
+"""Loads and stores of a CPU kernel, which convert between element types and the accumulator's type.
 
-Registers hold the accumulator's type. bf16 is the upper half of an f32, so it is made by shifts;
-f16 is converted by the instructions that the host must have for it.
+bf16 is the upper half of an f32, so it is converted by shifts. f16 is converted by instructions of
+the CPU (x86: F16C), without which f16 is refused.
 """
 
 from __future__ import annotations
@@ -22,13 +22,18 @@ I16, I32 = ir.IntType(16), ir.IntType(32)
 
 @dataclass(frozen=True)
 class Elements:
-    """Loads and stores at a builder's place; values are of the type `register`."""
+    """Emits loads and stores that convert elements.
 
-    builder: Any  # llvmlite's types say too little
+    Args:
+        builder: the LLVM builder, positioned where the instructions are emitted.
+        register: the type of values in registers.
+    """
+
+    builder: Any  # llvmlite has no precise types for its builder
     register: DType
 
     def load(self, address: Any, kind: DType) -> Any:
-        """An element of type `kind` as a register holds it."""
+        """Load an element of type `kind`, and convert it to the type of registers."""
         b = self.builder
         if kind != BF16:
             return self._convert(b.load(address, typ=llvm_type(kind)), kind, self.register)
@@ -37,21 +42,25 @@ class Elements:
         return self._convert(value, F32, self.register)
 
     def store(self, value: Any, address: Any, kind: DType) -> None:
-        """Round a register to `kind`, to the nearest and to even, and store it."""
+        """Convert a register to `kind`, rounding to nearest even, and store it."""
         if kind == BF16:
             value = self._bf16(self._convert(value, self.register, F32))
         elif kind == F16:
-            # By way of f32: few hosts have an instruction from f64, and GPUs convert so, too.
+            # f64 is rounded to f32 first: few CPUs convert f64 to f16, and GPUs round twice too.
             value = self._convert(self._convert(value, self.register, F32), F32, kind)
         else:
             value = self._convert(value, self.register, kind)
         self.builder.store(value, address)
 
     def _convert(self, value: Any, source: DType, target: DType) -> Any:
+        """Convert a value from one type to another."""
         return Arithmetic(self.builder, target).convert(value, source)
 
     def _bf16(self, value: Any) -> Any:
-        """Add half a unit less one, and one where the last bit is set; NaN only loses bits."""
+        """Round an f32 to bf16, to nearest even: the result as 16 bits. A NaN stays a (quiet) NaN.
+
+        It adds 0x7FFF, and 1 more if the lowest kept bit is set, and keeps the upper 16 bits.
+        """
         b = self.builder
         bits = b.bitcast(value, I32)
         upper = b.lshr(bits, ir.Constant(I32, 16))

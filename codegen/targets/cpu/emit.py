@@ -1,4 +1,4 @@
-"""Lowered operations as code for the host: one method for each, indices from the coordinates.
+"""Emits LLVM IR for lowered operations on the CPU: one method for each kind of operation.
 
 The function `gemm` does the work of one workgroup; its last argument is the workgroup's number.
 `launch_code` adds the function `run`, which calls `gemm` for one workgroup after another. A guarded
@@ -36,15 +36,15 @@ KERNEL_NAME, RUN_NAME = "gemm", "run"
 I1, I8, I32, I64 = (ir.IntType(n) for n in (1, 8, 32, 64))
 POINTER, VOID = ir.PointerType(), ir.VoidType()
 LINE = 64
-"""Bytes of a cache line, and the alignment of buffers; the widest vector is as wide."""
+"""Bytes of a cache line; buffers are aligned to it, and the widest vectors have as many bytes."""
 
 
 class HostWalker(GuardedWalker):
-    """Builds the LLVM module of a kernel lowered to the host.
+    """Builds the LLVM module of a kernel for the CPU.
 
     Args:
-        graph: a lowered graph.
-        triple: LLVM's name of the host.
+        graph: a graph that `LowerToHost` has lowered.
+        triple: LLVM's target triple of the CPU, such as `x86_64-unknown-linux-gnu`.
         guarded: stop the launch with an error where an index is outside its tensor or buffer.
     """
 
@@ -53,7 +53,7 @@ class HostWalker(GuardedWalker):
 
     def __init__(self, graph: KernelGraph, triple: str = "", *, guarded: bool = False) -> None:
         if graph.coordinates.of_kind(Workitem):
-            raise CodegenError("the graph was lowered for a machine with workitems, not for a host")
+            raise CodegenError("the graph was lowered for a GPU; lower it with LowerToHost instead")
         super().__init__(graph, guarded=guarded)
         self.triple = triple
         self.accumulator = dtype(graph.gemm.accumulator)
@@ -66,20 +66,21 @@ class HostWalker(GuardedWalker):
 
     @property
     def parameters(self) -> list[str]:
-        """The integer arguments, in order."""
+        """The names of the integer arguments of `gemm`, in order."""
         return [scalar.name for scalar in self.arguments.scalars.values()]
 
     @property
     def tables(self) -> list[str]:
-        """The derived tables, which the caller works out."""
+        """The names of the derived tables, which the caller computes and passes to `gemm`."""
         return [t.name for t in self.graph.parameters.tables if t.derived]
 
     def _entry(self, table: str, place: ir.Value) -> ir.Value:
+        """Load the entry of a table at an index."""
         address = self.builder.gep(self.given[table], [place], source_etype=I32)
         return self.builder.load(address, typ=I32, align=4)
 
     def build(self) -> ir.Module:
-        """The module."""
+        """Build the LLVM module."""
         module = ir.Module(KERNEL_NAME)
         module.triple = self.triple
         tensors, floats = [t.name for t in self.graph.tensors], self.arguments.floats
@@ -95,7 +96,7 @@ class HostWalker(GuardedWalker):
         for name, argument in zip(names, function.args, strict=True):
             argument.name = name
             self.given[name] = argument
-        # C may be D, and other threads write the workspace.
+        # C and D may be the same array, and other threads write the workspace: neither is noalias.
         alone = [t.name for t in self.graph.tensors if t.role in (Role.INPUT, Role.TABLE)]
         for name in (*alone, *self.tables, "buffers"):
             self.given[name].add_attribute("noalias")
@@ -151,13 +152,13 @@ class HostWalker(GuardedWalker):
         return b.gep(base, [index], source_etype=size, inbounds=guard is True), guard
 
     def _when(self, guard: Any) -> Any:
-        """A context for what happens only where the guard holds."""
+        """A context: code emitted inside it is executed only if the guard is true."""
         if isinstance(guard, bool):
             guard = ir.Constant(I1, int(guard))
         return self.builder.if_then(guard)
 
     def _read(self, address: ir.Value, dim: str, guard: Any) -> ir.Value:
-        """An element, or zero where it is padding."""
+        """Load an element; the value is zero if the guard is false (padding)."""
         if guard is True:
             return self.elements.load(address, self._kind(dim))
         slot = self.fragments.slot("read", 0, self.sums.type)
@@ -167,7 +168,7 @@ class HostWalker(GuardedWalker):
         return self.builder.load(slot, typ=self.sums.type)
 
     def _write(self, value: ir.Value, address: ir.Value, dim: str, guard: Any) -> None:
-        """Store an element, unless it is padding."""
+        """Store an element, unless the guard is false (padding)."""
         if guard is True:
             self.elements.store(value, address, self._kind(dim))
             return
@@ -175,7 +176,7 @@ class HostWalker(GuardedWalker):
             self.elements.store(value, address, self._kind(dim))
 
     def emit_CopyElements(self, node: Node, op: ops.CopyElements) -> None:
-        """One element; zero where the source is padding."""
+        """Copy one element; zero is stored if the source is padding."""
         self._one(op.width)
         source, readable = self._address(node, op.source)
         target, writable = self._address(node, op.destination)
@@ -188,7 +189,7 @@ class HostWalker(GuardedWalker):
         self._write(self._read(source, op.source, readable), target, op.destination, writable)
 
     def _finished(self, op: ops.CopyElements) -> bool:
-        """Whether a buffer of sums holds results of the epilogue, of another type."""
+        """Whether the copied buffer holds the epilogue's results, of another type than the sums."""
         if op.source not in self.buffers or op.destination in self.buffers:
             return False
         output = self.graph.tensor(self.tensor_of(op.destination)).role is Role.OUTPUT
@@ -196,50 +197,51 @@ class HostWalker(GuardedWalker):
 
     @property
     def result(self) -> DType:
-        """The type of what the epilogue makes."""
+        """The type of the epilogue's result, before it is converted to D's type."""
         gemm = self.graph.gemm
         return dtype(gemm.epilogue.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype).result)
 
     def emit_FillElements(self, node: Node, op: ops.FillElements) -> None:
-        """One zero."""
+        """Store one zero."""
         self._one(op.width)
         target, writable = self._address(node, op.destination)
         self._write(self.sums.zero, target, op.destination, writable)
 
     @staticmethod
     def _one(width: int) -> None:
+        """Raise CodegenError unless an operation's width is 1; LLVM vectorises CPU code itself."""
         if width != 1:
-            raise CodegenError("the host moves one element at a time; LLVM makes vectors of them")
+            raise CodegenError(f"an operation moves {width} elements; lower it to 1 for the CPU")
 
     # Flags
 
     def emit_SignalFlag(self, node: Node, op: ops.SignalFlag) -> None:
-        """Raise a flag: what was stored before is seen by whoever sees it up."""
+        """Raise a flag, with release semantics for everything that was stored before."""
         self._set_flag(node, op.flag, self.raised(node, op.turn, op.readers))
 
     def emit_RaiseFlag(self, node: Node, op: ops.RaiseFlag) -> None:
-        """Count one more: who sees the last sees what all stored (C11, "release sequence")."""
+        """Add 1 to a flag, with release semantics (C11: all additions are one release sequence)."""
         address, _ = self._address(node, op.flag)
         self.builder.atomic_rmw("add", address, ir.Constant(I32, 1), "release")
 
     def emit_WaitFlag(self, node: Node, op: ops.WaitFlag) -> None:
-        """Look at a flag until it is up."""
+        """Poll a flag until it is raised, with acquire semantics."""
         address, _ = self._address(node, op.flag)
         self.spin(node, op.flag, address, self.raised(node, op.turn, op.senders))
 
     def emit_TakeFlag(self, node: Node, op: ops.TakeFlag) -> None:
-        """Look at a flag until it is up, then lower it by one."""
+        """Poll a flag until it is not 0, then subtract 1."""
         address, _ = self._address(node, op.flag)
         self.spin(node, op.flag, address, crowded=True)
-        # What another reader left is still the sender's word: C11, "release sequence".
+        # Relaxed suffices: later readers still acquire the sender's store (C11, release sequence).
         self.builder.atomic_rmw("sub", address, ir.Constant(I32, 1), "monotonic")
 
     def emit_ClearFlag(self, node: Node, op: ops.ClearFlag) -> None:
-        """Lower a flag."""
+        """Set a flag to 0."""
         self._set_flag(node, op.flag, ir.Constant(I32, 0))
 
     def _set_flag(self, node: Node, dim: str, value: ir.Value) -> None:
-        # An exchange, because llvmlite's atomic store takes no untyped pointer.
+        # An atomic exchange, because llvmlite's atomic store rejects opaque pointers.
         address, _ = self._address(node, dim)
         self.builder.atomic_rmw("xchg", address, value, "release")
 
@@ -262,7 +264,7 @@ class HostWalker(GuardedWalker):
         return b.shuffle_vector(first, empty, mask)
 
     def emit_LoadFragment(self, node: Node, op: ops.LoadFragment) -> None:
-        """A vector from a buffer, or one element in every lane."""
+        """Load a vector from a buffer, or broadcast one element to every lane."""
         vector = op.width > 1 and op.form != "broadcast"
         address, guard = self._address(node, op.source, op.width if vector else 1)
         if not vector:
@@ -274,7 +276,7 @@ class HostWalker(GuardedWalker):
         self.builder.store(value, self._slot(node, op.fragment, op.registers, op.width))
 
     def emit_StoreFragment(self, node: Node, op: ops.StoreFragment) -> None:
-        """A vector to a buffer, or one element to memory."""
+        """Store a vector to a buffer, or one element to a buffer or tensor."""
         address, guard = self._address(node, op.destination, op.width)
         slot = self._slot(node, op.fragment, op.registers, op.width)
         value = self.builder.load(slot, typ=self._type(op.width))
@@ -285,16 +287,16 @@ class HostWalker(GuardedWalker):
         self.builder.store(value, address, align=self._align(op.width))
 
     def _vector(self, dim: str, width: int, guard: Any) -> Any:
-        """The type of a vector in a buffer."""
+        """The LLVM type of a vector in a buffer; CodegenError if `dim` is no buffer."""
         if dim not in self.buffers or guard is not True:
-            raise CodegenError(f"the host moves vectors to and from buffers only, not '{dim}'")
+            raise CodegenError(f"a vector access of '{dim}': the CPU allows it for buffers only")
         return self._type(width)
 
     def _align(self, width: int) -> int:
         return min(LINE, width * self.accumulator.bytes)
 
     def emit_ReduceFragment(self, node: Node, op: ops.ReduceFragment) -> None:
-        """Add one element to memory while others do, too."""
+        """Add one element to memory atomically."""
         self._one(op.width)
         address, guard = self._address(node, op.destination)
         value = self.builder.load(
@@ -304,7 +306,7 @@ class HostWalker(GuardedWalker):
             self.sums.atomic_add(address, value)
 
     def emit_AccumulateFragment(self, node: Node, op: ops.AccumulateFragment) -> None:
-        """Add one element of memory."""
+        """Add one element of memory to a register."""
         self._one(op.width)
         address, guard = self._address(node, op.source)
         slot = self._slot(node, op.fragment, op.registers, op.width)
@@ -313,7 +315,7 @@ class HostWalker(GuardedWalker):
         self.builder.store(total, slot)
 
     def emit_ApplyFragment(self, node: Node, op: ops.ApplyFragment) -> None:
-        """What the epilogue makes of one element."""
+        """Apply a stage of the epilogue to one element."""
         self._one(op.width)
         gemm, b = self.graph.gemm, self.builder
         out = gemm.out_dtype or gemm.dtype
@@ -338,7 +340,7 @@ class HostWalker(GuardedWalker):
         b.store(result, slot)
 
     def _operand(self, node: Node, tensor: str, kind: str, op: ops.ApplyFragment) -> Any:
-        """An element of an operand as a value of a kind; 0 where it is padding or not given."""
+        """Load an operand's element as a value of type `kind`; 0 if it is padding or not passed."""
         b = self.builder
         if tensor in op.elements:
             address, guard = self.given[tensor], True
@@ -362,7 +364,7 @@ class HostWalker(GuardedWalker):
     def emit_MultiplyFragments(self, node: Node, op: ops.MultiplyFragments) -> None:
         """Multiply and add vectors: `fma.f32x16` rounds once, `multiply-add.f32x16` twice.
 
-        Integers are exact, modulo 2^32: `multiply-add.i32x16`.
+        `multiply-add.i32x16` is exact modulo 2^32.
         """
         instruction, _, shape = op.instruction.partition(".")
         lanes = int(shape.partition("x")[2])
@@ -377,5 +379,5 @@ class HostWalker(GuardedWalker):
             case "multiply-add":
                 result = self.sums.add(total, self.sums.multiply(a, b))
             case _:
-                raise CodegenError(f"the host has no instruction '{op.instruction}'")
+                raise CodegenError(f"the CPU has no '{op.instruction}'; use fma or multiply-add")
         self.builder.store(result, slots[2])

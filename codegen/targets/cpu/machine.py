@@ -1,4 +1,4 @@
-"""What the host's processor can do, as far as lowering and code generation ask."""
+"""Detects the CPU that this process runs on: vector registers, fused multiply-add, f16 support."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ __all__ = ["Host", "host", "lower"]
 
 @dataclass(frozen=True)
 class Host:
-    """Vector registers, and which instructions there are."""
+    """A CPU, as far as lowering and code generation depend on it.
+
+    Attributes:
+        triple: LLVM's target triple, such as `x86_64-unknown-linux-gnu`.
+        vector_bits: bits of a vector register.
+        registers: how many vector registers there are.
+        fused: whether the CPU has fused multiply-add instructions.
+        half: whether the CPU converts between f16 and f32.
+    """
 
     triple: str
     vector_bits: int
@@ -27,7 +35,7 @@ class Host:
 
 @cache
 def host() -> Host:
-    """The machine that this process runs on."""
+    """The CPU that this process runs on."""
     triple = host_machine().triple
     machine = triple.partition("-")[0]
     features = llvm.get_host_cpu_features()
@@ -41,10 +49,10 @@ def host() -> Host:
 
 
 def lower(graph: KernelGraph) -> KernelGraph:
-    """A scheduled graph, lowered for this machine.
+    """Lower a scheduled graph for the CPU that this process runs on.
 
     Raises:
-        CodegenError: the machine has no instructions for the graph's types.
+        CodegenError: a tensor has the type f16, and the CPU cannot convert f16.
     """
     gemm, here = graph.gemm, host()
     if "f16" in (gemm.dtype, gemm.out_dtype) and not here.half:

@@ -1,8 +1,9 @@
-"""The order in which threads take workgroups, such that waiting always ends.
+"""The order in which CPU threads start workgroups, chosen so that no wait deadlocks.
 
-Threads take workgroups from the front of the order, so what has been started is always a prefix of
-it. If every workgroup waits only for ones before it, then the first that has not ended can go on,
-however few threads there are. Workgroups that wait for each other need a thread each.
+Threads take workgroups in the order of a list, so the started workgroups are always a prefix of it.
+If every workgroup waits only for workgroups before it in the list, the first unfinished one can
+always continue, however few threads there are. Workgroups that wait for each other need one thread
+each.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["Circle", "starting_order"]
 
 
 class Circle(LaunchError):
-    """No order does: workgroups wait for each other, and must all run at the same time."""
+    """Workgroups wait for each other, so that all must run at the same time: no order suffices."""
 
 
 def starting_order(
@@ -31,18 +32,18 @@ def starting_order(
     given: Mapping[str, int],
     tables: Mapping[str, Sequence[int]] | None = None,
 ) -> Array | None:
-    """Workgroup numbers in the order to start them, or None where they just count up.
+    """The workgroup numbers in the order in which to start them; None for 0, 1, 2, and so on.
 
     Args:
         graph: a scheduled graph.
-        waits: for whom its workgroups wait.
+        waits: which workgroups a workgroup waits for: none, lower or higher numbers, or both.
         count: how many workgroups there are.
-        given: the launch arguments.
-        tables: entries of the tables that the graph reads.
+        given: the parameters of the launch, by name.
+        tables: the entries of the tables that the graph reads, by name.
 
     Raises:
-        Circle: workgroups wait for each other, which ends if all run at the same time.
-        LaunchError: they do so for ever.
+        Circle: workgroups wait for each other, and finish only if all run at the same time.
+        LaunchError: workgroups wait for each other, and would never finish.
     """
     match waits:
         case "none" | "lower":
@@ -59,7 +60,7 @@ def _topological(
     given: Mapping[str, int],
     tables: Mapping[str, Sequence[int]] | None,
 ) -> Array:
-    """Every workgroup after those that it waits for."""
+    """An order with every workgroup after those that it waits for, from a traced execution."""
     before: dict[int, list[int]] = {workgroup: [] for workgroup in range(count)}
     found = trace(graph, given, tables)
     for waiting, signals in sorted(found.wait_edges()):
@@ -71,4 +72,6 @@ def _topological(
         told = f"workgroups wait for each other in a circle ({circle})"
         if not found.stuck():
             raise Circle(told) from None
-        raise LaunchError(f"{told}, and would do so for ever") from None
+        raise LaunchError(
+            f"{told}, and none of them would ever finish; the schedule is wrong: apply another"
+        ) from None

@@ -1,4 +1,4 @@
-"""`HostKernel`: a scheduled graph compiled for the host, ready to be called."""
+"""`HostKernel`: a scheduled graph, compiled for the CPU that this process runs on."""
 
 from __future__ import annotations
 
@@ -45,15 +45,17 @@ from coordgraph.tensors import Role, dtype
 __all__ = ["HostKernel", "compile_host"]
 
 WORKGROUPS_PER_THREAD = 2
+"""The default number of workgroups for each thread, if neither schedule nor call says a number."""
 KEPT_PLANS = 64
+"""For how many different launches (sizes and offsets) a kernel keeps the evaluated parameters."""
 
 
 class HostKernel(Kernel):
-    """A kernel for this machine's processor cores, called with numpy arrays.
+    """A kernel for this machine's CPU, called with numpy arrays.
 
-    A workgroup is run by one thread from beginning to end; how many threads there are decides
-    neither the result nor whether the kernel ends. Workgroups that wait for each other
-    (`reduction="scatter"`) get a thread each. A launch whose workgroups wait for each other for
+    One thread runs a workgroup from beginning to end. The number of threads changes neither the
+    result nor whether the kernel finishes. Workgroups that wait for each other
+    (`reduction="scatter"`) get one thread each. A launch whose workgroups wait for each other for
     ever ends with a LaunchError.
 
     Args:
@@ -62,11 +64,11 @@ class HostKernel(Kernel):
     """
 
     def __init__(self, graph: KernelGraph, *, debug: bool = False) -> None:
-        graph.workgroup  # noqa: B018 - says what to do where no schedule was applied
+        graph.workgroup  # noqa: B018 - raises an error with advice if no schedule was applied
         if graph.level != "scheduled":
             raise CodegenError(
-                f"the graph is {graph.level}, not scheduled: apply one schedule, as in "
-                "StreamK()(graph); the kernel lowers it itself"
+                f"the graph has the level '{graph.level}'; pass a graph with one schedule applied, "
+                "such as StreamK()(graph), which the kernel lowers itself"
             )
         super().__init__(graph, "cpu")
         self._lowered = lower(graph)
@@ -81,17 +83,17 @@ class HostKernel(Kernel):
 
     @property
     def lowered(self) -> KernelGraph:
-        """The graph that the code was generated from."""
+        """The lowered graph that the code was generated from."""
         return self._lowered
 
     @property
     def llvm_ir(self) -> str:
-        """The LLVM IR before optimisation."""
+        """The kernel's LLVM IR before optimisation."""
         return self._code.text
 
     @property
     def assembly(self) -> str:
-        """The machine code, in the host's assembly language: made when it is asked for."""
+        """The machine code as assembly text; it is generated at the first use of this property."""
         return self._code.assembly
 
     def __call__(
@@ -109,20 +111,24 @@ class HostKernel(Kernel):
         threads: int | None = None,
         **operands: Any,
     ) -> Array:
-        """Compute D; see `Kernel`.
+        """Compute D and return it; shapes are those of `codegen.Kernel`.
 
         Args:
-            a, b, c, out: numpy arrays; a new `out` is made where none is given.
-            alpha, beta: scalars of the epilogue.
-            stream: the host has none; must be None.
-            workgroups: where the graph leaves it open; by default two a thread, or one where they
-                wait for each other.
-            offsets: of groups.
-            operands: of an epilogue of the graph's own, by name.
-            threads: by default `COORDGRAPH_THREADS`, or one a processor.
+            a, b, c, out: A, B, C and D as numpy arrays; without `out`, a new array is returned.
+            alpha, beta: scalars of the default epilogue.
+            stream: must be None, because CPU kernels have no streams.
+            workgroups: how many workgroups to run, if the schedule was made without a number; by
+                default two for each thread, or one if workgroups wait for each other.
+            offsets: the group offsets of a grouped kernel.
+            operands: the operands of the graph's own epilogue, by name.
+            threads: how many threads to use; by default `COORDGRAPH_THREADS`, or one for each
+                processor.
+
+        Raises:
+            LaunchError: arguments do not fit the kernel, or memory cannot be allocated.
         """
         if stream is not None:
-            raise LaunchError("the host has no streams; leave stream out")
+            raise LaunchError(f"stream = {stream!r}: CPU kernels have no streams; leave it out")
         bound = Operands.of(self.graph.gemm, c, alpha, beta, operands)
         views = numpy_views(a, b, None, out, offsets, bound.arrays)
         given = problem_parameters(self.graph, views, scalars=bound.scalars)
@@ -136,11 +142,15 @@ class HostKernel(Kernel):
             bound = of_depth(self.graph.gemm, bound)
             given = problem_parameters(self.graph, views, scalars=bound.scalars)
         if any(p.name == "workgroups" for p in self.graph.parameters.given):
-            # Those that may wait for each other would keep more threads than processors busy.
+            # Workgroups that wait for each other need a thread each, so there is one workgroup for
+            # each thread: more would be more busy threads than processors.
             default = threads if self.waits == "mixed" else WORKGROUPS_PER_THREAD * threads
             given["workgroups"] = default if workgroups is None else workgroups
         elif workgroups is not None:
-            raise LaunchError("this graph fixes its workgroups; schedule it with workgroups=None")
+            raise LaunchError(
+                f"workgroups = {workgroups}, but the schedule was made for a fixed number; leave "
+                "it out, or apply the schedule with workgroups=None"
+            )
         rows = rows_of_offsets(self.graph.gemm, offsets)
         tables = tuple((name, tuple(map(int, row))) for name, row in rows.items())
         plan = self._plan(tuple(given.items()), tables)
@@ -153,7 +163,7 @@ class HostKernel(Kernel):
     def _make_plan(
         self, given: tuple[tuple[str, int], ...], tables: tuple[tuple[str, tuple[int, ...]], ...]
     ) -> _Plan:
-        """The plan that launches with the same parameters and tables share."""
+        """Evaluate everything that depends only on the launch's parameters and tables."""
         return self._formulas.plan(self.waits, dict(given), dict(tables))
 
     def _launch(
@@ -163,6 +173,14 @@ class HostKernel(Kernel):
         scalars: tuple[float, ...],
         threads: int,
     ) -> None:
+        """Run the kernel on so many threads, and wait for its end.
+
+        Args:
+            plan: the evaluated parameters of the launch.
+            views: the arrays of A, B, C, D and operands, by tensor.
+            scalars: the scalars of the epilogue.
+            threads: how many threads run workgroups.
+        """
         with (
             self._workspaces.borrow(plan.workspace, plan.zeroed) as workspace,
             self._workspaces.buffers(threads) as buffers,
@@ -211,21 +229,31 @@ class HostKernel(Kernel):
 
 
 def compile_host(graph: KernelGraph, *, debug: bool = False) -> HostKernel:
-    """Compile a scheduled graph for this machine; `debug` checks every index at run time.
+    """Compile a scheduled graph for this machine's CPU; `debug` makes launches check every index.
 
     Raises:
-        VerifyError: no schedule has been applied.
-        CodegenError: the graph is not at the level "scheduled", or the processor cannot run it.
+        VerifyError: no schedule has been applied to the graph.
+        CodegenError: the graph is not at the level "scheduled", or the CPU cannot run it.
     """
     return HostKernel(graph, debug=debug)
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """A launch of one size: integer arguments, workspace in bytes, order of workgroups.
+    """What launches with equal parameters and tables share.
 
-    `together`: all workgroups must run at the same time. `given`, `known`: the parameters and
-    tables of the launch.
+    Attributes:
+        integers: the integer arguments of the compiled function, in order.
+        workgroups: how many workgroups there are.
+        workspace: bytes of each workspace tensor, by name.
+        zeroed: the workspace tensors that must be zero before the launch.
+        order: the workgroup numbers in the order in which to start them; None for 0, 1, 2, …
+        together: whether all workgroups must run at the same time, each on its own thread.
+        tables: the entries of the derived tables, i32.
+        given: the parameters of the launch.
+        known: the tables of the launch.
+        shape: the shape of D.
+        kind: the numpy type of D.
     """
 
     integers: tuple[int, ...]
@@ -241,15 +269,27 @@ class _Plan:
     kind: np.dtype[Any]
 
     def new_output(self) -> Array:
-        """Memory for D."""
+        """Allocate D.
+
+        Raises:
+            LaunchError: the memory cannot be allocated.
+        """
         try:
             return np.empty(self.shape, self.kind)
         except MemoryError:
-            raise LaunchError(f"no memory for an output of shape {self.shape}") from None
+            raise LaunchError(
+                f"an output of shape {self.shape} and type {self.kind} cannot be allocated; "
+                "compute it in parts, or pass out="
+            ) from None
 
 
 class _Formulas:
-    """The host's part of the index arithmetic: everything that is known at launch."""
+    """Evaluates the expressions that are known at a launch: grid, shapes, workspace sizes.
+
+    Args:
+        graph: the scheduled graph.
+        integers: the names of the integer arguments of the compiled function, in order.
+    """
 
     def __init__(self, graph: KernelGraph, integers: list[str]) -> None:
         self.graph = graph
@@ -265,7 +305,16 @@ class _Formulas:
     def plan(
         self, waits: Any, given: Mapping[str, int], tables: Mapping[str, Sequence[int]]
     ) -> _Plan:
-        """Evaluate for one size."""
+        """Evaluate the expressions for the parameters and tables of a launch.
+
+        Args:
+            waits: which workgroups a workgroup waits for (`coordgraph.progress.WaitDirection`).
+            given: the parameters of the launch, by name.
+            tables: the entries of the tables that a call gives, by name.
+
+        Raises:
+            LaunchError: there are more workgroups than threads, and all must run at the same time.
+        """
         parameters, axes = self.graph.parameters, len(self.output.shape)
         values = parameters.launch(given, tables)
         count, *numbers = self._values(*(values[p.name] for p in parameters.items))
@@ -276,9 +325,9 @@ class _Formulas:
         except Circle as circle:
             if count > MOST_THREADS:
                 raise LaunchError(
-                    f"{circle}, and {count} are more than the {MOST_THREADS} threads that can run "
-                    "them at the same time; use fewer, or owner='last' and a reduction other than "
-                    "scatter"
+                    f"{circle}, so that all {count} must run at the same time, and there are at "
+                    f"most {MOST_THREADS} threads; use fewer workgroups, or owner='last' and a "
+                    "reduction other than scatter"
                 ) from None
             together = True
         return _Plan(
@@ -300,7 +349,7 @@ class _Formulas:
 
 
 def _prototype(walker: HostWalker) -> Any:
-    """The type of `run`; ctypes lets other threads go on while it runs."""
+    """The ctypes type of the function `run`; ctypes releases Python's lock while it runs."""
     pointers = [ctypes.c_void_p] * (len(walker.graph.tensors) + len(walker.tables) + 1)
     scalars = [scalar_type(dtype(kind)) for kind in walker.arguments.float_kinds.values()]
     integers = [ctypes.c_int64] * len(walker.parameters)

@@ -1,4 +1,4 @@
-"""Threads for workgroups: the caller's own and helpers that are kept."""
+"""The threads that run a CPU kernel: the caller's thread, and a pool that later calls use again."""
 
 from __future__ import annotations
 
@@ -16,17 +16,25 @@ from coordgraph.validation import whole
 __all__ = ["VARIABLE", "run_on_threads", "thread_count"]
 
 VARIABLE = "COORDGRAPH_THREADS"
+"""The environment variable with the default number of threads."""
 MOST_THREADS = 4096
+"""The most threads that a launch may use."""
 
 _lock = threading.Lock()
+"""Held while the pool of threads is created."""
 _pool: ThreadPoolExecutor | None = None
+"""The pool of threads; None until a launch needs it."""
 
 
 def thread_count(threads: int | None) -> int:
-    """How many threads to use: as asked for, as the environment says, or one a processor.
+    """How many threads a launch uses.
+
+    Args:
+        threads: the number that the caller gave; None means `COORDGRAPH_THREADS` in the
+            environment, or else one thread for each processor.
 
     Raises:
-        LaunchError: the number makes no sense.
+        LaunchError: the number is no integer between 1 and 4096.
     """
     source, value = "threads", threads
     if value is None and (text := os.environ.get(VARIABLE)):
@@ -34,12 +42,15 @@ def thread_count(threads: int | None) -> int:
         try:
             value = int(text)
         except ValueError:
-            raise LaunchError(f"{VARIABLE}={text!r} is not a number of threads") from None
+            raise LaunchError(
+                f"{VARIABLE}={text!r} is not a number of threads; set it to an integer from 1 to "
+                f"{MOST_THREADS}"
+            ) from None
     if value is None:
         return os.cpu_count() or 1
     value = whole(value, source, LaunchError)
     if not 1 <= value <= MOST_THREADS:
-        raise LaunchError(f"{source} = {value} is outside 1..{MOST_THREADS}")
+        raise LaunchError(f"{source} = {value} must be from 1 to {MOST_THREADS}")
     return value
 
 
@@ -99,7 +110,7 @@ def _deferred_interrupt(stop: Callable[[], None]) -> Generator[None]:
 
 
 def _helpers() -> ThreadPoolExecutor:
-    """Idle threads are used again; new ones start where all are busy."""
+    """The pool of threads, created at the first use; it starts new threads if all are busy."""
     global _pool
     with _lock:
         if _pool is None:
@@ -108,7 +119,7 @@ def _helpers() -> ThreadPoolExecutor:
 
 
 def _forget() -> None:
-    """A forked child has none of its parent's threads."""
+    """Drop the pool in a forked child process, which has none of its parent's threads."""
     global _lock, _pool
     _lock, _pool = threading.Lock(), None
 

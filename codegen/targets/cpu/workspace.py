@@ -1,4 +1,4 @@
-"""Memory of a running kernel besides its tensors: partials, flags, buffers of each thread."""
+"""Memory of a CPU launch besides A, B, C and D: partial sums, flags, and buffers of each thread."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ __all__ = ["Workspace", "Workspaces", "aligned"]
 
 
 def aligned(size: int, *, zeroed: bool = False) -> Array:
-    """Bytes that begin on a cache line."""
+    """An array of `size` bytes that begins at a multiple of 64 bytes, a cache line.
+
+    Raises:
+        LaunchError: the memory cannot be allocated.
+    """
     try:
         raw = (np.zeros if zeroed else np.empty)(size + LINE, np.uint8)
     except MemoryError:
         raise LaunchError(
-            f"no memory for a workspace of {size} bytes; use fewer workgroups, fewer threads or "
-            "a smaller tile"
+            f"a workspace of {size} bytes cannot be allocated; use fewer workgroups, fewer threads "
+            "or a smaller tile"
         ) from None
     start = -raw.ctypes.data % LINE
     return raw[start : start + size]
@@ -31,19 +35,28 @@ def aligned(size: int, *, zeroed: bool = False) -> Array:
 
 @dataclass(frozen=True)
 class Workspace:
-    """What one call uses at a time; those of `zeroed` are zero before and after."""
+    """The workspace of one launch.
+
+    Attributes:
+        tensors: the memory of each workspace tensor (partials, flags), by name.
+        zeroed: the tensors that are zero before a launch, and that the launch leaves zero.
+    """
 
     tensors: Mapping[str, Array]
     zeroed: tuple[str, ...]
 
     def check(self) -> None:
-        """Our own promise: whoever waits for a flag lowers it, and clears what it has collected."""
+        """Assert that the kernel has left flags and collected sums zero, for the next launch."""
         for name in self.zeroed:
-            assert not self.tensors[name].any(), f"{name} are still up after the kernel has ended"
+            assert not self.tensors[name].any(), f"{name} are not zero after the kernel has ended"
 
 
 class Workspaces:
-    """Workspaces and buffers that calls give back, to be used again."""
+    """A pool of the workspaces and buffers of one kernel, which its launches use again.
+
+    Args:
+        buffer_bytes: bytes of the buffer of one thread.
+    """
 
     def __init__(self, buffer_bytes: int) -> None:
         self._buffer_bytes = buffer_bytes
@@ -53,10 +66,13 @@ class Workspaces:
 
     @contextmanager
     def borrow(self, sizes: Mapping[str, int], zeroed: tuple[str, ...]) -> Generator[Workspace]:
-        """A workspace with so many bytes for each tensor, for one call alone.
+        """A context with a workspace that no other launch uses meanwhile.
 
-        Those of `zeroed` begin at zero. It is not used again where the call fails, because flags
-        may be up.
+        If the launch fails, the workspace is not used again, because flags may not be zero.
+
+        Args:
+            sizes: bytes of each workspace tensor, by name.
+            zeroed: the tensors that must be zero at the beginning.
         """
         key = tuple(sizes.items())
         with self._lock:
@@ -67,14 +83,15 @@ class Workspaces:
         yield found
         found.check()
         with self._lock:
-            # One size is kept: kernels are called with the same sizes, or with ever new ones.
+            # Only workspaces of the latest sizes are kept, so that a kernel that is called with
+            # ever new sizes does not accumulate memory.
             for other in self._free.keys() - {key}:
                 del self._free[other]
             self._free.setdefault(key, []).append(found)
 
     @contextmanager
     def buffers(self, threads: int) -> Generator[list[Array]]:
-        """Buffers for every thread."""
+        """A context with one buffer for each thread, which no other launch uses meanwhile."""
         with self._lock:
             taken = [self._buffers.pop() for _ in range(min(threads, len(self._buffers)))]
         taken += [aligned(self._buffer_bytes) for _ in range(threads - len(taken))]

@@ -1,8 +1,9 @@
-"""From a scheduled graph to code on a device, through the cache on disk.
+"""`Builder`: compiles a scheduled graph, loads it on a GPU, and uses the on-disk cache.
 
-The cache holds PTX. What the driver assembles of it, the driver keeps in a cache of its own (CUDA
-Programming Guide, "Just-in-Time Compilation"). A cubin can be had of the driver's linker alone, and
-that is other code: made to be linked, without setmaxnreg and with one wgmma after another.
+The on-disk cache stores PTX. The driver caches what it assembles from PTX itself (CUDA Programming
+Guide, "Just-in-Time Compilation"). Cubins are not stored: only the driver's linker returns them,
+and its code is slower, because it is relocatable: it has no setmaxnreg, and waits for each wgmma
+before it issues the next one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from codegen.architectures import Alignment, Lowering, Variant, Vectors, archite
 from codegen.targets.nvptx.driver import Device
 from codegen.targets.nvptx.facts import Facts
 from codegen.targets.nvptx.launch.call import Loaded
-from codegen.targets.nvptx.launch.function import Spilled
+from codegen.targets.nvptx.launch.loaded_function import Spilled
 from codegen.targets.nvptx.program import CudaProgram
 from coordgraph import CodegenError, KernelGraph, VerifyError
 from passes import Pass
@@ -25,14 +26,21 @@ from passes import Pass
 __all__ = ["Builder"]
 
 FACTS, CODE = "facts.json", "kernel.ptx"
+"""Names of the two files of a cache entry."""
 
 
 class Builder:
-    """Makes and loads the variants of a kernel.
+    """Compiles and loads the programs (variants) of one kernel.
+
+    Args:
+        graph: a scheduled graph.
+        architecture: the architecture to compile for, such as `sm_90a`.
+        debug: whether kernels trap, instead of hanging, when a wait takes too long.
+        lowering: the lowering pass with options; None means the architecture's default.
 
     Raises:
-        CodegenError: the graph cannot be lowered for the architecture, or not by `lowering`.
-        VerifyError: the graph is broken.
+        CodegenError: the architecture's lowerings, or `lowering`, refuse the graph.
+        VerifyError: the graph is malformed.
     """
 
     def __init__(
@@ -41,29 +49,32 @@ class Builder:
         self.graph, self.architecture = graph, architecture
         self.debug, self.lowering = debug, lowering
         self.aligned = Alignment(Vectors.widest(graph.gemm))
-        """What tensors allow whose rows and addresses are multiples of 16 bytes."""
+        """The best alignment: all rows and addresses are multiples of 16 bytes."""
         self.programs: dict[Variant, CudaProgram] = {}
-        """The programs that were made so far."""
+        """The programs that have been compiled so far, by variant."""
         self._refusals: dict[str, str | None] = {}
-        """Why lowerings refuse the graph, by their instructions, as far as they were asked."""
+        """Why each lowering refuses the graph, or None, by name; filled as lowerings are tried."""
         self._entry = architecture_of(architecture)
-        self.lowerings = self._entry.lowerings if lowering is None else self._asked_for(lowering)
-        """What may lower the graph, the best first; the last does, or the graph is refused."""
+        self.lowerings = self._entry.lowerings if lowering is None else self._allowed(lowering)
+        """The lowerings that may be used, the fastest first."""
         self._text: str | None = None
-        """The graph's, where code for it may be kept."""
+        """The graph as text, for cache keys; None if the graph must not be cached."""
         if cache.cacheable(graph, lowering, *self.lowerings):
-            with suppress(VerifyError):  # it holds what cannot be written
+            with suppress(VerifyError):  # some graphs cannot be written as text: do not cache them
                 self._text = graph.text()
         # A cached kernel was verified before it was stored.
         if not any(map(self._cached, self._usual)):
             graph.verify()
-            self.program(self.widest).lowered  # noqa: B018 - refuse now, not later
+            self.program(self.widest).lowered  # noqa: B018 - raises now if the graph is refused
 
-    def _asked_for(self, options: Pass) -> tuple[Lowering, ...]:
-        """The lowering that these options are for, and those after it.
+    def _allowed(self, options: Pass) -> tuple[Lowering, ...]:
+        """The lowerings that may be used if the caller passes options for one of them.
+
+        They are that lowering, and the more general ones after it.
 
         Raises:
-            CodegenError: the architecture has none, or it refuses the graph.
+            CodegenError: the architecture has no lowering for these options, or the lowering
+                refuses the graph.
         """
         found = self._entry.lowerings
         while found and type(options) is not found[0].kind:
@@ -71,16 +82,17 @@ class Builder:
         if not found:
             known = ", ".join(each.kind.__name__ for each in self._entry.lowerings)
             raise CodegenError(
-                f"{self.architecture} has no lowering {type(options).__name__}; there is {known}"
+                f"{self.architecture} has no lowering {type(options).__name__}; choose one of: "
+                f"{known}"
             )
-        asked = getattr(options, "architecture", self.architecture)
-        wrong = None if asked == self.architecture else f"it is for {asked}"
+        wanted = getattr(options, "architecture", self.architecture)
+        wrong = None if wanted == self.architecture else f"it is for {wanted}"
         if reason := wrong or self.why_not(found[0]):
-            raise CodegenError(f"{self.architecture}: {options} refuses: {reason}")
+            raise CodegenError(f"{self.architecture}: {options} refuses the graph: {reason}")
         return found
 
     def why_not(self, lowering: Lowering) -> str | None:
-        """Why a lowering makes no code of the graph for well-aligned tensors and no C, or None."""
+        """Why a lowering refuses the graph even for well-aligned tensors without C, or None."""
         name = lowering.instructions
         if name not in self._refusals:
             best = lowering.variant(self.aligned, reads_c=False)
@@ -89,28 +101,28 @@ class Builder:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Why the lowerings before the one that serves well-aligned tensors do not."""
+        """Why each lowering that is faster than the one for well-aligned tensors is not used."""
         chosen, found = self.widest.instructions, list[str]()
         for lowering in self._entry.lowerings:
             if lowering.instructions == chosen:
                 break
-            asked = f"lowering={self.lowering} was asked for"
-            refusal = self.why_not(lowering) if lowering in self.lowerings else asked
+            other = f"the caller passed lowering={self.lowering}"
+            refusal = self.why_not(lowering) if lowering in self.lowerings else other
             found.append(f"{lowering.instructions}: {refusal}")
         return tuple(found)
 
     @property
     def widest(self) -> Variant:
-        """The variant for well-aligned tensors and no C."""
+        """The variant for well-aligned tensors without C."""
         return self.variant(self.aligned, reads_c=False)
 
     @property
     def _usual(self) -> Iterator[Variant]:
-        """The variants for well-aligned tensors, one of which every kernel in the cache has."""
+        """The variants for well-aligned tensors: without C, and with C."""
         return (self.variant(self.aligned, reads_c=c) for c in (False, True))
 
     def variant(self, alignment: Alignment, *, reads_c: bool) -> Variant:
-        """The variant of the best lowering that takes tensors that are aligned so."""
+        """The variant of the fastest lowering that takes tensors of this alignment."""
         *better, last = self.lowerings
         for lowering in better:
             if lowering.why_not_aligned(alignment.bytes) or self.why_not(lowering):
@@ -121,12 +133,13 @@ class Builder:
         return last.variant(alignment, reads_c=reads_c)
 
     def program(self, variant: Variant) -> CudaProgram:
-        """The program of a variant; after loading, the one that was loaded."""
+        """The program of a variant. Loading may replace it by one with fewer bytes in flight."""
         if variant not in self.programs:
             self.programs[variant] = self._program(variant)
         return self.programs[variant]
 
     def _program(self, variant: Variant) -> CudaProgram:
+        """A new program of a variant, which is not compiled yet."""
         return CudaProgram(
             self.graph,
             self.architecture,
@@ -136,10 +149,10 @@ class Builder:
         )
 
     def load(self, where: Device, variant: Variant) -> Loaded:
-        """The variant's code on a device.
+        """Load the program of a variant on a GPU: from the cache, or else compile it.
 
         Raises:
-            CodegenError: the driver does not take it.
+            CodegenError: the driver cannot assemble the program, or spills its registers.
         """
         key = self._key(variant)
         if key is None:
@@ -150,7 +163,7 @@ class Builder:
             return self._load_cached(where, variant) or self._make(where, variant, key)
 
     def _key(self, variant: Variant) -> str | None:
-        """Where a variant lies in the cache; None where it must not lie there."""
+        """The cache key of a variant; None if the graph must not be cached."""
         if self._text is None:
             return None
         return cache.key_of(
@@ -158,7 +171,7 @@ class Builder:
         )
 
     def _cached(self, variant: Variant) -> tuple[Facts, bytes] | None:
-        """What the cache has of a variant, if it can be read."""
+        """The facts and the PTX of a variant from the cache; None if there is no valid entry."""
         key = self._key(variant)
         files = cache.load(key) if key else None
         try:
@@ -167,6 +180,7 @@ class Builder:
             return None
 
     def _load_cached(self, where: Device, variant: Variant) -> Loaded | None:
+        """Load a variant's PTX from the cache; None if there is none, or if it spills registers."""
         found = self._cached(variant)
         if found is None:
             return None
@@ -174,7 +188,7 @@ class Builder:
         try:
             with where.current():
                 loaded = Loaded(facts, code, where)
-        except Spilled:  # another driver assembled it without
+        except Spilled:  # an entry of another driver version, which did not spill
             return None
         self.programs[variant] = replace(
             self.program(variant), bytes_in_flight=facts.bytes_in_flight
@@ -182,7 +196,13 @@ class Builder:
         return loaded
 
     def _make(self, where: Device, variant: Variant, key: str | None) -> Loaded:
-        """Generate the variant's code; where it spills, code with fewer loads under way."""
+        """Compile and load a variant, with fewer bytes in flight as long as registers spill.
+
+        Args:
+            where: the GPU.
+            variant: the variant.
+            key: the cache key under which the PTX is stored; None stores nothing.
+        """
         while True:
             program = self.program(variant)
             facts, code = Facts.of(program), program.ptx.encode()

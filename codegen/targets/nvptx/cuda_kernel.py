@@ -1,4 +1,4 @@
-"""`CudaKernel`: a scheduled graph compiled for an NVIDIA GPU, ready to be called."""
+"""`CudaKernel`: a scheduled graph, compiled for NVIDIA GPUs of one architecture."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from codegen.targets.nvptx.launch.call import (
     Loaded,
     other_operands,
 )
-from codegen.targets.nvptx.launch.workspace import Workspaces
+from codegen.targets.nvptx.launch.device_workspaces import Workspaces
 from codegen.targets.nvptx.program import CudaProgram
 from coordgraph import KernelGraph, LaunchError
 from coordgraph.epilogue import ALPHA_BETA
@@ -44,34 +44,37 @@ from passes.lowering.architectures import ALIGNED_BYTES
 __all__ = ["CudaKernel"]
 
 MOST_PLANS = 1024
+"""How many checked calls a kernel keeps at least, to launch calls with the same key again."""
 LOW_BITS = ALIGNED_BYTES - 1
-"""The bits of an address that say how far it is aligned, and so which code serves it."""
+"""Mask for the low 4 bits of an address, which decide its alignment and so which program runs."""
 NOTHING: tuple[Hashable, int] = (None, 0)
+"""The layout key and the address of a tensor that a call does not pass."""
 ZEROS = "zeros"
-"""A buffer, and its owner."""
+"""The name, and the owner, of the workspace buffer of zeros for calls with k = 0."""
 NARROW = Vectors(1, 1, 1)
-"""Where nothing is known."""
+"""Accesses of one element, for tensors that are not aligned to 16 bytes."""
 PAIR = 2
-"""Elements of C and D that lie side by side in a thread."""
+"""Adjacent elements of a row of D that a thread holds."""
 
 
 class CudaKernel(Kernel):
-    """A kernel for tensor cores.
+    """A GEMM kernel for the tensor cores of NVIDIA GPUs.
 
-    The code that moves 16 bytes at a time serves tensors whose addresses and contiguous extents
-    allow it; narrower variants are compiled when they are first needed.
+    The widest variant moves 16 bytes an access, and serves tensors whose addresses and contiguous
+    extents are multiples of 16 bytes. Variants for other tensors are compiled when they are first
+    needed.
 
-    The first call with tensors of some shapes, types and alignment is checked in full; what follows
-    from the checks is kept as a `CheckedCall`, and calls like it go straight to the launch.
+    The first call with tensors of certain shapes, types and alignments is checked in full. The
+    result is kept as a `CheckedCall`, which later calls with the same key launch without checks.
 
     Args:
         graph: a scheduled graph.
-        architecture: as `sm_90a`.
-        debug: let kernels that wait too long trap instead of hanging.
-        lowering: options of one of the architecture's lowerings, in place of the default.
+        architecture: the architecture to compile for, such as `sm_90a`.
+        debug: whether kernels trap, instead of hanging, when a wait takes too long.
+        lowering: the lowering pass with options; None means the architecture's default.
 
     Raises:
-        CodegenError: the graph or the lowering is not for this architecture.
+        CodegenError: the architecture's lowerings, or `lowering`, refuse the graph.
     """
 
     def __init__(
@@ -96,35 +99,35 @@ class CudaKernel(Kernel):
         self._others = other_operands(graph.tensors)
         self._lock = threading.RLock()
         release = finalize(self, _release, self._functions, self._workspaces)
-        release.atexit = False  # the driver frees everything with the process
+        release.atexit = False  # at the end of the process the driver frees everything
 
     @property
     def instructions(self) -> str:
-        """What multiplies well-aligned tensors: `wgmma` or `mma.sync`, the lowering's name."""
+        """The lowering for well-aligned tensors: `wgmma`, `mma.sync` or a registered name."""
         return self._builder.widest.instructions
 
     @property
     def lowering_notes(self) -> tuple[str, ...]:
-        """Why better lowerings of the architecture make no code of this graph, one by one."""
+        """For each faster lowering of the architecture: the reason why it is not used."""
         return self._builder.notes
 
     def program(self, variant: Variant | None = None) -> CudaProgram:
-        """The code of a variant; by default of the one for well-aligned tensors."""
+        """The compiled program of a variant; by default the widest variant's."""
         return self._builder.program(variant or self._builder.widest)
 
     @property
     def lowered(self) -> KernelGraph:
-        """The graph that the widest variant was generated from."""
+        """The lowered graph of the variant for well-aligned tensors."""
         return self.program().lowered
 
     @property
     def llvm_ir(self) -> str:
-        """LLVM IR of the widest variant, before optimisation."""
+        """The LLVM IR of the variant for well-aligned tensors, before optimisation."""
         return self.program().llvm_ir
 
     @property
     def ptx(self) -> str:
-        """PTX of the widest variant."""
+        """The PTX of the variant for well-aligned tensors."""
         return self.program().ptx
 
     def __call__(
@@ -141,7 +144,14 @@ class CudaKernel(Kernel):
         offsets: Any = None,
         **operands: Any,
     ) -> Any:
-        """Compute D on the stream; see `Kernel`. A new `out` comes from the library of `a`."""
+        """Launch the kernel on a stream, and return D.
+
+        The arguments are those of `codegen.Kernel`. Without `out`, D is a new array of the library
+        of `a`; without `stream`, the launch is on that library's current stream.
+
+        Raises:
+            LaunchError: arguments do not fit the kernel, or the launch fails.
+        """
         require_gpu()
         home = library(a)
         others: tuple[Any, ...] = ()
@@ -177,7 +187,7 @@ class CudaKernel(Kernel):
                 more = {"workgroups": workgroups, "offsets": offsets, **operands}
                 return self(a, b, c, out, alpha, beta, stream, **more)
         elif plan.overlaps((at_a, at_b, at_c, at_d, at_o, *at_others)):
-            # Ranges overlap: do matrices?
+            # Address ranges overlap, but matrices of a batch may still be disjoint: check them.
             check_overlap(self._views(a, b, c, out, offsets, others))
         handle = home.current_stream(a) if stream is None else stream_handle(stream)
         plan.launch((at_a, at_b, at_c, at_d, at_o, *at_others), scalars, handle)
@@ -188,7 +198,7 @@ class CudaKernel(Kernel):
     def _views(
         self, a: Any, b: Any, c: Any, out: Any, offsets: Any, others: tuple[Any, ...]
     ) -> dict[str, TensorView]:
-        """What is given of the arrays of a call, by the names of tensors."""
+        """Views of the arrays that a call passes, by tensor."""
         arrays = {"A": a, "B": b, "C": c, "D": out, OFFSETS: offsets}
         arrays |= dict(zip(self._others, others, strict=False))
         return {
@@ -203,10 +213,15 @@ class CudaKernel(Kernel):
         scalars: tuple[float, ...],
         workgroups: int | None,
     ) -> Launches:
-        """Check a call in full; an `out` of None counts as one to be made, and well aligned.
+        """Check a call in full, and return what launches it. A missing D counts as well aligned.
+
+        Args:
+            views: the arrays that the call passes, by tensor.
+            scalars: the scalars of the epilogue, in order.
+            workgroups: how many workgroups to launch, if the schedule leaves that open.
 
         Raises:
-            LaunchError: as `Kernel` says.
+            LaunchError: shapes, types, memory or parameters do not fit the kernel.
         """
         names = (o.name for o in self.graph.gemm.epilogue.scalars)
         numbers = dict(zip(names, scalars, strict=True))
@@ -227,9 +242,10 @@ class CudaKernel(Kernel):
             return plan if zeros is None else Depthless(plan, zeros, self._default)
 
     def _zeros(self, workspaces: Workspaces, given: Mapping[str, int]) -> dict[str, TensorView]:
-        """A and B of zeros, so deep that their rows are aligned for every lowering.
+        """A and B with all zeros, for calls with k = 0.
 
-        They are in one place, which all streams share: nobody writes there again.
+        Their k is the smallest for which rows are multiples of 16 bytes. Both use the same buffer,
+        which all streams share, because it is never written again.
         """
         kind, where = self.graph.gemm.dtype, workspaces.device
         depth = ALIGNED_BYTES // dtype(kind).bytes
@@ -243,10 +259,15 @@ class CudaKernel(Kernel):
         return {name: replace(view, pointer=pointer) for name, view in made.items()}
 
     def _variant(self, views: Mapping[str, TensorView], given: Mapping[str, int]) -> Variant:
-        """The fastest code that serves these tensors."""
+        """The fastest variant that takes these tensors.
+
+        Args:
+            views: the arrays that a call passes, by tensor.
+            given: the parameters of the call, by name.
+        """
         gemm = self.graph.gemm
         if gemm.diagonal:
-            # Rows begin at multiples of 16 bytes, wherever they end.
+            # In a list of products, rows of matrices begin at multiples of 16 bytes by definition.
             reads_c = bool(given.get(read_of("C"), 0))
             names = {"A", "B", "D", *gemm.operands} - ({"C"} if not reads_c else set())
             moved = (view for name, view in views.items() if name in names)
@@ -268,6 +289,7 @@ class CudaKernel(Kernel):
         return self._builder.variant(Alignment(vectors, aligned), reads_c=reads_c)
 
     def _load(self, where: Device, variant: Variant | None = None) -> Loaded:
+        """A variant (by default the widest), loaded on a GPU; each variant is loaded once."""
         variant = variant or self._builder.widest
         key = (where.ordinal, variant)
         with self._lock:
@@ -278,24 +300,24 @@ class CudaKernel(Kernel):
 
     @cached_property
     def waits(self) -> str:
-        """Which workgroups wait for which: none, lower, higher or mixed."""
+        """Which workgroups a workgroup waits for: `none`, `lower`, `higher` or `mixed` numbers."""
         return wait_direction(self.graph)
 
     @property
     def resident(self) -> int:
-        """Workgroups of the widest variant that device 0 holds at a time."""
+        """How many workgroups of the widest variant are resident on device 0 at once."""
         return self._load(device(0)).function.resident
 
     @property
     def registers(self) -> int:
-        """Registers of a thread of the widest variant, as loaded on device 0."""
+        """Registers of a thread of the widest variant, as assembled for device 0."""
         return self._load(device(0)).function.registers
 
 
 def _release(
     functions: dict[tuple[int, Variant], Loaded], workspaces: dict[int, Workspaces]
 ) -> None:
-    """Free what a kernel held, once its launches have ended."""
+    """Free the workspaces and the code of a kernel, after its launches have ended."""
     for owned in workspaces.values():
         with suppress(LaunchError), owned.device.current():
             cuda("cuCtxSynchronize")
@@ -307,14 +329,19 @@ def _release(
 
 
 def _layout_key(array: Any, what: str) -> tuple[Hashable, int]:
+    """A key for the shape, type and strides of an array, and its address; NOTHING for None."""
     return NOTHING if array is None else library(array).layout_key(array, what)
 
 
 def _vectors(views: Mapping[str, TensorView], most: Vectors, along_rows: Sequence[str]) -> Vectors:
-    """The widest moves that rows and addresses of the tensors allow, up to `most`.
+    """The widest accesses that rows and addresses of the tensors allow, up to `most`.
 
-    Of D the widest is that of TMA, which is used where the epilogue's operands `along_rows`, such
-    as C, can be read by pairs.
+    D is stored in 16 bytes (by TMA) only if the operands in `along_rows` can be read in pairs.
+
+    Args:
+        views: the arrays that a call passes, by tensor.
+        most: the widest accesses that the types allow.
+        along_rows: the epilogue's operands that vary along the rows of D, such as C.
     """
 
     def widest(name: str, elements: int) -> int:

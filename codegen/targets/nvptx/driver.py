@@ -1,7 +1,8 @@
-"""The CUDA driver, through cuda-python; imported only when a GPU is used.
+"""Calls the CUDA driver through cuda-python, which is imported only when a GPU is used.
 
-`cuda` calls a function of the driver by its name. What every launch calls is looked up once and
-checked with `check`. `python -m benchmarks driver` times it beside the same calls through ctypes.
+`cuda` calls a driver function by its name. Functions that every launch calls are looked up once,
+and their status is checked by `check`. `python -m benchmarks driver` compares the time of these
+calls with the same calls through ctypes.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ __all__ = [
 
 @cache
 def bindings() -> Any:
-    """The driver's functions and types (by name: the package is not everywhere, and untyped)."""
+    """The module `cuda.bindings.driver`, imported late because it may not be installed."""
     return import_module("cuda.bindings.driver")
 
 
 @cache
 def unavailable() -> str | None:
-    """Why no GPU can be used here, or None."""
+    """Why no GPU can be used on this machine, or None if one can."""
     try:
         driver = bindings()
     except ImportError as error:
         return f"cuda-python is not installed ({error}); pip install cuda-python"
     try:
         (status,) = driver.cuInit(0)
-    except RuntimeError as error:  # the driver library itself is not there
+    except RuntimeError as error:  # libcuda is not installed
         return f"no NVIDIA driver: {error}"
     if status != driver.CUresult.CUDA_SUCCESS:
         return f"the CUDA driver does not start: {describe(status)}"
@@ -56,11 +57,19 @@ def unavailable() -> str | None:
 
 
 def cuda(name: str, *args: Any) -> Any:
-    """Call a driver function; LaunchError with the driver's words where it fails."""
+    """Call a driver function, and return its results without the status.
+
+    Args:
+        name: the function, such as `cuMemAlloc`.
+        args: its arguments.
+
+    Raises:
+        LaunchError: the function fails, or there is no driver.
+    """
     driver = bindings()
     try:
         status, *results = getattr(driver, name)(*args)
-    except RuntimeError as error:  # the driver library itself is not there
+    except RuntimeError as error:  # libcuda is not installed
         raise LaunchError(f"no NVIDIA driver: {error}") from error
     if status != driver.CUresult.CUDA_SUCCESS:
         raise LaunchError(f"{name} failed: {describe(status)}")
@@ -68,13 +77,13 @@ def cuda(name: str, *args: Any) -> Any:
 
 
 def check(name: str, status: Any) -> None:
-    """LaunchError with the driver's words where a function of `bindings` failed."""
+    """Raise LaunchError if the status that the driver function `name` returned is an error."""
     if status:
         raise LaunchError(f"{name} failed: {describe(status)}")
 
 
 def describe(status: Any) -> str:
-    """A status of the driver by its name and in its words."""
+    """The name and the description of a status code of the driver."""
     driver = bindings()
     status = driver.CUresult(status)
     _, name = driver.cuGetErrorName(status)
@@ -83,14 +92,14 @@ def describe(status: Any) -> str:
 
 
 def require_gpu() -> None:
-    """CodegenError with the reason where no GPU can be used."""
+    """Raise CodegenError, with the reason, if no GPU can be used on this machine."""
     if reason := unavailable():
         raise CodegenError(f"no GPU: {reason}; target='cpu' runs everywhere")
 
 
 @contextmanager
 def allow_while_capturing() -> Generator[None, None, None]:
-    """Let this thread allocate memory and load code while some stream captures a CUDA graph."""
+    """A context in which this thread may allocate memory and load code during a graph capture."""
     relaxed = bindings().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     before = cuda("cuThreadExchangeStreamCaptureMode", relaxed)
     try:
@@ -100,13 +109,21 @@ def allow_while_capturing() -> Generator[None, None, None]:
 
 
 def device_count() -> int:
-    """How many GPUs the driver sees; 0 where there is no driver."""
+    """How many GPUs the driver reports; 0 if there is no driver."""
     return 0 if unavailable() else int(cuda("cuDeviceGetCount"))
 
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU: `architecture` as `sm_90a`, `processors` its SMs."""
+    """A GPU.
+
+    Attributes:
+        ordinal: the number of the device.
+        name: the name of the device, such as `NVIDIA H200`.
+        architecture: the best registered architecture for it, such as `sm_90a`.
+        processors: how many streaming multiprocessors it has.
+        context: its primary CUDA context.
+    """
 
     ordinal: int
     name: str
@@ -115,12 +132,12 @@ class Device:
     context: Any
 
     def activate(self) -> None:
-        """Make the device's primary context current; PyTorch, CuPy and JAX use the same one."""
+        """Make the device's primary context current; PyTorch, CuPy and JAX use it too."""
         cuda("cuCtxSetCurrent", self.context)
 
     @contextmanager
     def current(self) -> Generator[None]:
-        """The same inside a block; the caller's device is current again after it."""
+        """A context in which this device is current; the caller's device is restored after it."""
         cuda("cuCtxPushCurrent", self.context)
         try:
             yield
@@ -130,7 +147,12 @@ class Device:
 
 @cache
 def device(ordinal: int = 0) -> Device:
-    """A device by number; CodegenError with the reason where there is none."""
+    """The GPU with this number.
+
+    Raises:
+        CodegenError: no GPU can be used on this machine, or the GPU is too old.
+        LaunchError: there is no GPU of this number.
+    """
     require_gpu()
     driver = bindings()
     handle = cuda("cuDeviceGet", ordinal)

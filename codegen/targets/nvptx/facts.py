@@ -1,4 +1,4 @@
-"""What launching a kernel takes to know of its code, as plain data."""
+"""`Facts`: everything that launches need to know about a compiled program, as plain data."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ class Facts:
     """The facts about a compiled program that its launches need.
 
     Args:
-        threads, shared_bytes: threads, and bytes of shared memory, of a CTA.
+        threads: threads of a CTA.
+        shared_bytes: bytes of dynamic shared memory of a CTA.
         cluster: CTAs in one workgroup of the schedule, which is a cluster.
-        overlaps: whether the code itself waits for earlier launches.
-        waits: which workgroups wait for which, as `wait_direction` says.
-        bytes_in_flight: what the program was made with.
+        overlaps: whether the kernel waits for earlier launches itself, so that it may start before
+            they end.
+        waits: which workgroups a workgroup waits for: none, lower, higher or mixed numbers.
+        bytes_in_flight: bytes of operands that a thread's epilogue loads before it uses them.
         boxes: for each tensor that TMA copies, the shapes of its TMA boxes; each has a tensor map.
-        parameters: what launches are given and what follows from it.
+        parameters: the parameters of a launch, and the values that follow from them.
         tensors: all tensors, in the order of the kernel's arguments.
-        grid: workgroups of the schedule.
-        floats: the numbers that the epilogue is given: name and kind (f32 or i32).
-        scalars, divisors: the integer arguments and those that are passed as `Magic` numbers.
+        grid: the number of workgroups of the schedule, as an expression of the parameters.
+        floats: the name and the type (f32 or i32) of each scalar operand of the epilogue.
+        scalars: the integer arguments, as expressions of the parameters.
+        divisors: the divisors that are passed as `Magic` multipliers and shifts.
     """
 
     threads: int
@@ -54,7 +57,7 @@ class Facts:
 
     @classmethod
     def of(cls, program: CudaProgram) -> Facts:
-        """Found by generating the code: only then the argument list is known."""
+        """The facts of a program; this generates its code, which determines the arguments."""
         graph, arguments = program.lowered, program.walker.arguments
         _ = program.module
         grid = graph.workgroup.size
@@ -77,34 +80,34 @@ class Facts:
 
     @property
     def together(self) -> bool:
-        """Workgroups that wait for higher-numbered ones need all of them resident."""
+        """Whether all workgroups must be resident at once, because some wait for higher numbers."""
         return self.waits in ("higher", "mixed")
 
     def workgroups(self, values: Mapping[str, int]) -> int:
-        """The schedule's workgroups of a launch."""
+        """The number of workgroups of a launch, for these values of the parameters."""
         return int(evaluate(self.grid, values))
 
     def integers(self, values: Mapping[str, int]) -> list[int]:
-        """The integer arguments for values of the parameters, in order."""
+        """The integer arguments of a launch, in order, for these values of the parameters."""
         numbers = [int(evaluate(scalar, values)) for scalar in self.scalars]
         for divisor in self.divisors:
             numbers += Magic.numbers(int(evaluate(divisor, values)))
         return numbers
 
     def shape(self, tensor: Tensor, values: Mapping[str, int]) -> tuple[int, ...]:
-        """A tensor's extents."""
+        """The extents of a tensor, in elements, for these values of the parameters."""
         return tuple(int(evaluate(extent, values)) for extent in tensor.shape)
 
-    # As plain data
-
     def strides(self, tensor: Tensor, values: Mapping[str, int]) -> tuple[int, ...] | None:
-        """A tensor's strides, where it is not contiguous."""
+        """The strides of a tensor, in elements; None if the tensor is contiguous."""
         if tensor.strides is None:
             return None
         return tuple(int(evaluate(stride, values)) for stride in tensor.strides)
 
+    # Conversion to and from plain data
+
     def to_json(self) -> dict[str, Any]:
-        """Plain data for `json.dumps`; expressions are text."""
+        """The facts as plain data for `json.dumps`; expressions become text."""
         return {
             "threads": self.threads,
             "shared_bytes": self.shared_bytes,
@@ -134,18 +137,19 @@ class Facts:
 
     @classmethod
     def from_json(cls, data: Any) -> Facts:
-        """Read what `to_json` gave.
+        """The facts from plain data, as `to_json` makes it.
 
         Raises:
-            ValueError: it is something else.
+            ValueError: `data` has another form.
         """
         try:
             return cls._read(data)
         except (CoordGraphError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"these are no facts of a kernel: {error}") from error
+            raise ValueError(f"the data are no facts of a kernel: {error}") from error
 
     @classmethod
     def _read(cls, data: Mapping[str, Any]) -> Facts:
+        """The facts from plain data; any exception means that `data` has another form."""
         symbols: dict[str, Expr] = {}
 
         def read(text: str) -> Expr:
@@ -193,12 +197,15 @@ class Facts:
 
 
 def _text(expression: Expr | None) -> str | None:
+    """An expression as text; None stays None."""
     return None if expression is None else to_text(expression)
 
 
 def _texts(expressions: Iterable[Expr]) -> list[str]:
+    """Each expression as text."""
     return [to_text(e) for e in expressions]
 
 
 def _each(read: Callable[[str], Expr], texts: Iterable[str]) -> tuple[Expr, ...]:
+    """The expressions that `read` parses from texts."""
     return tuple(read(text) for text in texts)

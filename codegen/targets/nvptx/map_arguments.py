@@ -1,4 +1,4 @@
-"""Tensor maps as kernel arguments: one for each tensor that TMA moves and each shape of box."""
+"""Kernel arguments that are TMA tensor maps: one for each tensor and each shape of its boxes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ __all__ = ["boxes_of", "map_argument"]
 
 
 def boxes_of(graph: KernelGraph) -> dict[str, tuple[tuple[int, ...], ...]]:
-    """The tensors that TMA moves, and for each the shapes of its boxes in elements.
+    """For each tensor that TMA moves: the shapes of its boxes, in elements along each axis.
 
-    The contiguous axis of a box comes first.
+    The first axis of a box is the contiguous one, as TMA counts axes.
     """
     moves = (*graph.control.of_kind(CopyBox), *graph.control.of_kind(StoreBox))
     return {
@@ -21,5 +21,5 @@ def boxes_of(graph: KernelGraph) -> dict[str, tuple[tuple[int, ...], ...]]:
 
 
 def map_argument(tensor: str, number: int) -> str:
-    """The name of the argument that holds the tensor map of a tensor's box shape `number`."""
+    """The name of the kernel argument for the tensor map of a tensor's box shape `number`."""
     return f"{tensor}.map.{number}" if number else f"{tensor}.map"

@@ -1,4 +1,4 @@
-"""Raw device memory, for who has neither PyTorch nor CuPy nor JAX at hand."""
+"""`DeviceMemory`: GPU memory allocated by the driver, for callers without PyTorch, CuPy or JAX."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ __all__ = ["DeviceMemory"]
 
 
 class DeviceMemory:
-    """Allocations of one device, freed together at the end of a `with` block.
+    """Allocations on one GPU, which are freed together at the end of a `with` block.
 
-    `upload` makes what kernels take as an array: `kernel(memory.upload(a), memory.upload(b), …)`.
+    Kernels take the results of `upload` as arrays: `kernel(memory.upload(a), memory.upload(b))`.
+
+    Args:
+        device: the GPU.
     """
 
     def __init__(self, device: Device) -> None:
@@ -26,14 +29,14 @@ class DeviceMemory:
         self._pointers: list[int] = []
 
     def allocate(self, size: int) -> int:
-        """Address of `size` bytes."""
+        """Allocate `size` bytes of GPU memory, and return their address."""
         self.device.activate()
         pointer = int(cuda("cuMemAlloc", size))
         self._pointers.append(pointer)
         return pointer
 
     def upload(self, array: npt.NDArray[Any]) -> TensorView:
-        """A copy of a numpy array on the device, row-major."""
+        """Copy a numpy array to the GPU, row-major, and return a view of the copy."""
         source = np.ascontiguousarray(array)
         pointer = self.allocate(source.nbytes)
         cuda("cuMemcpyHtoD", pointer, source.ctypes.data, source.nbytes)
@@ -42,7 +45,10 @@ class DeviceMemory:
         return TensorView(pointer, source.shape, strides, kind, self.device.ordinal)
 
     def download(self, view: TensorView, into: npt.NDArray[Any]) -> None:
-        """Copy back into an array of the same shape and type; waits for work under way."""
+        """Copy a view on the GPU to a numpy array of the same shape and type.
+
+        It first waits until all work on the GPU has finished.
+        """
         assert (view.shape, view.bytes) == (into.shape, into.nbytes)
         assert into.flags.c_contiguous
         self.device.activate()
@@ -50,7 +56,7 @@ class DeviceMemory:
         cuda("cuMemcpyDtoH", into.ctypes.data, view.pointer, into.nbytes)
 
     def close(self) -> None:
-        """Free everything."""
+        """Free all allocations."""
         self.device.activate()
         while self._pointers:
             cuda("cuMemFree", self._pointers.pop())

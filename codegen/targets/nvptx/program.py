@@ -1,4 +1,4 @@
-"""From a scheduled graph to PTX, for one architecture and one vector width."""
+"""`CudaProgram`: compiles a scheduled graph to PTX, for one architecture and one lowering."""
 
 from __future__ import annotations
 
@@ -19,23 +19,29 @@ from passes import Pass
 __all__ = ["WIDEST", "CudaProgram", "Vectors"]
 
 WIDEST = Vectors()
+"""Accesses of 16 bytes for every tensor."""
 VECTOR_REDUCTIONS, WRITTEN_MAPS = 81, 83
-"""The versions of PTX that first add vectors in memory, and write maps (PTX ISA, "red",
-"tensormap.replace")."""
+"""The first PTX versions, times ten, with `red` for vectors, and with `tensormap.replace` (PTX
+ISA)."""
 MOST_BYTES_IN_FLIGHT, LEAST_BYTES_IN_FLIGHT = 32, 4
+"""The most and the fewest bytes of operands that a thread's epilogue loads before it uses them."""
 
 
 @dataclass(frozen=True)
 class CudaProgram:
-    """A kernel for `architecture` whose tensors move by `vectors` elements.
+    """One of the programs of a CUDA kernel: a scheduled graph, compiled by one lowering.
 
     Args:
         graph: a scheduled graph.
-        instructions: the lowering of the architecture, `mma.sync` or `wgmma`; by default the last,
-            which takes tensors of any alignment.
-        reads_c: launches may ask for C; a lowering may gain where they do not.
-        watchdog: let a kernel that waits too long trap instead of hanging.
-        lowering: options of the lowering, as its pass, where not by default.
+        architecture: the architecture to compile for, such as `sm_90a`.
+        vectors: how many elements of each tensor one access moves.
+        instructions: the name of the lowering, `mma.sync` or `wgmma`; '' means the architecture's
+            last lowering, which takes tensors of any alignment.
+        reads_c: whether launches may pass C; without C, larger tiles may fit in registers.
+        watchdog: whether the kernel traps, instead of hanging, when a wait takes too long.
+        bytes_in_flight: how many bytes of operands a thread's epilogue loads before it uses them;
+            more bytes take more registers.
+        lowering: the lowering pass with options; None means the default options.
     """
 
     graph: KernelGraph
@@ -49,7 +55,11 @@ class CudaProgram:
 
     @cached_property
     def lowered(self) -> KernelGraph:
-        """The graph of one workitem's work."""
+        """The lowered graph, whose operations are those of one thread.
+
+        Raises:
+            CodegenError: the lowering refuses the graph.
+        """
         try:
             return self.chosen(self.graph).verify()
         except PassError as error:
@@ -57,7 +67,7 @@ class CudaProgram:
 
     @property
     def chosen(self) -> Pass:
-        """The pass that lowers."""
+        """The lowering pass with all of its options."""
         found = architecture_of(self.architecture).lowering(self.instructions)
         options = self.lowering
         if options is None or type(options) is not found.kind:
@@ -66,36 +76,36 @@ class CudaProgram:
         return found.configured(options, variant)
 
     def why_not(self) -> str | None:
-        """Why the graph cannot be lowered this way, or None."""
+        """Why the lowering refuses the graph, or None if it does not."""
         return self.chosen.why_not(self.graph)
 
     @cached_property
     def walker(self) -> CudaWalker:
-        """Holds the argument list, threads and shared memory, once `module` is built."""
+        """The code generator; it knows the kernel's arguments once `module` is built."""
         found = architecture_of(self.architecture).lowering(self.instructions)
         return emitter_of(found.instructions)(
             self.lowered, watchdog=self.watchdog, bytes_in_flight=self.bytes_in_flight
         )
 
     def leaner(self) -> CudaProgram | None:
-        """The same with half as many loads under way in the epilogue, or None at the end."""
+        """The same program with half the bytes in flight in its epilogue; None at the minimum."""
         if self.bytes_in_flight <= LEAST_BYTES_IN_FLIGHT:
             return None
         return replace(self, bytes_in_flight=self.bytes_in_flight // 2)
 
     @cached_property
     def module(self) -> ir.Module:
-        """The LLVM module."""
+        """The LLVM module of the kernel."""
         return self.walker.build()
 
     @cached_property
     def llvm_ir(self) -> str:
-        """LLVM IR before optimisation."""
+        """The kernel's LLVM IR before optimisation."""
         return str(self.module)
 
     @cached_property
     def ptx(self) -> str:
-        """The PTX that the driver assembles."""
+        """The kernel's PTX, which the driver assembles when the kernel is loaded."""
         control, least = self.lowered.control, 0
         if any(op.form == "vector" for op in control.of_kind(ReduceFragment)):
             least = VECTOR_REDUCTIONS
@@ -105,13 +115,24 @@ class CudaProgram:
         return machine.emit_assembly(optimize(self.module, machine, vectorize=False, unroll=False))
 
     def report(self) -> PtxasReport:
-        """What ptxas says of it: registers, spills, warnings, cubin (needs ptxas)."""
+        """Assemble the PTX by ptxas, and return registers, spills, warnings and the cubin.
+
+        Raises:
+            ToolNotFound: ptxas is not installed.
+            AssemblyError: ptxas rejects the PTX.
+        """
         return assemble(self.ptx, architecture_of(self.architecture).assembled_as)
 
     def assembled(self) -> tuple[CudaProgram, PtxasReport]:
-        """This program or the first leaner one that ptxas assembles without a spill; its report.
+        """Reduce the bytes in flight until ptxas reports no register spill.
 
-        Where none does, the leanest (needs ptxas).
+        Returns:
+            The first program without a spill, or the one with the fewest bytes in flight if all
+            spill; and its report.
+
+        Raises:
+            ToolNotFound: ptxas is not installed.
+            AssemblyError: ptxas rejects the PTX.
         """
         program, report = self, self.report()
         while report.spill_stores and (leaner := program.leaner()) is not None:
@@ -120,20 +141,20 @@ class CudaProgram:
 
     @property
     def cluster(self) -> int:
-        """CUDA's workgroups for each workgroup of the schedule."""
+        """How many CTAs a cluster has; a workgroup of the schedule is a cluster."""
         return self.walker.cluster
 
     @property
     def overlaps(self) -> bool:
-        """The code itself waits for earlier launches, so it may begin before they end."""
+        """Whether the kernel may start before earlier launches end, because it waits for them."""
         return bool(self.lowered.control.of_kind(AwaitEarlierLaunch))
 
     @property
     def threads(self) -> int:
-        """Workitems of a workgroup."""
+        """How many threads a workgroup has."""
         return self.walker.threads
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory of a workgroup."""
+        """Bytes of dynamic shared memory of a workgroup."""
         return self.walker.shared_bytes

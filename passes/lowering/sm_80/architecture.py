@@ -1,4 +1,4 @@
-"""The registry entries of sm_80 and what runs its instructions: `mma.sync` for every tensor."""
+"""Registers sm_80 and the later architectures, which all have the lowering to `mma.sync`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ __all__ = ["MMA_SYNC", "MmaSync"]
 
 
 class MmaSync(Lowering):
-    """Copies by cp.async in vectors as wide as the tensors allow; takes every alignment.
+    """Lowering to cp.async, ldmatrix and mma.sync; takes tensors of any alignment.
 
-    One code for C and none: the additions of C take no registers while tiles are multiplied.
+    Elements are copied in vectors as wide as the tensors' alignment allows. The same program serves
+    launches with C and without C, because reading C takes no registers while tiles are multiplied.
     """
 
     instructions = "mma.sync"
@@ -38,13 +39,15 @@ class MmaSync(Lowering):
 
 
 def _pairs(vectors: Vectors) -> int:
-    """Elements of D that are moved at once: at most the two that lie side by side in a thread."""
+    """Elements of D in one access: at most the two adjacent ones that a thread holds."""
     return min(vectors.d or PAIR, PAIR)
 
 
 MMA_SYNC = MmaSync()
 SHARED, SMALLER, LARGER = 166912, 101376, 232448
-"""Bytes of shared memory of sm_80, of what has less, and of sm_90 and sm_100."""
+"""The largest dynamic shared memory of a workgroup, in bytes: SHARED of sm_80 and sm_87, SMALLER of
+sm_86, sm_89 and sm_120, LARGER of sm_90 and sm_100 (CUDA C++ programming guide, "Technical
+specifications per compute capability")."""
 
 register(
     Architecture("sm_80", 80, SHARED, (MMA_SYNC,)),

@@ -1,9 +1,9 @@
 """Fragments of `mma.sync.m16n8` and `ldmatrix` as coordinates (PTX ISA, "Matrix fragments").
 
-Which lane holds, or points at, which row and column is a `Tile` of the tile position followed by
-a `Flatten` into the lane: no formula of it stands anywhere else. An instruction takes 32 bytes of
-k, two chunks of 16: 16 elements of 16 bits (m16n8k16), or 32 of 8 bits (m16n8k32), which lie in
-registers as pairs of 16 bits do.
+Edges of the coordinate graph say which lane holds which row and column of a fragment: a `Tile` of
+the position in the macro tile, and a `Flatten` into the lane. No other code has a formula for it.
+An instruction multiplies 32 bytes of k, two chunks of 16 bytes: 16 elements of 16 bits (m16n8k16)
+or 32 elements of 8 bits (m16n8k32). The fragment layouts of both are the same in bytes.
 """
 
 from __future__ import annotations
@@ -29,19 +29,28 @@ from passes.lowering.sm_80.staging import Operand
 __all__ = ["LANES", "MMA_M", "PAIR_N", "WarpGrid", "choose_warps", "depth_of"]
 
 MMA_M, LANES = 16, 32
+"""MMA_M: rows of A in one `mma.sync.m16n8`. LANES: threads of a warp."""
 PAIR_N = 16
-"""One ldmatrix.x4 of B feeds two instructions of n = 8."""
+"""Columns of B that one `ldmatrix.x4` loads: those of two `mma.sync` instructions of n = 8."""
 REGISTERS = ("fragment.m", "fragment.n", "acc.eighth", "acc.half")
-"""What tells the pairs of an accumulator apart."""
+"""Dimensions whose indices select a pair of accumulator registers of a thread."""
 MOST_ACCUMULATORS = 128
-"""Accumulator registers of a thread that leave room for fragments and addresses in 255."""
+"""The most accumulator registers of a thread. Fragments and addresses take the rest of its 255
+registers."""
 ODD, MOST_ODD_ACCUMULATORS = 64, 96
-"""The same for tiles that are no multiples of 64: their addresses have less in common."""
+"""MOST_ODD_ACCUMULATORS: the most accumulator registers of a thread where an extent of the tile is
+no multiple of ODD; such tiles need more registers for addresses."""
 
 
 @dataclass(frozen=True)
 class WarpGrid:
-    """Warps in m and n; each has an equal part of an output tile of the tiling."""
+    """A grid of warps that divides an output tile into equal parts.
+
+    Args:
+        m: warps along m.
+        n: warps along n.
+        tiling: the tiles that the warps divide.
+    """
 
     m: int
     n: int
@@ -49,11 +58,11 @@ class WarpGrid:
 
     @property
     def workitems(self) -> int:
-        """Threads of the workgroup."""
+        """How many threads the workgroup has."""
         return self.m * self.n * LANES
 
     def add(self, c: CoordinateEditor) -> None:
-        """The workitem as warp and lane."""
+        """Add the edge from warp row, warp column and lane to the thread's number (`workitem`)."""
         own = self.tiling.own
         c.add(Warp(own("warp.m"), Integer(self.m)))
         c.add(Warp(own("warp.n"), Integer(self.n)))
@@ -65,7 +74,11 @@ class WarpGrid:
     def add_fragments(
         self, c: CoordinateEditor, gemm: GemmProblem, a: Operand, b: Operand
     ) -> Accumulator:
-        """Tie the tile positions of A, B, D and the epilogue's operands to registers and lanes."""
+        """Add the edges from positions in tiles to registers and lanes: the fragment layouts.
+
+        Returns:
+            The accumulator, in pairs of adjacent columns.
+        """
         t, own = self.tiling, self.tiling.own
         m, n, k = t.shape
         c.add(Register(own("fragment.m"), Integer(m // (self.m * MMA_M)), note="rows of 16"))
@@ -87,7 +100,7 @@ class WarpGrid:
         return Accumulator(c, tuple(map(own, REGISTERS)), own("acc.pair"), t.accumulator)
 
     def add_shares(self, c: CoordinateEditor) -> Accumulator:
-        """Cut a tile into shares of one pair of registers of every workitem."""
+        """Cut a tile into shares for reduce-scatter: each is one register pair of each thread."""
         own = self.tiling.own
         registers = tuple(map(own, REGISTERS))
         cut_otherwise(c, prod(c[name].fixed_size for name in registers))
@@ -95,7 +108,7 @@ class WarpGrid:
         return Accumulator(c, (), own("acc.pair"), self.tiling.accumulator)
 
     def multiply(self, c: CoordinateEditor, a: Operand, b: Operand) -> Body:
-        """One tile's worth of matrix instructions on what shared memory holds."""
+        """Multiply the tiles of A and B in shared memory: ldmatrix and mma.sync instructions."""
         own, instruction = self.tiling.own, a.kind.instruction(WARP_MMA)
         assert instruction is not None
         forms = {
@@ -126,7 +139,7 @@ class WarpGrid:
 
 
 def depth_of(kind: DType) -> int:
-    """Elements of k that one instruction multiplies."""
+    """How many elements along k one `mma.sync` multiplies, for A and B of this type."""
     instruction = kind.instruction(WARP_MMA)
     assert instruction is not None
     return instruction.depth
@@ -135,11 +148,17 @@ def depth_of(kind: DType) -> int:
 def _load_coordinates(
     c: CoordinateEditor, operand: Operand, across: tuple[str, str], *, trans: bool
 ) -> None:
-    """Which row of 16 bytes each lane hands to ldmatrix.
+    """Add the edges that say which row of 16 bytes each lane addresses for `ldmatrix.x4`.
 
-    The four 8x8 matrices of an x4 load must arrive in the order in which mma wants its registers:
-    A by (k half, m half), B by (n half, k half). `across` are the warp and fragment dimensions of
-    the axis that is not k. Without `trans` rows of shared memory run along k; with it, across k.
+    The instruction loads four 8x8 matrices of 16-bit elements. Their order must be that of the
+    registers of mma.sync: A by (k half, m half), B by (n half, k half).
+
+    Args:
+        c: the coordinate graph under construction.
+        operand: A or B.
+        across: the warp and fragment dimensions of the axis that is not k.
+        trans: whether rows of shared memory run across k, so that `ldmatrix.trans` loads them;
+            else they run along k.
     """
     t, tensor = operand.tiling, operand.tensor
     outer, inner = (0, 1) if tensor == "A" else (1, 0)
@@ -156,9 +175,10 @@ def _load_coordinates(
 
 
 def choose_warps(tilings: Tilings) -> dict[str, WarpGrid]:
-    """For each accumulator the grid of at most 8 warps that reads least from shared memory.
+    """For each accumulator, the grid of warps that reads least from shared memory.
 
-    All have as many warps as the largest tile; what cannot be parted into so many is left out.
+    The largest tile decides the number of warps, at most 8, and the grids of all other tiles have
+    the same number. An accumulator whose tile cannot be divided by that many warps is left out.
     """
     largest = max(tilings, key=lambda tiling: tiling.shape[0] * tiling.shape[1])
     first = _best_grid(largest, range(1, 9))
@@ -169,7 +189,12 @@ def choose_warps(tilings: Tilings) -> dict[str, WarpGrid]:
 
 
 def _best_grid(tiling: Tiling, counts: Container[int]) -> WarpGrid | None:
-    """The best grid of so many warps for one tiling."""
+    """The grid that reads least from shared memory, or None if no grid can divide the tile.
+
+    Args:
+        tiling: the tiles to divide.
+        counts: the numbers of warps that are allowed.
+    """
     m, n, _ = tiling.shape
     want = 8 if m * n >= 128 * 128 else 4
     most = MOST_ODD_ACCUMULATORS if m % ODD or n % ODD else MOST_ACCUMULATORS

@@ -29,33 +29,35 @@ from passes.lowering.architectures import architecture_of
 from passes.lowering.control import NOTHING, Accumulator, multiplied, no_epilogue
 from passes.lowering.derived_tables import add_tables, table_bytes
 from passes.lowering.multiplying import no_instruction
-from passes.lowering.reduce_scatter import ScatterLowering
+from passes.lowering.share_lowering import ScatterLowering
 from passes.lowering.sm_80.fragments import LANES, MMA_M, PAIR_N, choose_warps, depth_of
-from passes.lowering.sm_80.pipeline import add_ring, pipelined
+from passes.lowering.sm_80.software_pipeline import add_ring, pipelined
 from passes.lowering.sm_80.staging import Operand
 
 __all__ = ["LowerToTensorCores"]
 
 MOST_STAGES = 4
+"""The most stages of the shared-memory ring that are chosen by default."""
 PAIR = 2
-"""Elements of C and D that lie side by side in a thread."""
+"""Adjacent elements of a row of D that a thread holds in a fragment of `mma.sync`."""
 
 
 @dataclass(frozen=True)
 class LowerToTensorCores(Pass):
     """Stage tiles through swizzled shared memory in a ring, multiply with mma.sync.m16n8.
 
-    Before: `LoadTile`, `MultiplyAccumulate` and `StoreTile` on macro tiles. After: tile positions
-    are tied to copies, shared memory, warps, lanes and registers, and the operations are those of
-    one workitem.
+    Before: `LoadTile`, `MultiplyAccumulate` and `StoreTile` on macro tiles. After: the operations
+    are those of one workitem (a CUDA thread), and edges of the coordinate graph map positions in
+    tiles to copies, shared memory, warps, lanes and registers.
 
     Args:
         architecture: `sm_80`, `sm_90a`, …; decides how many stages fit in shared memory.
-        vector_a, vector_b: elements that A and B are copied by, a power of two of 16 bytes at most;
-            0 takes 16 bytes. Their contiguous extents and addresses must be multiples of it. Where
-            groups part a contiguous axis its elements are copied one by one.
-        vector_d: the same for C and D: 2 or 1; 0 takes 2.
-        stages: tiles in flight; 0 takes as many as fit, four at most.
+        vector_a, vector_b: elements of A and of B that one copy moves, a power of two, 16 bytes at
+            most; 0 means 16 bytes. The tensor's contiguous extent and address must be multiples of
+            them. If groups part a tensor's contiguous axis, its elements are copied one by one.
+        vector_d: elements of C and of D that one access moves: 2 or 1; 0 means 2.
+        stages: stages of the ring, each of which holds a tile of A and one of B; 0 means as many
+            as shared memory has room for, four at most.
     """
 
     architecture: str = "sm_80"
@@ -88,16 +90,28 @@ class LowerToTensorCores(Pass):
         for name, most in moves:
             vector = getattr(self, name)
             if not 0 <= vector <= most or vector & (vector - 1):
-                return f"{name}={vector} must be a power of two, at most {most}"
+                return (
+                    f"{name}={vector} must be a power of two, at most {most}; "
+                    "0 means the most that it may be"
+                )
         if self.stages < 0 or self.stages == 1:
-            return f"stages={self.stages} is too few: a pipeline needs 2"
+            return (
+                f"stages={self.stages} is too few: a pipeline needs 2; "
+                "stages=0 means as many as fit"
+            )
         if self._stages(graph) < 2:
             tiles = " and ".join("x".join(map(str, tiling.shape)) for tiling in graph.tilings)
-            return f"two stages of the tile {tiles} do not fit {self.architecture}'s shared memory"
+            return (
+                f"two stages of the tile {tiles} do not fit in {self.architecture}'s shared "
+                "memory; choose a smaller tile"
+            )
         return None
 
     def _stages(self, graph: KernelGraph) -> int:
-        """How many fit; each has room for the largest tile of A and of B."""
+        """How many stages the ring has: `stages`, or fewer if shared memory has no room for them.
+
+        Each stage has room for the largest tile of A and the largest tile of B.
+        """
         shapes = [tiling.shape for tiling in graph.tilings]
         rows, columns = max(m * k for m, _, k in shapes), max(n * k for _, n, k in shapes)
         room = architecture_of(self.architecture).shared_bytes - table_bytes(graph)
@@ -107,7 +121,7 @@ class LowerToTensorCores(Pass):
     def apply(self, graph: KernelGraph) -> KernelGraph:
         grids, gemm, stages = choose_warps(graph.tilings), graph.gemm, self._stages(graph)
         sums = dtype(gemm.accumulator)
-        # `red` adds vectors of floats alone (PTX ISA, "red").
+        # `red.v4` and `red.v2` exist for floating-point types only (PTX ISA, "red").
         reduction = architecture_of(self.architecture).reduction if sums.is_float else "scalar"
         narrow = self.vector_d or PAIR
         operands = [_operands(gemm, tiling) for tiling in graph.tilings]
@@ -117,7 +131,7 @@ class LowerToTensorCores(Pass):
             for grid in grids.values():
                 grid.add(c)
             counters = add_ring(c, _accumulation_loops(graph), stages)
-            parts: dict[str, _Part] = {}
+            parts: dict[str, _LoweredTile] = {}
             rooms = [max(x.elements(c) for x in same) for same in zip(*operands, strict=True)]
             for (name, grid), (a, b) in zip(grids.items(), operands, strict=True):
                 for operand, room in zip((a, b), rooms, strict=True):
@@ -127,7 +141,7 @@ class LowerToTensorCores(Pass):
                     b.copy(c, grid.workitems, _vector(gemm, b, self.vector_b)),
                 )
                 accumulator = grid.add_fragments(c, gemm, a, b)
-                parts[name] = _Part(accumulator, copies, grid.multiply(c, a, b))
+                parts[name] = _LoweredTile(accumulator, copies, grid.multiply(c, a, b))
 
             def lower(op: Operation) -> Operation | Body:
                 match op:
@@ -146,7 +160,7 @@ class LowerToTensorCores(Pass):
 
             tables, body = add_tables(c, graph), graph.control.root.body
             if SHARE in c:
-                ((name, grid),) = grids.items()  # tiles that are shared have one shape
+                ((name, grid),) = grids.items()  # reduce-scatter needs tiles of a single shape
                 whole, share = parts[name].accumulator, grid.add_shares(c)
                 scatter = ScatterLowering(
                     c,
@@ -165,8 +179,14 @@ class LowerToTensorCores(Pass):
 
 
 @dataclass(frozen=True)
-class _Part:
-    """What the operations on tiles of one shape become."""
+class _LoweredTile:
+    """The lowered operations on tiles of one shape.
+
+    Args:
+        accumulator: the registers that hold the sums of products.
+        copies: the operations that copy one tile of A and one of B to shared memory.
+        multiply: the operations that multiply the two tiles.
+    """
 
     accumulator: Accumulator
     copies: Body
@@ -174,10 +194,12 @@ class _Part:
 
 
 def _vector(gemm: GemmProblem, operand: Operand, most: int) -> int:
-    """Elements that are copied at once: where groups part a contiguous axis they begin anywhere.
+    """How many elements of A or B one copy moves: `most`, or a full 16 bytes if `most` is 0.
 
-    Where every group has a matrix of its own, rows begin at multiples of a step. What fills them
-    up must not be added along k; along m and n it comes to nothing that is stored.
+    It is 1 where groups part the tensor's contiguous axis, because a group may begin at any
+    element. If each group is a matrix of its own, its rows begin at aligned addresses and are
+    padded. Padding along k would be added to the sums, so elements are copied one by one along k;
+    along m and n padding affects only elements that are not stored.
     """
     axis = TENSORS[operand.tensor][operand.column_axis]
     cut = gemm.ragged(axis) and (axis == "k" or not gemm.diagonal)
@@ -185,6 +207,7 @@ def _vector(gemm: GemmProblem, operand: Operand, most: int) -> int:
 
 
 def _operands(gemm: GemmProblem, tiling: Tiling) -> tuple[Operand, Operand]:
+    """A and B of a problem, with the axis that is contiguous in memory as their columns."""
     kind = dtype(gemm.dtype)
     a = Operand("A", *((1, 0) if gemm.transpose_a else (0, 1)), tiling, kind)
     b = Operand("B", *((1, 0) if gemm.transpose_b else (0, 1)), tiling, kind)
@@ -199,12 +222,12 @@ def _no_warps(tilings: Tilings) -> str | None:
         if not grids:
             return (
                 f"the output tile {m}x{n} does not fit the registers of the warps that it can be "
-                "parted into; make it smaller, or its extents multiples of 64"
+                "divided into; make it smaller, or its extents multiples of 64"
             )
         if tiling.accumulator not in grids:
             warps = next(iter(grids.values())).workitems // LANES
             return (
-                f"the output tile {m}x{n} cannot be parted into {warps} warps, which the largest "
+                f"the output tile {m}x{n} cannot be divided by {warps} warps, which the largest "
                 f"tile has, in blocks of {MMA_M}x{PAIR_N}; choose extents that are multiples of 64"
             )
     return None
@@ -215,7 +238,13 @@ def _exchanged(
     accumulator: Accumulator,
     reduction: str,
 ) -> Body:
-    """What brings pieces of a tile together; `reduction` is the machine's form of additions."""
+    """Lower an operation that sends or receives a partial sum of a tile.
+
+    Args:
+        op: the operation.
+        accumulator: the accumulator that is sent or added to.
+        reduction: the form of the PTX instruction `red`: `vector` or `scalar`.
+    """
     match op:
         case SendPartial():
             return accumulator.send(op.turn)
@@ -230,7 +259,14 @@ def _exchanged(
 def _after(
     op: Operation, gemm: GemmProblem, accumulator: Accumulator, width: int
 ) -> Operation | Body:
-    """What follows a product, on the registers of an accumulator."""
+    """Lower an epilogue or a store of a tile; return any other operation unchanged.
+
+    Args:
+        op: the operation.
+        gemm: the problem.
+        accumulator: the registers that the operation reads and writes.
+        width: elements of C and of D that one access moves.
+    """
     match op:
         case Epilogue():
             return accumulator.epilogue(gemm, op, width)
@@ -241,5 +277,6 @@ def _after(
 
 
 def _accumulation_loops(graph: KernelGraph) -> tuple[str, ...]:
+    """The dimensions of the loops over k tiles, each once."""
     loops = (op.dim for op in graph.control.of_kind(For) if accumulates(op))
     return tuple(dict.fromkeys(loops))

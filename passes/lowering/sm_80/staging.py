@@ -1,12 +1,13 @@
-"""Staging: how a tensor's tile travels through shared memory, as coordinates.
+"""Staging of tiles of A and B in shared memory, as edges of the coordinate graph.
 
-The tile position (`A.index.0`, `A.index.1`) has three ways down: to the copy that brings it in
-(pass, workitem, element of a vector), to its place in shared memory, and to the fragments that
-matrix instructions read. Shared memory holds rows of 16-byte chunks whose number is swizzled with
-the row, so that eight rows of one chunk column lie in different banks.
+Edges map the position in a tile (`A.index.0`, `A.index.1`) to three things: the copy from global
+memory (pass, thread, element of a vector), the address in shared memory, and the fragments that
+matrix instructions read. A row in shared memory is a sequence of 16-byte chunks. The number of a
+chunk is xored with the row's (swizzle), so that eight rows of one chunk column are in different
+banks.
 
-Tiles of each shape have ways of their own; in shared memory they take turns in one ring of stages,
-each as large as the largest tile.
+If a kernel has tiles of several shapes, each shape has coordinates of its own, and all shapes share
+one ring of stages. A stage has room for the largest tile.
 """
 
 from __future__ import annotations
@@ -28,17 +29,23 @@ from passes.lowering.control import at
 __all__ = ["BANK_ROW", "Operand"]
 
 BANK_ROW = ROW_BYTES // CHUNK_BYTES
-"""Chunks in one row of all 32 banks."""
+"""16-byte chunks that take up all 32 banks of shared memory once: 8."""
 MOST_UNROLLED_COPIES = 8
-"""Copies of an operand and a step that are written out; more of them hold too many addresses."""
+"""The most copies of one operand in a step that are unrolled; more copies are a loop, because their
+addresses would take too many registers."""
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A or B: `rows` and `columns` are its axes, columns contiguous in memory.
+    """The tiles of A or B: their axes, their element type and their place in shared memory.
 
-    `tiling` says which tiles of it, `kind` what its elements are: a chunk has 16 bytes of them, the
-    unit of ldmatrix rows and of the widest copy.
+    Args:
+        tensor: `A` or `B`.
+        row_axis: the axis of the tensor (0 or 1) that is strided in memory.
+        column_axis: the axis of the tensor (0 or 1) that is contiguous in memory.
+        tiling: the tiles of one shape.
+        kind: the type of the elements. `kind.chunk` elements have 16 bytes, which is a row of an
+            ldmatrix matrix and the widest copy.
     """
 
     tensor: str
@@ -49,40 +56,46 @@ class Operand:
 
     @property
     def row(self) -> str:
-        """The tile position across the contiguous axis."""
+        """The dimension of the row in a tile: the position along the strided axis."""
         return self.tiling.index(self.tensor, self.row_axis)
 
     @property
     def column(self) -> str:
-        """The tile position along the contiguous axis."""
+        """The dimension of the column in a tile: the position along the contiguous axis."""
         return self.tiling.index(self.tensor, self.column_axis)
 
     @property
     def shared(self) -> str:
-        """The dimension of its shared memory."""
+        """The dimension of the shared memory that holds the operand's tiles."""
         return self._own("shared")
 
     def _own(self, name: str) -> str:
-        """A coordinate of its own."""
+        """The name of a coordinate of this tensor's tiles of this shape, such as `A.copy.pass`."""
         return self.tiling.own(f"{self.tensor}.{name}")
 
     @property
     def _home(self) -> str:
-        """Whose place the shared memory is, where it is another's."""
+        """The shared memory that these tiles alias: that of the first shape; '' for the first."""
         first = f"{self.tensor}.shared"
         return "" if self.shared == first else first
 
     def elements(self, c: CoordinateEditor) -> int:
-        """Elements in one tile."""
+        """How many elements one tile has."""
         return c[self.row].fixed_size * c[self.column].fixed_size
 
     def add_memory(self, c: CoordinateEditor, stages: int, room: int) -> None:
-        """Shared memory for `stages` of `room` elements each, where tiles of all shapes lie."""
+        """Add the shared memory: `stages` stages of `room` elements, which all shapes share."""
         size = Integer((stages - 1) * room + self.elements(c))
         c.add(Shared(self.shared, size, tensor=self.tensor, within=self._home))
 
     def ring(self, c: CoordinateEditor, room: int, inside: tuple[str, ...]) -> None:
-        """Tie the place inside a tile to shared memory."""
+        """Add the edges from shared memory to the stage and to the place inside a tile.
+
+        Args:
+            c: the coordinate graph under construction.
+            room: elements of a stage; smaller tiles leave the rest of a stage unused.
+            inside: the dimensions of the place inside a tile, the outermost first.
+        """
         elements = self.elements(c)
         if elements == room:
             c.connect(Tile(self.shared, ("stage", *inside)))
@@ -92,17 +105,18 @@ class Operand:
         c.connect(Tile(part.id, inside))
 
     def stage(self, c: CoordinateEditor, stages: int, room: int) -> None:
-        """Tie the tile position to shared memory: a ring of swizzled tiles.
+        """Add the edges from the position in a tile to shared memory: stages with swizzled rows.
 
         Args:
-            c: the coordinates being built.
-            stages: of the ring.
-            room: elements of a stage, which tiles of all shapes fit.
+            c: the coordinate graph under construction.
+            stages: how many stages the ring has.
+            room: elements of a stage: those of the largest tile of this tensor.
         """
         rows, columns = c[self.row].fixed_size, c[self.column].fixed_size
         chunks = columns // self.kind.chunk
-        # One chunk column of consecutive rows meets BANK_ROW / gcd different bank groups and then
-        # the first again; that often the swizzle takes the next chunk of a group of gcd chunks.
+        # With g = gcd(chunks, BANK_ROW), one chunk column of consecutive rows falls into
+        # BANK_ROW / g different bank groups before it repeats. So the swizzle changes after every
+        # BANK_ROW / g rows, and exchanges the chunks within groups of g.
         shared = gcd(chunks, BANK_ROW)
         own = self._own
         self.add_memory(c, stages, room)
@@ -123,7 +137,16 @@ class Operand:
         c.connect(Flatten((place.id, element.id), self.column))
 
     def copy(self, c: CoordinateEditor, workitems: int, vector: int) -> Operation:
-        """Tie the tile position to the copying workitems; returns the copy of one tile."""
+        """Add the edges from the position in a tile to the threads that copy it.
+
+        Args:
+            c: the coordinate graph under construction.
+            workitems: how many threads copy.
+            vector: elements that one copy moves.
+
+        Returns:
+            The operation that copies one tile.
+        """
         own, rows, columns = self._own, c[self.row].fixed_size, c[self.column].fixed_size
         vectors = rows * columns // vector
         passes = -(-vectors // workitems)

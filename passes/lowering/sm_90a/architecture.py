@@ -1,4 +1,4 @@
-"""The registry entry of sm_90a: `wgmma` on what TMA brings, and `mma.sync` for the rest."""
+"""Registers sm_90a: `wgmma` for tensors that TMA can load, `mma.sync` for all others."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ __all__ = ["WGMMA", "Wgmma"]
 
 
 class Wgmma(Lowering):
-    """Brings A and B by TMA, which needs addresses and rows that are multiples of 16 bytes.
+    """Lowering to TMA and wgmma; addresses and rows of A and B must be multiples of 16 bytes.
 
-    Code that may read C has other registers than code that never does, and refuses more tiles.
+    A program that may read C needs registers for it, so it refuses tiles that a program without C
+    takes. That is why the two are different programs.
     """
 
     instructions = "wgmma"

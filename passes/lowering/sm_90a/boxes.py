@@ -1,14 +1,14 @@
-"""Boxes: how TMA brings a tile to shared memory, and where wgmma finds it.
+"""TMA boxes of A and B: how TMA loads a tile to shared memory, and where wgmma reads it.
 
-A box has 128, 64 or 32 bytes along the contiguous axis (64, 32 or 16 elements of 16 bits), and up
-to 256 elements across it. In shared memory every row of a box is 16-byte chunks, whose number
-TMA and the matrix unit both exchange with the row's (PTX ISA, "Swizzling modes"): the
-`Swizzle` edge says so. What several workgroups of a cluster need, each of them brings a part of,
-for all.
+A row of a box has 128, 64 or 32 bytes along the contiguous axis (64, 32 or 16 elements of 16 bits);
+a box has up to 256 rows. TMA and wgmma both xor the number of a 16-byte chunk with the number of
+its row (PTX ISA, "Swizzling modes"); the edge `Swizzle` of the coordinate graph describes that. If
+several workgroups of a cluster need the same tile, each loads a part of it and multicasts that part
+to all of them.
 
-Where a tile reaches past the end of m or n, TMA fills a box with zeros, which takes
-longer than to read rows. So boxes are low, and those that lie outside as a whole are not asked for:
-nothing of D that is stored comes of what shared memory holds there.
+Where a tile extends past the end of m or n, TMA fills the box with zeros, which takes longer than
+loading rows. So boxes have few rows, and a box that is entirely outside the tensor is not loaded:
+the stale elements in shared memory affect only elements of D that are not stored.
 """
 
 from __future__ import annotations
@@ -32,28 +32,29 @@ from passes.lowering.sm_90a.division import MMA_M, Division, M, N
 from passes.lowering.sm_90a.maps import Maps, axis_of
 from passes.lowering.sm_90a.ring import FULL
 
-__all__ = ["GROUP_ROWS", "BoxedOperand", "swizzle"]
+__all__ = ["GROUP_ROWS", "BoxedOperand", "TileLoad", "swizzle"]
 
 MOST_ROWS = 256
-"""Of the highest box."""
+"""The most rows of a TMA box (CUDA driver API, cuTensorMapEncodeTiled)."""
 FEW_ROWS, FEW_ROWS_OF_SEVERAL = 32, 64
-"""Rows of a box across k: the fewest that TMA brings as fast as many. Where operands
-have several matrices or groups of rows, places take more registers than the producer has for so
-many boxes."""
+"""The preferred number of rows of a TMA box, if rows run along k. FEW_ROWS is the fewest rows that
+TMA loads at full speed. FEW_ROWS_OF_SEVERAL is for batched and grouped problems, whose addresses
+take more registers: the producer has too few of them for twice as many boxes."""
 BANKS = ROW_BYTES // CHUNK_BYTES
-"""16-byte chunks in one row of all banks."""
+"""16-byte chunks that take up all 32 banks of shared memory once: 8."""
 GROUP_ROWS = 8
-"""Rows of a core matrix; the widest swizzle repeats after as many."""
+"""Rows of a core matrix of wgmma; the 128-byte swizzle repeats after 8 rows."""
 
 
-class Coming(NamedTuple):
-    """What comes of one operand's tile.
+class TileLoad(NamedTuple):
+    """The TMA loads of one operand's tile.
 
     Attributes:
-        counter: a coordinate and what counts in it the boxes that begin inside the tensor, before
-            the first k tile; None where the only box always does.
-        copies: what this workgroup copies for each k tile.
-        bytes: what this workgroup receives, from itself and from others.
+        counter: a coordinate, and the operations that count in it, before the first k tile, the
+            boxes that begin inside the tensor; None if the only box always begins inside.
+        copies: the TMA copies that this workgroup issues for each k tile.
+        bytes: the bytes that this workgroup receives for each k tile, from its own copies and from
+            multicasts of other workgroups of the cluster.
     """
 
     counter: tuple[str, Operation] | None
@@ -63,10 +64,16 @@ class Coming(NamedTuple):
 
 @dataclass(frozen=True)
 class BoxedOperand(Operand):
-    """A or B as TMA and wgmma see them: `rows` and `columns` of a workgroup's part.
+    """A workgroup's part of the tiles of A or B, divided into TMA boxes.
 
-    `matrix` is the coordinate that tells its matrices apart, if there are several: a box is of one.
-    `several`: the problem has more than one product. `maps`: of matrices with extents of their own.
+    The other fields are those of `Operand`; rows and columns are those of a workgroup's part.
+
+    Args:
+        division: how a macro tile is divided over the workgroups of a cluster and over warpgroups.
+        matrix: the coordinate that is the number of a matrix in a batched tensor, because a box
+            is of one matrix; () for a single matrix.
+        several: whether the problem is batched or grouped.
+        maps: the tensor maps that the kernel writes itself.
     """
 
     division: Division
@@ -76,41 +83,51 @@ class BoxedOperand(Operand):
 
     @property
     def k_axis(self) -> int:
-        """Which axis of the tensor is k."""
+        """The axis of the tensor (0 or 1) that is k."""
         return 1 if self.tensor == "A" else 0
 
     @property
     def along_k(self) -> bool:
-        """True where k is contiguous in memory (K-major)."""
+        """Whether k is the axis that is contiguous in memory (K-major)."""
         return self.column_axis == self.k_axis
 
     def _position(self, axis: int) -> str:
+        """The dimension of the position in this workgroup's part of a tile, along an axis."""
         return self.division.own(self.tensor, axis)
 
     @property
     def row(self) -> str:
-        """The tile position across the contiguous axis."""
+        """The dimension of the row in a workgroup's part: the position along the strided axis."""
         return self._position(self.row_axis)
 
     @property
     def column(self) -> str:
-        """The tile position along the contiguous axis."""
+        """The dimension of the column in a workgroup's part, along the contiguous axis."""
         return self._position(self.column_axis)
 
     @property
     def _sharers(self) -> tuple[str, ...]:
-        """The coordinate along which workgroups of the cluster need the same tile, if any."""
+        """The cluster coordinate along which workgroups load the same tile; () if there is none."""
         return self.division.ranks(N if self.tensor == "A" else M)
 
     def box(self, c: CoordinateEditor) -> int:
-        """Elements of a box along the contiguous axis; an instruction begins where a box does."""
+        """Elements of a row of a box, along the contiguous axis.
+
+        The operand of each wgmma instruction begins where a box begins.
+        """
         if self.along_k:
             return gcd(c[self.column].fixed_size, self.kind.row)
         left = self.division.left == (M if self.tensor == "A" else N)
         return gcd(MMA_M if left else self.division.columns, self.kind.row)
 
     def stage(self, c: CoordinateEditor, stages: int, room: int) -> None:
-        """Tie the tile position to shared memory: a ring of tiles of boxes; see `Operand.stage`."""
+        """Add the edges from the position in a tile to shared memory: stages that hold TMA boxes.
+
+        Args:
+            c: the coordinate graph under construction.
+            stages: how many stages the ring has.
+            room: elements of a stage: those of the largest tile of this tensor.
+        """
         own, rows, columns = self._own, c[self.row].fixed_size, c[self.column].fixed_size
         width = self.box(c)
         chunks = width // self.kind.chunk
@@ -124,8 +141,8 @@ class BoxedOperand(Operand):
         c.connect(swizzle((row.id, chunk.id), (self.row, place.id), chunks))
         c.connect(Flatten((box.id, place.id, element.id), self.column))
 
-    def copies(self, c: CoordinateEditor) -> Coming:
-        """Tie the tile position to boxes; returns what this workgroup copies for one tile."""
+    def copies(self, c: CoordinateEditor) -> TileLoad:
+        """Add the edges from the position in a tile to TMA boxes; return the loads of one tile."""
         t, own = self.tensor, self._own
         outer, inner = self._position(1 - self.k_axis), self._position(self.k_axis)
         extent, depth = c[outer].fixed_size, c[inner].fixed_size
@@ -159,27 +176,32 @@ class BoxedOperand(Operand):
         place, start = (step.id, layer.id), {first.id: 0, begin.id: 0}
         axis = M if t == "A" else N
         if number.fixed_size == 1 and not self.division.ranks(axis) and not described:
-            # The only box begins where the tile does, which is inside.
-            return Coming(None, unrolled(c, place, at(start, copy)), Integer(bytes))
+            # The only box begins where the tile begins, which is inside the tensor.
+            return TileLoad(None, unrolled(c, place, at(start, copy)), Integer(bytes))
         inside = c.add(Linear(own("boxes.inside"), note="boxes that begin inside"))
         counted = Inside((f"{t}.{1 - self.k_axis}",), (Advance(inside.id),))
         begins = Lt(index_symbol(number.id), index_symbol(inside.id))
         wanted = Locate((number.id,), body=(If(begins, (at(start, copy),)),))
-        return Coming(
+        return TileLoad(
             (inside.id, unrolled(c, (number.id,), at({first.id: 0}, counted))),
             unrolled(c, place, wanted),
             bytes * index_symbol(inside.id),
         )
 
     def descriptor(self, c: CoordinateEditor, parts: tuple[str, ...]) -> dict[str, int]:
-        """Tie the tile position to what one instruction multiplies; returns where it begins.
+        """Add the edges from the position in a tile to the operand of one wgmma instruction.
 
-        `parts` are the dimensions of the outer axis above the rows of one instruction.
+        Args:
+            c: the coordinate graph under construction.
+            parts: the dimensions that select an instruction along the axis that is not k.
+
+        Returns:
+            The indices (0) at which the operand of an instruction begins, by dimension.
         """
         own, outer = self._own, self._position(1 - self.k_axis)
         extent = c[outer].fixed_size
         for part in parts:
-            extent //= c[part].fixed_size - (part == "warpgroup")  # one of them is the producer
+            extent //= c[part].fixed_size - (part == "warpgroup")  # one warpgroup is the producer
         first = c.add(Register(own("mma.outer"), Integer(extent), note="of an instruction"))
         deep = Integer(self.division.instruction.depth)
         depth = c.add(Register(own("mma.depth"), deep, note="of an instruction"))
@@ -188,24 +210,30 @@ class BoxedOperand(Operand):
         return {first.id: 0, depth.id: 0}
 
     def strides(self, c: CoordinateEditor) -> tuple[int, int]:
-        """Bytes between the descriptor's groups (PTX ISA, "Strides" of wgmma): leading, stride.
+        """The leading and stride byte offsets of wgmma's matrix descriptor (PTX ISA, "Strides").
 
-        Along k: the leading one is not read, the other is eight rows. Across k: the leading one is
-        from a box to the next, the other eight rows of k.
+        The stride offset is eight rows of a box. If k is contiguous, wgmma does not read the
+        leading offset; else the leading offset is the bytes from one box to the next.
         """
         row = self.row_bytes(c)
         group = GROUP_ROWS * row
         return (16, group) if self.along_k else (c[self.row].fixed_size * row, group)
 
     def row_bytes(self, c: CoordinateEditor) -> int:
-        """Bytes of a row of a box, which name the swizzle."""
+        """Bytes of a row of a box; the swizzle mode is named by them (128B, 64B or 32B)."""
         return self.box(c) * self.kind.bytes
 
 
 def swizzle(above: tuple[str, str], below: tuple[str, str], chunks: int) -> Swizzle:
-    """Row and chunk: of 2, 4 or 8 chunks exchanged, so that eight rows never meet in a bank.
+    """TMA's swizzle of rows of `chunks` 16-byte chunks (PTX ISA, "Swizzling modes").
 
-    Rows of other lengths TMA leaves as they are.
+    Rows of 2, 4 or 8 chunks are swizzled, so that the same chunk of eight rows is in different
+    banks. Rows of any other length are not swizzled.
+
+    Args:
+        above: the dimensions of the row and of the chunk in shared memory.
+        below: the dimensions of the row and of the chunk in the tensor.
+        chunks: 16-byte chunks of a row.
     """
     if BANKS % chunks:
         return Swizzle(above, below, "xor", modulus=1)
@@ -213,7 +241,10 @@ def swizzle(above: tuple[str, str], below: tuple[str, str], chunks: int) -> Swiz
 
 
 def _rows(extent: int, few: int) -> int:
-    """Rows of each of the boxes that make up so many: whole core matrices, and `few` or so."""
+    """Rows of each of the equal boxes that `extent` rows are divided into.
+
+    They are a multiple of 8 (whole core matrices), and as close to `few` as `extent` allows.
+    """
     fits = [n for n in range(GROUP_ROWS, extent + 1, GROUP_ROWS) if extent % n == 0]
     low = max(n for n in fits if n <= few)
     return low if 2 * low > few or low == extent else min(n for n in fits if n > few)

@@ -1,4 +1,4 @@
-"""The consumers' share of the control graph: what becomes of each operation on tiles."""
+"""Lowers the operations that consumer warpgroups execute: main loops, fix-ups and epilogues."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from coordgraph.integers import equal, index_symbol, symbols_of
 from passes.kit.reduce_scatter import SHARE
 from passes.lowering.control import Accumulator, at, multiplied, unrolled
 from passes.lowering.sm_90a.partials import Fixup
-from passes.lowering.sm_90a.reduce_scatter import scatter
 from passes.lowering.sm_90a.ring import EMPTY, FULL, PHASE, STEP
+from passes.lowering.sm_90a.shares import scatter
 from passes.lowering.sm_90a.tails import Tails
 from passes.lowering.sm_90a.tiles import DividedTile
 from passes.lowering.sm_90a.turns import Turns, multiplies
@@ -52,16 +52,16 @@ __all__ = ["Consumer"]
 
 
 class Consumer:
-    """Lowers the schedule for the warpgroups that multiply.
+    """Lowers a schedule's operations on tiles for the consumer warpgroups.
 
     Args:
-        c: the coordinates being built.
+        c: the coordinate graph under construction.
         graph: the scheduled graph.
-        tiles: what tiles of each shape are divided into.
-        stages: of the ring.
-        vector: elements of C and D that are moved at once: 2 or 1.
-        reads_c: the epilogue adds C where a launch gives it.
-        located: the coordinates that are looked up for every output tile.
+        tiles: the divided tiles of each shape.
+        stages: how many stages the ring has.
+        vector: elements of C and of D that one access moves: 2 or 1.
+        reads_c: whether the epilogue adds C if a launch passes it.
+        located: the coordinates that the scheduled graph computes for every output tile.
     """
 
     def __init__(
@@ -75,27 +75,29 @@ class Consumer:
         located: tuple[str, ...],
     ) -> None:
         self.c, self.stages = c, stages
-        self.division = tiles[0].division  # in what every division has alike
+        self.division = tiles[0].division  # its warpgroups are the same for tiles of every shape
         self.stores = tiles[0].store is not None
-        self.parts = {t.name: _Part(c, graph, t, stages, vector, reads_c, located) for t in tiles}
+        self.parts = {
+            t.name: _TileLowering(c, graph, t, stages, vector, reads_c, located) for t in tiles
+        }
         sums = [part.sum for part in self.parts.values() if part.sum]
         self.sum = sums[0] if sums else None
         self.turns = Turns(c, self.division) if self.division.turns > 1 else None
 
     def all(self, body: Body) -> Body:
-        """The consumers' share of a whole body."""
+        """Lower a body of the scheduled graph to the operations that consumers execute."""
         for part in self.parts.values():
             if part.scatter:
                 body = part.scatter.lower(body, part.of_sum)
         lowered = tuple(new for op in body for new in rewrite(op, self._lower))
         if self.turns:
-            lowered = self.turns.share_out(lowered)
+            lowered = self.turns.assign(lowered)
         for counting in filter(None, (self.turns, self.sum)):
             lowered = (counting.counted(lowered),)
         return lowered
 
     def receive(self, slots: For) -> Body:
-        """The producer's share of receiving partials."""
+        """The producer's operations that load the partials of the loop `slots`."""
         (receive,) = slots.body
         assert isinstance(receive, ReceivePartial | CollectPartial)
         part = self.parts[receive.accumulator]
@@ -103,20 +105,22 @@ class Consumer:
         return part.of_sum(part.fixup.load(slots))
 
     def initial(self) -> Body:
-        """What one workitem does before all others begin."""
+        """Initialise the consumers' mbarriers; one thread executes this first."""
         return tuple(op for part in (self.turns, self.sum) if part for op in part.initial())
 
     def end(self) -> Body:
-        """Shared memory is let go only when TMA has read it."""
+        """Wait until TMA has read all slots of D, because shared memory is freed at the exit."""
         if not self.stores:
             return ()
         return (If(equal(self.division.thread, 0), (WaitStores(0),)),)
 
     def _lower(self, op: Operation) -> Operation | Body:
+        """Lower one operation on tiles; return any other operation unchanged."""
         match op:
             case InitAccumulator():
-                # The first multiplication of a tile overwrites. But what shares of a tile before
-                # have left there, ptxas may keep up to then, and serializes wgmma for it (C7515).
+                # The first wgmma of a tile overwrites its accumulator, so zeroing is superfluous.
+                # But after a reduce-scatter, ptxas may keep the last share in these registers until
+                # then, and serialises wgmma for that (warning C7515); zeroing prevents it.
                 part = self.parts[op.accumulator]
                 return part.accumulator.zero() if part.scatter and part.located else ()
             case For() if accumulates(op):
@@ -126,7 +130,7 @@ class Consumer:
                 assert part.fixup is not None
                 return part.of_sum(part.fixup.add_up(op, self._free))
             case Locate():
-                return _after_products(op)
+                return _defer_lookups(op)
             case SendPartial() | AccumulatePartial():
                 part = self.parts[op.accumulator]
                 assert part.fixup is not None
@@ -142,8 +146,8 @@ class Consumer:
             case _:
                 return op
 
-    def _accumulate(self, loop: For, part: _Part) -> Body:
-        """Multiply as stages fill; free a stage once the multiplications on it have ended."""
+    def _accumulate(self, loop: For, part: _TileLowering) -> Body:
+        """The main loop: wait for a full stage, multiply it, free it once wgmma has read it."""
         own, accumulator = part.own, part.multiply.accumulator
         first = And(equal(loop.symbol, 0), equal(index_symbol(own("fragment.k")), 0))
         multiply = replace(part.multiply, fresh=first)
@@ -162,19 +166,21 @@ class Consumer:
         return (replace(loop, body=body), *end, *(part.sum.add_up() if part.sum else ()))
 
     def _free(self) -> Operation:
-        """Each warpgroup gives back the stage of the step before, to everybody who fills it."""
+        """Free the stage of the previous step, for all workgroups whose TMA copies fill it."""
         sharers = self.division.workgroups // self.division.split
         thread = self.division.thread
-        step = index_symbol(STEP) + (self.stages - 1)  # the same stage, and never negative
+        # The stage of the previous step, written so that the index is never negative.
+        step = index_symbol(STEP) + (self.stages - 1)
         arrive = ArriveBarrier(EMPTY, thread if sharers > 1 else None)
         return If(Lt(thread, sharers), (SetCoordinate(STEP, step, (arrive,)),))
 
 
-def _after_products(op: Locate) -> Body:
-    """Look up what the epilogue needs while the last multiplications run.
+def _defer_lookups(op: Locate) -> Body:
+    """Move the computation of coordinates that only the epilogue needs behind the last main loop.
 
-    Main loops read little but shared memory; a search before one would hold it up, and what it
-    finds would take registers. What says how far a loop goes has to be looked up before.
+    Then it overlaps with the last wgmma instructions. Before the main loop it would delay the loop,
+    and its results would take registers. Coordinates that the main loop itself reads, such as its
+    bounds, are still computed before the loop.
     """
     loops = [place for place, inner in enumerate(op.body) if multiplies(inner)]
     after = loops[-1] + 1 if loops else 0
@@ -192,13 +198,13 @@ def _after_products(op: Locate) -> Body:
 
 
 def _holds(op: Operation, part: Expr) -> bool:
-    """Whether an expression is part of one in an operation, or in what it holds."""
+    """Whether `part` occurs in an expression of `op`, or of an operation in its bodies."""
     values = (value for inner in op.walk() for value in inner.details.values())
     return any(isinstance(value, Basic) and value.has(part) for value in values)
 
 
 def _reads(op: Operation, dims: tuple[str, ...]) -> bool:
-    """Whether expressions in an operation, or in what it holds, read an index along one of some."""
+    """Whether an expression of `op`, or of an operation in its bodies, reads an index of `dims`."""
     names = {index_symbol(dim) for dim in dims}
     return any(
         isinstance(value, Basic) and names & symbols_of(value)
@@ -207,8 +213,8 @@ def _reads(op: Operation, dims: tuple[str, ...]) -> bool:
     )
 
 
-class _Part:
-    """What the consumers have for tiles of one shape."""
+class _TileLowering:
+    """Lowers the consumers' operations on tiles of one shape."""
 
     def __init__(
         self,
@@ -230,7 +236,8 @@ class _Part:
         partials = any(op.accumulator == tile.name for op in sends)
         scattered = SHARE in c
         self.fixup = Fixup(c, division, tile.rooms, stages) if partials and not scattered else None
-        # A pair of accumulators lies along D's rows only where A is the left operand.
+        # The two adjacent accumulators of a thread are adjacent in a row of D only if A is the left
+        # operand of wgmma.
         self.width = 1 if division.swapped else vector
         self.scatter = scatter(c, division, self.epilogue, self.width) if scattered else None
         left, right = reversed(operands) if division.swapped else operands
@@ -255,10 +262,13 @@ class _Part:
         )
 
     def epilogue(self, accumulator: Accumulator, op: Epilogue) -> Body:
-        """What becomes of an epilogue, on these registers."""
+        """Lower an epilogue, applied to the registers of `accumulator`."""
         absent = () if self.reads_c else ("C",)
         return accumulator.epilogue(self.gemm, op, self.width, absent)
 
     def of_sum(self, body: Body) -> Body:
-        """What is done with the whole sum over k."""
+        """`body`, executed by the workgroup that has the whole sum over k.
+
+        If a cluster divides k, that is its workgroup of rank 0; else it is every workgroup.
+        """
         return self.sum.by_first(body) if self.sum else body

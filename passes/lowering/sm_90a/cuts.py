@@ -1,10 +1,10 @@
-"""Cuts: boxes of D that end where TMA cannot end them.
+"""Boxes of D that extend past the end of a group, where TMA cannot clip them.
 
-TMA drops what of a box lies outside the tensor. Where rows of a group end inside the
-tensor, it would write on. So a box that lies inside its group goes by TMA, and one that
-reaches over the end is brought from shared memory to D by the workitems of its warpgroup, in chunks
-of 16 bytes, each behind the guard of the coordinate graph. What cuts a box is read from the graph:
-every guard between an axis of D and the tile, but that of the axis' own end.
+TMA clips a box at the end of a tensor only. In a grouped problem a group may end inside D, and TMA
+would overwrite rows of the next group. So TMA stores a box only if it is entirely inside its group.
+Any other box is copied from shared memory to D by the threads of its warpgroup, in chunks of 16
+bytes, each guarded by the conditions in the coordinate graph. An axis of a tensor is *cut* if the
+path from the axis to the tile has a guard besides the one for the end of the tensor.
 """
 
 from __future__ import annotations
@@ -37,13 +37,17 @@ def cuts(
     *,
     maps: bool = True,
 ) -> dict[str, tuple[Boolean, ...]]:
-    """For each axis of a tensor, the guards that TMA does not check, if any.
+    """For each axis of a tensor, the guards that TMA does not check; axes without any are left out.
 
-    They are of an index that rises along the axis, and hold up to some end.
+    Each guard holds for the first elements of a tile along the axis, up to the end of a group.
 
     Args:
-        located: what is known of a tile beside its number.
-        maps: boxes end where the matrices do that have maps of their own.
+        graph: the coordinate graph.
+        tiling: the tiles of one shape.
+        tensor: the name of the tensor.
+        located: the coordinates that are known for a tile, besides its number.
+        maps: whether TMA clips boxes at the ends of matrices that have their own tensor maps; then
+            such a tensor has no cuts.
     """
     if maps and blocks_of(graph, tensor):
         return {}
@@ -67,7 +71,7 @@ def cuts(
 
 
 def holds(graph: CoordinateGraph, guard: Boolean, known: Mapping[str, Expr | int]) -> Boolean:
-    """A guard at some place: its coordinates replaced by what they are there."""
+    """A guard, with its coordinates replaced by their values at the indices `known`."""
     read = [d.id for d in graph if d.symbol in guard.free_symbols]
     values = graph.reverse(known, read)
     return guard.xreplace(dict(zip(map(graph.symbol, read), values, strict=True)))  # type: ignore[no-any-return]
@@ -75,10 +79,15 @@ def holds(graph: CoordinateGraph, guard: Boolean, known: Mapping[str, Expr | int
 
 @dataclass(frozen=True)
 class RowCopy:
-    """A box in shared memory, copied to D by the workitems of a warpgroup.
+    """The copy of a box from shared memory to D by the threads of a warpgroup.
 
-    A box has `rows` rows of `chunks` chunks of 16 bytes, of `width` elements each. They are dealt
-    to the workitems in passes, row by row: neighbouring lanes have neighbouring chunks.
+    Adjacent lanes copy adjacent 16-byte chunks of a row.
+
+    Args:
+        tiling: the tiles of one shape.
+        rows: rows of the box.
+        chunks: 16-byte chunks of a row.
+        width: elements of a chunk.
     """
 
     tiling: Tiling
@@ -87,9 +96,14 @@ class RowCopy:
     width: int
 
     def add(self, c: CoordinateEditor, row: str, column: str) -> tuple[str, str]:
-        """Tie a box's `row` and `column` in D to passes, warps and lanes.
+        """Add the edges from positions in a box of D to the passes, warps and lanes that copy it.
 
-        Returns its row, and its chunk before the swizzle.
+        Args:
+            c: the coordinate graph under construction.
+            row, column: the dimensions of the row and of the column in the box.
+
+        Returns:
+            The dimensions of the row and of the 16-byte chunk, before the swizzle.
         """
         own, count = self.tiling.own, self.rows * self.chunks
         names = ("row", "chunk", "vector", "pass")
@@ -105,7 +119,7 @@ class RowCopy:
         return here, chunk
 
     def copy(self, c: CoordinateEditor, source: str, tensor: str) -> Operation:
-        """Every chunk whose row is inside; the others are left out."""
+        """Copy every chunk of the box that is inside its group, from `source` to `tensor`."""
         own = self.tiling.own
         copy = CopyElements(source, tensor, self.width)
         return unrolled(c, (own("store.copy.pass"),), at({own("D.shared.element"): 0}, copy))

@@ -1,10 +1,11 @@
-"""Division: a macro tile over the workgroups of a cluster, then over consumer warpgroups.
+"""`Division`: divides a macro tile over the workgroups of a cluster and over consumer warpgroups.
 
-A warpgroup's matrix instruction multiplies 64 rows of a *left* operand by up to 256 columns of a
-*right* one. Left is A, right is B, and the product a piece of D; where m is small it is the other
-way round, and the product is a piece of D's transpose (`D^T = B^T·A^T`). A cluster divides the tile
-in m or n, and then shares an operand; or in k, and then adds up products. Consumer warpgroups
-divide a workgroup's part (cooperative), or take turns with whole ones (ping-pong).
+One wgmma instruction multiplies 64 rows of a *left* operand by up to 256 columns of a *right*
+operand. Usually A is the left operand, and the result is a piece of D. If m is small, B is the left
+operand, and the result is a piece of D's transpose (`D^T = B^T·A^T`). A cluster divides the tile in
+m or n, and then its workgroups share an operand by multicast; or in k, and then they add up their
+products. Consumer warpgroups divide a workgroup's part (cooperative), or take turns with whole
+parts (ping-pong).
 """
 
 from __future__ import annotations
@@ -51,50 +52,69 @@ __all__ = [
 ]
 
 M, N, K = 0, 1, 2
+"""Indices of m, n and k in the extents of a tile or of a cluster."""
 
 CLUSTER = ("cluster.m", "cluster.n", "cluster.k")
+"""Coordinates of a workgroup in its cluster, along m, n and k."""
 RANK = "cluster.rank"
+"""The coordinate that is a workgroup's rank in its cluster (PTX: %cluster_ctarank)."""
 MMA_M = 64
-"""Rows of the left operand in one instruction."""
+"""Rows of the left operand of one wgmma instruction."""
 MMA_COLUMNS, MOST_COLUMNS = 16, 256
-"""Columns of the right operand: what D's stores take at once, and what an instruction takes."""
+"""MMA_COLUMNS: columns of the right operand must be a multiple of 16, as stmatrix.x4 stores 16.
+MOST_COLUMNS: the most columns of one wgmma instruction."""
 WARPGROUP, LANES = 128, 32
+"""WARPGROUP: threads of a warpgroup. LANES: threads of a warp."""
 WARPS = WARPGROUP // LANES
+"""Warps of a warpgroup: 4."""
 WARP = "warp.number"
+"""The coordinate that is a warp's number in its workgroup."""
 REGISTERS = 65536
+"""32-bit registers of a streaming multiprocessor."""
 PRODUCER_REGISTERS = 40
-"""A launch of 384 workitems has 168 for each; 40 and twice 232 are what that comes to, and more
-would never be given."""
+"""Registers of a thread in the producer's warpgroup. A launch of 384 threads has 168 registers a
+thread, and 3·168 = 40 + 2·232. If warpgroups asked for more in total than the launch has,
+setmaxnreg would block forever."""
 DESCRIBER_REGISTERS = 64
-"""The same where a warp beside the producer writes maps."""
+"""Registers of a thread in the producer's warpgroup, if one of its warps writes tensor maps."""
 MOST_REGISTERS = 240
-"""What setmaxnreg gives at most, together with a producer."""
+"""The most registers of a consumer thread that setmaxnreg is used for."""
 MOST_ALONE, MOST_ALONE_ADDING, MOST_ALONE_BY_ELEMENTS = 176, 144, 64
-"""Registers of a thread with which one warpgroup is to do without a second: where it only
-multiplies, where it adds sums of others or pairs of C, and where C comes one by one."""
+"""The most accumulator registers of a thread with which a single warpgroup multiplies a workgroup's
+part: MOST_ALONE if nothing is added to the products, MOST_ALONE_ADDING if partial sums of other
+workgroups or C in pairs of 16-bit elements are added, MOST_ALONE_BY_ELEMENTS if C is read one
+element at a time or in elements of 4 bytes."""
 TEAM_BARRIER, FIRST_BARRIER = Integer(1), 2
-"""Barriers of warpgroups that divide a product, and of the first single one; 0 is everybody's."""
+"""Numbers of named barriers. TEAM_BARRIER is for all consumer warpgroups that divide a product,
+FIRST_BARRIER + w for warpgroup w alone. Barrier 0 is for the whole workgroup."""
 
 
 def swapped(rows: Any, columns: Any, turns: Any) -> Any:
-    """Whether B is the left operand of a workgroup's part: where it has too few rows of A.
+    """Whether B is the left operand of wgmma, so that the result is a piece of D's transpose.
 
-    One warpgroup alone has the wider instructions unswapped; two need two blocks of rows, for which
-    64 rows do not suffice. Numbers, or arrays of them.
+    It is if the rows of D are no multiple of 64. It is also if there are too few rows for two
+    cooperative warpgroups, which need two blocks of 64, and enough columns. Ping-pong warpgroups
+    do not divide the rows, and have wider instructions with A as the left operand.
+
+    Args:
+        rows, columns: extents in m and n of a workgroup's part of a tile.
+        turns: how many consumers take turns; 1 for cooperative ones.
+
+    Each argument is a number, or an array of numbers.
     """
     few = (turns == 1) & (rows < 2 * MMA_M) & (columns >= 2 * MMA_M) & (columns % MMA_M == 0)
     return few | (rows % MMA_M != 0)
 
 
 def most_alone(sums: Any, c_bytes: Any, by_elements: Any) -> Any:
-    """Accumulators of a workitem up to which one warpgroup multiplies alone.
-
-    Numbers, or arrays of them.
+    """The most accumulator registers of a thread with which one warpgroup multiplies alone.
 
     Args:
-        sums: those of other workgroups are added: pieces of a tile, or of a cluster that divides k.
-        c_bytes: of an element of C where it is added, else 0.
-        by_elements: C would come one by one, not in pairs.
+        sums: whether partial sums are added: of other workgroups, or in a cluster that divides k.
+        c_bytes: bytes of an element of C if the kernel adds C, else 0.
+        by_elements: whether C is read one element at a time, not in pairs.
+
+    Each argument is a number, or an array of numbers.
     """
     adds = sums | (c_bytes > 0)
     narrow = (c_bytes > 0) & (by_elements | (c_bytes > 2))
@@ -103,10 +123,16 @@ def most_alone(sums: Any, c_bytes: Any, by_elements: Any) -> Any:
 
 
 def registers_of(consumers: Any, producer: Any = PRODUCER_REGISTERS) -> Any:
-    """What the producer leaves a thread of so many warpgroups, a multiple of 8 for setmaxnreg.
+    """Registers of a consumer thread: an equal share of what the producer leaves.
 
-    There is no more to give than the launch has: a multiple of 8 for each thread. Numbers, or
-    arrays of them.
+    The result is a multiple of 8, as setmaxnreg needs. The launch itself has a multiple of 8
+    registers for each thread, and setmaxnreg can only redistribute those.
+
+    Args:
+        consumers: how many consumer warpgroups there are.
+        producer: registers of a thread in the producer's warpgroup.
+
+    Each argument is a number, or an array of numbers.
     """
     threads = (consumers + 1) * WARPGROUP
     launched = REGISTERS // threads // 8 * 8 * threads
@@ -116,17 +142,17 @@ def registers_of(consumers: Any, producer: Any = PRODUCER_REGISTERS) -> Any:
 
 @dataclass(frozen=True)
 class Division:
-    """Who multiplies what.
+    """How a macro tile is divided over the workgroups of a cluster and over their warpgroups.
 
     Args:
         tiling: the macro tiles of a cluster.
-        cluster: workgroups of a cluster in m, n and k; all but one of them are 1.
-        swapped: B is the left operand.
-        alone: accumulators of a workitem up to which one warpgroup multiplies alone; then nobody
-            waits for a twin.
-        turns: warpgroups that take turns, each with a whole part of a tile of its own; 1 where
-            they divide it.
-        producer: registers of each thread of the producer's warpgroup.
+        cluster: workgroups of a cluster in m, n and k; at most one of the three is more than 1.
+        swapped: whether B is the left operand of wgmma, and the result a piece of D's transpose.
+        alone: the most accumulator registers of a thread with which a single warpgroup multiplies
+            a workgroup's part, and so waits for no other warpgroup.
+        turns: how many consumers take turns with whole parts (ping-pong); 1 if the consumer
+            warpgroups divide each part (cooperative).
+        producer: registers of a thread in the producer's warpgroup.
         kind: the type of A and B.
     """
 
@@ -140,50 +166,50 @@ class Division:
 
     @property
     def instruction(self) -> MatrixInstruction:
-        """How a warpgroup multiplies."""
+        """The wgmma instruction for the type of A and B."""
         found = self.kind.instruction(WARPGROUP_MMA)
         assert found is not None
         return found
 
     @property
     def sums(self) -> DType:
-        """The type of accumulators."""
+        """The type of accumulators: f32, or i32 for integer A and B."""
         return dtype(self.kind.accumulator)
 
     @property
     def tile(self) -> tuple[int, int, int]:
-        """The macro tile of a cluster, in m, n and k."""
+        """The extents of the macro tile of a cluster, in m, n and k."""
         return self.tiling.shape
 
     @property
     def left(self) -> int:
-        """The axis of D along the left operand's rows."""
+        """The axis of D (0 or 1) along the rows of wgmma's left operand."""
         return 1 if self.swapped else 0
 
     @property
     def right(self) -> int:
-        """The other axis."""
+        """The axis of D (0 or 1) along the columns of wgmma's right operand."""
         return 1 - self.left
 
     @property
     def workgroups(self) -> int:
-        """Workgroups of a cluster."""
+        """How many workgroups a cluster has."""
         return prod(self.cluster)
 
     @property
     def split(self) -> int:
-        """Workgroups that add their products up."""
+        """How many workgroups of a cluster divide k, and so add up their products."""
         return self.cluster[K]
 
     def extent(self, axis: int) -> int:
-        """Elements of a workgroup's own part of the tile along m, n or k."""
+        """Elements of a workgroup's part of the macro tile along m, n or k (`axis` 0, 1 or 2)."""
         return self.tile[axis] // self.cluster[axis]
 
     @property
     def team(self) -> int:
-        """Warpgroups that divide a product: one where its registers hold it, else two.
+        """How many warpgroups divide a workgroup's part: one if its registers suffice, else two.
 
-        One also where neither rows nor columns can be halved, and where warpgroups take turns.
+        It is one also if neither rows nor columns can be halved, and if warpgroups take turns.
         """
         product = self.extent(M) * self.extent(N)
         odd = self.extent(self.left) % (2 * MMA_M) and self.extent(self.right) % (2 * MMA_COLUMNS)
@@ -191,64 +217,65 @@ class Division:
 
     @property
     def consumers(self) -> int:
-        """Warpgroups that multiply."""
+        """How many warpgroups multiply."""
         return self.team * self.turns
 
     @property
     def _columns_divided(self) -> bool:
-        """The warpgroups divide the right operand's columns: there are odd blocks of rows."""
+        """Whether warpgroups divide the columns, because the number of 64-row blocks is odd."""
         return self.extent(self.left) % (2 * MMA_M) != 0
 
     def warpgroups(self, axis: int) -> tuple[str, ...]:
-        """The coordinate that says which part along an axis of D a warpgroup has, if any."""
+        """The warpgroup's coordinate, if warpgroups divide a part along this axis of D; else ()."""
         divided = self.right if self._columns_divided else self.left
         return ("warpgroup",) if axis == divided and self.team > 1 else ()
 
     def share(self, axis: int) -> int:
-        """Elements of a warpgroup's own part along an axis of D."""
+        """How many elements of D along an axis one warpgroup computes."""
         return self.extent(axis) // (self.team if self.warpgroups(axis) else 1)
 
     @property
     def blocks(self) -> int:
-        """Blocks of 64 rows that each of them has."""
+        """How many blocks of 64 rows of the left operand a warpgroup multiplies."""
         return self.share(self.left) // MMA_M
 
     @property
     def pieces(self) -> int:
-        """Instructions side by side that make up a block: one has at most 256 columns."""
+        """How many wgmma instructions divide the columns of a block; each takes at most 256."""
         columns = self.share(self.right)
         fits = (n for n in range(1, columns) if columns % n == 0 and (columns // n) % 8 == 0)
         return next((n for n in fits if columns // n <= MOST_COLUMNS), 1)
 
     @property
     def columns(self) -> int:
-        """Columns of one instruction."""
+        """Columns of the right operand in one wgmma instruction (its n)."""
         return self.share(self.right) // self.pieces
 
     @property
     def accumulators(self) -> int:
-        """Registers of a workitem for its part of the product."""
+        """How many accumulator registers a thread has."""
         return self.blocks * self.share(self.right) // 2
 
     @property
     def workitems(self) -> int:
-        """Threads that hold one product."""
+        """How many threads hold the product of one workgroup's part."""
         return self.team * WARPGROUP
 
     @property
     def threads(self) -> int:
-        """Threads of the workgroup: the producer is one more warpgroup."""
+        """Threads of the workgroup: the consumer warpgroups and one warpgroup of the producer."""
         return (self.consumers + 1) * WARPGROUP
 
     @property
     def registers(self) -> int:
-        """Of each thread of a consumer."""
+        """Registers of a consumer thread, set by setmaxnreg."""
         return int(registers_of(self.consumers, self.producer))
 
     def add_machine(self, c: CoordinateEditor) -> None:
-        """The cluster's rank in m, n and k; the workitem as warpgroup, warp and lane.
+        """Add the coordinates of the machine: cluster rank, warpgroup, warp, lane and thread.
 
-        The last warpgroup is the producer. Tiles of all shapes are divided over the same machine.
+        The last warpgroup is the producer's. These coordinates are the same for tiles of every
+        shape, so they are added once.
         """
         c.add(Warpgroup("warpgroup", Integer(self.consumers + 1)))
         c.add(Warp("warp", Integer(WARPS)))
@@ -264,57 +291,57 @@ class Division:
             c.connect(Flatten(CLUSTER, RANK))
 
     def add(self, c: CoordinateEditor) -> None:
-        """Every tile position as a workgroup of the cluster and a position in its own part."""
+        """Add the edges that divide tiles of A, B and D over the workgroups of a cluster."""
         places = (("A", 0, M), ("A", 1, K), ("B", 0, K), ("B", 1, N), ("D", 0, M), ("D", 1, N))
         for tensor, axis, along in places:
             own = c.add(Linear(self.own(tensor, axis), Integer(self.extent(along))))
             c.connect(Tile(self.tiling.index(tensor, axis), (*self.ranks(along), own.id)))
 
     def own(self, tensor: str, axis: int) -> str:
-        """The position in a workgroup's own part of a tile, along an axis of a tensor."""
+        """The dimension of the position in a workgroup's part of a tile, along a tensor's axis."""
         return self.tiling.own(f"{tensor}.own.{axis}")
 
     def ranks(self, axis: int) -> tuple[str, ...]:
-        """The coordinate that says which part along m, n or k this workgroup has, if any."""
+        """The cluster coordinate along m, n or k (`axis` 0, 1 or 2); () if nothing is divided."""
         return (CLUSTER[axis],) if self.cluster[axis] > 1 else ()
 
     @property
     def different(self) -> tuple[str, ...]:
-        """The coordinate that tells apart the workgroups with different parts of D, if any."""
+        """The cluster rank, if workgroups of a cluster have different parts of D; else ()."""
         return (RANK,) if self.workgroups > self.split else ()
 
     @property
     def consuming(self) -> Boolean:
-        """This warp multiplies."""
+        """The condition that the current warp is a consumer, which multiplies."""
         return Lt(index_symbol(WARP), self.consumers * WARPS)
 
     @property
     def producing(self) -> Boolean:
-        """This warp, the first of the others, feeds the ring."""
+        """The condition that the current warp is the producer: the first one after consumers."""
         return equal(index_symbol(WARP), self.consumers * WARPS)
 
     @property
     def thread(self) -> Expr:
-        """The workitem's number in its warpgroup."""
+        """The thread's number in its warpgroup."""
         return floor_mod(index_symbol("workitem"), WARPGROUP)
 
     @property
     def member(self) -> Expr:
-        """The workitem's number among those that hold one product."""
+        """The thread's number among the threads that hold one product."""
         return index_symbol("workitem") if self.turns == 1 else self.thread
 
     @property
     def warp_of_team(self) -> str:
-        """The same of its warp, a coordinate."""
+        """The coordinate of the warp's number among the warps that hold one product."""
         return WARP if self.turns == 1 else "warp"
 
     @property
     def own_barrier(self) -> Barrier:
-        """Among the workitems of a warpgroup."""
+        """The named barrier among the threads of one warpgroup."""
         warpgroup = floor_div(index_symbol("workitem"), WARPGROUP)
         return Barrier(warpgroup + FIRST_BARRIER, WARPGROUP)
 
     @property
     def barrier(self) -> Barrier:
-        """Among the workitems that hold one product."""
+        """The named barrier among the threads that hold one product."""
         return Barrier(TEAM_BARRIER, self.workitems) if self.turns == 1 else self.own_barrier

@@ -1,4 +1,4 @@
-"""`LowerToHopper`: a scheduled graph for TMA, mbarrier rings, warp roles and wgmma (sm_90a)."""
+"""`LowerToHopper`: lowers a scheduled graph to TMA, mbarriers, warp roles and wgmma (sm_90a)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ from coordgraph.control.operations import (
     SetCoordinate,
 )
 from coordgraph.elements import WARPGROUP_MMA, dtype
-from coordgraph.gemm import GemmProblem
 from coordgraph.tensors import Tensor
 from coordgraph.tilings import Tiling
 from passes.base import Pass
@@ -42,13 +41,10 @@ from passes.lowering.architectures import architecture_of, architectures_with
 from passes.lowering.control import NOTHING, leader, no_epilogue
 from passes.lowering.derived_tables import add_tables, table_bytes
 from passes.lowering.multiplying import no_instruction
-from passes.lowering.sm_90a.boxes import GROUP_ROWS
 from passes.lowering.sm_90a.consumers import Consumer
 from passes.lowering.sm_90a.cuts import cuts
 from passes.lowering.sm_90a.division import (
     DESCRIBER_REGISTERS,
-    MMA_COLUMNS,
-    MMA_M,
     MOST_ALONE_BY_ELEMENTS,
     MOST_COLUMNS,
     Division,
@@ -59,6 +55,7 @@ from passes.lowering.sm_90a.division import (
     swapped,
 )
 from passes.lowering.sm_90a.maps import Maps
+from passes.lowering.sm_90a.refusals import cut_along, extents, no_division, no_team
 from passes.lowering.sm_90a.ring import EMPTY, FULL, PHASE, STEP, TILES
 from passes.lowering.sm_90a.roles import part
 from passes.lowering.sm_90a.stores import MATRIX_BITS, STORED_CHUNK, BoxedStore
@@ -68,32 +65,41 @@ from passes.lowering.sm_90a.warpgroups import ClusterSum
 __all__ = ["CONSUMERS", "MOST_STAGES", "LowerToHopper", "accumulators_beside"]
 
 LEAST_STAGES, MOST_STAGES = 2, 12
+"""The fewest and the most stages of the ring of k tiles."""
 ENOUGH_STAGES = {"cooperative": 4, "pingpong": 6}
-"""More are not worth a slot for D. Those who take turns have shorter steps, and time to store."""
+"""Stages of the ring, by the kind of consumers, beyond which shared memory is better used for
+another output slot of D. Steps of ping-pong consumers are shorter, so their ring needs more."""
 MOST_ACCUMULATORS = 192
-"""Of a workitem: registers that products may take."""
+"""The most accumulator registers of a thread, if the epilogue reads no operand as large as D."""
 MOST_BESIDE_C = {(2, False): 192, (4, False): 96, (2, True): 96, (4, True): 64}
-"""The same where C, or another operand of the epilogue with as many elements as D, is read: by the
-bytes of its elements, and whether B is the left operand, beside which they come one by one."""
+"""The most accumulator registers of a thread if the epilogue reads C or another operand as large as
+D. The key is (bytes of an element, whether B is the left operand of wgmma): a thread then reads the
+operand element by element, which takes more registers."""
 MOST_BESIDE_PARTIALS, MOST_BESIDE_MAPS = 160, 96
-"""The same where partial sums come and go, and where matrices have maps of their own, too."""
+"""The most accumulator registers of a thread in kernels that exchange partial sums, and in those
+that also write tensor maps."""
 CLUSTERS = (1, 2, 4, 8)
+"""Workgroups that a cluster may have."""
 CONSUMERS = {"cooperative": 1, "pingpong": 2}
-"""Warpgroups that take turns."""
+"""For each kind of consumers, how many consumers take turns with output tiles."""
 PAIR = 2
-"""Accumulators next to each other along the right operand's columns."""
+"""Adjacent elements of a row of the wgmma result that a thread holds."""
 BARRIER_BYTES, LEAST_BARRIER_BYTES = 1024, 512
-"""Room for barriers before the first tile, which begins at a multiple of it; and with tables."""
+"""BARRIER_BYTES: the first tile in shared memory begins at a multiple of so many bytes, as the
+128-byte swizzle needs; mbarriers, tables and maps are before it. LEAST_BARRIER_BYTES: how many of
+these bytes are reserved for mbarriers."""
 BOXED = ("A", "B", "D")
-"""The tensors that TMA may move."""
+"""The tensors that TMA may load or store."""
 
 
 def accumulators_beside(element_bytes: int, by_elements: bool) -> int:
-    """Accumulators that a thread has room for beside what its epilogue reads.
+    """The most accumulator registers of a thread, given what its epilogue reads.
 
     Args:
-        element_bytes: of the widest element that is read for every element of D; 0 where none is.
-        by_elements: B is the left operand of wgmma, so elements of D are read one by one.
+        element_bytes: bytes of the widest operand element that the epilogue reads for every
+            element of D; 0 if there is no such operand.
+        by_elements: whether B is the left operand of wgmma, so that operands are read one element
+            at a time.
     """
     if not element_bytes:
         return MOST_ACCUMULATORS
@@ -102,22 +108,24 @@ def accumulators_beside(element_bytes: int, by_elements: bool) -> int:
 
 @dataclass(frozen=True)
 class LowerToHopper(Pass):
-    """One producer warpgroup feeds a ring of TMA boxes; consumer warpgroups multiply them.
+    """A producer warp fills a ring of stages by TMA; consumer warpgroups multiply these by wgmma.
 
-    Before: `LoadTile`, `MultiplyAccumulate` and `StoreTile` on macro tiles. After: two roles that
-    walk the same schedule, tied by barriers whose stage and phase are coordinates. With a cluster
-    the schedule's workgroup is a cluster of CUDA's: they divide the macro tile, walk it together,
-    and bring what several of them need once, for all.
+    Before: `LoadTile`, `MultiplyAccumulate` and `StoreTile` on macro tiles. After: a producer and
+    consumers that execute the same loops over tiles, synchronised by mbarriers whose stage and
+    phase are coordinates. With clusters, a workgroup of the schedule becomes a cluster. Its
+    workgroups (CTAs) divide the macro tile, and TMA multicasts what several of them need.
 
     Args:
-        architecture: `sm_90a`, or another that has wgmma.
-        stages: tiles in flight; 0 takes as many as fit beside D's slots.
-        cluster_m, cluster_n, cluster_k: workgroups that divide a macro tile in m, n or k.
-        vector: elements of C and D that may be moved at once. Those of 16 bytes, or 0, send D
-            through shared memory and TMA; fewer store it from registers, in pairs or one by one.
-        reads_c: the kernel can add C; without, larger tiles find registers.
-        consumers: `cooperative` warpgroups divide a workgroup's part of a tile; `pingpong` ones
-            take turns with whole parts, so that one multiplies while the other stores.
+        architecture: `sm_90a`, or another architecture with wgmma.
+        stages: stages of the ring, each of which holds a k tile of A and of B; 0 means as many as
+            shared memory has room for.
+        cluster_m, cluster_n, cluster_k: workgroups of a cluster that divide a macro tile in m, n
+            or k. At most one of the three may be more than 1.
+        vector: elements of C and D that one access may move. If they are 16 bytes, or for 0, D is
+            stored through shared memory by TMA; else from registers, in pairs or one by one.
+        reads_c: whether the kernel can add C. A kernel that cannot has registers for larger tiles.
+        consumers: `cooperative` warpgroups divide a workgroup's part of a tile; `pingpong`
+            warpgroups take turns with whole parts, so that one multiplies while the other stores.
     """
 
     architecture: str = "sm_90a"
@@ -138,55 +146,72 @@ class LowerToHopper(Pass):
         if not graph.tilings:
             return NOTHING
         if self.architecture not in (known := architectures_with(WARPGROUP_MMA)):
-            return f"wgmma is there on {' and '.join(known)} only, not on {self.architecture}"
+            return (
+                f"architecture={self.architecture} has no wgmma; choose {' or '.join(known)}, or "
+                "LowerToTensorCores"
+            )
         if why := no_instruction(gemm, WARPGROUP_MMA) or no_epilogue(graph):
             return why
         if sorted(cluster)[1] > 1 or prod(cluster) not in CLUSTERS:
             sizes = ", ".join(map(str, CLUSTERS))
-            return f"cluster {_by(cluster)}: all but one of them must be 1, that one of {sizes}"
-        if along := _cut_along(graph, self._located(graph)):
             return (
-                f"groups begin anywhere along k, which is contiguous in {' and '.join(along)}, and "
-                f"boxes at multiples of {dtype(gemm.dtype).chunk} elements; give A as its "
-                "transpose and B as it is"
+                f"cluster {extents(cluster)} (m x n x k): two of the three must be 1, and the "
+                f"third one of {sizes}"
+            )
+        if along := cut_along(graph, self._located(graph)):
+            return (
+                f"groups begin at any element along k, which is contiguous in "
+                f"{' and '.join(along)}, and TMA boxes begin at multiples of "
+                f"{dtype(gemm.dtype).chunk} elements; give A as its transpose "
+                "(transpose_a=True) and B as it is (transpose_b=False)"
             )
         if self.consumers not in CONSUMERS:
-            return f"consumers={self.consumers} is unknown; there are {', '.join(CONSUMERS)}"
+            return f"consumers={self.consumers} is unknown; choose {' or '.join(CONSUMERS)}"
         if CONSUMERS[self.consumers] > 1 and self.cluster_k > 1:
             return (
-                f"cluster {_by(cluster)}: consumers={self.consumers} cannot add up the products of "
-                "a cluster that divides k; divide m or n"
+                f"cluster {extents(cluster)}: consumers={self.consumers} cannot add up the "
+                "products of a cluster that divides k; divide m or n, or choose "
+                "consumers=cooperative"
             )
         if CONSUMERS[self.consumers] > 1 and SHARE in graph.coordinates:
             return (
                 f"consumers={self.consumers} cannot finish shares of a tile, which all warpgroups "
-                "of a workgroup do together; take consumers=cooperative or a reduction other than "
-                "scatter"
+                "of a workgroup do together; choose consumers=cooperative or a reduction other "
+                "than scatter"
             )
         if not 0 <= self.vector <= STORED_CHUNK or self.vector & (self.vector - 1):
-            return f"vector={self.vector} must be a power of two, at most {STORED_CHUNK}"
+            return (
+                f"vector={self.vector} must be a power of two, at most {STORED_CHUNK}, or 0 for "
+                "16 bytes"
+            )
         return self._no_tiles(graph)
 
     def _no_tiles(self, graph: KernelGraph) -> str | None:
-        """Why tiles of some shape cannot be multiplied, or None."""
+        """Why the tiles of one of the shapes cannot be multiplied, or None."""
         cluster = self._cluster
         for tile in (tiling.shape for tiling in graph.tilings):
             if any(extent % count for extent, count in zip(tile, cluster, strict=True)):
-                return f"the tile {_by(tile)} cannot be divided by a cluster of {_by(cluster)}"
+                return (
+                    f"the tile {extents(tile)} cannot be divided by a cluster of "
+                    f"{extents(cluster)}; choose extents that are multiples of the cluster's"
+                )
         divisions = self._divisions(graph)
         for division in divisions:
-            if why := _no_division(graph.gemm, division) or self._no_registers(graph, division):
-                return f"tile {_by(division.tile)}: {why}"
-        if why := _no_team(divisions):
+            if why := no_division(graph.gemm, division) or self._no_registers(graph, division):
+                return f"tile {extents(division.tile)}: {why}"
+        if why := no_team(divisions):
             return why
         if (stages := self._stages(graph, divisions)) < LEAST_STAGES:
-            return f"{stages} stages are too few: a ring needs {LEAST_STAGES}"
+            return (
+                f"{stages} stages are too few: a ring needs {LEAST_STAGES}; choose a smaller tile, "
+                "or stages=0 for as many as fit"
+            )
         return None
 
     def _divisions(self, graph: KernelGraph) -> tuple[Division, ...]:
-        """Of tiles of each shape, all over the same warpgroups.
+        """How tiles of each shape are divided, all of them over the same number of warpgroups.
 
-        One warpgroup alone has a product where it can have that of every shape.
+        A single warpgroup multiplies a workgroup's part if that is possible for every shape.
         """
         found = tuple(self._division(graph, tiling) for tiling in graph.tilings)
         if len({division.team for division in found}) > 1:
@@ -200,7 +225,7 @@ class LowerToHopper(Pass):
         left_b = swapped(rows, columns, turns)
         c_bytes, by_elements = self._operand_bytes(graph), False
         if c_bytes:
-            # Rows that are cut have ends of their own, and another way for D.
+            # Groups may end inside a box of D: then threads store it, and read C by elements.
             cut = cuts(graph.coordinates, tiling, "D", self._located(graph))
             by_elements = left_b or bool(cut) or not self._by_boxes(graph)
         sums = _streamed(graph) or self.cluster_k > 1
@@ -208,17 +233,17 @@ class LowerToHopper(Pass):
         if not Maps.of(graph, BOXED).tensors:
             return Division(tiling, self._cluster, left_b, alone, turns, kind=kind)
         if sums:
-            alone = MOST_ALONE_BY_ELEMENTS  # where matrices lie takes registers, too
-        of_maps = DESCRIBER_REGISTERS
-        return Division(tiling, self._cluster, left_b, alone, turns, of_maps, kind=kind)
+            alone = MOST_ALONE_BY_ELEMENTS  # the addresses of groups' matrices take registers too
+        registers = DESCRIBER_REGISTERS
+        return Division(tiling, self._cluster, left_b, alone, turns, registers, kind=kind)
 
     def _no_registers(self, graph: KernelGraph, division: Division) -> str | None:
-        """Why the sums of a tile have no room in the registers of warpgroups, or None."""
+        """Why the accumulators of a tile do not fit the registers of the warpgroups, or None."""
         kind = graph.gemm.out_dtype or graph.gemm.dtype
         most = accumulators_beside(self._operand_bytes(graph), division.swapped)
         if _streamed(graph):
-            written = bool(Maps.of(graph, BOXED).tensors)
-            most = min(most, MOST_BESIDE_MAPS if written else MOST_BESIDE_PARTIALS)
+            writes_maps = bool(Maps.of(graph, BOXED).tensors)
+            most = min(most, MOST_BESIDE_MAPS if writes_maps else MOST_BESIDE_PARTIALS)
         if division.accumulators <= most and division.columns <= MOST_COLUMNS:
             return None
         part = f"{division.extent(M)}x{division.extent(N)} of {kind}"
@@ -235,15 +260,20 @@ class LowerToHopper(Pass):
 
     @property
     def _cluster(self) -> tuple[int, int, int]:
+        """Workgroups of a cluster in m, n and k."""
         return self.cluster_m, self.cluster_n, self.cluster_k
 
     def _by_boxes(self, graph: KernelGraph) -> bool:
-        """TMA may store D: rows and addresses are multiples of 16 bytes."""
+        """Whether TMA may store D: its rows and addresses are multiples of 16 bytes."""
         kind = dtype(graph.gemm.out_dtype or graph.gemm.dtype)
         return not self.vector or self.vector >= kind.chunk
 
     def _stores(self, graph: KernelGraph, divisions: Sequence[Division]) -> tuple[BoxedStore, ...]:
-        """D's ways through shared memory, if it goes there."""
+        """How TMA stores D, for tiles of each shape; empty if D is stored from registers.
+
+        Of all widths of boxes and numbers of output slots, this takes those that leave enough
+        stages for the ring, then the fewest boxes, then the most slots.
+        """
         kind = graph.gemm.out_dtype or graph.gemm.dtype
         if not self._by_boxes(graph) or dtype(kind).bits != MATRIX_BITS:
             return ()
@@ -255,23 +285,23 @@ class LowerToHopper(Pass):
             return enough, -boxes, sum(store.slots for store in stores)
 
         every = BoxedStore.all(divisions, matrix(graph.gemm, "D"), self._located(graph))
-        # TMA takes no larger boxes; registers go to D by themselves then.
-        return max((s for s in every if all(store.served for store in s)), key=score, default=())
+        # If all boxes are larger than TMA allows, D is stored from registers.
+        return max((s for s in every if all(store.fits_tma for store in s)), key=score, default=())
 
     @staticmethod
     def _located(graph: KernelGraph) -> tuple[str, ...]:
-        """The coordinates that are looked up for every tile."""
+        """The coordinates that are computed once for every tile, such as its group's number."""
         found = (dim for op in graph.control.of_kind(Locate) for dim in op.dims)
         return tuple(dict.fromkeys(found))
 
     def _stages(self, graph: KernelGraph, divisions: Sequence[Division]) -> int:
-        """Stages of the ring."""
+        """How many stages the ring of k tiles has."""
         return self._stages_beside(graph, divisions, self._stores(graph, divisions))
 
     def _stages_beside(
         self, graph: KernelGraph, divisions: Sequence[Division], stores: Sequence[BoxedStore]
     ) -> int:
-        """How many stages fit beside D's slots."""
+        """How many stages fit in shared memory beside the output slots of `stores`."""
         elements = sum(max(d.extent(axis) * d.extent(K) for d in divisions) for axis in (M, N))
         stage_bytes = elements * dtype(graph.gemm.dtype).bytes
         room = architecture_of(self.architecture).shared_bytes
@@ -283,7 +313,7 @@ class LowerToHopper(Pass):
 
     def apply(self, graph: KernelGraph) -> KernelGraph:
         gemm, divisions = graph.gemm, self._divisions(graph)
-        division = divisions[0]  # in what every division has alike
+        division = divisions[0]  # its machine (cluster, warpgroups) is the same for every shape
         stages, stores = self._stages(graph, divisions), self._stores(graph, divisions)
         maps = Maps.of(graph, _boxed(bool(stores)))
         stores = tuple(replace(store, maps=maps) for store in stores)
@@ -335,97 +365,50 @@ class LowerToHopper(Pass):
                             division.producing,
                             (Counter(STEP, (*maps.counted(Scope("producer", produce)),)),),
                         ),
-                        *maps.described(c, division, describe),
+                        *maps.describer(c, division, describe),
                     ),
                 ),
-                # Others of the cluster still write to this workgroup's memory and barriers.
+                # Other workgroups of the cluster still write to this one's shared memory and
+                # mbarriers, so no workgroup may exit before all of the cluster are done.
                 *(together if division.workgroups > 1 else ()),
                 workgroup=graph.control.root.workgroup,
             )
         return e.graph
 
 
-def _cut_along(graph: KernelGraph, located: Sequence[str]) -> list[str]:
-    """Which of A and B have groups that end inside their rows."""
-    tiling, gemm = next(iter(graph.tilings)), graph.gemm
-    columns = {"A": int(not gemm.transpose_a), "B": int(not gemm.transpose_b)}
-    return [
-        tensor
-        for tensor, axis in columns.items()
-        if f"{tensor}.{axis}" in cuts(graph.coordinates, tiling, tensor, located)
-    ]
-
-
 def _streamed(graph: KernelGraph) -> bool:
-    """Whether partial sums come and go."""
+    """Whether workgroups exchange partial sums through memory, as in Stream-K and split-K."""
     return any(t.name == "partials" for t in graph.tensors)
 
 
-def _by(counts: tuple[int, ...]) -> str:
-    return "x".join(map(str, counts))
-
-
-def _no_division(gemm: GemmProblem, division: Division) -> str | None:
-    """Why workgroups cannot multiply their parts of a tile, or None."""
-    left, right = division.extent(division.left), division.extent(division.right)
-    parts = f"a workgroup's part {division.extent(M)}x{division.extent(N)}"
-    if left % MMA_M:
-        return f"{parts} must be a multiple of {MMA_M} in m or in n"
-    if right % MMA_COLUMNS:
-        return f"{parts} must be a multiple of {MMA_COLUMNS} in m and in n"
-    across_k = gemm.transpose_a if division.right == M else not gemm.transpose_b
-    step = MMA_COLUMNS if across_k else division.instruction.columns
-    if division.columns % step:
-        return f"{parts} needs instructions of {division.columns} columns: no multiple of {step}"
-    if division.extent(K) % division.kind.row:
-        return f"{parts} must be a multiple of {division.kind.row} in k"
-    # Across its contiguous axis an operand is shared out in whole periods of the swizzle.
-    for sharers, across in ((N, K if gemm.transpose_a else M), (M, N if gemm.transpose_b else K)):
-        count = division.cluster[sharers]
-        if division.extent(across) % (GROUP_ROWS * count):
-            return (
-                f"{parts} must be a multiple of {GROUP_ROWS * count} in {'mnk'[across]}, for each "
-                f"of {count} workgroups to bring a share of it"
-            )
-    return None
-
-
-def _no_team(divisions: Sequence[Division]) -> str | None:
-    """Why tiles of different shapes cannot have the same warpgroups, or None."""
-    teams = {division.team for division in divisions}
-    if len(teams) == 1:
-        return None
-    odd = next(division for division in divisions if division.team == min(teams))
-    return (
-        f"a workgroup's part {odd.extent(M)}x{odd.extent(N)} of tile {_by(odd.tile)} cannot be "
-        f"halved, and those of other tiles have {max(teams)} warpgroups; it needs a multiple of "
-        f"{2 * MMA_M} or of {2 * MMA_COLUMNS} across, or consumers=pingpong"
-    )
-
-
 def _per_piece(tensor: Tensor, division: Division) -> Tensor:
-    """Workgroups with different parts of a tile have a flag each."""
+    """Return a tensor; if it is the flags of partials, with a flag for each workgroup of a cluster.
+
+    That is needed if the workgroups of a cluster have different parts of a tile.
+    """
     if tensor.name != "flags" or not division.different:
         return tensor
     return replace(tensor, shape=(*tensor.shape, Integer(division.workgroups)))
 
 
 def _publish(stores: Sequence[BoxedStore], maps: Maps) -> Body:
+    """Make the initialised mbarriers visible to TMA, and prefetch the launch's tensor maps."""
     given = (name for name in _boxed(bool(stores)) if not maps.name(name))
     return (PublishBarriers(), *map(PrefetchMap, given))
 
 
 def _boxed(stores: bool) -> tuple[str, ...]:
-    """The tensors that TMA moves."""
+    """The tensors that TMA moves: A and B, and D if TMA stores it."""
     return BOXED if stores else BOXED[:2]
 
 
 def _load(loop: For, tile: DividedTile) -> Operation:
-    """The producer's loop: wait until a stage is free, then fill it.
+    """The producer's loop over k tiles: wait until a stage is free, then fill it by TMA.
 
-    All k tiles of a macro tile lie inside as far as the first does.
+    Which boxes begin inside the tensor is counted for the first k tile only, because it is the same
+    for all k tiles of a macro tile.
     """
-    a, b = tile.coming
+    a, b = tile.loads
     steps = loop.with_body(
         WaitBarrier(EMPTY, PHASE, before=True),
         ExpectBytes(FULL, a.bytes + b.bytes),

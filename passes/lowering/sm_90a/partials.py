@@ -1,9 +1,10 @@
-"""Partials: pieces of a product in memory, for the workgroup that finishes the tile.
+"""Partial sums of a tile in global memory, for the workgroup that finishes the tile (fix-up).
 
-A workgroup stores its piece as it lies in registers, 16 bytes at a time. It comes back through the
-ring of stages, like tiles of A and B: the producer waits for flags and lets TMA bring
-the piece in runs as long as a stage is, while consumers add up what has come. Where pieces are
-added in memory the sum of all comes so, and consumers leave zeros behind it.
+A workgroup stores its partial in the order of registers, 16 bytes an access. The workgroup that
+finishes the tile loads partials through the ring of stages, like tiles of A and B: the producer
+waits for flags and loads a partial by TMA in runs that fit a stage, and the consumers add them. If
+workgroups add their partials in memory atomically, the finishing workgroup loads the sum the same
+way, and its consumers zero the memory for the next launch.
 """
 
 from __future__ import annotations
@@ -56,19 +57,26 @@ from passes.lowering.sm_90a.warpgroups import VECTOR, Pieces
 __all__ = ["Fixup", "steps_of", "tie_memory"]
 
 FIRST, SHARED = "fixup.first", "fixup.shared"
+"""Coordinates: the first slot of those whose flags a warp polls together, and the shared memory
+that partials are loaded to."""
 REGISTERS_OF_A_READ = 16
-"""What ptxas keeps for each access of 16 bytes of a step: the next step's come beside the sums."""
+"""Registers that ptxas uses for each 16-byte read of a partial in a step: it reads the next step's
+elements ahead of the additions."""
 
 
 def steps_of(sums: Any, registers: Any, room: Any, workitems: Any) -> Any:
-    """In how many steps a partial comes: as few as registers and stages have room for.
+    """The number of steps of the ring in which a partial is loaded.
 
-    Numbers, or arrays of them; where there is room for none, one access a step.
+    It is the smallest number for which registers and a stage have room; if registers have no room,
+    a thread reads 16 bytes a step.
 
     Args:
-        sums: accumulators of a workitem, and `registers` that it has in all.
+        sums: accumulator registers of a thread.
+        registers: all registers of a thread.
         room: elements of a partial that fit in a stage.
-        workitems: that have the partial together.
+        workitems: how many threads hold the partial.
+
+    Each argument is a number, or an array of numbers.
     """
     fit, spare = room // (workitems * VECTOR), (registers - sums) // REGISTERS_OF_A_READ
     most = fit - (fit - spare) * (fit > spare)
@@ -77,16 +85,16 @@ def steps_of(sums: Any, registers: Any, room: Any, workitems: Any) -> Any:
 
 
 class Fixup(Pieces):
-    """How partials go to memory and come back.
+    """Control that stores partial sums to global memory, and loads and adds them.
 
-    partials --Tile--> slot, rank, vector, workitem, element; vector --Tile--> step, place; in
-    shared memory step becomes the ring's stage.
+    The edges are partials --Tile--> slot, rank, vector, workitem, element and
+    vector --Tile--> step, place. In shared memory the ring's stage takes the place of the step.
 
     Args:
-        c: the coordinates being built.
-        division: of a macro tile.
-        rooms: elements of a stage of A and of B, by the name of their shared memory.
-        stages: of the ring.
+        c: the coordinate graph under construction.
+        division: how a macro tile is divided over workgroups and warpgroups.
+        rooms: elements of a stage of A and of B, by the dimension of their shared memory.
+        stages: how many stages the ring has.
     """
 
     def __init__(
@@ -106,11 +114,11 @@ class Fixup(Pieces):
         of_each = division.accumulators, division.registers
         steps = steps_of(*of_each, room, division.workitems)
         self.vectors, self.run = vectors, -(-vectors // steps)
-        """Accesses of a workitem to a partial, and those of them in one stage, at most."""
+        """vectors: 16-byte accesses of a thread to a partial. run: the most of them in a stage."""
         c.add(Unroll("fixup.step", Integer(steps)))
         c.add(Register("fixup.place", Integer(self.run)))
         c.connect(Tile(self.vector, ("fixup.step", "fixup.place")))
-        # The stages of the larger operand: what of each is not needed is left free.
+        # Partials alias the stages of A or of B, whichever are larger.
         size = Integer((stages - 1) * room + self.run * vector)
         c.add(Shared(SHARED, size, element=self.sums.name, within=home))
         c.add(Linear("fixup.inside", Integer(self.run * vector), note="in a stage"))
@@ -118,20 +126,24 @@ class Fixup(Pieces):
         c.connect(Tile("fixup.inside", ("fixup.place", self.workitem, self.element)))
 
     def send(self, op: SendPartial | AccumulatePartial) -> Body:
-        """Store, or add to what others add to, then let one workitem publish.
+        """Store the accumulator in its slot, or add it atomically, then raise the slot's flag.
 
-        A barrier orders what all have done before its release.
+        One thread raises the flag; the barrier orders the stores of all threads before its release.
         """
         if isinstance(op, AccumulatePartial):
             return (self.add_to("partials"), self.barrier, self.leader(RaiseFlag("flags")))
         return (self.store("partials"), self.barrier, self.leader(SignalFlag("flags", op.turn)))
 
     def load(self, slots: For) -> Body:
-        """The producer's share of receiving a range of slots.
+        """The producer's part of receiving partials: wait for flags, then load the slots by TMA.
 
-        The flags are waited for side by side, one by each lane, and lowered at once: nobody sends
-        to a slot again before its receiver does, whose consumers by then have all of the piece. To
-        one that pieces are added to nobody sends again in this launch.
+        Each lane of the producer warp polls the flag of another slot, and clears it at once. That
+        is safe: a slot is written again only after this workgroup has sent its own partial, and by
+        then its consumers have read all of the slot. A slot that partials are added to is not
+        written again in this launch.
+
+        Args:
+            slots: the loop over the slots that are received.
         """
         (receive,) = slots.body
         assert isinstance(receive, ReceivePartial | CollectPartial)
@@ -156,23 +168,28 @@ class Fixup(Pieces):
 
         return (
             For(FIRST, slots.start, slots.stop, Integer(LANES), (some,)),
-            warp,  # what one lane has acquired, the lane that copies must see
+            warp,  # orders the acquires of all lanes before the copies, which one lane issues
             FenceMemory(),
             slots.with_body(*self._in_steps(step)),
         )
 
     def _in_steps(self, step: Callable[[int], Body]) -> Body:
-        """Steps of `run` accesses of each workitem, and a last one of those that are left."""
+        """Divide a partial into steps of `run` accesses a thread, and a last one with the rest."""
         whole, left = divmod(self.vectors, self.run)
         steps = For("fixup.step", Integer(0), Integer(whole), body=step(self.run), unroll=True)
         return (steps, at({"fixup.step": whole}, *step(left))) if left else (steps,)
 
     def add_up(self, slots: For, free: Callable[[], Operation]) -> Body:
-        """The consumers' share: add as stages fill; `free` gives back the stage of the last step.
+        """The consumers' part of receiving partials: add each stage when TMA has filled it.
 
-        A stage is free when the whole warpgroup has read it, by plain loads: without the fence
-        TMA was seen to overwrite what had not been read (PTX ISA, "Async proxy"). What has
-        come of a sum was read in memory, where zeros for the next launch may take its place.
+        A stage is free when all threads of a warpgroup have read it. They read it by ordinary
+        loads, so a proxy fence must order these before TMA's next write (PTX ISA, "Async proxy");
+        without it, TMA was observed to overwrite elements that had not been read. A slot that
+        partials are added to is zeroed for the next launch once TMA has read it.
+
+        Args:
+            slots: the loop over the slots that are received.
+            free: makes the operation that frees the stage of the previous step.
         """
         (receive,) = slots.body
         registers = ("fixup.step", "fixup.place")
@@ -197,7 +214,11 @@ class Fixup(Pieces):
 
 
 def tie_memory(pieces: Pieces) -> None:
-    """Partials and flags as they lie in memory, in place of rows and columns of a tile."""
+    """Add the edges from partials and flags in global memory to slots and registers.
+
+    They replace the edges of the scheduled graph, by which a slot has the rows and columns of a
+    tile.
+    """
     c, different = pieces.c, pieces.division.different
     before = c.finish()
     for edge in (*before.edges_below("partials"), *before.edges_below("flags")):

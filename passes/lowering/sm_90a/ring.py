@@ -1,7 +1,8 @@
-"""Rings of stages: a running step number over all work of a workgroup.
+"""Rings of shared-memory stages that the producer fills and the consumers empty.
 
-The stage and the parity of its barriers are coordinates of that number:
-turn, phase --Flatten--> round; round, stage --Flatten--> step. Nothing is drained between tiles.
+One counter of steps runs over all tiles of a workgroup, so the ring is not drained between tiles.
+The stage and the phase parity of its mbarriers are coordinates of that counter:
+turn, phase --Flatten--> round; round, stage --Flatten--> step.
 """
 
 from __future__ import annotations
@@ -19,12 +20,21 @@ from coordgraph.coordinates.graph import CoordinateEditor
 __all__ = ["EMPTY", "FULL", "PHASE", "STEP", "TILES", "Ring"]
 
 STEP, PHASE = "ring.step", "ring.phase"
+"""Coordinates of the ring of k tiles: the step, and the phase parity of a stage's mbarriers."""
 FULL, EMPTY = "barrier.full", "barrier.empty"
+"""The mbarriers of a stage of k tiles: TMA has filled the stage; the consumers have read it."""
 
 
 @dataclass(frozen=True)
 class Ring:
-    """A ring by the names of its coordinates: `name`.step and so on, and two barriers a stage."""
+    """The names of the coordinates of a ring of stages.
+
+    Args:
+        name: the prefix of the coordinates `step`, `round`, `turn` and `phase`.
+        stage: the coordinate of the stage.
+        full: the mbarrier of a stage that completes when the stage is filled.
+        empty: the mbarrier of a stage that completes when all readers are done with the stage.
+    """
 
     name: str
     stage: str
@@ -33,16 +43,22 @@ class Ring:
 
     @property
     def step(self) -> str:
-        """The running number."""
+        """The coordinate that counts the steps of the ring, over all tiles of a workgroup."""
         return f"{self.name}.step"
 
     @property
     def phase(self) -> str:
-        """The parity of a stage's barriers."""
+        """The coordinate that is the phase parity (0 or 1) of a stage's mbarriers."""
         return f"{self.name}.phase"
 
     def add(self, c: CoordinateEditor, stages: int, note: str) -> None:
-        """The step's stage, its phase, and the two barriers of each stage."""
+        """Add the coordinates of the ring, and two mbarriers for each stage.
+
+        Args:
+            c: the coordinate graph under construction.
+            stages: how many stages the ring has.
+            note: what the step counts, for diagrams.
+        """
         times, turn = f"{self.name}.round", f"{self.name}.turn"
         c.add(Linear(self.step, note=note))
         c.add(Linear(times, note="times round the ring"))
@@ -56,7 +72,13 @@ class Ring:
             c.connect(PassThrough(name, self.stage))
 
     def initial(self, c: CoordinateEditor, full: int, empty: int) -> Body:
-        """Barriers of every stage, ready to be waited for, with so many arrivals each."""
+        """Initialise the mbarriers of every stage.
+
+        Args:
+            c: the coordinate graph under construction.
+            full: arrivals that complete a phase of a `full` barrier.
+            empty: arrivals that complete a phase of an `empty` barrier.
+        """
         return tuple(
             SetCoordinate(self.stage, Integer(stage), (InitBarrier(name, count),))
             for stage in range(c[self.stage].fixed_size)
@@ -65,4 +87,4 @@ class Ring:
 
 
 TILES = Ring("ring", "stage", FULL, EMPTY)
-"""K tiles on their way from TMA to the consumers."""
+"""The ring of k tiles, which TMA fills and the consumer warpgroups multiply."""

@@ -1,7 +1,8 @@
-"""Roles: one control graph parted into what the producer does and what the consumers do.
+"""Producer and consumer warps: which operations of a scheduled kernel the producer executes.
 
-Both walk the same loops, since both must know which tile is next; the producer keeps only the
-loads, the consumers everything else. Branches and loops that are left empty disappear.
+Producer and consumers execute the same loops over tiles, since both must know which tile is next.
+The producer's copy of the control graph keeps only the loads; branches and loops that become empty
+are removed. The consumers' copy is made in `passes.lowering.sm_90a.consumers`.
 """
 
 from __future__ import annotations
@@ -39,13 +40,18 @@ CONSUMED = (
     Epilogue,
     StoreTile,
 )
+"""Operations on tiles that only consumers execute."""
 RECEIVED = (ReceivePartial, CollectPartial)
+"""Operations that read partial sums, which the producer loads and the consumers add."""
 
 
 def part(body: Body, load: Callable[[For], Body], receive: Callable[[For], Body]) -> Body:
-    """The producer's share of a body.
+    """The operations of `body` that the producer warp executes.
 
-    `load` and `receive` say what it is of a loop over k tiles and of one over partials.
+    Args:
+        body: scheduled operations on tiles.
+        load: the producer's operations for a loop over k tiles.
+        receive: the producer's operations for a loop over partial sums.
     """
 
     def keep(op: Operation) -> Operation | Body:
@@ -64,11 +70,12 @@ def part(body: Body, load: Callable[[For], Body], receive: Callable[[For], Body]
 
 
 def _works(op: Operation) -> bool:
-    """Does something: is neither structure nor a name."""
+    """Whether `op` has an effect: it has no body of its own and does not only name a value."""
     return not op.BODIES and not isinstance(op, Assign)
 
 
 def _used(op: Assign, body: Body) -> bool:
+    """Whether another operation in `body` reads the value that `op` names."""
     return any(
         op.symbol in getattr(value, "free_symbols", ())
         for other in body

@@ -1,13 +1,13 @@
-"""Storing D: accumulators to shared memory by stmatrix, from there by TMA.
+"""Stores of D: stmatrix writes accumulators to shared memory, and TMA copies them to D.
 
-A warpgroup stores blocks of 64 rows of its accumulator, one box after another, through a few slots
-of its own: while TMA empties one, and while the next tile is multiplied, another is
-filled. A box may be 64, 32 or 16 elements along D's contiguous axis, in rows of as many bytes whose
-16-byte chunks are swizzled so that eight rows never meet in the same banks (PTX ISA, "Swizzling
-modes"). Or, where 64 do not divide a block, an odd multiple of 16 elements: few wide boxes take
-less time than many narrow ones, but more room. Those are not swizzled, and rows meet in pairs.
-Elements outside D are dropped by TMA; a box that must end before D does, the workitems
-bring from its slot themselves (see `cuts`).
+A warpgroup stores its accumulator in blocks of 64 rows, box after box, through a few *slots* of
+shared memory: one box each. While TMA reads one slot, and while the next tile is multiplied, the
+warpgroup fills another. A row of a box is 64, 32 or 16 elements of D's contiguous axis, and its
+16-byte chunks are swizzled so that eight rows do not conflict in banks (PTX ISA, "Swizzling
+modes"). If 64 does not divide the row of a block, a row of a box may also be an odd multiple of 16
+elements: few wide boxes take less time than many narrow ones, but more shared memory. Such rows are
+not swizzled, so accesses to them have two-way bank conflicts. TMA drops elements outside D. A box
+that ends at a group's end inside D is copied by the threads (see `cuts`).
 """
 
 from __future__ import annotations
@@ -46,22 +46,28 @@ __all__ = [
 ]
 
 SHARED = "D.shared"
+"""The dimension of the shared memory that holds the slots of D."""
 MATRIX_BITS = 16
-"""Bits of the elements that stmatrix moves: D's, where it goes this way."""
+"""Bits of an element that stmatrix stores; D is stored by TMA only if its elements have 16 bits."""
 STORED_BYTES = MATRIX_BITS // 8
+"""Bytes of an element of D that TMA stores: 2."""
 STORED_CHUNK, STORED_ROW = CHUNK_BYTES // STORED_BYTES, ROW_BYTES // STORED_BYTES
-"""Elements of a 16-byte chunk, and of a row under the widest swizzle."""
+"""Elements of D in a 16-byte chunk (8), and in a row of the 128-byte swizzle (64)."""
 MATRICES = 16
-"""Rows and columns of an accumulator that one stmatrix.x4 takes."""
+"""Rows, and columns, of the accumulator that one stmatrix.x4 stores: four 8x8 matrices."""
 MOST_SLOTS = 4
+"""The most slots of shared memory that a warpgroup stores D through."""
 MOST_ELEMENTS = 256
-"""Of a box along an axis (CUDA driver API, cuTensorMapEncodeTiled)."""
+"""The most elements of a TMA box along an axis (CUDA driver API, cuTensorMapEncodeTiled)."""
 
 
 def widths(columns: Any) -> tuple[Any, Any]:
-    """Of boxes that columns, a multiple of 16, are stored in: the widest swizzled, and a wide one.
+    """Two widths for boxes of D, in elements: the widest swizzled width, and the wide width.
 
-    The wide one is no wider where 64 columns go in evenly. Numbers, or arrays of whole ones.
+    The wide width is an odd multiple of 16, and not swizzled. It is 0 if 64 divides `columns`.
+
+    Args:
+        columns: columns of a block of D, a multiple of 16: a number, or an array of integers.
     """
     capped = columns | STORED_ROW
     odd = columns // (columns & -columns)
@@ -70,13 +76,18 @@ def widths(columns: Any) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class BoxedStore:
-    """The way of a 16-bit D through shared memory; `slots` boxes for each warpgroup.
+    """The store of tiles of D, with 16-bit elements, through slots of shared memory by TMA.
 
-    Boxes are as wide as they may be swizzled, or `wide`. Tiles of several shapes share the place:
-    `room` are the elements that each warpgroup has in it, and `drained` says that a tile may not
-    begin before TMA has read all of the one before, which may have had other slots.
-    `matrix` is the coordinate that tells D's matrices apart, if there are several; `located` are
-    those that are looked up for every tile; `maps` are of matrices with extents of their own.
+    Args:
+        division: how a macro tile is divided over workgroups and warpgroups.
+        slots: how many boxes of shared memory each warpgroup has.
+        wide: whether boxes have the wide width of `widths`; else the widest swizzled width.
+        room: elements of shared memory for each warpgroup's slots: the most that any shape needs.
+        drained: whether the store of a tile first waits until TMA has read all slots, because the
+            tile before may have used other slots.
+        matrix: the coordinate that is the number of a matrix in a batched D; () for a single one.
+        located: the coordinates that the scheduled graph computes for every tile.
+        maps: the tensor maps that the kernel writes itself.
     """
 
     division: Division
@@ -95,11 +106,20 @@ class BoxedStore:
         matrix: tuple[str, ...] = (),
         located: tuple[str, ...] = (),
     ) -> Iterator[tuple[BoxedStore, ...]]:
-        """For tiles of each shape, with boxes of either width and every number of slots.
+        """All candidates for how D is stored: boxes of both widths, and every number of slots.
 
-        Where they go round evenly in a tile, and all shapes have the same, a tile begins with the
-        first and ends with the last one, so whichever shape was stored before, what has waited
-        longest is in the next slot. Else a tile waits for all of the one before.
+        If the number of slots divides the number of boxes of every tile, and all shapes have equal
+        slots, each tile begins with the first slot and ends with the last one. Then the next slot
+        is always the one that TMA has read for the longest time. Otherwise a tile first waits until
+        TMA has read all slots of the tile before (`drained`).
+
+        Args:
+            divisions: how tiles of each shape are divided.
+            matrix: the coordinate that is the number of a matrix in a batched D.
+            located: the coordinates that the scheduled graph computes for every tile.
+
+        Yields:
+            One store for each of `divisions`.
         """
         for wide, most in product((False, True), range(1, MOST_SLOTS + 1)):
             one = [cls(d, 1, wide, matrix=matrix, located=located) for d in divisions]
@@ -113,10 +133,15 @@ class BoxedStore:
             yield tuple(replace(store, room=room, drained=drained) for store in found)
 
     def fitting(self, most: int, room: int | None = None) -> BoxedStore:
-        """With the largest number of slots, of `most`, that goes round evenly; all if that is one.
+        """The same store with more slots: as many, up to `most`, as divide the number of boxes.
 
-        With one slot every box would wait until TMA has read the box before. Those that
-        do not go round evenly take no more than `room`, if it is given.
+        If no number but 1 divides it, the store has as many slots as allowed, because with a single
+        slot every box would wait until TMA has read the box before.
+
+        Args:
+            most: the most slots.
+            room: the most elements of shared memory for slots whose number does not divide the
+                boxes; None for no limit.
         """
         evenly = max(n for n in range(1, most + 1) if self.number % n == 0)
         if evenly == 1:
@@ -126,51 +151,52 @@ class BoxedStore:
 
     @property
     def number(self) -> int:
-        """Boxes of a tile."""
+        """How many boxes a warpgroup stores for one tile."""
         return self.division.blocks * self.boxes
 
     @property
     def own_room(self) -> int:
-        """Elements of a warpgroup's slots."""
+        """Elements of shared memory that a warpgroup's slots take for tiles of this shape."""
         return self.slots * self.rows * self.box
 
     @property
     def columns(self) -> int:
-        """Elements along D's contiguous axis of a warpgroup's block."""
+        """Elements of a row of a warpgroup's block, along D's contiguous axis."""
         return MMA_M if self.division.swapped else self.division.share(1)
 
     @property
     def box(self) -> int:
-        """Elements of a box along D's contiguous axis."""
+        """Elements of a row of a box, along D's contiguous axis."""
         swizzled, wide = widths(self.columns)
         return wide if self.wide and swizzled < wide <= MOST_ELEMENTS else swizzled
 
     @property
-    def served(self) -> bool:
-        """TMA takes such boxes."""
+    def fits_tma(self) -> bool:
+        """Whether boxes are no larger than TMA allows."""
         return max(self.box, self.rows) <= MOST_ELEMENTS
 
     @property
     def boxes(self) -> int:
-        """Boxes of a block."""
+        """How many boxes divide a block of 64 rows."""
         return self.columns // self.box
 
     @property
     def rows(self) -> int:
-        """Elements across it."""
+        """Rows of a box."""
         return self.division.share(0) if self.division.swapped else MMA_M
 
     @property
     def bytes(self) -> int:
-        """Shared memory."""
+        """Bytes of shared memory that the slots of all consumer warpgroups take."""
         return self.division.consumers * self.room * STORED_BYTES
 
     def add(self, c: CoordinateEditor) -> None:
-        """Tie accumulator blocks to boxes of D, and lanes of stmatrix to rows of shared memory."""
+        """Add the edges from the accumulator to boxes of D, and from lanes to rows of slots."""
         division, boxes, blocks = self.division, self.boxes, self.division.blocks
         own = division.tiling.own
         chunks = self.box // STORED_CHUNK
-        # Unswapped, an instruction's 64 x n are several boxes; swapped, n x 64 are one.
+        # If A is the left operand, the 64 x n result of wgmma is several boxes of D; if B is the
+        # left operand, its transpose, n x 64, is one box.
         c.add(Register(own("store.m"), Integer(blocks), note="blocks of 64 rows"))
         c.add(Register(own("store.box"), Integer(boxes), note="boxes of a block"))
         across = division.share(division.right) // boxes // MATRICES
@@ -181,7 +207,7 @@ class BoxedStore:
         c.add(Register(own("store.element"), Integer(STORED_CHUNK)))
         lanes = ("store.eighth", "store.half", "store.row")
         c.connect(Flatten(tuple(map(own, lanes)), "lane"))
-        # Which slot: boxes in their order, round and round; the last round may end early.
+        # The slot of a box is its number modulo the slots; the last round may be incomplete.
         turns = -(-self.number // self.slots)
         every = Integer(self.number) if self.number % self.slots == 0 else None
         c.add(Linear(own("store.number"), every, note="boxes of a tile"))
@@ -189,7 +215,7 @@ class BoxedStore:
         c.add(Linear(own("store.slot"), Integer(self.slots)))
         c.connect(Tile(own("store.number"), (own("store.m"), own("store.box"))))
         c.connect(Flatten((own("store.turn"), own("store.slot")), own("store.number")))
-        # Where in the box: 16-byte chunks, swizzled with their row.
+        # The place in a box: a row, and a 16-byte chunk that is swizzled with the row.
         row = c.add(Linear(own("store.box.row"), Integer(self.rows)))
         column = c.add(Linear(own("store.box.column"), Integer(self.box)))
         down = ("warp", own("store.half"))
@@ -208,7 +234,7 @@ class BoxedStore:
         memory = (own("D.shared.row"), own("D.shared.chunk"))
         c.connect(swizzle(memory, (row.id, own("D.shared.place")), chunks))
         c.connect(Flatten((own("D.shared.place"), own("D.shared.element")), column.id))
-        # Where in D: the first element of a box.
+        # The place of a box in D is that of its first element.
         first = own("store.first.row"), own("store.first.column")
         c.add(Linear(first[0], Integer(self.rows), note="first row of a box: 0"))
         c.add(Linear(first[1], Integer(self.box), note="first element of a box: 0"))
@@ -222,13 +248,15 @@ class BoxedStore:
 
     @property
     def _rows(self) -> RowCopy:
+        """Makes the copy of a box by threads, for boxes that extend past the end of a group."""
         return RowCopy(self.division.tiling, self.rows, self.box // STORED_CHUNK, STORED_CHUNK)
 
     def _cuts(self, c: CoordinateEditor) -> dict[str, tuple[Boolean, ...]]:
+        """For each axis of D along which groups end: the conditions of being inside a group."""
         return cuts(c.finish(), self.division.tiling, "D", self.located)
 
     def _place(self, c: CoordinateEditor) -> None:
-        """Where in shared memory: the warpgroup's slots, in each the rows of a box."""
+        """Add the edges from shared memory to warpgroups, slots, and rows and chunks of a box."""
         own, consumers = self.division.tiling.own, self.division.consumers
         shared = own(SHARED)
         names = ("store.slot", "D.shared.row", "D.shared.chunk", "D.shared.element")
@@ -242,7 +270,7 @@ class BoxedStore:
         c.connect(Tile(shared, (*warpgroup, *inside)))
 
     def store(self, c: CoordinateEditor) -> Body:
-        """Every box: wait for its slot, fill it, hand it to TMA."""
+        """Store all boxes of a tile: wait for a slot, fill it by stmatrix, store it by TMA."""
         barrier = self.division.own_barrier
         one = equal(self.division.thread, 0)
         form = "stmatrix.x4" + (".trans" if self.division.swapped else "")
@@ -255,7 +283,8 @@ class BoxedStore:
         along = (axis_of(graph, axis, "D") for axis in ("D.1", "D.0"))
         copy: Operation = StoreBox("D", shared, (*along, *self.matrix), box, maps.name("D"))
         if maps.name("D"):
-            # A matrix without elements is told to have one.
+            # TMA rejects an extent of 0, so the map of an empty matrix has one element, which must
+            # not be stored: the guard prevents that.
             copy = Inside(("D.0", "D.1"), (maps.place("D", copy),))
         start = {own("store.box.row"): 0, own("store.box.column"): 0}
         place = {own("store.first.row"): 0, own("store.first.column"): 0}
@@ -267,15 +296,20 @@ class BoxedStore:
             unrolled(c, registers[2:], at({own("store.element"): 0}, fill)),
             FenceShared(),
             barrier,
-            *self._handed_over(c, one, at({**start, **place}, copy)),
+            *self._store_slot(c, one, at({**start, **place}, copy)),
         )
         return (unrolled(c, registers[:2], *box),)
 
-    def _handed_over(self, c: CoordinateEditor, one: Boolean, copy: Operation) -> Body:
-        """Store a full slot by TMA, or by the threads if its box ends inside the tensor.
+    def _store_slot(self, c: CoordinateEditor, one: Boolean, copy: Operation) -> Body:
+        """Store a filled slot to D: by TMA, or by threads if the box extends past a group's end.
 
-        When threads store it, an empty bulk group is committed, so that every filled slot has one
-        group, and waits for slots can count groups.
+        When threads store the box, an empty bulk group is committed. So every filled slot has one
+        bulk group, and a wait for a slot can count groups (PTX: cp.async.bulk.wait_group).
+
+        Args:
+            c: the coordinate graph under construction.
+            one: the condition that selects the one thread of a warpgroup that issues TMA stores.
+            copy: the TMA store of the box.
         """
         guards = [guard for of_axis in self._cuts(c).values() for guard in of_axis]
         if not guards:

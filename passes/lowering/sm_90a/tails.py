@@ -1,13 +1,14 @@
-"""Tails: k tiles in which a group ends, where TMA cannot end a box.
+"""The last k tile of a group, whose end along k TMA cannot clip.
 
-It brings whole boxes, and where k of a group ends inside the tensor, what follows is the next
-group's. So in the last k tile of an output tile the consumers store zeros over what of both
-operands lies behind the end, before they multiply. Both: zero times what is no number is none. What
-cuts a tile is read from the graph, as for boxes of D (see `cuts`).
+TMA clips a box only at the end of the tensor. If a group ends along k inside the tensor, the box of
+its last k tile also contains elements of the next group. So before the consumers multiply the last
+k tile, they overwrite these elements with zeros, in A and in B: zeros in one operand would not
+suffice, because 0 times NaN is NaN. Which tiles are cut is found in the coordinate graph, as for
+boxes of D (see `cuts`).
 
-That is so across the contiguous axis, where rows of a box are k. Along it boxes would have to begin
-where groups do, and TMA begins at multiples of 16 bytes alone: on an H200 any other
-place ends the launch with an illegal instruction.
+This works if k is the strided axis, so that rows of a box run across k. If k is the contiguous
+axis, boxes would have to begin where groups begin; but TMA needs addresses that are multiples of 16
+bytes (on an H200, any other address ends the launch with an illegal instruction).
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ __all__ = ["Tails"]
 
 
 class Tails:
-    """What is done about the ends of groups inside k tiles of one shape, if groups part k.
+    """Zeroes the elements past the end of a group in its last k tile, if groups part k.
 
-    An operand's place in a stage is tied to the workitems that hold one product:
+    Edges map positions in a stage to the threads that hold one product:
     row, chunk --Flatten--> vector --Tile--> pass, workitem.
 
     Args:
-        c: the coordinates being built.
-        division: of a macro tile.
+        c: the coordinate graph under construction.
+        division: how a macro tile is divided over workgroups and warpgroups.
         operands: A and B.
-        located: the coordinates that are looked up for every output tile.
+        located: the coordinates that the scheduled graph computes for every output tile.
     """
 
     def __init__(
@@ -54,7 +55,8 @@ class Tails:
     ) -> None:
         self.c, self.division, self.located = c, division, located
         graph, tiling = c.finish(), division.tiling
-        # Also where maps end with the matrix: none ends before its first element.
+        # Matrices with their own tensor maps too (maps=False): the map of an empty matrix has one
+        # element, because TMA rejects an extent of 0, and that element must be zeroed.
         every = {x.tensor: cuts(graph, tiling, x.tensor, located, maps=False) for x in operands}
         axes = ((operand, every[operand.tensor].get(_axis(operand), ())) for operand in operands)
         self.cut = [(operand, guards) for operand, guards in axes if guards]
@@ -62,6 +64,7 @@ class Tails:
             self._tie(operand)
 
     def _tie(self, operand: BoxedOperand) -> None:
+        """Add the edges from positions in an operand's stage to the threads that zero them."""
         c, own = self.c, self._own(operand)
         rows, columns = c[operand.row].fixed_size, c[operand.column].fixed_size
         width, workitems = operand.kind.chunk, self.division.workitems
@@ -77,10 +80,15 @@ class Tails:
         c.connect(Tile(workitem.id, (self.division.warp_of_team, "lane")))
 
     def _own(self, operand: BoxedOperand) -> Callable[[str], str]:
+        """A function from a short name to the name of the operand's coordinate of this shape."""
         return lambda name: self.division.tiling.own(f"{operand.tensor}.{name}")
 
     def clear(self, loop: For) -> Body:
-        """What precedes the multiplications of a step of the accumulation over `loop`."""
+        """Zero the elements of A and B past a group's end, in the last iteration of a loop.
+
+        Args:
+            loop: the loop over k tiles; wgmma reads the elements later in the same iteration.
+        """
         if not self.cut:
             return ()
         tiling, graph = self.division.tiling, self.c.finish()
@@ -98,7 +106,7 @@ class Tails:
         return (If(equal(loop.symbol, loop.stop - 1), (cut,)),)
 
     def _fill(self, operand: BoxedOperand) -> Operation:
-        """Zeros over the chunks behind the end."""
+        """Store zeros in the 16-byte chunks of an operand's stage that follow the group's end."""
         own = self._own(operand)
         fill = Inside((_axis(operand),), (), (FillElements(operand.shared, operand.kind.chunk),))
         step = own("tail.pass")
@@ -107,5 +115,5 @@ class Tails:
 
 
 def _axis(operand: BoxedOperand) -> str:
-    """The coordinate of k in a tensor."""
+    """The coordinate of A or B that is its position along k, such as `A.1`."""
     return f"{operand.tensor}.{operand.k_axis}"

@@ -1,4 +1,4 @@
-"""Divided tiles: for macro tiles of one shape, everything that brings them in and takes D away."""
+"""`DividedTile`: the TMA loads of A and B and the TMA store of D, for macro tiles of one shape."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sympy import Integer
 from coordgraph.coordinates.dimensions import Register
 from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.gemm import GemmProblem
-from passes.lowering.sm_90a.boxes import BoxedOperand, Coming
+from passes.lowering.sm_90a.boxes import BoxedOperand, TileLoad
 from passes.lowering.sm_90a.division import Division, K
 from passes.lowering.sm_90a.maps import Maps
 from passes.lowering.sm_90a.stores import BoxedStore
@@ -20,25 +20,25 @@ __all__ = ["DividedTile", "divided_tiles", "matrix"]
 
 @dataclass(frozen=True)
 class DividedTile:
-    """The tiles of one accumulator, tied to boxes and to the ring.
+    """The tiles of one accumulator: their TMA boxes and their place in the ring of stages.
 
     Args:
-        division: of a macro tile.
+        division: how a macro tile is divided over the workgroups of a cluster and over warpgroups.
         operands: A and B.
-        coming: what the producer brings of each.
-        rooms: elements of a stage of A and of B, by the name of the memory that holds the ring.
-        store: D's way through shared memory, or None to store it from registers.
+        loads: what the producer warp loads of A and of B.
+        rooms: elements of a stage of A and of B, by the dimension of the ring's shared memory.
+        store: how D is stored through shared memory by TMA; None to store D from registers.
     """
 
     division: Division
     operands: tuple[BoxedOperand, BoxedOperand]
-    coming: tuple[Coming, Coming]
+    loads: tuple[TileLoad, TileLoad]
     rooms: Mapping[str, int]
     store: BoxedStore | None
 
     @property
     def name(self) -> str:
-        """The accumulator's."""
+        """The name of the accumulator."""
         return self.division.tiling.accumulator
 
 
@@ -50,9 +50,17 @@ def divided_tiles(
     stores: Sequence[BoxedStore],
     maps: Maps,
 ) -> tuple[DividedTile, ...]:
-    """Tie tiles of each shape to TMA boxes and to one ring of `stages` stages.
+    """Add TMA boxes for tiles of each shape, and one ring of stages, which all shapes share.
 
     A stage has room for the largest tile of A and the largest of B.
+
+    Args:
+        c: the coordinate graph under construction.
+        gemm: the problem.
+        divisions: how tiles of each shape are divided.
+        stages: how many stages the ring has.
+        stores: how D is stored by TMA, for tiles of each shape; empty to store D from registers.
+        maps: the tensor maps that the kernel writes itself.
     """
     axes = {"A": (1, 0) if gemm.transpose_a else (0, 1)}
     axes["B"] = (1, 0) if gemm.transpose_b else (0, 1)
@@ -67,7 +75,7 @@ def divided_tiles(
         for d in divisions
     ]
     rooms = [max(operand.elements(c) for operand in same) for same in zip(*every, strict=True)]
-    made: list[DividedTile] = []
+    tiles: list[DividedTile] = []
     for number, (division, (a, b)) in enumerate(zip(divisions, every, strict=True)):
         for operand, room in zip((a, b), rooms, strict=True):
             operand.stage(c, stages, room)
@@ -76,12 +84,12 @@ def divided_tiles(
             store.add(c)
         depths = division.extent(K) // division.instruction.depth
         c.add(Register(division.tiling.own("fragment.k"), Integer(depths)))
-        coming = (a.copies(c), b.copies(c))
-        homes = {f"{x.tensor}.shared": room for x, room in zip((a, b), rooms, strict=True)}
-        made.append(DividedTile(division, (a, b), coming, homes, store))
-    return tuple(made)
+        loads = (a.copies(c), b.copies(c))
+        by_memory = {f"{x.tensor}.shared": room for x, room in zip((a, b), rooms, strict=True)}
+        tiles.append(DividedTile(division, (a, b), loads, by_memory, store))
+    return tuple(tiles)
 
 
 def matrix(gemm: GemmProblem, tensor: str) -> tuple[str, ...]:
-    """The coordinate that tells the matrices of a tensor apart, if it has several."""
+    """The coordinate that is the number of a matrix in a batched tensor; () for a single matrix."""
     return (gemm.leading,) if tensor in gemm.batched_tensors else ()

@@ -1,32 +1,36 @@
-"""Turns: consumer warpgroups that have whole work items, one after another (ping-pong).
+"""Ping-pong consumers: warpgroups of a workgroup that take turns with whole work items.
 
-A *work item* is an accumulation loop with what follows it: an output tile, or a segment of one. A
-running number counts the work items of a workgroup. Which warpgroup has one, and the parity of the
-barrier that says that its steps of the ring are done, are coordinates of that number:
-round, warpgroup --Flatten--> item; turn, phase --Flatten--> round. So while one warpgroup brings
-its product to memory, the other has the tensor cores (CUTLASS: `KernelTmaWarpSpecializedPingpong`).
+A *work item* is an accumulation loop and what follows it, for an output tile or for a segment of
+one. A counter numbers the work items of a workgroup. Two coordinates of that number are the
+warpgroup that executes the work item, and the phase parity of the mbarrier that orders main loops:
+round, warpgroup --Flatten--> item; turn, phase --Flatten--> round. While one warpgroup executes its
+epilogue, another one uses the tensor cores (CUTLASS: `KernelTmaWarpSpecializedPingpong`).
 
-Every warpgroup walks all work items. Of those that are not its own it only counts the steps of the
-ring, which one producer fills for all of them in order: k tiles, and partials to be added. These
-steps take turns, too. Side by side two main loops would both end late, and both epilogues would be
-left for the end. And a warpgroup that waited for a stage more than once round the ring ahead would
-take an old phase for its own, as it has the same parity. When the steps of the work item before are
-behind its warpgroup, every step before the own first one was full.
+Every warpgroup loops over all work items. For the work items of other warpgroups it only advances
+the step counter of the ring, because one producer fills the ring with the k tiles and partial sums
+of all work items in order.
 
-Nothing waits for ever that would not do so if warpgroups divided the tiles. Call the main loop of
-work item i M(i), the partials that it receives R(i), and what follows E(i): what it sends,
-epilogue, store. M(i) waits for M(i - 1) and R(i - 1), by the barrier, and for E(i - 2), which the
-same warpgroup has to do; R(i) waits for M(i), E(i) for R(i). Stages are freed in M and R, in their
-order, and the producer waits for stages and for what R receives. Where warpgroups divide the
-tiles, a workgroup does M(0), R(0), E(0), M(1) and so on, one after another: there each of these
-waits is met by what came before. What R(i) waits for in other workgroups is the same here and
-there. So a circle of waits here would be one there; what the launcher must promise (see
-`coordgraph.progress`) is the same as well.
+Main loops run one after another, for two reasons. Two main loops that shared the tensor cores would
+end at about the same time, and then both epilogues would run while the tensor cores are idle. And a
+warpgroup that waited for a stage more than one round of the ring ahead would mistake an older phase
+for the awaited one, since both have the same parity. A main loop begins after the previous work
+item's warpgroup has passed its last step of the ring, so every earlier step has been full.
 
-A slot for partials and a flag are still enough for a workgroup. At most one work item of a share is
-sent; only the warpgroup that has it writes the slot and raises the flag, and in a tree it has added
-what it receives before. Sender and receiver may be different warpgroups of their workgroups, so the
-place in a slot is that of the workitem in its warpgroup.
+Ping-pong consumers deadlock only if cooperative ones would. For work item i, let M(i) be the main
+loop, R(i) the receipt of partial sums, and E(i) what follows: sending a partial, the epilogue, the
+store. M(i) waits for M(i - 1) and R(i - 1) at the mbarrier, and for E(i - 2), which the same
+warpgroup executes; R(i) waits for M(i), and E(i) for R(i). M and R free the stages of the ring in
+order; the producer waits for free stages and for the partials that R receives. Cooperative
+consumers execute M(0), R(0), E(0), M(1) and so on in sequence, so each of these waits is met by an
+earlier operation of that sequence. Waits for other workgroups are the same in both. So a cycle of
+waits with ping-pong consumers would be a cycle with cooperative ones, and the launcher must
+guarantee the same residency for both (see `coordgraph.progress`).
+
+One workspace slot and one flag for each workgroup still suffice. A workgroup sends at most one work
+item as a partial, and only the warpgroup that executes it writes the slot and raises the flag; in a
+tree reduction that warpgroup has added the received partials before. The sending and the receiving
+warpgroup may have different numbers in their workgroups, so the place of an element in a slot
+depends on the thread's number in its warpgroup.
 """
 
 from __future__ import annotations
@@ -62,12 +66,20 @@ from passes.lowering.sm_90a.ring import STEP
 __all__ = ["ITEM", "ORDER", "Turns", "multiplies"]
 
 ITEM, WARPGROUP, PHASE = "item.number", "item.warpgroup", "item.phase"
+"""Coordinates: a work item's number, its warpgroup, and the phase parity of the ORDER barrier."""
 ORDER = "barrier.order"
+"""The mbarriers that order main loops, one for each warpgroup."""
 PHASES = 2
+"""How many phases of an mbarrier a wait can distinguish: 2, because it tests their parity."""
 
 
 class Turns:
-    """Shares out the work items of a workgroup, and orders their main loops."""
+    """Assigns the work items of a workgroup to its warpgroups, and orders their main loops.
+
+    Args:
+        c: the coordinate graph under construction.
+        division: how a macro tile is divided; says how many warpgroups take turns.
+    """
 
     def __init__(self, c: CoordinateEditor, division: Division) -> None:
         self.division = division
@@ -83,54 +95,67 @@ class Turns:
         known = {name: index_symbol(name) for name in (ITEM, WARP)}
         who, here = c.finish().reverse(known, [WARPGROUP, "warpgroup"])
         self.mine = equal(who, here)
-        """This warpgroup has the work item."""
+        """The condition that the current warpgroup executes the current work item."""
 
     def initial(self) -> Body:
-        """A barrier for the main loops of each warpgroup."""
+        """Initialise the mbarriers that order main loops; one thread executes this first."""
         return tuple(
             SetCoordinate(WARPGROUP, Integer(number), (InitBarrier(ORDER, 1),))
             for number in range(self.division.turns)
         )
 
     def counted(self, body: Body) -> Operation:
-        """What contains work items."""
+        """Wrap `body` in a counter of work items that starts at 0."""
         return Counter(ITEM, body)
 
-    def share_out(self, body: Body) -> Body:
-        """Each work item in a lowered body for one warpgroup; the others count its steps.
+    def assign(self, body: Body) -> Body:
+        """Guard each work item in a lowered body by the warpgroup that executes it.
+
+        All other warpgroups only count the work item's steps of the ring.
 
         Raises:
-            PassError: two main loops follow each other, so none knows where its item ends.
+            PassError: a body contains two main loops, so that it is unknown where the first work
+                item ends.
         """
         inside = tuple(self._within(op) for op in body)
         loops = [place for place, op in enumerate(inside) if multiplies(op)]
         if not loops:
             return inside
         if len(loops) > 1:
-            raise PassError("warpgroups take turns with one accumulation loop of a body, not two")
+            raise PassError(
+                f"{len(loops)} accumulation loops follow each other in one body, and "
+                "consumers=pingpong takes one; put each into a loop or branch of its own, or use "
+                "consumers=cooperative"
+            )
         (place,) = loops
         named = tuple(op for op in inside[:place] if isinstance(op, Assign))
         item = tuple(op for op in inside if op not in named)
         place -= len(named)
         ordered = (*item[:place], self._wait(), *item[place:])
-        others = tuple(step for op in item for step in _counted(op))
-        return (*named, If(self.mine, self._signalled(ordered), others), Advance(ITEM))
+        others = tuple(step for op in item for step in _ring_steps(op))
+        return (*named, If(self.mine, self._with_signal(ordered), others), Advance(ITEM))
 
     def _within(self, op: Operation) -> Operation:
-        bodies = {name: self.share_out(getattr(op, name)) for name in op.BODIES}
+        """`op`, with the work items inside its bodies assigned to warpgroups."""
+        bodies = {name: self.assign(getattr(op, name)) for name in op.BODIES}
         return replace(op, **bodies)
 
     def _wait(self) -> Operation:
-        """A main loop is behind the steps of the work item before; the first waits for nobody."""
-        # The number of the item before, and never negative; of a fresh barrier the phase before the
-        # first counts as ended.
+        """Wait until the previous work item's warpgroup has passed its last step of the ring.
+
+        The first work item does not wait.
+        """
+        # The previous item's number, plus one full period of warpgroups and phases, so that it is
+        # never negative. The first item's wait is for the phase before a new mbarrier's first
+        # phase, which counts as complete.
         before = index_symbol(ITEM) + (PHASES * self.division.turns - 1)
         return SetCoordinate(ITEM, before, (WaitBarrier(ORDER, PHASE),))
 
-    def _signalled(self, body: Body) -> Body:
-        """Say that the steps of a work item are behind this warpgroup: after the last of them.
+    def _with_signal(self, body: Body) -> Body:
+        """Insert the signal that this warpgroup has passed the last step of a work item.
 
-        Of a main loop at most the last multiplications are under way then.
+        The signal follows the last operation that advances the ring. If that is the main loop, its
+        last wgmma instructions may still be in flight.
         """
         signal = If(equal(self.division.thread, 0), (ArriveBarrier(ORDER),))
         last = max((n for n, op in enumerate(body) if _moves(op)), default=-1)
@@ -139,28 +164,28 @@ class Turns:
         op = body[last]
         if isinstance(op, For):
             return (*body[: last + 1], signal, *body[last + 1 :])
-        branches = {name: self._signalled(getattr(op, name)) for name in op.BODIES}
+        branches = {name: self._with_signal(getattr(op, name)) for name in op.BODIES}
         return (*body[:last], replace(op, **branches), *body[last + 1 :])
 
 
 def _moves(op: Operation) -> bool:
-    """The ring moves on inside."""
+    """Whether `op` is, or contains, an operation that advances the ring of k tiles."""
     return any(isinstance(inner, Advance) and inner.dim == STEP for inner in op.walk())
 
 
 def multiplies(op: Operation) -> bool:
-    """A main loop."""
+    """Whether `op` is a main loop: a loop whose body issues wgmma instructions."""
     return isinstance(op, For) and any(isinstance(x, FenceMultiplies) for x in op.body)
 
 
-def _counted(op: Operation) -> Body:
-    """The steps of the ring of an operation, and nothing else of it."""
+def _ring_steps(op: Operation) -> Body:
+    """What remains of `op` for warpgroups that only count its steps of the ring."""
     if isinstance(op, Assign) or (isinstance(op, Advance) and op.dim == STEP):
         return (op,)
     if not _moves(op):
         return ()
     bodies = {
-        name: tuple(step for inner in getattr(op, name) for step in _counted(inner))
+        name: tuple(step for inner in getattr(op, name) for step in _ring_steps(inner))
         for name in op.BODIES
     }
     only = [step.by for step in bodies["body"] if isinstance(step, Advance)]

@@ -1,7 +1,8 @@
-"""The accumulator of a warpgroup, and how pieces of it travel to other workgroups.
+"""The accumulator of consumer warpgroups, and its exchange between workgroups.
 
-An m64nN result lies in a warpgroup as PTX ISA, "Register Fragments and Shared Memory Matrix
-Layouts" of wgmma, says: warp w has rows 16w to 16w + 15, in each lane pairs of columns.
+The result of a wgmma m64nN is spread over the registers of a warpgroup: warp w has rows 16w to
+16w + 15, and each lane has pairs of adjacent columns (PTX ISA, "Register Fragments and Shared
+Memory Matrix Layouts" of wgmma).
 """
 
 from __future__ import annotations
@@ -34,11 +35,15 @@ from passes.lowering.sm_90a.division import RANK, Division
 __all__ = ["VECTOR", "ClusterSum", "Pieces", "add_accumulator"]
 
 VECTOR = CHUNK_BYTES // REGISTER_BYTES
-"""Registers that one access of a partial moves: 16 bytes."""
+"""Accumulator registers that one 16-byte access of a partial sum moves: 4."""
 
 
 def add_accumulator(c: CoordinateEditor, gemm: GemmProblem, division: Division) -> Accumulator:
-    """Tie tile positions of D and of operands to warpgroups, warps, lanes and registers."""
+    """Add the edges from positions in tiles of D to warpgroups, lanes and registers.
+
+    Returns:
+        The accumulator, in pairs of adjacent columns of the wgmma result.
+    """
     tiling, own = division.tiling, division.tiling.own
     block, piece, eight = own("acc.m"), own("acc.p"), own("acc.n")
     half, pair, row, quad = (own(f"acc.{name}") for name in ("half", "pair", "row", "quad"))
@@ -61,10 +66,14 @@ def add_accumulator(c: CoordinateEditor, gemm: GemmProblem, division: Division) 
 
 
 class Pieces:
-    """An accumulator as it lies in workitems' registers, in accesses of 16 bytes.
+    """Control that exchanges an accumulator between workgroups, in accesses of 16 bytes.
 
-    Nobody but the workitem that has the same place in another workgroup reads what is stored so:
-    it need not be a tile of rows and columns.
+    Elements are stored in the order of registers, not as rows and columns of a tile: they are only
+    read by the threads of the same numbers in another workgroup.
+
+    Args:
+        c: the coordinate graph under construction.
+        division: how a macro tile is divided over workgroups and warpgroups.
     """
 
     def __init__(self, c: CoordinateEditor, division: Division) -> None:
@@ -82,39 +91,55 @@ class Pieces:
             c.connect(Tile(self.workitem, (division.warp_of_team, "lane")))
 
     def each(self, op: Operation) -> Operation:
-        """`op` on every access."""
+        """`op`, executed for every 16-byte access of the accumulator."""
         return unrolled(self.c, (self.vector,), at({self.element: 0}, op))
 
     def leader(self, op: Operation) -> Operation:
-        """What one of the workitems does for all that hold the accumulator."""
+        """`op`, executed by the first of the threads that hold the accumulator."""
         return If(equal(self.division.member, 0), (op,))
 
     def add(self, source: str) -> Operation:
-        """Add what another workgroup has stored."""
+        """Add the partial sums in `source`, which another workgroup has stored."""
         return self.each(AccumulateFragment(self.accumulator, source, (self.vector,), VECTOR))
 
     def add_to(self, destination: str) -> Operation:
-        """Add to what others add to."""
+        """Add the accumulator to the partial sums in `destination`, element by element atomically.
+
+        Several workgroups add to the same elements.
+        """
         registers, form = (self.vector,), "vector" if self.division.sums.is_float else "scalar"
         return self.each(ReduceFragment(self.accumulator, destination, registers, VECTOR, form))
 
     def store(self, destination: str, rank: Expr | None = None) -> Operation:
-        """Store for another workgroup."""
+        """Store the accumulator in `destination`, for another workgroup.
+
+        Args:
+            destination: a tensor in global memory, or shared memory.
+            rank: the cluster rank of the workgroup whose shared memory is written; None for a
+                tensor.
+        """
         return self.each(
             StoreFragment(self.accumulator, destination, (self.vector,), VECTOR, rank=rank),
         )
 
 
 class ClusterSum(Pieces):
-    """Products of a cluster that divides k, added up by its first workgroup, in order of rank.
+    """Adds up the products of a cluster that divides k, in its workgroup of rank 0, in rank order.
 
-    The others store theirs in its shared memory: sums --Tile--> sender, vector, workitem, element.
-    Two barriers say when all is there and when it has been read; their phase is a coordinate of the
-    running number of the sum. Tiles of all shapes share the barriers and the memory.
+    The other workgroups store their products in that workgroup's shared memory:
+    sums --Tile--> sender, vector, workitem, element. Two mbarriers signal that all products are
+    stored, and that they have been read; their phase is a coordinate of the number of the sum.
+    Tiles of all shapes share the mbarriers and the memory.
+
+    Args:
+        c: the coordinate graph under construction.
+        division: how a macro tile is divided over workgroups and warpgroups.
     """
 
     NUMBER, PHASE = "sum.number", "sum.phase"
+    """Coordinates: the number of a sum, and the phase parity of both mbarriers."""
     SUMS, STORED, READ, SENDER = "sum.shared", "sum.stored", "sum.read", "sum.sender"
+    """Coordinates: the shared memory of products, the two mbarriers, and the sender's number."""
 
     def __init__(self, c: CoordinateEditor, division: Division) -> None:
         super().__init__(c, division)
@@ -135,6 +160,7 @@ class ClusterSum(Pieces):
             self._add_barriers(c)
 
     def _add_barriers(self, c: CoordinateEditor) -> None:
+        """Add the two mbarriers of the sum to the coordinate graph."""
         for name in (self.STORED, self.READ):
             c.add(Shared(name, Integer(1), note="mbarrier"))
             c.add(Linear(f"{name}.first", Integer(1)))
@@ -142,23 +168,23 @@ class ClusterSum(Pieces):
 
     @staticmethod
     def bytes(division: Division) -> int:
-        """Shared memory."""
+        """Bytes of shared memory that the products of the other workgroups take."""
         elements = (division.split - 1) * division.workitems * division.accumulators
         return elements * division.sums.bytes
 
     def initial(self) -> Body:
-        """Everybody has both barriers."""
+        """Initialise both mbarriers, in each workgroup; one thread executes this first."""
         return tuple(
             SetCoordinate(f"{name}.first", Integer(0), (InitBarrier(name, arrivals),))
             for name, arrivals in ((self.STORED, self.senders), (self.READ, 1))
         )
 
     def counted(self, body: Body) -> Operation:
-        """What contains sums."""
+        """Wrap `body` in a counter of sums that starts at 0."""
         return Counter(self.NUMBER, body)
 
     def add_up(self) -> Body:
-        """The first workgroup has the sum; the others have passed theirs on."""
+        """Add the products of a cluster's workgroups; the workgroup of rank 0 gets the sum."""
         rank, first = index_symbol(RANK), Integer(0)
         thread = self.division.member
         stored, read = f"{self.STORED}.first", f"{self.READ}.first"
@@ -181,5 +207,5 @@ class ClusterSum(Pieces):
 
     @staticmethod
     def by_first(body: Body) -> Body:
-        """What only the workgroup with the sum does."""
+        """`body`, executed only by the workgroup of rank 0, which has the sum."""
         return (If(equal(index_symbol(RANK), 0), body),)

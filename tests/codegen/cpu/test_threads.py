@@ -109,7 +109,7 @@ def test_what_is_not_zero_again_is_our_bug(name: str, tensor: str):
     problem.check(workgroups=3)
     ((kept,),) = code._workspaces._free.values()
     kept.tensors[tensor][-1] = 1
-    with pytest.raises(AssertionError, match="still up"):
+    with pytest.raises(AssertionError, match="are not zero"):
         problem.run(workgroups=3)
     problem.check(workgroups=3)
 

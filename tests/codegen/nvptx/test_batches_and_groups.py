@@ -248,5 +248,5 @@ def test_a_grid_that_is_data_is_refused():
     )
     from coordgraph import parse
 
-    with pytest.raises(CodegenError, match="tiles_m, is data that the host does not know"):
+    with pytest.raises(CodegenError, match="tiles_m, depends on data in device memory"):
         codegen.compile(parse(text), "sm_80")

@@ -10,7 +10,7 @@ import pytest
 import codegen
 from codegen.targets.nvptx import CudaKernel, building, program
 from codegen.targets.nvptx.facts import Facts
-from codegen.targets.nvptx.launch.function import Spilled
+from codegen.targets.nvptx.launch.loaded_function import Spilled
 from coordgraph import CodegenError, Gemm, KernelGraph, VerifyError
 from passes import DataParallel, Pass, StreamK, TwoTileStreamK
 from passes.lowering import LowerToHopper, LowerToTensorCores
@@ -223,7 +223,7 @@ def test_a_lesser_lowering_can_be_asked_for(fake_driver: FakeDriver):
     ("gemm", "tile", "reason"),
     [
         ({"transpose_a": True, "grouped": True, "group_axis": "k"}, (128, 128, 64), None),
-        ({"grouped": True, "group_axis": "k"}, (128, 128, 64), "groups begin anywhere along k"),
+        ({"grouped": True, "group_axis": "k"}, (128, 128, 64), "groups begin at any element"),
         (
             {},
             (96, 96, 64),
@@ -257,11 +257,11 @@ def test_a_lowering_is_used_or_refused(fake_driver: FakeDriver):
     assert "cp.async.bulk" not in fake_driver.loaded[1]
     lowering: Any
     for target, lowering, words in (
-        ("sm_80", LowerToHopper(), "sm_80 has no lowering LowerToHopper; there is LowerToTensorC"),
+        ("sm_80", LowerToHopper(), "sm_80 has no lowering LowerToHopper; choose one of: LowerToT"),
         ("sm_90a", DataParallel(), "there is LowerToHopper, LowerToTensorCores"),
-        ("sm_90a", LowerToHopper("sm_80"), "refuses: it is for sm_80"),
-        ("sm_80", LowerToTensorCores("sm_86"), "refuses: it is for sm_86"),
-        ("sm_90a", LowerToHopper(cluster_m=3), "sm_90a: .*cluster_m=3.* refuses: cluster 3x1x1"),
+        ("sm_90a", LowerToHopper("sm_80"), "refuses the graph: it is for sm_80"),
+        ("sm_80", LowerToTensorCores("sm_86"), "refuses the graph: it is for sm_86"),
+        ("sm_90a", LowerToHopper(cluster_m=3), "sm_90a: .*cluster_m=3.*graph: cluster 3x1x1"),
     ):
         with pytest.raises(CodegenError, match=words):
             kernel(DataParallel(), target, lowering=lowering)

@@ -139,7 +139,7 @@ def test_refusals_stay_after_a_good_call(fake_driver: FakeDriver):
         ((a, b), {"beta": 1.0}, "needs c"),
         ((a, b), {"alpha": "much"}, "alpha = 'much' is not a number"),
         ((a, b), {"beta": None}, "beta is missing: .* needs a number of this name"),
-        ((a, b), {"workgroups": 3}, "fixes its workgroups"),
+        ((a, b), {"workgroups": 3}, "was made for a fixed number"),
         ((matrix(M, K, A_AT + 1), b), {}, "no multiple of 2 bytes"),
     ]
     for positional, options, words in bad:

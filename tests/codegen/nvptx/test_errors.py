@@ -25,10 +25,10 @@ def scheduled(tile: tuple[int, int, int] = (64, 64, 32), **options: object) -> K
     [
         ("sm_70", "sm_70 is too old"),
         ("sm_75", "need sm_80 or later"),
-        ("sm_", "not an architecture to generate code for; there are sm_80"),
-        ("sm_ninety", "not an architecture to generate code for"),
-        ("sm_80a", "not an architecture to generate code for"),  # LLVM would abort the process
-        ("gfx942", "unknown target 'gfx942'; there are interpreter, cpu"),
+        ("sm_", "no code can be generated for 'sm_'; choose one of: sm_80"),
+        ("sm_ninety", "no code can be generated for"),
+        ("sm_80a", "no code can be generated for"),  # LLVM would abort the process
+        ("gfx942", "unknown target 'gfx942'; choose one of: interpreter, cpu"),
         ("", "unknown target ''"),
         ("SM_80", "unknown target 'SM_80'"),
     ],
@@ -53,7 +53,7 @@ def test_types(dtype: str):
         ((512, 512, 32), "512x512 does not fit the registers of the warps .* make it smaller"),
         ((96, 80, 48), "96x80 does not fit the registers .* or its extents multiples of 64"),
         ((256, 256, 16), "256x256 does not fit the registers"),
-        ((128, 128, 512), "two stages of the tile 128x128x512 do not fit sm_80's shared memory"),
+        ((128, 128, 512), "two stages of the tile 128x128x512 do not fit in sm_80's shared memory"),
     ],
 )
 def test_tiles(tile: tuple[int, int, int], words: str):
@@ -65,7 +65,7 @@ def test_shared_memory_is_that_of_the_architecture():
     tile = (128, 256, 64)
     assert codegen.compile(scheduled(tile), "sm_80")
     assert codegen.compile(scheduled(tile), "sm_86")
-    with pytest.raises(CodegenError, match="do not fit sm_86's shared memory"):
+    with pytest.raises(CodegenError, match="do not fit in sm_86's shared memory"):
         codegen.compile(scheduled((128, 256, 80)), "sm_86")
 
 
@@ -76,7 +76,7 @@ def test_a_graph_without_a_schedule():
 
 def test_a_lowered_graph():
     lowered = LowerToTensorCores()(scheduled())
-    with pytest.raises(CodegenError, match="takes a scheduled graph and lowers it itself"):
+    with pytest.raises(CodegenError, match="pass the scheduled graph, which compile lowers itself"):
         codegen.compile(lowered, "sm_80")
 
 

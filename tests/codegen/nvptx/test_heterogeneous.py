@@ -265,15 +265,15 @@ def test_batches_have_tiles_of_both_shapes(step: LowerToTensorCores | LowerToHop
             MMA,
             (128, 128, 32),
             (32, 32, 32),
-            "the output tile 32x32 cannot be parted into 8 warps, which the largest tile has",
+            "the output tile 32x32 cannot be divided by 8 warps, which the largest tile has",
         ),
         (MMA, (128, 128, 32), (128, 8, 32), "the tile 128x8x32 must be a multiple of 16x16x16"),
         (
             WGMMA,
             (128, 256, 64),
             (64, 16, 64),
-            "part 64x16 of tile 64x16x64 cannot be halved, and those of other tiles have 2 "
-            "warpgroups",
+            "part 64x16 of tile 64x16x64 cannot be halved, and those of other tiles are divided "
+            "over 2 warpgroups",
         ),
         (WGMMA, (128, 256, 64), (32, 32, 64), "part 32x32 must be a multiple of 64 in m or in n"),
         (

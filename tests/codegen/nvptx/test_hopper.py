@@ -131,33 +131,33 @@ def test_nothing_reads_memory_before_earlier_launches_have_ended(configuration: 
 
 
 REFUSED: dict[str, tuple[LowerToHopper, dict[str, object], tuple[int, int, int]]] = {
-    "wgmma is there on sm_90a only, not on sm_80": (LowerToHopper("sm_80"), {}, (128, 128, 64)),
-    "wgmma multiplies bf16, f16, i8 and u8 here, not f32": (
+    "architecture=sm_80 has no wgmma; choose sm_90a": (LowerToHopper("sm_80"), {}, (128, 128, 64)),
+    "wgmma kernels multiply bf16, f16, i8 and u8, not f32": (
         LowerToHopper(),
         {"dtype": "f32"},
         (128, 128, 64),
     ),
-    "C and D may be bf16, f16, f32 here, not f64": (
+    "C and D have the type f64; with A and B of bf16, wgmma kernels store one of: bf16, f16, f32": (
         LowerToHopper(),
         {"out_dtype": "f64"},
         (128, 128, 64),
     ),
-    "cluster 2x2x1: all but one of them must be 1, that one of 1, 2, 4, 8": (
+    "cluster 2x2x1 (m x n x k): two of the three must be 1, and the third one of 1, 2, 4, 8": (
         LowerToHopper(cluster_m=2, cluster_n=2),
         {},
         (256, 256, 64),
     ),
-    "cluster 1x1x3: all but one of them must be 1": (
+    "cluster 1x1x3 (m x n x k): two of the three must be 1": (
         LowerToHopper(cluster_k=3),
         {},
         (64, 64, 192),
     ),
-    "cluster 0x1x1: all but one of them must be 1": (
+    "cluster 0x1x1 (m x n x k): two of the three must be 1": (
         LowerToHopper(cluster_m=0),
         {},
         (128, 128, 64),
     ),
-    "cluster 16x1x1: all but one of them must be 1": (
+    "cluster 16x1x1 (m x n x k): two of the three must be 1": (
         LowerToHopper(cluster_m=16),
         {},
         (2048, 128, 64),
@@ -187,7 +187,7 @@ REFUSED: dict[str, tuple[LowerToHopper, dict[str, object], tuple[int, int, int]]
         {"transpose_b": True},
         (192, 144, 64),
     ),
-    "part 128x272 needs instructions of 136 columns: no multiple of 16": (
+    "part 128x272 needs wgmma instructions of 136 columns, which must be a multiple of 16": (
         LowerToHopper(),
         {},
         (128, 272, 64),
@@ -197,12 +197,12 @@ REFUSED: dict[str, tuple[LowerToHopper, dict[str, object], tuple[int, int, int]]
         {},
         (128, 128, 32),
     ),
-    "part 128x144 must be a multiple of 64 in n, for each of 8 workgroups to bring a share": (
+    "part 128x144 must be a multiple of 64 in n, so that each of 8 workgroups can load": (
         LowerToHopper(cluster_m=8),
         {"transpose_b": True},
         (1024, 144, 64),
     ),
-    "part 16x128 must be a multiple of 32 in m, for each of 4 workgroups to bring a share": (
+    "part 16x128 must be a multiple of 32 in m, so that each of 4 workgroups can load": (
         LowerToHopper(cluster_n=4),
         {},
         (16, 512, 64),
@@ -222,7 +222,7 @@ REFUSED: dict[str, tuple[LowerToHopper, dict[str, object], tuple[int, int, int]]
         {"out_dtype": "f32"},
         (128, 256, 64),
     ),
-    "consumers=tabletennis is unknown; there are cooperative, pingpong": (
+    "consumers=tabletennis is unknown; choose cooperative or pingpong": (
         LowerToHopper(consumers="tabletennis"),
         {},
         (128, 128, 64),

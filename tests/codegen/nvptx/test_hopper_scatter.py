@@ -30,7 +30,7 @@ from coordgraph.control.resolve import Node
 from passes import HybridStreamK, Pipeline, SplitK, StreamK, TwoTileStreamK
 from passes.kit.reduce_scatter import END, PEER, SHARE
 from passes.lowering import LowerToHopper
-from passes.lowering.reduce_scatter import BATCHES
+from passes.lowering.share_lowering import BATCHES
 from tests.codegen.nvptx.configurations import LAYOUTS, Configuration, boxed, traits
 from tests.codegen.nvptx.hopper import Lowered, lowered, mesh
 from tests.codegen.nvptx.hopper_machine import Deadlock, Hopper

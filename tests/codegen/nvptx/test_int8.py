@@ -175,15 +175,15 @@ def test_operands_across_k_are_refused(lowering: type[Pass], family: str, layout
     graph = DataParallel()(cg.Gemm("u8", transpose_a=a, transpose_b=b).graph((128, 128, 128)))
     why = lowering().why_not(graph)
     assert why is not None
-    assert why.startswith(f"{family} multiplies u8 only where A and B are contiguous along k")
+    assert why.startswith(f"{family} multiplies u8 only if A and B are contiguous along k")
     assert "transpose_b=True" in why
 
 
 REFUSED: dict[str, tuple[dict[str, object], tuple[int, int, int], Pass]] = {
     "must be a multiple of 16x16x32": ({}, (64, 64, 16), LowerToTensorCores()),
     "must be a multiple of 128 in k": ({}, (128, 128, 64), LowerToHopper()),
-    "instructions of 152 columns: no multiple of 16": ({}, (128, 304, 128), LowerToHopper()),
-    "C and D may be bf16, f16, f32, i32 here, not f64": (
+    "of 152 columns, which must be a multiple of 16": ({}, (128, 304, 128), LowerToHopper()),
+    "C and D have the type f64; with A and B of ": (
         {"out_dtype": "f64"},
         (128, 128, 128),
         LowerToHopper(),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from codegen.targets.nvptx import cuda_kernel
-from codegen.targets.nvptx.launch.function import Function
+from codegen.targets.nvptx.launch.loaded_function import Function
 from tests.codegen.nvptx.fake_driver import (
     CLUSTERS,
     PROCESSORS,

@@ -14,7 +14,7 @@ from coordgraph.integers import compile_function
 from passes import HybridStreamK, SplitK, StreamK, TwoTileStreamK
 from passes.choosing import Plan
 from passes.kit.reduce_scatter import END, PEER, SHARE
-from passes.lowering.reduce_scatter import BATCHES
+from passes.lowering.share_lowering import BATCHES
 from passes.lowering.sm_80.fragments import REGISTERS
 from tests.codegen.nvptx.configurations import Configuration
 from tests.codegen.nvptx.hopper import mesh

@@ -1,1 +1,1 @@
-"""Launching kernels: loaded functions, arguments, tensor maps, workspaces, checked calls."""
+"""Launches kernels on NVIDIA GPUs: loaded functions, arguments, tensor maps and workspaces."""

@@ -7,10 +7,10 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from codegen.lru import LRUCache
 from codegen.targets.nvptx.driver import Device, bindings, check
 from codegen.targets.nvptx.facts import Facts
-from codegen.targets.nvptx.launch.function import Function
+from codegen.targets.nvptx.launch.device_workspaces import Workspaces
+from codegen.targets.nvptx.launch.loaded_function import Function
 from codegen.targets.nvptx.launch.packing import ArgumentTable
 from codegen.targets.nvptx.launch.tensormaps import TensorMaps
-from codegen.targets.nvptx.launch.workspace import Workspaces
 from codegen.targets.nvptx.sm_80.emit import KERNEL_NAME
 from coordgraph import LaunchError
 from coordgraph.gemm import OFFSETS, OFFSETS_OF, row_step
@@ -22,7 +22,9 @@ __all__ = ["CheckedCall", "Depthless", "Idle", "Launches", "Loaded", "Pointers",
 ARGUMENTS = ("A", "B", "C", "D", OFFSETS)
 """The first tensors in the list of a call's pointers, in this order; other operands follow."""
 Pointers = tuple[int, ...]
+"""Device addresses of a call's tensors: those of `ARGUMENTS`, then of `other_operands`."""
 MOST_OWNERS = 64
+"""For how many streams and graph captures a checked call remembers the workspace addresses."""
 
 
 def other_operands(tensors: Iterable[Tensor]) -> tuple[str, ...]:
@@ -47,7 +49,11 @@ class Loaded:
         )
 
     def parameters(self, given: dict[str, int], workgroups: int | None) -> dict[str, int]:
-        """The values of all parameters.
+        """The values of all parameters of a launch.
+
+        Args:
+            given: the parameters that follow from the call's arguments, by name.
+            workgroups: how many workgroups to launch; None for as many as are resident at once.
 
         Raises:
             LaunchError: a value is out of bounds, or the launch could not make progress.
@@ -57,7 +63,10 @@ class Loaded:
             count = function.resident if workgroups is None else workgroups
             given = {**given, "workgroups": count}
         elif workgroups is not None:
-            raise LaunchError("this graph fixes its workgroups; schedule it with workgroups=None")
+            raise LaunchError(
+                f"workgroups = {workgroups}, but the schedule was made for a fixed number; leave "
+                "it out, or apply the schedule with workgroups=None"
+            )
         values = parameters.evaluate(given)
         grid = self.facts.workgroups(values)
         if function.together and grid > function.resident:
@@ -72,8 +81,8 @@ class Loaded:
 class CheckedCall:
     """Launches a kernel on tensors of given shapes, types and alignment.
 
-    Threads may launch one plan at the same time: each launch takes an argument table out of those
-    that are free, and puts it back.
+    Several threads may launch the same object at the same time: each launch takes a free argument
+    table, and returns it afterwards.
 
     Args:
         loaded: the kernel, loaded on the device.
@@ -169,6 +178,7 @@ class CheckedCall:
         self._tables.append(table)
 
     def _table(self) -> ArgumentTable:
+        """A new argument table, for a launch that finds none free."""
         return ArgumentTable(
             self._tensors,
             len(self._maps),
@@ -184,6 +194,7 @@ class CheckedCall:
         scalars: Sequence[float],
         stream: int,
     ) -> None:
+        """Fill an argument table and launch; the kernel's device must be current."""
         places = table.pointers
         for place, source, shift in self._places:
             places[place] = pointers[source] + shift

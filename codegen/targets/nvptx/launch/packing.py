@@ -38,7 +38,8 @@ class ArgumentTable:
         self.config, self._stream = config, -1
         self.pointers = (ctypes.c_uint64 * tensors)()
         self.scalars = tuple(scalar_type(dtype(kind))() for kind in scalars)
-        # Eight bytes for each integer, of 32 or 64 bits: CUDA's hosts are all little-endian.
+        # Eight bytes for each integer, of 32 or 64 bits: the driver reads the low bytes first,
+        # because all hosts of CUDA are little-endian.
         self._integers = (ctypes.c_uint64 * len(integers))(*integers)
         self._maps: list[TensorMap | None] = [None] * maps
         self._first_map = tensors
@@ -63,5 +64,6 @@ class ArgumentTable:
 
 
 def _each(array: ctypes.Array[ctypes.c_uint64], size: int) -> list[int]:
+    """The address of each element of an array; `size` is the bytes of an element."""
     first = ctypes.addressof(array)
     return [first + size * i for i in range(len(array))]

@@ -21,11 +21,13 @@ from coordgraph.tensors import dtype
 __all__ = ["MAP_ALIGNMENT", "MAP_BYTES", "TensorMap", "TensorMaps", "encoder"]
 
 MOST_MAPS = 1024
+"""For how many addresses at least the tensor maps of one shape are kept."""
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
+"""Bytes of a `CUtensorMap`, and the alignment of its address in bytes."""
 SWIZZLED = (32, 64, 128)
 """Bytes of a row of a TMA box for which a swizzle mode exists."""
 UNSIGNED_ONLY = (8, 16)
-"""Sizes in bits of integers that tensor maps know only as unsigned; a copy ignores the sign."""
+"""Bits of integers for which tensor maps have only unsigned types; a copy ignores the sign."""
 
 
 def _name(kind: str) -> str:
@@ -104,6 +106,7 @@ class TensorMaps:
         return self._known.get(pointer) or self._encode(pointer)
 
     def _encode(self, pointer: int) -> TensorMap:
+        """Encode the tensor map of the matrix at an address by the driver, and keep it."""
         made = TensorMap()
         status = encoder()(made.address, *self._before, pointer, *self._after)
         check("cuTensorMapEncodeTiled", status)

@@ -1,1 +1,1 @@
-"""What emits sm_80's instructions: cp.async, ldmatrix and mma.sync."""
+"""Emitters of the instructions of sm_80 and later: cp.async, ldmatrix and mma.sync."""

@@ -1,4 +1,4 @@
-"""Lowered operations as PTX: one method for each, indices from the coordinate graph."""
+"""Emits the LLVM module of a kernel for tensor cores: one method for each kind of operation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from codegen.emit.expressions import Expressions
 from codegen.emit.shared_memory import allocations
 from codegen.emit.walker import Fragments
 from codegen.targets.nvptx.map_arguments import boxes_of, map_argument
-from codegen.targets.nvptx.sm_80.fragments import BARRIER_BYTES
+from codegen.targets.nvptx.sm_80.fragment_walker import BARRIER_BYTES
 from codegen.targets.nvptx.sm_80.instructions import I1, I32, I64, Instructions, pointer
 from codegen.targets.nvptx.sm_80.tabulate import TableWalker
 from coordgraph import CodegenError, KernelGraph
@@ -29,32 +29,35 @@ from coordgraph.tensors import Role
 __all__ = ["KERNEL_NAME", "CudaWalker"]
 
 KERNEL_NAME = "gemm"
+"""The name of the kernel in the generated code."""
 GLOBAL, SHARED = 1, 3
+"""LLVM's numbers of the address spaces of global and of shared memory."""
 WARP = 32
 WIDEST_COPY = 16
 """Bytes of the widest cp.async."""
 SHARED_ALIGN = 1024
-"""The period of the 128-byte swizzle: tiles begin at multiples of it."""
+"""The alignment of tiles in shared memory, in bytes: the period of the 128-byte swizzle."""
 MAP_ALIGN = 128
-"""Where maps begin in memory that is no tensor's (PTX ISA, "tensormap.cp_fenceproxy")."""
+"""The alignment of tensor maps in shared memory, in bytes (PTX ISA, "tensormap.cp_fenceproxy")."""
 TENSOR_MAP = ir.ArrayType(ir.IntType(8), 128)
+"""The LLVM type of a CUtensorMap: 128 bytes."""
 
 
 def _alignment(memory: Shared, size: int) -> int:
-    """Bytes of which a memory of so many bytes begins at a multiple."""
+    """The alignment in bytes of a shared-memory allocation of `size` bytes."""
     if memory.barriers:
         return BARRIER_BYTES
     return SHARED_ALIGN if memory.tensor else max(min(size & -size, MAP_ALIGN), WIDEST_COPY)
 
 
 class CudaWalker(TableWalker):
-    """Builds the LLVM module of a kernel lowered to tensor cores.
+    """Builds the LLVM module of a kernel that `LowerToTensorCores` has lowered.
 
     Args:
         graph: a lowered graph.
-        watchdog: let waiting kernels trap after a while instead of hanging.
-        bytes_in_flight: what a thread loads of C or of a partial before the sums are due; more
-            has no registers to go to.
+        watchdog: whether the kernel traps, instead of hanging, when a wait takes too long.
+        bytes_in_flight: the bytes of operands, or of a partial sum, that a thread loads before it
+            uses them; more bytes take more registers.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class CudaWalker(TableWalker):
         (workitem,) = graph.coordinates.of_kind(Workitem)
         self.threads = workitem.fixed_size
         self.cluster = prod(d.fixed_size for d in graph.coordinates.of_kind(Cluster))
-        """CUDA's workgroups for each of the schedule's."""
+        """How many CTAs a cluster has; a workgroup of the schedule is a cluster."""
         self.shared_bytes = 0
         memory = graph.coordinates.of_kind(Shared)
         found = allocations(memory, lambda shared: shared.fixed_size * self._bytes(shared.id))
@@ -79,12 +82,12 @@ class CudaWalker(TableWalker):
         self.boxes = boxes_of(graph)
 
     def build(self) -> ir.Module:
-        """The module."""
+        """Build the LLVM module."""
         module = ir.Module(KERNEL_NAME)
         module.triple = "nvptx64-nvidia-cuda"
         self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), []), KERNEL_NAME)
         self.function.calling_convention = "ptx_kernel"
-        self.function.type = pointer(0)  # untyped, as every pointer here
+        self.function.type = pointer(0)  # an opaque pointer, like every pointer in the module
         self._annotate(module, self.function)
         self.given = {}
         for tensor in self.graph.tensors:
@@ -93,7 +96,7 @@ class CudaWalker(TableWalker):
                 argument.add_attribute("noalias")
         for tensor, boxes in self.boxes.items():
             for number in range(len(boxes)):
-                # A parameter that stays where the driver put it: TMA reads it there.
+                # A __grid_constant__ parameter, because TMA reads it in parameter memory.
                 name = map_argument(tensor, number)
                 argument = self._add_argument(name, TENSOR_MAP.as_pointer())
                 argument.attributes.align = 64
@@ -111,13 +114,14 @@ class CudaWalker(TableWalker):
         return module
 
     def _add_argument(self, name: str, kind: ir.Type) -> ir.Argument:
-        """The kernel's next argument; the walk adds those that it finds a use for."""
+        """Append an argument to the kernel; some are found only while operations are emitted."""
         argument = ir.Argument(self.function, kind, name)
         self.function.args = (*self.function.args, argument)
         self.given[name] = argument
         return argument
 
     def _annotate(self, module: ir.Module, function: ir.Function) -> None:
+        """Add NVVM annotations: threads of a CTA, and the size of a cluster."""
         notes = {"reqntidx": self.threads, "minctasm": 1}
         if self.cluster > 1:
             notes |= {"cluster_dim_x": self.cluster, "cluster_dim_y": 1, "cluster_dim_z": 1}
@@ -126,6 +130,7 @@ class CudaWalker(TableWalker):
             module.add_named_metadata("nvvm.annotations", node)
 
     def _body(self, function: ir.Function) -> None:
+        """Emit the body of the kernel: all operations of one thread."""
         entry = ir.IRBuilder(function.append_basic_block("entry"))
         self.builder = ir.IRBuilder(function.append_basic_block("start"))
         self.fragments = Fragments(entry)
@@ -161,14 +166,17 @@ class CudaWalker(TableWalker):
         entry.branch(start)
 
     def begin(self) -> None:
-        """Hook: called where the kernel begins."""
+        """Hook for subclasses: called before the first operation is emitted."""
 
     def make_instructions(self) -> Instructions:
-        """The instructions of the machine."""
+        """The emitter of PTX instructions; subclasses return one with more instructions."""
         return Instructions(self.builder)
 
     def _magic(self, divisor: Any) -> Any:
-        """A multiplier for launch-time divisors; the first use of one adds it to the arguments."""
+        """The multiplier and shift that replace a division by a launch parameter, or None.
+
+        The host computes them; the first use of a divisor adds them to the kernel's arguments.
+        """
         if not self.arguments.uniform(divisor):
             return None
         magic = self.arguments.magic(divisor)
@@ -178,10 +186,10 @@ class CudaWalker(TableWalker):
         return magic
 
     def enter_unrolled(self, node: Node) -> None:
-        """Copy what a nest of stores or loads reads, so that its addresses stay where they are.
+        """Hide from LLVM the values that addresses of unrolled loads and stores depend on.
 
-        LLVM would take the parts of them that no loop changes out of the loop over tiles, and keep
-        dozens of registers alive through the accumulation.
+        Otherwise LLVM hoists the loop-invariant parts of these addresses out of the loop over
+        tiles, and keeps them in dozens of registers through the accumulation.
         """
         read: set[Any] = set()
         for move in node.walk():
@@ -197,16 +205,17 @@ class CudaWalker(TableWalker):
 
     @staticmethod
     def _place_symbols(node: Node, dim: str) -> set[Any]:
-        """The symbols in the place along `dim`, but for where tables are read."""
+        """The symbols in the index along `dim`, except those that only select a table's entry."""
         found = node.place(dim)
         parts = (found.values[0], found.guard)
-        # Each by a name that nothing has: numbers could make a divisor of their difference 0.
+        # Each table read is replaced by a new symbol. A number would not do: with equal numbers in
+        # place of two reads, a divisor that is their difference would become 0.
         loads = {x for part in parts for x in part.atoms(Load)}
         reads = {x: Dummy(integer=True, nonnegative=True) for x in loads}
         return {symbol for part in parts for symbol in part.xreplace(reads).free_symbols}
 
     def _hide(self, symbols: set[Any]) -> None:
-        """Let LLVM know nothing more of the values of symbols, up to the end of this body."""
+        """Make the values of symbols opaque to LLVM's optimiser, up to the end of this body."""
         for symbol in sorted(symbols & self.values.keys(), key=str):
             value = self.values[symbol]
             if not isinstance(value, int | ir.AllocaInstr):
@@ -215,7 +224,7 @@ class CudaWalker(TableWalker):
     # Memory
 
     def _when(self, guard: Any) -> Any:
-        """A context for what happens only where the guard holds."""
+        """A context: code emitted inside it is executed only if the guard is true."""
         if isinstance(guard, bool):
             guard = ir.Constant(I1, int(guard))
         return self.builder.if_then(guard)
@@ -223,11 +232,13 @@ class CudaWalker(TableWalker):
     def emit_CopyElements(self, node: Node, op: ops.CopyElements) -> None:
         with self._scoped():
             if self.narrow:
-                # Narrow copies are many; large tiles have no registers left for their addresses.
+                # A tile takes many narrow copies, and registers do not suffice for all of their
+                # addresses at once.
                 self._hide(self._place_symbols(node, op.source))
             self._copy_elements(node, op)
 
     def _copy_elements(self, node: Node, op: ops.CopyElements) -> None:
+        """Emit a copy, guarded if the destination may be padding."""
         source, inside = self._address(node, op.source)
         target, exists = self._address(node, op.destination)
         size = op.width * self._element(op.source).bytes
@@ -240,6 +251,7 @@ class CudaWalker(TableWalker):
     def _copy(
         self, source: ir.Value, target: ir.Value, inside: Any, size: int, op: ops.CopyElements
     ) -> None:
+        """Emit a copy of `size` bytes; zeros are stored if `inside` is false (padding)."""
         if size == WIDEST_COPY and inside is True and not op.asynchronous:
             whole = self.builder.load(source, typ=ir.VectorType(I32, WIDEST_COPY // 4), align=size)
             self.builder.store(whole, target, align=size)
@@ -250,7 +262,9 @@ class CudaWalker(TableWalker):
             self.ptx.copy_async(target, source, size, read)
             return
         if size not in (1, 2, 4):
-            raise CodegenError(f"no synchronous copy of {size} bytes")
+            raise CodegenError(
+                f"a synchronous copy moves {size} bytes; lower it to copies of 1, 2 or 4 bytes"
+            )
         value = self.ptx.load_or_zero(source, 8 * size, inside)
         self.builder.store(value, target, align=size)
 

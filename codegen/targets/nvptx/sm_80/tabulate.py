@@ -1,4 +1,7 @@
-"""Derived tables, worked out by a warp each in shared memory, and parameters read from them."""
+"""Emits the computation of derived tables in shared memory, and of parameters that read them.
+
+One warp computes one table: prefix sums, or a sort.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 from llvmlite import ir
 from sympy import Expr
 
-from codegen.targets.nvptx.sm_80.fragments import FragmentWalker
+from codegen.targets.nvptx.sm_80.fragment_walker import FragmentWalker
 from codegen.targets.nvptx.sm_80.instructions import I32, I64
 from coordgraph.control import lowered as ops
 from coordgraph.control.resolve import Node
@@ -19,20 +22,23 @@ from coordgraph.tables import SORTS, Table
 __all__ = ["TableWalker"]
 
 WARP = 32
+"""Lanes of a warp, and so entries of a table that are computed at a time."""
 
 
 class TableWalker(FragmentWalker):
-    """Emits what concerns tables. A warp takes 32 places of a table at a time, a lane each."""
+    """Emits the operations on tables. A warp computes 32 entries at a time, one in each lane."""
 
     given: dict[str, Any]
     """The kernel's arguments, by name."""
     shared: Any
+    """The kernel's dynamic shared memory."""
 
     def _entry(self, table: str, place: ir.Value) -> ir.Value:
-        """An entry of a table, given its place in 64 bits."""
+        """Load an entry of a table; `place` is its 64-bit index."""
         return self.builder.load(self._entry_address(table, place), typ=I32, align=4)
 
     def _entry_address(self, table: str, place: ir.Value) -> ir.Value:
+        """The address of an entry: in shared memory for derived tables, else in an argument."""
         b, shared = self.builder, f"{table}.shared"
         if shared not in self.offsets:
             return b.gep(self.given[table], [place], source_etype=I32)
@@ -53,7 +59,14 @@ class TableWalker(FragmentWalker):
             work(table, node, lane, count)
 
     def _add_up(self, table: Table, node: Node, lane: ir.Value, count: ir.Value) -> None:
-        """Prefix sums of the steps."""
+        """Emit the prefix sums of a table's steps.
+
+        Args:
+            table: the table.
+            node: the operation, which gives the ranges of parameters.
+            lane: the lane of the warp, 0 to 31.
+            count: how many steps the table has, 32-bit.
+        """
         b, zero = self.builder, ir.Constant(I32, 0)
         self._put(table, zero, zero)
 
@@ -68,7 +81,11 @@ class TableWalker(FragmentWalker):
         self._each_chunk("steps", count, zero, add)
 
     def _sort(self, table: Table, node: Node, lane: ir.Value, count: ir.Value) -> None:
-        """The places of the steps, the largest first: a lane counts what comes before its own."""
+        """Emit the indices of a table's steps, sorted by descending step.
+
+        Each lane counts the steps that precede its own in that order. The arguments are those of
+        `_add_up`.
+        """
         b, zero, none = self.builder, ir.Constant(I32, 0), ir.Constant(I32, -1)
 
         def place(first: ir.Value, before: ir.Value) -> ir.Value:
@@ -77,7 +94,7 @@ class TableWalker(FragmentWalker):
 
             def compare(other: ir.Value, before: ir.Value) -> ir.Value:
                 theirs = self._step(table, node, b.add(other, lane), count, none)
-                for number in range(WARP):  # what does not exist is less than any step
+                for number in range(WARP):  # lanes past the last step have -1, which sorts last
                     one = self.ptx.of_lane(theirs, number)
                     earlier = b.icmp_unsigned("<", b.add(other, ir.Constant(I32, number)), own)
                     equal = b.and_(b.icmp_signed("==", one, mine), earlier)
@@ -93,13 +110,14 @@ class TableWalker(FragmentWalker):
         self._each_chunk("places", count, zero, place)
 
     def _put(self, table: Table, place: ir.Value, entry: ir.Value) -> None:
+        """Store an entry of a table in shared memory; `place` is its 32-bit index."""
         at = self._entry_address(table.name, self.builder.zext(place, I64))
         self.builder.store(entry, at, align=4)
 
     def _step(
         self, table: Table, node: Node, place: ir.Value, count: ir.Value, missing: ir.Value
     ) -> ir.Value:
-        """A table's step at a place; `missing` where there is none."""
+        """Evaluate a table's step at the index `place`; the value is `missing` past the last."""
         assert table.step is not None
         b = self.builder
         exists = b.icmp_unsigned("<", place, count)
@@ -115,7 +133,18 @@ class TableWalker(FragmentWalker):
         start: ir.Value,
         body: Callable[[ir.Value, ir.Value], ir.Value],
     ) -> ir.Value:
-        """A loop over the first of every 32 places, and what it carries out."""
+        """Emit a loop over chunks of 32 steps.
+
+        Args:
+            name: the name of the loop's basic blocks.
+            count: how many steps there are, 32-bit.
+            start: the carried value before the first iteration.
+            body: emits an iteration, from the first index of the chunk and the carried value, and
+                returns the next carried value.
+
+        Returns:
+            The carried value after the last iteration.
+        """
         b = self.builder
         before = b.block
         head, done = b.append_basic_block(name), b.append_basic_block(f"{name}.done")
@@ -137,13 +166,13 @@ class TableWalker(FragmentWalker):
         for p in parameters.items:
             if p.name in parameters.deferred and p.value is not None:
                 if not self._known(p.value):
-                    continue  # nothing reads it: its tables are not there
+                    continue  # no operation reads this parameter, so its tables are not computed
                 bits = 32 if self.bounds.fits(p.symbol, ranges) else 64
                 value = self.expressions.number(p.value, ranges)
                 self.values[p.symbol] = self.expressions.widen(value, bits, p.value, ranges)
 
     def _known(self, value: Expr) -> bool:
-        """Whether all that an expression reads is at hand here."""
+        """Whether all tables and symbols that an expression reads have values in this kernel."""
         tables = {t.symbol: t.name for t in self.graph.parameters.tables}
         return all(
             f"{tables[symbol]}.shared" in self.offsets or tables[symbol] in self.given

@@ -1,1 +1,1 @@
-"""What emits sm_90a's instructions: TMA, mbarrier and wgmma."""
+"""Emitters of the instructions of sm_90a: TMA, mbarrier and wgmma."""

@@ -1,8 +1,8 @@
-"""Instructions of Hopper as PTX: mbarriers, bulk tensor copies, wgmma, register budgets.
+"""Emits PTX instructions of Hopper as inline assembly: mbarriers, TMA, wgmma and setmaxnreg.
 
-Each is inline assembly that clobbers memory, so LLVM keeps their order. The accumulators of wgmma
-are tied operands of the multiplication and of what orders it: LLVM then sees every register that
-the asynchronous unit may still write, and moves nothing across.
+The assembly clobbers memory, so LLVM keeps its order. The accumulators are tied operands (input and
+output in the same registers) of wgmma, of its fence and of its wait. So LLVM knows which registers
+wgmma may still write asynchronously, and moves no access to them across these instructions.
 """
 
 from __future__ import annotations
@@ -18,46 +18,50 @@ from coordgraph.elements import DType
 __all__ = ["HopperInstructions"]
 
 SWIZZLES, SWIZZLE_BIT = {128: 1, 64: 2, 32: 3}, 30
-"""How the upper half of a descriptor names a swizzle by the bytes of its rows."""
+"""SWIZZLES: the code of a swizzle mode in a matrix descriptor, by bytes of a row. SWIZZLE_BIT: the
+position of the code in the descriptor's upper 32 bits (PTX ISA, "Matrix Descriptor Format")."""
 
 
 def _once(instruction: str) -> str:
-    """An instruction that one lane of a warp issues, in code that all of them run."""
+    """PTX in which one elected lane issues the instruction; all lanes of the warp execute it."""
     return f"{{ .reg .pred once; elect.sync _|once, 0xffffffff; @once {instruction} }}"
 
 
 class HopperInstructions(Instructions):
-    """Emits at a builder's place; addresses of shared memory are 32-bit numbers."""
+    """Emits instructions of Hopper; addresses in shared memory are 32-bit integers."""
 
     def set_registers(self, count: int, *, grow: bool) -> None:
-        """Registers of each thread of this warpgroup."""
+        """setmaxnreg: change the registers of each thread of this warpgroup to `count`."""
         way = "inc" if grow else "dec"
         self.asm(f"setmaxnreg.{way}.sync.aligned.u32 {count};", "", [], VOID, pure=False)
 
     def barrier_init(self, barrier: ir.Value, arrivals: int) -> None:
-        """A barrier in shared memory."""
+        """Initialise an mbarrier whose phases each complete after `arrivals` arrivals."""
         text = f"mbarrier.init.shared::cta.b64 [$0], {arrivals};"
         self.asm(text, "r", [barrier], VOID, pure=False)
 
     def barrier_publish(self) -> None:
-        """Initialised barriers become visible to the asynchronous units and the cluster."""
+        """Make initialised mbarriers visible to TMA and to the other workgroups of the cluster."""
         self.asm("fence.mbarrier_init.release.cluster;", "", [], VOID, pure=False)
 
     def barrier_expect(self, barrier: ir.Value, size: ir.Value) -> None:
-        """Arrive and expect bytes, once for the warp."""
+        """Arrive at an mbarrier, and let its phase also wait for `size` bytes; one lane does it."""
         text = _once("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [$0], $1;")
         self.asm(text, "r,r", [barrier, size], VOID, pure=False)
 
     def barrier_arrive(self, barrier: ir.Value) -> None:
-        """Arrive."""
+        """Arrive at an mbarrier, with release semantics at workgroup scope."""
         text = "mbarrier.arrive.release.cta.shared::cta.b64 _, [$0];"
         self.asm(text, "r", [barrier], VOID, pure=False)
 
     def barrier_arrive_at(self, barrier: ir.Value, rank: ir.Value, *, publish: bool) -> None:
-        """Arrive at the same barrier of another workgroup of the cluster.
+        """Arrive at the same mbarrier of another workgroup of the cluster.
 
-        With `publish` the cluster sees what was written before it; without, it only says that
-        asynchronous reads have ended, for which the fence of a wider scope would be wasted.
+        Args:
+            barrier: the mbarrier's address in this workgroup.
+            rank: the cluster rank of the other workgroup.
+            publish: whether to release earlier writes at cluster scope. It is not needed to signal
+                that wgmma has finished reading a stage, and would take time.
         """
         release = ".release.cluster" if publish else ""
         text = (
@@ -69,7 +73,7 @@ class HopperInstructions(Instructions):
     def store_at(
         self, values: Sequence[ir.Value], kind: DType, shared: ir.Value, rank: ir.Value
     ) -> None:
-        """Store four numbers of 32 bits in shared memory of another workgroup of the cluster."""
+        """Store four 32-bit numbers in the shared memory of another workgroup of the cluster."""
         text = (
             "{ .reg .b32 a; mapa.shared::cluster.u32 a, $4, $5; "
             f"st.shared::cluster.v4.{ptx_type(kind)} [a], {{$0, $1, $2, $3}}; }}"
@@ -78,20 +82,20 @@ class HopperInstructions(Instructions):
         self.asm(text, f"{letters},r,r", [*values, shared, rank], VOID, pure=False)
 
     def cluster_barrier(self) -> None:
-        """All workitems of the cluster; those of a warp need not come together."""
+        """A barrier among all threads of the cluster; the threads of a warp may be diverged."""
         text = "barrier.cluster.arrive.release; barrier.cluster.wait.acquire;"
         self.asm(text, "", [], VOID, pure=False)
 
     def await_earlier_launch(self) -> None:
-        """Wait for the launches that this one may overlap with."""
+        """Wait until the earlier launches that this one overlaps with are complete."""
         self.asm("griddepcontrol.wait;", "", [], VOID, pure=False)
 
     def allow_next_launch(self) -> None:
-        """Let the next launch of the stream begin."""
+        """Allow the next launch of the stream to start its workgroups."""
         self.asm("griddepcontrol.launch_dependents;", "", [], VOID, pure=False)
 
     def prefetch_map(self, tensor_map: ir.Value) -> None:
-        """Bring a tensor map near to TMA."""
+        """Prefetch a tensor map into the cache from which TMA reads it."""
         self.asm("prefetch.tensormap [$0];", "l", [tensor_map], VOID, pure=False)
 
     def describe(
@@ -104,10 +108,17 @@ class HopperInstructions(Instructions):
         extents: Sequence[ir.Value],
         pitch: ir.Value,
     ) -> None:
-        """Write a tensor map like another one, of another matrix; a whole warp comes here.
+        """Write a tensor map: a copy of another one, for another matrix. A whole warp executes it.
 
-        `target`, `template` and the matrix (`first`) are addresses, `pitch` is in bytes, `extents`
-        are elements, the contiguous axis first.
+        PTX ISA, "tensormap.replace", "tensormap.cp_fenceproxy".
+
+        Args:
+            target: the address of the map in global memory.
+            shared: the address in shared memory where the map is assembled.
+            template: the address of the map that is copied.
+            first: the address of the matrix.
+            extents: the matrix's extents in elements, the contiguous axis first.
+            pitch: the leading dimension of the matrix, in bytes.
         """
         b = self.builder
         lane = b.and_(self.thread(), ir.Constant(I32, 31))
@@ -134,13 +145,20 @@ class HopperInstructions(Instructions):
             ".sync.aligned [$0], [$1], 128;"
         )
         self.asm(text, "l,r", [target, shared], VOID, pure=False)
-        # This fence lies on the way of causality to whoever waits for this warp.
+        # Threads that synchronise with this warp afterwards are ordered after this fence, so they
+        # may use the map.
         text = "fence.proxy.tensormap::generic.acquire.gpu [$0], 128;"
         self.asm(text, "l", [target], VOID, pure=False)
         self.prefetch_map(target)
 
     def barrier_wait(self, barrier: ir.Value, parity: ir.Value, *, cluster: bool) -> None:
-        """Wait for the end of the phase of that parity; see what the cluster has written."""
+        """Wait until the mbarrier's phase of this parity completes.
+
+        Args:
+            barrier: the mbarrier's address.
+            parity: the parity of the phase, 0 or 1.
+            cluster: whether to acquire writes of other workgroups of the cluster.
+        """
         acquire = ".acquire.cluster" if cluster else ""
         text = (
             "{ .reg .pred p; AGAIN_${:uid}: "
@@ -157,9 +175,15 @@ class HopperInstructions(Instructions):
         barrier: ir.Value,
         receivers: ir.Value | None,
     ) -> None:
-        """cp.async.bulk.tensor of a box, counted by a barrier, once for the warp.
+        """TMA: copy a box of a tensor to shared memory (cp.async.bulk.tensor); one lane issues it.
 
-        `receivers` has a bit for the rank of each workgroup of the cluster that gets it.
+        Args:
+            target: the address in shared memory.
+            tensor_map: the address of the tensor map.
+            at: the coordinates of the box's first element, the contiguous axis first.
+            barrier: the mbarrier that counts the copied bytes.
+            receivers: the multicast mask, a bit for the cluster rank of each workgroup that
+                receives the box; None for this workgroup only.
         """
         axes = len(at)
         name = f"cp.async.bulk.tensor.{axes}d.shared::cluster.global.tile"
@@ -174,13 +198,26 @@ class HopperInstructions(Instructions):
         self.asm(_once(text), f"r,l{',r' * axes},r{more}", args, VOID, pure=False)
 
     def copy_run(self, target: ir.Value, source: ir.Value, size: int, barrier: ir.Value) -> None:
-        """cp.async.bulk of consecutive bytes, counted by a barrier, once for the warp."""
+        """TMA: copy consecutive bytes to shared memory (cp.async.bulk); one lane issues it.
+
+        Args:
+            target: the address in shared memory.
+            source: the address in global memory.
+            size: bytes to copy.
+            barrier: the mbarrier that counts the copied bytes.
+        """
         name = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
         text = f"{name} [$0], [$1], {size}, [$2];"
         self.asm(_once(text), "r,l,r", [target, source, barrier], VOID, pure=False)
 
     def store_box(self, source: ir.Value, tensor_map: ir.Value, at: Sequence[ir.Value]) -> None:
-        """cp.async.bulk.tensor of a box to memory."""
+        """TMA: copy a box from shared memory to a tensor (cp.async.bulk.tensor).
+
+        Args:
+            source: the address in shared memory.
+            tensor_map: the address of the tensor map.
+            at: the coordinates of the box's first element, the contiguous axis first.
+        """
         axes = len(at)
         place = ", ".join(f"${2 + i}" for i in range(axes))
         name = f"cp.async.bulk.tensor.{axes}d.global.shared::cta.tile.bulk_group"
@@ -188,32 +225,37 @@ class HopperInstructions(Instructions):
         self.asm(text, f"r,l{',r' * axes}", [source, tensor_map, *at], VOID, pure=False)
 
     def commit_stores(self) -> None:
-        """Close a group of boxes stored."""
+        """Commit the TMA stores that this thread has issued as a group."""
         self.asm("cp.async.bulk.commit_group;", "", [], VOID, pure=False)
 
     def wait_stores(self, pending: int) -> None:
-        """Wait until of at most `pending` groups shared memory is still read."""
+        """Wait until TMA has read the shared memory of all but the newest `pending` groups."""
         self.asm(f"cp.async.bulk.wait_group.read {pending};", "", [], VOID, pure=False)
 
     def fence_memory(self) -> None:
-        """What this thread has come to see in global memory TMA sees too."""
+        """Order this thread's accesses to global memory before later ones of TMA (proxy fence)."""
         self.asm("fence.proxy.async.global;", "", [], VOID, pure=False)
 
     def fence_shared(self) -> None:
-        """Accesses of this thread to shared memory come before those of TMA."""
+        """Order this thread's accesses to shared memory before later ones of TMA (proxy fence)."""
         self.asm("fence.proxy.async.shared::cta;", "", [], VOID, pure=False)
 
     def stmatrix(self, shared: ir.Value, values: Sequence[ir.Value], *, trans: bool) -> None:
-        """Four 8x8 matrices of 16-bit elements, two of them in each value."""
+        """stmatrix.x4: store four 8x8 matrices of 16-bit elements; a register has two elements."""
         suffix = ".trans" if trans else ""
         text = f"stmatrix.sync.aligned.m8n8.x4{suffix}.shared.b16 [$0], {{$1, $2, $3, $4}};"
         self.asm(text, "r,r,r,r,r", [shared, *values], VOID, pure=False)
 
     def descriptor(self, address: ir.Value, strides: tuple[int, int], row: int) -> ir.Value:
-        """A wgmma matrix descriptor (PTX ISA, "Matrix Descriptor Format"), swizzled in rows.
+        """A wgmma matrix descriptor, 64-bit (PTX ISA, "Matrix Descriptor Format").
 
-        `address` counts 16 bytes, `row` is 128, 64 or 32. The halves are put together here, where
-        LLVM does not look: it would compute on 64 bits what the machine does in 32.
+        Its two halves are combined by inline assembly, so that LLVM computes the address in 32 bits
+        and not in 64.
+
+        Args:
+            address: the address in shared memory, in units of 16 bytes.
+            strides: the leading and the stride byte offset.
+            row: bytes of a swizzled row: 128, 64 or 32.
         """
         leading, stride = (s >> 4 for s in strides)
         low = self.builder.or_(address, ir.Constant(I32, leading << 16))
@@ -230,19 +272,21 @@ class HopperInstructions(Instructions):
         keep: ir.Value,
         transposes: tuple[bool, ...],
     ) -> list[ir.Value]:
-        """wgmma.mma_async on two descriptors; where `keep` is 0 the result is overwritten.
+        """wgmma.mma_async on two matrix descriptors; returns the new accumulators.
 
         Args:
-            instruction: shape and operands' type, as `wgmma.m64n256k16.bf16`.
-            acc: the accumulators, and `sums`, their type.
-            a, b: matrix descriptors.
-            keep: 1 to add to the accumulators.
-            transposes: whether A and B are transposed; () for types without such a choice.
+            instruction: its shape and the type of its operands, such as `wgmma.m64n256k16.bf16`.
+            acc: the accumulators.
+            sums: the type of the accumulators.
+            a, b: the matrix descriptors of the left and of the right operand.
+            keep: 1 to add to the accumulators, 0 to overwrite them.
+            transposes: whether the left and the right operand are transposed; () for element types
+                for which wgmma cannot transpose.
         """
         _, shape, kind = instruction.split(".")
         count = len(acc)
         registers = ",".join(f"${i}" for i in range(count))
-        # Floats may be negated (by -1 in place of 1); integers may not.
+        # For floats wgmma has two operands, 1 or -1, that scale A and B; for integers it has none.
         signs = (1, 1) if sums.is_float else ()
         more = "".join(f", {int(x)}" for x in (*signs, *transposes))
         text = (
@@ -253,21 +297,29 @@ class HopperInstructions(Instructions):
         return self._tied(text, acc, sums, "l,l,r", [a, b, keep])
 
     def fence_multiplies(self, acc: Sequence[ir.Value], sums: DType) -> list[ir.Value]:
-        """Order earlier register accesses before the multiplications that follow."""
+        """wgmma.fence: order earlier accesses to the accumulators before later wgmma.mma_async."""
         return self._tied("wgmma.fence.sync.aligned;", acc, sums, "", [])
 
     def commit_multiplies(self) -> None:
-        """Close a group of multiplications."""
+        """Commit the issued wgmma.mma_async instructions as a group."""
         self.asm("wgmma.commit_group.sync.aligned;", "", [], VOID, pure=False)
 
     def wait_multiplies(self, pending: int, acc: Sequence[ir.Value], sums: DType) -> list[ir.Value]:
-        """Wait until at most `pending` groups are under way."""
+        """Wait until at most `pending` groups of wgmma are incomplete."""
         return self._tied(f"wgmma.wait_group.sync.aligned {pending};", acc, sums, "", [])
 
     def _tied(
         self, text: str, acc: Sequence[ir.Value], sums: DType, more: str, args: Sequence[ir.Value]
     ) -> list[ir.Value]:
-        """Assembly that reads and writes the accumulators, of type `sums`, in place."""
+        """Emit assembly that reads and writes the accumulators in place; returns their new values.
+
+        Args:
+            text: the PTX; `$0`, `$1`, … are the accumulators, and the other arguments follow.
+            acc: the accumulators.
+            sums: the type of the accumulators.
+            more: the constraints of the other arguments.
+            args: the other arguments.
+        """
         count, letter = len(acc), f"={ptx_letter(sums)}"
         constraints = ",".join([*[letter] * count, *map(str, range(count)), *filter(None, [more])])
         struct = ir.LiteralStructType([x.type for x in acc])

@@ -2,7 +2,7 @@
 
 Flags, and partial sums for atomic additions, are zeroed once; every kernel leaves them zero. Two
 streams never share a workspace. Nor do a stream and a CUDA graph captured on it, since the graph
-may be replayed on any stream: each capture gets a workspace of its own, which lives as long as the
+may be replayed on any stream: each capture gets a workspace of its own, which is freed with the
 kernel. The per-thread default stream is one handle for a stream of each thread, so workspaces of
 that stream are kept by thread.
 """
@@ -39,12 +39,18 @@ _thread = _Thread()
 
 @dataclass
 class _Buffer:
+    """An allocation in device memory: its address, and its size in bytes."""
+
     pointer: int
     size: int
 
 
 class Workspaces:
-    """Device buffers by owner and tensor; the device must be current."""
+    """The workspace buffers of one kernel on one GPU, by owner (stream or capture) and tensor.
+
+    Args:
+        device: the GPU, which must be current when methods are called.
+    """
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -54,7 +60,7 @@ class Workspaces:
         self._is_capturing = bindings().cuStreamIsCapturing
 
     def owner(self, stream: int) -> Hashable:
-        """The key of a launch's workspace: its stream, with the capture that the stream is in."""
+        """The key of a launch's workspace: the stream, and the graph capture on it, if any."""
         status, capturing = self._is_capturing(stream)
         if status:
             check("cuStreamIsCapturing", status)
@@ -64,7 +70,14 @@ class Workspaces:
         return (stream, _thread.token) if stream == PER_THREAD_STREAM else stream
 
     def get(self, owner: Hashable, name: str, size: int, *, zeroed: bool) -> int:
-        """Address of at least `size` bytes that belong to this owner alone."""
+        """The address of a buffer of at least `size` bytes that only this owner uses.
+
+        Args:
+            owner: the key from `owner`.
+            name: the workspace tensor.
+            size: bytes that the launch needs.
+            zeroed: whether a new buffer is zeroed.
+        """
         found = self._buffers.get((owner, name))
         if found is not None and found.size >= size:
             return found.pointer
@@ -72,11 +85,12 @@ class Workspaces:
             return self._grow((owner, name), size, zeroed)
 
     def _grow(self, key: tuple[Hashable, str], size: int, zeroed: bool) -> int:
+        """Replace the buffer of a key by one of at least `size` bytes, and return its address."""
         before = self._buffers.get(key)
         if before is not None:
-            if before.size >= size:  # another thread was faster
+            if before.size >= size:  # another thread has replaced it meanwhile
                 return before.pointer
-            # Running launches may still use the smaller buffer: free it with the kernel.
+            # Running launches may still use the smaller buffer, so it is freed with the kernel.
             self._retired.append(before)
         self._buffers[key] = made = self._allocate(size, zeroed)
         return made.pointer
@@ -93,7 +107,7 @@ class Workspaces:
         return _Buffer(pointer, size)
 
     def close(self) -> None:
-        """Free everything; cuMemFree waits for kernels that use it."""
+        """Free all buffers; cuMemFree waits for kernels that use them."""
         for buffer in (*self._buffers.values(), *self._retired):
             cuda("cuMemFree", buffer.pointer)
         self._buffers.clear()

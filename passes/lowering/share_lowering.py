@@ -1,8 +1,10 @@
-"""Reduce-scatter on a GPU: workitems wait for pieces side by side, then add up shares of a tile.
+"""Reduce-scatter on a GPU: each workgroup with a partial of a tile finishes a share of the tile.
 
-A share is what one access of each workitem holds. It is added up in registers, straight from the
-workspace, whose pieces are in the L2 cache: what counts is how many loads are under way. So the
-loop over peers is written out in batches of powers of two, whose loads wait for nothing.
+Each thread polls the flag of another peer, so all flags are waited for at the same time. A share is
+one access (16 bytes at most) of each thread. Threads add up shares in registers, reading the
+workspace directly: the partials are in the L2 cache, so the time depends on how many loads are in
+flight. The loop over peers is therefore unrolled in batches of 16, 8, 4, 2 and 1 peers, and the
+loads of a batch do not wait for each other.
 """
 
 from __future__ import annotations
@@ -34,24 +36,25 @@ from passes.lowering.control import Accumulator, unrolled
 __all__ = ["ScatterLowering"]
 
 FIRST, BATCH = "partial.first", "partial.batch"
+"""Names of coordinates: the first peer of those that are waited for together, and of a batch."""
 BATCHES = (16, 8, 4, 2, 1)
-"""Pieces whose loads are under way at the same time. The largest takes 64 registers."""
+"""Sizes of batches: partials whose loads are in flight together. 16 take 64 registers a thread."""
 
 
 @dataclass(frozen=True)
 class ScatterLowering:
-    """What becomes of a reduce-scatter's operations.
+    """Lowers the operations of a reduce-scatter to the operations of one thread.
 
     Args:
-        c: the coordinates being built; `SHARE` is tied to registers there.
-        share: the registers of one share of a workitem, the first of the accumulator's: nobody
-            needs those any more once the piece is sent.
-        add: adds one piece of a share.
-        member: the workitem's number among those who hold the accumulator, and `workitems`, how
-            many these are.
-        barrier: among them.
-        send: stores the accumulator.
-        after: what becomes of the operations of the epilogue, on a share.
+        c: the coordinate graph under construction; it has edges from shares to registers already.
+        share: the registers that hold one share in each thread. They are the first registers of
+            the accumulator, which is free once its partial is sent.
+        add: the operation that adds one peer's partial of a share.
+        member: the thread's number among the threads that hold the accumulator.
+        workitems: how many threads hold the accumulator.
+        barrier: the barrier among the threads that hold the accumulator.
+        send: the operation that stores the accumulator in the workspace.
+        after: lowers an operation of the epilogue, applied to one share.
     """
 
     c: CoordinateEditor
@@ -71,7 +74,12 @@ class ScatterLowering:
             self.c.add(Unroll(f"{BATCH}.{width}.peer", Integer(width)))
 
     def lower(self, body: Body, by: Callable[[Body], Body] = lambda body: body) -> Body:
-        """A body, what this knows lowered; `by` puts what chooses who does it around that."""
+        """Lower the sends, the waits and the loops over shares in `body`; keep everything else.
+
+        Args:
+            body: the operations.
+            by: wraps lowered operations in a guard that selects the workgroups that execute them.
+        """
 
         def lower(op: Operation) -> Operation | Body:
             match op:
@@ -87,26 +95,30 @@ class ScatterLowering:
         return tuple(new for op in body for new in rewrite(op, lower))
 
     def _send(self, op: SendPartial) -> Body:
-        """Store, then let one workitem publish; a barrier orders all stores before its release."""
+        """Store the partial, then let one thread raise the flag to the number of its readers.
+
+        The barrier orders the stores of all threads before that thread's release.
+        """
         return (self.send, self.barrier, self._leader(SignalFlag("flags", "", op.readers)))
 
     def _leader(self, op: Operation) -> Operation:
+        """`op`, executed by the first thread that holds the accumulator."""
         return If(Lt(self.member, 1), (op,))
 
     def _wait(self, peers: For) -> Body:
-        """Workitems acquire side by side, each for all."""
+        """Wait for all peers: each thread polls the flag of a different peer, then a barrier."""
 
         def take(op: Operation) -> Operation:
             return TakeFlag("flags") if isinstance(op, AwaitPartial) else op
 
         first = index_symbol(FIRST)
-        body = _within(peers, take)
+        body = _rewritten_body(peers, take)
         mine = If(Lt(self.member, peers.stop - first), (_at_peer(first + self.member, body),))
         waits = For(FIRST, peers.start, peers.stop, Integer(self.workitems), (mine,))
         return (waits, self.barrier)
 
     def _finish(self, loop: For) -> Operation:
-        """Shares one after another; how many there are is what registers say."""
+        """Finish one share after another; there are as many as vectors of registers a thread."""
 
         def lower(op: Operation) -> Operation | Body:
             match op:
@@ -117,22 +129,23 @@ class ScatterLowering:
                 case _:
                     return self.after(op)
 
-        return replace(_of(loop, lower), stop=Integer(self.c[SHARE].fixed_size))
+        return replace(_rewritten(loop, lower), stop=Integer(self.c[SHARE].fixed_size))
 
     def _in_batches(self, peers: For) -> Body:
-        """The pieces of all peers in their order; the last batches are as large as what is left."""
+        """Add the partials of all peers in order, in unrolled batches of 16, 8, 4, 2 and 1."""
 
         def add(op: Operation) -> Operation:
             return self.add if isinstance(op, AddPartial) else op
 
-        count, body = (peers.stop - peers.start).expand(), _within(peers, add)
+        count, body = (peers.stop - peers.start).expand(), _rewritten_body(peers, add)
         batches: list[Operation] = []
         start = peers.start
         for width in BATCHES:
             stop = peers.stop - floor_mod(count, Integer(width)) if width > 1 else peers.stop
             first, peer = f"{BATCH}.{width}", f"{BATCH}.{width}.peer"
             piece = _at_peer(index_symbol(first) + index_symbol(peer), body)
-            # Two loops: the walker works addresses out anew in each turn of the outermost.
+            # Two unrolled loops: code generation computes addresses once per iteration of the
+            # outer one, which has a single iteration, and shares them among the peers of a batch.
             each = unrolled(self.c, (BATCH, peer), piece)
             batches.append(For(first, start, stop, Integer(width), (each,)))
             start = stop
@@ -140,16 +153,20 @@ class ScatterLowering:
 
 
 def _holds(op: Operation, kind: type[Operation]) -> bool:
+    """Whether `op` is, or contains, an operation of this kind."""
     return any(isinstance(inner, kind) for inner in op.walk())
 
 
-def _of(loop: For, change: Callable[[Operation], Operation | Body]) -> For:
-    return replace(loop, body=_within(loop, change))
+def _rewritten(loop: For, change: Callable[[Operation], Operation | Body]) -> For:
+    """`loop` with `change` applied to the operations of its body."""
+    return replace(loop, body=_rewritten_body(loop, change))
 
 
-def _within(loop: For, change: Callable[[Operation], Operation | Body]) -> Body:
+def _rewritten_body(loop: For, change: Callable[[Operation], Operation | Body]) -> Body:
+    """The body of `loop`, with `change` applied to its operations."""
     return tuple(new for op in loop.body for new in rewrite(op, change))
 
 
 def _at_peer(peer: Expr, body: Body) -> Operation:
+    """`body`, executed for the peer of this number."""
     return SetCoordinate(PEER, peer, body)

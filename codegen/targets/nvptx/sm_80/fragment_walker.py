@@ -1,4 +1,4 @@
-"""Addresses, and fragments: what moves between memory and a thread's registers, as PTX."""
+"""Emits moves between memory and a thread's registers, and the operations on registers."""
 
 from __future__ import annotations
 
@@ -24,22 +24,27 @@ from coordgraph.tensors import Role
 __all__ = ["BARRIER_BYTES", "FragmentWalker"]
 
 SINGLE = DTYPES["f32"]
-"""The type by way of which floats of 16 bits are calculated with."""
+"""The type f32, to which 16-bit floats are converted for arithmetic."""
 MMA_REGISTERS = {"a": 4, "b": 2, "acc": 4}
+"""32-bit registers of a thread in the fragments of one `mma.sync` (PTX ISA, "Matrix fragments")."""
 BARRIER_BYTES = 8
+"""Bytes of an mbarrier."""
 NARROWEST_LOAD = 4
-"""What a load counts at least, in bytes: narrow ones need an address and a guard too."""
+"""The bytes in flight that any load counts for at least: its address and guard take registers."""
 WIDEST_LOAD, WIDE_DISCOUNT = 16, 8
+"""A load of WIDEST_LOAD bytes counts for its bytes divided by WIDE_DISCOUNT, because consecutive
+wide loads share one address."""
 FAST_BYTES = 2
-"""Results of an epilogue that are stored in so many bytes may be approximate."""
+"""If D's elements have at most so many bytes, the epilogue may use approximate instructions."""
 
 
 class FragmentWalker(Walker):
-    """Emits what is done to registers; where they come from and go to, a subclass lays out.
+    """Emits operations on fragments; a subclass provides arguments and shared memory.
 
     Args:
         graph: a lowered graph.
-        bytes_in_flight: what a thread loads of C or of a partial before the sums are due.
+        bytes_in_flight: the bytes of operands, or of a partial sum, that a thread loads before it
+            uses them.
     """
 
     def __init__(self, graph: KernelGraph, bytes_in_flight: int) -> None:
@@ -49,31 +54,34 @@ class FragmentWalker(Walker):
         products = (graph.control.of_kind(k) for k in (ops.MultiplyFragments, MultiplyShared))
         self.accumulators = {op.accumulator for each in products for op in each}
         self.offsets: dict[str, int] = {}
-        """Where tiles and barriers begin in shared memory, in bytes."""
+        """The offset in shared memory, in bytes, of each dimension that is in shared memory."""
         self.given: dict[str, ir.Value] = {}
-        """The kernel's arguments."""
+        """The kernel's arguments, by name."""
         self.shared: ir.GlobalVariable
+        """The kernel's dynamic shared memory."""
         self.ptx: Instructions
+        """Emits PTX instructions."""
         self.sums: Arithmetic
-        """In the accumulator's type."""
+        """Emits arithmetic in the accumulator's type."""
 
     # Memory
 
     def _element(self, dim: str) -> DType:
+        """The element type of a tensor or of a shared-memory dimension."""
         found = self.graph.coordinates[dim]
         if element := getattr(found, "element", ""):
             return dtype(element)
         return dtype(self.graph.tensor(getattr(found, "tensor", "")).dtype)
 
     def _bytes(self, dim: str) -> int:
-        """Bytes of an element."""
+        """Bytes of an element of a tensor or of shared memory; 8 for an mbarrier."""
         found = self.graph.coordinates[dim]
         if isinstance(found, Shared) and found.barriers:
             return BARRIER_BYTES
         return self._element(dim).bytes
 
     def _address(self, node: Node, dim: str) -> tuple[ir.Value, Any]:
-        """Pointer to an element of a tensor or of shared memory, and its guard."""
+        """The pointer to an element along `dim`, and the condition that it is not padding."""
         index, guard = self.place(node, dim)
         size = self._bytes(dim)
         b = self.builder
@@ -91,11 +99,13 @@ class FragmentWalker(Walker):
     def _slots(
         self, node: Node, name: str, dims: tuple[str, ...], width: int
     ) -> list[ir.AllocaInstr]:
+        """The stack slots of `width` registers of a fragment; LLVM promotes slots to registers."""
         first = self.register(node, dims, width)
         kind = self.sums.type if name in self.accumulators else I32
         return [self.fragments.slot(name, first + i, kind) for i in range(width)]
 
     def _load_slots(self, slots: list[ir.AllocaInstr]) -> list[ir.Value]:
+        """The current values of registers."""
         return [self.builder.load(slot, typ=slot.allocated_type) for slot in slots]
 
     def emit_ZeroFragment(self, node: Node, op: ops.ZeroFragment) -> None:
@@ -104,7 +114,10 @@ class FragmentWalker(Walker):
 
     def emit_LoadFragment(self, node: Node, op: ops.LoadFragment) -> None:
         if not op.form.startswith("ldmatrix.x4"):
-            raise CodegenError(f"no form '{op.form}' of LoadFragment on this target")
+            raise CodegenError(
+                f"LoadFragment has the form '{op.form}'; GPUs have ldmatrix.x4 and "
+                "ldmatrix.x4.trans: lower the graph with LowerToTensorCores"
+            )
         address, _ = self._address(node, op.source)
         values = self.ptx.ldmatrix(address, trans=op.form.endswith(".trans"))
         slots = self._slots(node, op.fragment, op.registers, len(values))
@@ -134,24 +147,33 @@ class FragmentWalker(Walker):
         address, guard = self._address(node, op.destination)
         if guard is not True or self._element(op.destination) != self.sums.kind:
             raise CodegenError(
-                f"only {self.sums.kind} that are no padding are added to memory on this target"
+                f"ReduceFragment adds to '{op.destination}'; GPUs add {self.sums.kind} to memory "
+                "that has no padding only: lower the graph with LowerToTensorCores or LowerToHopper"
             )
         values = self._load_slots(self._slots(node, op.fragment, op.registers, op.width))
         self.ptx.reduce(address, values, self.sums.kind, vector=op.form == "vector")
 
     def _is_output(self, dim: str) -> bool:
-        """Whether a memory holds D, or what of it is on its way there."""
+        """Whether `dim` is D, or shared memory through which D is stored."""
         tensor = getattr(self.graph.coordinates[dim], "tensor", "")
         return bool(tensor) and self.graph.tensor(tensor).role is Role.OUTPUT
 
     @property
     def result(self) -> DType:
-        """The type of what the epilogue leaves in the accumulator's registers."""
+        """The type of the epilogue's result in registers, before it is converted to D's type."""
         gemm = self.graph.gemm
         return dtype(gemm.epilogue.kinds(gemm.accumulator, gemm.out_dtype or gemm.dtype).result)
 
     def _packed(self, values: list[ir.Value], element: DType, kind: DType) -> ir.Value:
-        """Registers with numbers of a type as they lie in memory; integers become floats by f32."""
+        """Convert registers to an element type, and pack them as they are stored in memory.
+
+        Integers are converted to f32 first.
+
+        Args:
+            values: the registers.
+            element: the element type in memory.
+            kind: the type of the numbers in the registers.
+        """
         if kind != self.sums.kind:
             number = Arithmetic(self.builder, kind).type
             values = [self.builder.bitcast(value, number) for value in values]
@@ -166,7 +188,7 @@ class FragmentWalker(Walker):
         return self.ptx.pack_f32(low, high, element)
 
     def _vector(self, values: list[ir.Value]) -> ir.Value:
-        """Registers of one type as a vector; one alone as it is."""
+        """A vector of registers of the same type; a single register stays a scalar."""
         if len(values) == 1:
             return values[0]
         kind = ir.VectorType(values[0].type, len(values))
@@ -189,9 +211,12 @@ class FragmentWalker(Walker):
         self._count(size)
 
     def _count(self, size: int) -> None:
-        """Loads of so many bytes were issued; a fence keeps those under way to `bytes_in_flight`.
+        """Count an issued load, and emit a fence once `bytes_in_flight` are in flight.
 
-        Wide loads from one base need registers for what they bring and for nothing else.
+        ptxas moves no load across the fence, so it needs no registers for more loads.
+
+        Args:
+            size: bytes of the load.
         """
         self.loaded += size // WIDE_DISCOUNT if size == WIDEST_LOAD else max(size, NARROWEST_LOAD)
         if self.loaded >= self.bytes_in_flight:
@@ -199,7 +224,7 @@ class FragmentWalker(Walker):
             self.ptx.fence()
 
     def emit_ApplyFragment(self, node: Node, op: ops.ApplyFragment) -> None:
-        """Operands are loaded, then every register becomes what the function makes of it."""
+        """Load the operands of an epilogue stage, and apply the stage to each register."""
         gemm = self.graph.gemm
         out = gemm.out_dtype or gemm.dtype
         emit = ElementwiseEmitter(self.builder, gpu=True, fast=dtype(out).bytes <= FAST_BYTES)
@@ -219,13 +244,13 @@ class FragmentWalker(Walker):
             else:
                 values = [emit.constant(0, kind)]
             operands[operand.name] = values
-        # Else LLVM and ptxas would compute on many registers at a time, and spill.
+        # Without pinning, LLVM and ptxas would compute on many registers at once, and spill.
         pinned = bool(op.sources) or op.function.registers > 0
         for i, slot in enumerate(slots):
             values = {n: each[i % len(each)] for n, each in operands.items()}
             values[ACCUMULATOR] = self.builder.load(slot, typ=self.sums.type)
             result = op.function.emit(emit, values, gemm.accumulator, out)
-            if result.type != self.sums.type:  # 32 bits, too: a float in place of an integer
+            if result.type != self.sums.type:  # an f32 result in the register of an i32 sum
                 result = self.builder.bitcast(result, self.sums.type)
             self.builder.store(self.ptx.pinned(result, self.sums.kind) if pinned else result, slot)
         if self.issued > before:
@@ -234,9 +259,17 @@ class FragmentWalker(Walker):
     def _operand(
         self, node: Node, tensor: str, width: int, kind: DType, optional: bool
     ) -> list[Any]:
-        """Elements of an operand next to each other, 0 where they are padding or not given.
+        """Adjacent elements of an operand, 0 if they are padding or if the operand is not passed.
 
-        What was loaded is kept: along an axis that the operand lacks it is loaded once.
+        Loaded values are kept, so an operand that does not vary along an axis is loaded once for
+        all registers along that axis.
+
+        Args:
+            node: the operation, which gives the position.
+            tensor: the operand.
+            width: how many elements are loaded.
+            kind: the type in which the epilogue computes with them.
+            optional: whether a launch may leave the operand out.
         """
         found = node.place(tensor)
         index = self.number(found.values[0], node)
@@ -254,7 +287,7 @@ class FragmentWalker(Walker):
         return known[key][0]
 
     def _if_given(self, tensor: str, guard: Any) -> Any:
-        """A guard, where an optional operand is given."""
+        """The condition that `guard` is true and that the launch passes an optional operand."""
         symbol = index_symbol(read_of(tensor))
         there = self.expressions.condition(equal(symbol, 1), self.ranges)
         if isinstance(guard, bool):
@@ -262,7 +295,7 @@ class FragmentWalker(Walker):
         return self.builder.and_(there, guard)
 
     def _single(self, tensor: str, kind: DType, optional: bool) -> list[Any]:
-        """The one element of an operand, loaded where it is first needed."""
+        """The element of an operand that has only one; it is loaded at the first use."""
         key = ("element", tensor)
         known = self.expressions.printed
         if key not in known:
@@ -273,7 +306,7 @@ class FragmentWalker(Walker):
         return known[key]
 
     def _read(self, address: ir.Value, bits: int, guard: Any) -> ir.Value:
-        """So many bits of memory as an integer, zero where they are padding."""
+        """Load `bits` bits as an integer; the value is zero if the guard is false (padding)."""
         if guard is False:
             return ir.Constant(ir.IntType(bits), 0)
         if guard is True:
@@ -283,9 +316,12 @@ class FragmentWalker(Walker):
     def _unpacked(
         self, whole: ir.Value, element: DType, kind: DType | None = None
     ) -> list[ir.Value]:
-        """The elements that an integer holds, lowest first, as numbers of the accumulator's type.
+        """Split a loaded integer into elements, lowest bits first, and convert them.
 
-        Or of `kind`.
+        Args:
+            whole: the integer, of as many bits as the elements have together.
+            element: the element type in memory.
+            kind: the type to convert to; None means the accumulator's type.
         """
         numbers = self.sums if kind is None else Arithmetic(self.builder, kind)
         b, part = self.builder, ir.IntType(element.bits)
@@ -297,7 +333,7 @@ class FragmentWalker(Walker):
         return values
 
     def _number(self, bits: ir.Value, element: DType, numbers: Arithmetic) -> ir.Value:
-        """The number that some bits are, in another type."""
+        """Convert an element, given as bits (an integer value), to the type of `numbers`."""
         if not element.is_float:
             return numbers.convert(bits, element)
         single = element == SINGLE
@@ -306,5 +342,5 @@ class FragmentWalker(Walker):
 
 
 def _identity(value: Any) -> int:
-    """What tells values apart: a number, or which LLVM value it is."""
+    """A key for an LLVM value or a Python integer: the integer itself, or the object's identity."""
     return int(value) if isinstance(value, int) else id(value)

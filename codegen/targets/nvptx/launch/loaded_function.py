@@ -53,7 +53,7 @@ class Function:
         status, self.module = driver.cuModuleLoadData(code + b"\0")
         if status != driver.CUresult.CUDA_SUCCESS:
             raise CodegenError(
-                f"the driver does not assemble the kernel for {where.name}: {describe(status)}"
+                f"the driver cannot assemble the kernel for {where.name}: {describe(status)}"
             )
         self.device, self.threads, self.shared_bytes = where, threads, shared_bytes
         self.cluster, self.together, self.overlaps = cluster, together, overlaps
@@ -76,16 +76,18 @@ class Function:
         cuda("cuModuleUnload", self.module)
 
     def _attribute(self, name: str) -> int:
+        """The function attribute CU_FUNC_ATTRIBUTE_<name>."""
         kinds = bindings().CUfunction_attribute
         which = getattr(kinds, f"CU_FUNC_ATTRIBUTE_{name}")
         return int(cuda("cuFuncGetAttribute", which, self.handle))
 
     def _set(self, name: str, value: int) -> None:
+        """Set the function attribute CU_FUNC_ATTRIBUTE_<name>."""
         kinds = bindings().CUfunction_attribute
         cuda("cuFuncSetAttribute", self.handle, getattr(kinds, f"CU_FUNC_ATTRIBUTE_{name}"), value)
 
     def _resident(self) -> int:
-        """Workgroups of the schedule that the device holds at a time."""
+        """How many workgroups of the schedule (clusters, if it has any) are resident at once."""
         if self.cluster == 1:
             per_processor = cuda(
                 "cuOccupancyMaxActiveBlocksPerMultiprocessor",

@@ -1,4 +1,4 @@
-"""Reduce-scatter on Hopper: a share is one access of 16 bytes of every consumer."""
+"""Reduce-scatter on Hopper: a share of a tile is one 16-byte access of every consumer thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coordgraph.coordinates.edges import Flatten, PassThrough
 from coordgraph.coordinates.graph import CoordinateEditor
 from passes.kit.reduce_scatter import SHARE, cut_otherwise
 from passes.lowering.control import Accumulator, at
-from passes.lowering.reduce_scatter import ScatterLowering
+from passes.lowering.share_lowering import ScatterLowering
 from passes.lowering.sm_90a.division import Division
 from passes.lowering.sm_90a.partials import tie_memory
 from passes.lowering.sm_90a.warpgroups import VECTOR, Pieces
@@ -24,16 +24,16 @@ def scatter(
     epilogue: Callable[[Accumulator, Epilogue], Body],
     width: int,
 ) -> ScatterLowering:
-    """Tie shares of a tile to registers: acc.m, acc.p, acc.n --Flatten--> share.
+    """Cut a tile into shares for reduce-scatter: acc.m, acc.p, acc.n --Flatten--> share.
 
-    Half and pair of an accumulator are the four registers of an access. So a share of a piece is
-    contiguous in memory, and the rows and columns of a share are those of its registers.
+    A share is four registers of every thread, which `acc.half` and `acc.pair` select. They are one
+    16-byte access, so a share of a partial is contiguous in memory.
 
     Args:
-        c: the coordinates being built; those of the accumulator are there.
-        division: of a macro tile.
-        epilogue: what becomes of one, on the registers of an accumulator.
-        width: elements of D that may be stored at once.
+        c: the coordinate graph under construction; it has the accumulator's coordinates already.
+        division: how a macro tile is divided over workgroups and warpgroups.
+        epilogue: lowers an epilogue, applied to the registers of an accumulator.
+        width: elements of D that one access may store.
     """
     pieces = Pieces(c, division)
     tie_memory(pieces)

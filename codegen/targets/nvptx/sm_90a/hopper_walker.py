@@ -1,4 +1,4 @@
-"""Operations of Hopper's asynchronous units: one method for each, places from the graph."""
+"""Emits the asynchronous operations of Hopper: TMA copies, mbarriers and wgmma."""
 
 from __future__ import annotations
 
@@ -23,36 +23,46 @@ from coordgraph.integers import floor_div, simplify
 __all__ = ["HopperWalker"]
 
 OWN_MEMORY = 0x3FFFF
+"""Mask for the bits of a shared-memory address that matrix descriptors encode; higher bits are the
+rank of a workgroup in its cluster."""
 DESCRIPTOR_UNIT = 16
-"""Bytes that addresses in matrix descriptors count."""
+"""The unit, in bytes, of addresses in matrix descriptors (PTX ISA, "Matrix Descriptor Format")."""
 
 
 class HopperWalker(CudaWalker):
-    """A `CudaWalker` that also knows boxes, barriers, roles and warpgroup multiplications."""
+    """A `CudaWalker` that also emits TMA copies, mbarriers, wgmma and setmaxnreg."""
 
     ptx: HopperInstructions
+    """Emits PTX instructions."""
 
     def make_instructions(self) -> HopperInstructions:
         return HopperInstructions(self.builder)
 
     def begin(self) -> None:
         self.base = self.ptx.same(self.builder.ptrtoint(self.shared, I32))
-        """Where shared memory begins."""
+        """The 32-bit address at which the kernel's dynamic shared memory begins."""
 
     def _shared(self, node: Node, dim: str) -> ir.Value:
-        """A place in shared memory as a 32-bit number."""
+        """The 32-bit shared-memory address of an element along `dim`."""
         return self.builder.add(self.base, self._offset(node, dim, 1))
 
     def _offset(self, node: Node, dim: str, unit: int) -> ir.Value:
-        """How many times `unit` bytes a place lies behind the beginning of shared memory."""
+        """The offset of an element from the start of shared memory, in units of `unit` bytes."""
         index = node.place(dim).values[0] * self._bytes(dim) + self.offsets[dim]
         place = simplify(floor_div(index.expand(), Integer(unit)), node.scope.ranges)
         return self._narrow(place, node)
 
     def _descriptor(self, node: Node, dim: str, strides: tuple[int, int], row: int) -> ir.Value:
-        """What wgmma is told of an operand."""
+        """The wgmma matrix descriptor of an operand in shared memory.
+
+        Args:
+            node: the operation, which gives the position.
+            dim: the dimension of the operand's shared memory.
+            strides: the leading and the stride byte offset.
+            row: bytes of a swizzled row: 128, 64 or 32.
+        """
         b = self.builder
-        own = b.and_(self.base, ir.Constant(I32, OWN_MEMORY))  # the rest says whose memory it is
+        own = b.and_(self.base, ir.Constant(I32, OWN_MEMORY))  # drops the rank in the cluster
         first = b.lshr(own, ir.Constant(I32, DESCRIPTOR_UNIT.bit_length() - 1))
         place = b.add(first, self._offset(node, dim, DESCRIPTOR_UNIT))
         return self.ptx.descriptor(place, strides, row)
@@ -111,19 +121,20 @@ class HopperWalker(CudaWalker):
         self.ptx.barrier_wait(self._shared(node, op.barrier), parity, cluster=op.cluster)
 
     def _narrow(self, index: Expr, node: Node) -> ir.Value:
-        """A resolved index as 32 bits."""
+        """The value of a resolved index, as 32 bits."""
         return self.expressions.widen(self.number(index, node), 32, index, node.scope.ranges)
 
     def _map(self, tensor: str, box: tuple[int, ...]) -> ir.Value:
-        """The address of a tensor map."""
+        """The address of the tensor map that the launch passes for boxes of this shape."""
         number = self.boxes[tensor].index(box)
         return self.builder.ptrtoint(self.given[map_argument(tensor, number)], I64)
 
     def _written_map(self, node: Node, dim: str) -> ir.Value:
-        """The address of a map that the kernel itself has written."""
+        """The address of a tensor map that the kernel itself writes to global memory."""
         return self.builder.ptrtoint(self._address(node, dim)[0], I64)
 
     def _map_of(self, node: Node, op: ops.CopyBox | ops.StoreBox) -> ir.Value:
+        """The address of the tensor map for a TMA copy."""
         return self._written_map(node, op.map) if op.map else self._map(op.tensor, op.box)
 
     def emit_DescribeMatrix(self, node: Node, op: ops.DescribeMatrix) -> None:
@@ -156,7 +167,7 @@ class HopperWalker(CudaWalker):
         self.ptx.copy_run(target, self.builder.ptrtoint(source, I64), size, barrier)
 
     def _ranks(self, node: Node, along: tuple[str, ...]) -> ir.Value:
-        """A bit for every rank of the cluster that this one becomes as it moves along `along`."""
+        """The multicast mask: a bit for each rank that differs from this one only along `along`."""
         coordinates = self.graph.coordinates
         (cluster,) = coordinates.of_kind(Cluster)
         (edge,) = (e for e in coordinates.edges_above(cluster) if {*along} <= {*e.upstream})
@@ -214,6 +225,7 @@ class HopperWalker(CudaWalker):
         return [self.fragments.slot(name, i, kind) for i in range(parts * first.count)]
 
     def _replace(self, slots: list[ir.AllocaInstr], values: list[ir.Value]) -> None:
+        """Store new values in the stack slots of registers."""
         for slot, value in zip(slots, values, strict=True):
             self.builder.store(value, slot)
 
@@ -248,7 +260,7 @@ class HopperWalker(CudaWalker):
         self._replace(slots, values)
 
     def _keep(self, node: Node, op: ops.MultiplyShared) -> ir.Value:
-        """1 where the accumulator is added to."""
+        """1 if wgmma adds to the accumulator, 0 if it overwrites it (its scale-d operand)."""
         fresh: Any = self.condition(node.scope.resolve_condition(op.fresh), node)
         if isinstance(fresh, bool):
             return ir.Constant(I32, int(not fresh))

@@ -16,23 +16,25 @@ from coordgraph.integers import index_symbol
 __all__ = ["add_ring", "pipelined"]
 
 FILL = "pipeline.fill"
+"""The dimension that counts the steps whose copies are issued before the accumulation loop."""
 
 
 def add_ring(c: CoordinateEditor, loops: tuple[str, ...], stages: int) -> dict[str, str]:
-    """The stage is the accumulation step modulo the ring: round, stage --Flatten--> step.
+    """Add the ring of stages; the stage is the index of the accumulation loop modulo `stages`.
 
-    A step is the index of an accumulation loop. Where the index of one loop leads to that of
-    another (`k_tile --Tile--> piece, for_k`: whole tiles loop over `k_tile`, pieces over `for_k`),
-    the stage would follow from either, and the second would be wrong. So the first loop gets a
-    counter of its own, which no other loop leads to: `k_tile --PassThrough--> k_tile.step`.
+    The edge is `round, stage --Flatten--> step`, for the index `step` of each accumulation loop.
+    The index of one loop may be a coordinate above that of another: in `k_tile --Tile--> piece,
+    for_k`, whole tiles loop over `k_tile` and pieces of tiles over `for_k`. Then two paths would
+    lead to the stage, with different values. So the loop above gets a counter that is not above any
+    other loop's index: `k_tile --PassThrough--> k_tile.step`.
 
     Args:
-        c: the coordinates being built.
+        c: the coordinate graph under construction.
         loops: the dimensions of all accumulation loops.
-        stages: how many tiles of each operand are in flight.
+        stages: the number of stages; each holds a tile of A and a tile of B.
 
     Returns:
-        For each of `loops` the dimension that its loop counts with from now on.
+        For each of `loops`, the dimension that the lowered loop must count.
     """
     before, counters = c.finish(), dict[str, str]()
     for loop in loops:
@@ -50,11 +52,17 @@ def add_ring(c: CoordinateEditor, loops: tuple[str, ...], stages: int) -> dict[s
 
 
 def pipelined(c: CoordinateEditor, loop: For, copies: Body, multiply: Body) -> Body:
-    """The accumulation loop with its loads taken ahead.
+    """The accumulation loop as a software pipeline: copies are issued `stages - 1` steps ahead.
 
-    At step i the copies of step i have landed (all but the newest `stages - 2` groups are
-    complete) and nobody reads the stage of step i - 1 any more (the barrier), so the copies of
-    step i + stages - 1 may overwrite it.
+    At the start of step i, `WaitCopies` waits until the copies of step i have landed: all but the
+    newest `stages - 2` groups are complete. After the barrier no thread reads the stage of step
+    i - 1 any more, so the copies of step i + stages - 1 may overwrite it.
+
+    Args:
+        c: the coordinate graph under construction.
+        loop: the loop over k tiles.
+        copies: the operations that copy the tiles of one step.
+        multiply: the operations that multiply the tiles of one step.
     """
     ahead = c["stage"].fixed_size - 1
     first = index_symbol(FILL)

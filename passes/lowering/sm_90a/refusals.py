@@ -1,0 +1,71 @@
+"""Why wgmma cannot multiply the tiles of a graph: checks of extents, with their error messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coordgraph import KernelGraph
+from coordgraph.gemm import GemmProblem
+from passes.lowering.sm_90a.boxes import GROUP_ROWS
+from passes.lowering.sm_90a.cuts import cuts
+from passes.lowering.sm_90a.division import MMA_COLUMNS, MMA_M, Division, K, M, N
+
+__all__ = ["cut_along", "extents", "no_division", "no_team"]
+
+
+def extents(counts: tuple[int, ...]) -> str:
+    """Extents as text, such as `128x256x64`."""
+    return "x".join(map(str, counts))
+
+
+def no_division(gemm: GemmProblem, division: Division) -> str | None:
+    """Why wgmma cannot multiply a workgroup's part of a tile, or None."""
+    left, right = division.extent(division.left), division.extent(division.right)
+    parts = f"a workgroup's part {division.extent(M)}x{division.extent(N)}"
+    if left % MMA_M:
+        return f"{parts} must be a multiple of {MMA_M} in m or in n"
+    if right % MMA_COLUMNS:
+        return f"{parts} must be a multiple of {MMA_COLUMNS} in m and in n"
+    across_k = gemm.transpose_a if division.right == M else not gemm.transpose_b
+    step = MMA_COLUMNS if across_k else division.instruction.columns
+    if division.columns % step:
+        return (
+            f"{parts} needs wgmma instructions of {division.columns} columns, which must be a "
+            f"multiple of {step}; choose a tile whose extents are powers of two"
+        )
+    if division.extent(K) % division.kind.row:
+        return f"{parts} must be a multiple of {division.kind.row} in k"
+    # Each workgroup of a cluster loads whole groups of 8 rows, the period of the swizzle.
+    for sharers, across in ((N, K if gemm.transpose_a else M), (M, N if gemm.transpose_b else K)):
+        count = division.cluster[sharers]
+        if division.extent(across) % (GROUP_ROWS * count):
+            return (
+                f"{parts} must be a multiple of {GROUP_ROWS * count} in {'mnk'[across]}, so that "
+                f"each of {count} workgroups can load an equal part of it"
+            )
+    return None
+
+
+def no_team(divisions: Sequence[Division]) -> str | None:
+    """Why tiles of different shapes cannot have the same number of warpgroups, or None."""
+    teams = {division.team for division in divisions}
+    if len(teams) == 1:
+        return None
+    odd = next(division for division in divisions if division.team == min(teams))
+    return (
+        f"a workgroup's part {odd.extent(M)}x{odd.extent(N)} of tile {extents(odd.tile)} cannot be "
+        f"halved, and those of other tiles are divided over {max(teams)} warpgroups; make one "
+        f"extent a multiple of {2 * MMA_M}, or the other a multiple of {2 * MMA_COLUMNS}, or "
+        "choose consumers=pingpong"
+    )
+
+
+def cut_along(graph: KernelGraph, located: Sequence[str]) -> list[str]:
+    """Which of A and B have groups that end inside a row (the contiguous axis)."""
+    tiling, gemm = next(iter(graph.tilings)), graph.gemm
+    columns = {"A": int(not gemm.transpose_a), "B": int(not gemm.transpose_b)}
+    return [
+        tensor
+        for tensor, axis in columns.items()
+        if f"{tensor}.{axis}" in cuts(graph.coordinates, tiling, tensor, located)
+    ]
