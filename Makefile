@@ -1,6 +1,6 @@
 # Needs Python 3.11 to 3.13 with venv, and make; everything else is installed into .venv.
 #   make demo      multiply two matrices and check the result
-#   make test      run the tests
+#   make test      run the quick tests
 # A second run is quick: the environment is rebuilt only when pyproject.toml changes.
 
 .DEFAULT_GOAL := help
@@ -13,7 +13,7 @@ CORES  := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 JOBS   ?= $(shell [ $(CORES) -gt 8 ] && echo 8 || echo $(CORES))
 PYTEST := $(BIN)/python -m pytest
 XDIST  := $(shell [ $(JOBS) -gt 1 ] && echo "-n $(JOBS) --dist worksteal")
-SAMPLE ?= 40
+SAMPLE ?= 80
 
 # pip's advice about itself is noise here; its errors still show.
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
@@ -29,10 +29,10 @@ help:  ## List the targets
 demo: $(VENV)/.run  ## Generate a kernel, run it on the best target here, check the result
 	@$(BIN)/coordgraph run --m 512 --n 768 --k 1024 --schedule two-tile-stream-k --check
 
-test: $(VENV)/.test  ## Run the tests (PYTEST_ARGS="..." is passed on)
+test: $(VENV)/.test  ## Run the quick tests (PYTEST_ARGS="..." is passed on)
 	@$(PYTEST) $(XDIST) $(PYTEST_ARGS)
 
-slow: $(VENV)/.test  ## Run a sample of the heavy sweeps (SAMPLE=40 of them)
+slow: $(VENV)/.test  ## Run a sample of the slow tests (SAMPLE=80 of them, other ones every day)
 	@$(PYTEST) $(XDIST) -m slow --sample $(SAMPLE) $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev  ## Check style (ruff) and types (pyright)

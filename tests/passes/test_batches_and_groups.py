@@ -32,7 +32,7 @@ from tests.passes.schedules import (
     schedule,
     symbolic,
 )
-from tests.support.sampling import cover, words
+from tests.support.sampling import chosen, cover, words
 
 GROUPED = [
     name
@@ -110,6 +110,7 @@ def test_groups_are_for_grids_that_are_given(name: str):
     cover(
         0,
         product(GROUPED, ("plain", "swap-group", "bands", "hilbert", "grouped")),
+        words,
     ),
 )
 def test_every_iteration_once_and_every_tile_ends_once(name: str, order: str):
@@ -153,7 +154,9 @@ def test_groups_give_the_reference(name: str):
     on()
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    "order", chosen(("swap-group", "bands-n", "morton", "bands-grouped"), ORDERS)
+)
 def test_groups_in_every_order_of_visits(order: str):
     made = graph("two-tile-stream-k{owner=last}", order, grouped=True, transpose_b=True)
     check_groups(made, [5, 0, 1, 13, 4], 3, schedule=Shuffled(1))
@@ -187,14 +190,20 @@ def test_matrices_of_a_batch_may_coincide_or_lie_apart():
         assert np.array_equal(interpret(made, some, shared, parameters=parameters).d, some @ b[0])
 
 
-@pytest.mark.parametrize("gemm", [{"batched": True}, {"grouped": True, "transpose_b": True}])
 @pytest.mark.parametrize(
-    "name",
-    [
-        "stream-k{reduction=turnstile}",
-        "stream-k{reduction=atomic}",
-        "two-tile-stream-k{owner=last,reduction=tree}",
-    ],
+    ("name", "gemm"),
+    cover(
+        0,
+        product(
+            (
+                "stream-k{reduction=turnstile}",
+                "stream-k{reduction=atomic}",
+                "two-tile-stream-k{owner=last,reduction=tree}",
+            ),
+            ({"batched": True}, {"grouped": True, "transpose_b": True}),
+        ),
+        words,
+    ),
 )
 def test_written_forms(name: str, gemm: dict[str, bool]):
     made = graph(name, "bands", **gemm)

@@ -26,7 +26,7 @@ from passes import (
     TwoTileStreamK,
 )
 from tests.passes.schedules import ORDERED, ORDERS, SCHEDULES, symbolic
-from tests.support.sampling import chosen
+from tests.support.sampling import chosen, cover, words
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_sizes_that_no_index_holds_are_refused():
         Gemm("f32", m=most, n=most, k=64).graph()
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", cover(0, SCHEDULES, words))
 def test_graphs_can_be_copied(name: str):
     """By value, and to other processes, also once proofs about their sizes are remembered."""
     graph = symbolic(name)

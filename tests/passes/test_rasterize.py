@@ -246,7 +246,11 @@ def test_compiled_kernels_compute_the_same(name: str, order: Pass):
         assert np.array_equal(kernel(a, b), a @ b)
 
 
-@pytest.mark.parametrize("steps", FOUND, ids=lambda steps: ",".join(map(str, steps)))
+@pytest.mark.parametrize(
+    "steps",
+    cover(0, [(steps,) for steps in FOUND], lambda case: words(case[0])),
+    ids=lambda steps: ",".join(map(str, steps)),
+)
 def test_tiles_are_found_without_a_division(steps: tuple[Pass, ...]):
     """Tile numbers are proved to fit 32 bits: what the launch decides is multiplied by instead."""
     graph = Pipeline(steps)(Gemm().graph((64, 64, 32)))

@@ -25,6 +25,7 @@ from tests.passes.schedules import (
     problems,
     symbolic,
 )
+from tests.support.sampling import cover, covering, words
 
 FIXED_UP = [name for name in SCHEDULES if "-k" in name]
 every_schedule = pytest.mark.parametrize("name", SCHEDULES)
@@ -64,8 +65,7 @@ def run(graph: KernelGraph, problem: Problem, schedule: Scheduler, **options: An
     return result.d
 
 
-@every_schedule
-@pytest.mark.parametrize("corner", CORNERS)
+@pytest.mark.parametrize(("name", "corner"), covering(3, SCHEDULES, CORNERS))
 def test_the_result_is_the_reference_at_corners(name: str, corner: str):
     graph, problem = symbolic(name), CORNERS[corner]
     for kind in SCHEDULERS.values():
@@ -98,7 +98,7 @@ def test_the_result_is_the_reference_at_length(name: str, order: str):
     on()
 
 
-@every_schedule
+@pytest.mark.parametrize("name", cover(0, SCHEDULES, words))
 def test_a_graph_of_numbers_gives_the_reference(name: str):
     problem = CORNERS["ragged everywhere"]
     run(numeric(name, problem, "group"), problem, Shuffled(3))
@@ -111,7 +111,7 @@ def test_tiles_that_are_not_square(name: str):
         run(graph, problem, Shuffled(0))
 
 
-@pytest.mark.parametrize("name", FIXED_UP)
+@pytest.mark.parametrize("name", cover(0, FIXED_UP, words))
 @given(problems(most=16), st.integers(0, 1000))
 @settings(max_examples=6)
 def test_every_interleaving_gives_the_same_bits(name: str, problem: Problem, seed: int):

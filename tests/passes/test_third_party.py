@@ -20,7 +20,7 @@ from coordgraph.progress import wait_direction
 from passes import Pass, Pipeline
 from tests.passes.schedules import CORNERS, SCHEDULES, WHOLE_TILES, schedule
 from tests.passes.test_invariants import waits_for_lower
-from tests.support.sampling import cover
+from tests.support.sampling import cover, words
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def check(graph: KernelGraph, problem: tuple[int, int, int, int]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "order", "corner"),
-    cover(0, product(SCHEDULES, ORDERS, ("one tile in many pieces", "ragged everywhere"))),
+    cover(0, product(SCHEDULES, ORDERS, ("one tile in many pieces", "ragged everywhere")), words),
     ids=str,
 )
 def test_orders_from_outside_compose_with_every_schedule(name: str, order: Pass, corner: str):

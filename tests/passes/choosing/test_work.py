@@ -24,6 +24,7 @@ from passes.choosing.enumeration import check, enumerated, walked
 from passes.choosing.known_schedules import FILE, counter_of, derived
 from passes.choosing.model import Counts
 from passes.choosing.plan_table import Table
+from tests.support.sampling import cover, words
 
 TILE = (4, 4, 4)
 SCHEDULES = (
@@ -89,7 +90,7 @@ def pieces(found: Trace) -> Counter[tuple[int, ...]]:
     return Counter(s.tile for s in found.segments if not s.padding)
 
 
-@pytest.mark.parametrize("pipeline", SCHEDULES)
+@pytest.mark.parametrize("pipeline", cover(0, SCHEDULES, words))
 @given(m=st.integers(1, 5), n=st.integers(1, 5), depth=st.integers(1, 12), grid=st.integers(1, 9))
 @settings(max_examples=15, deadline=None)
 def test_work_is_that_of_the_graph(pipeline: str, m: int, n: int, depth: int, grid: int):
