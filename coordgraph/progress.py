@@ -30,7 +30,7 @@ from coordgraph.kernel import KernelGraph
 __all__ = ["WaitDirection", "wait_direction"]
 
 WaitDirection = Literal["none", "lower", "higher", "mixed"]
-"""Which workgroups a workgroup may wait for, compared with its own number."""
+"""Whether workgroups wait for none, lower-numbered or higher-numbered ones; `mixed` if unknown."""
 ZERO, SENDER = Integer(0), "partial.sender"
 RECEIVES = (ReceivePartial, AwaitPartial, CollectPartial)
 

@@ -173,11 +173,15 @@ class Tilings:
                 if len(self) == 1 or own <= {*op.tile}:
                     return tiling
             raise VerifyError(
-                f"{op.kind}: no MultiplyAccumulate uses the loaded tile ({', '.join(op.tile)})"
+                f"{op.kind}: no MultiplyAccumulate uses the loaded tile ({', '.join(op.tile)}); "
+                "remove the load, or multiply the tile"
             )
         name = str(getattr(op, "accumulator", ""))
         if name not in self.by_accumulator:
-            raise VerifyError(f"{op.kind}: no MultiplyAccumulate has the accumulator '{name}'")
+            raise VerifyError(
+                f"{op.kind}: no MultiplyAccumulate has the accumulator '{name}'; multiply into it, "
+                "or name another one"
+            )
         return self.by_accumulator[name]
 
     def others(self, tiling: Tiling) -> frozenset[str]:
