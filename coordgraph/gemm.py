@@ -45,7 +45,8 @@ RESERVED = frozenset(
 )
 """Names that an epilogue operand must not have: arguments of kernel calls, and names in graphs."""
 IS_NUMBER = {"c": False, "alpha": True, "beta": True}
-"""For each operand with a parameter in every kernel call: whether it is a number, not a tensor."""
+"""Epilogue operands for which every kernel call has a parameter: True for a number, False for a
+tensor."""
 MOST_GROUPS = 511
 """Largest number of groups of a grouped product along m or k.
 

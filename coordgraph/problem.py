@@ -65,9 +65,8 @@ def build(gemm: GemmProblem, e: KernelEditor, tile: tuple[int, int, int]) -> Non
         total *= batches
         e.coordinates.add(MacroTileNumber("batch", batches, note="which product"))
     if gemm.grouped:
-        # If groups share out m, one number counts the row tiles of all groups, so the group is
-        # not a dimension that schedules distribute. Otherwise schedules distribute it like a tile
-        # number.
+        # With group_axis="m", one dimension numbers the row tiles of all groups, and the group
+        # follows from that number. Otherwise schedules distribute the group like a tile number.
         kind = Linear if gemm.group_axis == "m" else MacroTileNumber
         groups = e.parameters["groups"].symbol
         e.coordinates.add(kind("group", groups, note="which product"))

@@ -64,7 +64,7 @@ def wait_direction(graph: KernelGraph) -> WaitDirection:
 
 
 def _direction(graph: KernelGraph, node: Node) -> WaitDirection:
-    """Whether every workgroup for which the operation `node` waits has a lower or higher number.
+    """Whether the operation `node` waits for workgroups with lower or higher numbers than its own.
 
     A `CollectPartial` waits for several senders; the first and the last of them are compared.
     """

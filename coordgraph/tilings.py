@@ -92,9 +92,9 @@ class Tiling:
                 )
 
     def own(self, name: str) -> str:
-        """The id of this tiling's dimension `name`, where every tiling has a dimension of its own.
+        """The id of a dimension that each tiling has separately, made unique by the accumulator.
 
-        It is `name` itself for the accumulator `acc`, else `name` prefixed with the accumulator.
+        For the accumulator `acc` it is `name`; for another accumulator `x` it is `x.name`.
         """
         return name if self.accumulator == ACCUMULATOR else f"{self.accumulator}.{name}"
 

@@ -200,10 +200,7 @@ class Warp(Dimension):
 
 @dataclass(frozen=True)
 class WarpNumber(Dimension):
-    """The number of a warp in its workgroup, as a value that is uniform across the warp's lanes.
-
-    The compiler can keep expressions of it in uniform registers.
-    """
+    """The number of a warp in its workgroup, as a value that is uniform across the warp's lanes."""
 
     hardware: ClassVar[bool] = True
 
