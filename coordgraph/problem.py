@@ -70,7 +70,7 @@ def build(gemm: GemmProblem, e: KernelEditor, tile: tuple[int, int, int]) -> Non
         kind = Linear if gemm.group_axis == "m" else MacroTileNumber
         groups = e.parameters["groups"].symbol
         e.coordinates.add(kind("group", groups, note="which product"))
-        if gemm.group_axis == "k":  # counts["k"] has the k tiles of all groups, the others of one
+        if gemm.group_axis == "k":  # every group has all m and n tiles, but only some k tiles
             e.assume(groups * counts["m"] * counts["n"])
     if gemm.diagonal:
         _tables_of_problems(gemm, e)

@@ -134,7 +134,7 @@ class SubDimension(_OfTensorAxis):
 
 @dataclass(frozen=True)
 class MacroTile(_OfTensor):
-    """A whole macro tile of a tensor; its index is an element's offset within the tile."""
+    """A whole macro tile of a tensor, as a single dimension."""
 
 
 @dataclass(frozen=True)
