@@ -45,7 +45,8 @@ RESERVED = frozenset(
 )
 """Names that an epilogue operand must not have: arguments of kernel calls, and names in graphs."""
 IS_NUMBER = {"c": False, "alpha": True, "beta": True}
-"""For each operand with a parameter in every kernel call: whether it is a number, not a tensor."""
+"""Epilogue operands for which every kernel call has a parameter: True for a number, False for a
+tensor."""
 MOST_GROUPS = 511
 """Largest number of groups of a grouped product along m or k.
 
@@ -258,7 +259,7 @@ class GemmProblem:
     def is_apart(self, tensor: str) -> bool:
         """Whether a tensor has a separate matrix, vector or element for every product.
 
-        False for a tensor whose rows or columns the groups share out among themselves.
+        False for a tensor that holds all groups in one matrix, as ranges of its rows or columns.
         """
         if tensor in self.operands:
             axes = self.operands[tensor].axes
@@ -357,8 +358,9 @@ def row_step(kind: str) -> int:
 
 
 def elements_of(tensor: str) -> str:
-    """The name of the launch parameter with the length of a vector of all groups' matrices.
+    """The name of the launch parameter with the number of elements of a tensor.
 
-    It is for `group_axis="mnk"`. C and epilogue operands have D's length.
+    Only with `group_axis="mnk"`, where a tensor is a vector that holds the matrices of all groups.
+    C and epilogue operands are as long as D.
     """
     return f"elements_{tensor.lower() if tensor in ('A', 'B') else 'd'}"

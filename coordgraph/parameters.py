@@ -265,7 +265,7 @@ class Parameters:
         return {**values, **tabulate(self.tables, tables, values)}
 
     def _host_values(self, given: Mapping[str, int]) -> dict[str, int]:
-        """Compute the parameters that the host knows: all but those that depend on tables."""
+        """Compute all parameters except the deferred ones, which depend on tables in memory."""
         unknown = sorted(set(given) - {p.name for p in self.given})
         if unknown:
             known = ", ".join(p.name for p in self.given)

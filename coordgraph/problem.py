@@ -65,13 +65,12 @@ def build(gemm: GemmProblem, e: KernelEditor, tile: tuple[int, int, int]) -> Non
         total *= batches
         e.coordinates.add(MacroTileNumber("batch", batches, note="which product"))
     if gemm.grouped:
-        # If groups share out m, one number counts the row tiles of all groups, so the group is
-        # not a dimension that schedules distribute. Otherwise schedules distribute it like a tile
-        # number.
+        # With group_axis="m", one dimension numbers the row tiles of all groups, and the group
+        # follows from that number. Otherwise schedules distribute the group like a tile number.
         kind = Linear if gemm.group_axis == "m" else MacroTileNumber
         groups = e.parameters["groups"].symbol
         e.coordinates.add(kind("group", groups, note="which product"))
-        if gemm.group_axis == "k":  # counts["k"] has the k tiles of all groups, the others of one
+        if gemm.group_axis == "k":  # every group has all m and n tiles, but only some k tiles
             e.assume(groups * counts["m"] * counts["n"])
     if gemm.diagonal:
         _tables_of_problems(gemm, e)
@@ -95,7 +94,7 @@ def build(gemm: GemmProblem, e: KernelEditor, tile: tuple[int, int, int]) -> Non
         parts = ("group", "A.tile.0")
         e.coordinates.connect(Concatenate(parts, "row_tile", gemm.tile_starts("m")))
     else:
-        # These dimensions number the tiles of all groups along an axis; some schedules use them.
+        # For schedules, add dimensions that number the tiles of all groups along an axis.
         for axis, number in (("m", "A.tile.0"), ("n", "B.tile.1"), ("k", "k_tile")):
             if gemm.ragged(axis):
                 every = f"{axis}_step"
@@ -214,7 +213,7 @@ def _tables_of_problems(gemm: GemmProblem, e: KernelEditor) -> None:
         starts = f"{what.replace(' ', '_')}_before"
         add(starts, axes, f"{what} of the groups before")
         count = maximum(load(index_symbol(starts), length - 1), 1)
-        # The prefix keeps the name free: schedules name a share's iterations `iterations`.
+        # The prefix `all_` avoids a clash: schedules name the iterations of a share `iterations`.
         e.parameter(f"all_{what.replace(' ', '_')}", count, note=f"{what} of all groups")
     for tensor, turned in (("A", gemm.transpose_a), ("B", gemm.transpose_b), ("D", False)):
         rows, columns = TENSORS[tensor][::-1] if turned else TENSORS[tensor]
@@ -352,7 +351,7 @@ def _control(gemm: GemmProblem, e: KernelEditor, depth: Expr) -> None:
         StoreTile("D", tile("D")),
     )
     if gemm.grouped:
-        # Entries of tables that indices of the tile's elements and the k loop's bounds read.
+        # The table entries that indices of the tile's elements and the bounds of the k loop need.
         tables = [gemm.offsets(axis) for axis in "mnk" if gemm.ragged(axis)]
         if gemm.ragged("k"):
             tables.append(gemm.tile_starts("k"))

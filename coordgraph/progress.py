@@ -30,7 +30,7 @@ from coordgraph.kernel import KernelGraph
 __all__ = ["WaitDirection", "wait_direction"]
 
 WaitDirection = Literal["none", "lower", "higher", "mixed"]
-"""Which workgroups a workgroup may wait for, compared with its own number."""
+"""Whether workgroups wait for none, lower-numbered or higher-numbered ones; `mixed` if unknown."""
 ZERO, SENDER = Integer(0), "partial.sender"
 RECEIVES = (ReceivePartial, AwaitPartial, CollectPartial)
 
@@ -64,7 +64,7 @@ def wait_direction(graph: KernelGraph) -> WaitDirection:
 
 
 def _direction(graph: KernelGraph, node: Node) -> WaitDirection:
-    """Whether every workgroup for which the operation `node` waits has a lower or higher number.
+    """Whether the operation `node` waits for workgroups with lower or higher numbers than its own.
 
     A `CollectPartial` waits for several senders; the first and the last of them are compared.
     """

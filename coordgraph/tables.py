@@ -108,8 +108,8 @@ class Table:
     def inverts(self, other: Table) -> bool:
         """Whether this table is declared as the inverse permutation of `other`.
 
-        That is so if it sorts, from the largest, by the negated entries of `other`: its step plus
-        `other[place]` does not depend on the position `place`.
+        That is so if this table has the rule `sorts` and its step is a constant minus
+        `other[place]`: sorting the entries of a permutation in ascending order inverts it.
         """
         if self.step is None or self.rule != SORTS:
             return False

@@ -26,7 +26,7 @@ class Role(Enum):
     PARTIALS = "partials"
     """Workspace through which workgroups pass partial sums; it needs no initial value."""
     MAPS = "maps"
-    """Workspace for TMA descriptors (tensor maps) that the kernel writes; no initial value."""
+    """Workspace for TMA descriptors (tensor maps), which the kernel itself writes before use."""
     TABLE = "table"
     """A table of non-decreasing integers that index expressions read; see `coordgraph.tables`."""
     FLAGS = "flags"

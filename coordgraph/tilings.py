@@ -92,9 +92,9 @@ class Tiling:
                 )
 
     def own(self, name: str) -> str:
-        """The id of this tiling's dimension `name`, where every tiling has a dimension of its own.
+        """The id of a dimension that each tiling has separately, made unique by the accumulator.
 
-        It is `name` itself for the accumulator `acc`, else `name` prefixed with the accumulator.
+        For the accumulator `acc` it is `name`; for another accumulator `x` it is `x.name`.
         """
         return name if self.accumulator == ACCUMULATOR else f"{self.accumulator}.{name}"
 
@@ -173,11 +173,15 @@ class Tilings:
                 if len(self) == 1 or own <= {*op.tile}:
                     return tiling
             raise VerifyError(
-                f"{op.kind}: no MultiplyAccumulate uses the loaded tile ({', '.join(op.tile)})"
+                f"{op.kind}: no MultiplyAccumulate uses the loaded tile ({', '.join(op.tile)}); "
+                "remove the load, or multiply the tile"
             )
         name = str(getattr(op, "accumulator", ""))
         if name not in self.by_accumulator:
-            raise VerifyError(f"{op.kind}: no MultiplyAccumulate has the accumulator '{name}'")
+            raise VerifyError(
+                f"{op.kind}: no MultiplyAccumulate has the accumulator '{name}'; multiply into it, "
+                "or name another one"
+            )
         return self.by_accumulator[name]
 
     def others(self, tiling: Tiling) -> frozenset[str]:

@@ -240,7 +240,7 @@ class Assign(Operation):
 
     @property
     def symbol(self) -> Symbol:
-        """The symbol that stands for the value in expressions."""
+        """The symbol that stands for the assigned value in later expressions."""
         return index_symbol(self.name)
 
 

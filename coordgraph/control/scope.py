@@ -192,5 +192,5 @@ class Scoped:
         return cast(ExpressionT, expr.xreplace({s: v for s, v in values.items() if s != v}))
 
     def expand(self, expr: Basic) -> Expr:
-        """Replace the names of `Assign` by their values, so that proofs see the full expression."""
+        """Replace each symbol that an `Assign` defines by its value, so that proofs see it."""
         return cast(Expr, expr.xreplace(dict(self.definitions)))

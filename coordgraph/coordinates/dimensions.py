@@ -134,7 +134,7 @@ class SubDimension(_OfTensorAxis):
 
 @dataclass(frozen=True)
 class MacroTile(_OfTensor):
-    """A whole macro tile of a tensor; its index is an element's offset within the tile."""
+    """A whole macro tile of a tensor, as a single dimension."""
 
 
 @dataclass(frozen=True)
@@ -200,10 +200,7 @@ class Warp(Dimension):
 
 @dataclass(frozen=True)
 class WarpNumber(Dimension):
-    """The number of a warp in its workgroup, as a value that is uniform across the warp's lanes.
-
-    The compiler can keep expressions of it in uniform registers.
-    """
+    """The number of a warp in its workgroup, as a value that is uniform across the warp's lanes."""
 
     hardware: ClassVar[bool] = True
 

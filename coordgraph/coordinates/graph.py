@@ -109,7 +109,7 @@ class CoordinateGraph(Structure):
         return derivative(self, wanted, by, known, ranges)
 
     def ranges(self, base: Ranges | None = None) -> Ranges:
-        """`base`, and for every dimension with a size that its symbol is >= 0 and < the size."""
+        """A copy of `base` in which every dimension's index is at least 0 and below its size."""
         sized = ((d.symbol, d.size) for d in self if d.size is not None)
         return (base or Ranges()).with_indices(sized)
 

@@ -152,8 +152,8 @@ class Trial:
         if Law.REVERSE_UNDOES_FORWARD in self.edge.laws:
             for u in sorted(every - reached):
                 yield (
-                    f"{self.edge}: reverse computes the upstream index {u} from no downstream "
-                    "index; correct reverse, the guard or the size rule"
+                    f"{self.edge}: reverse gives the upstream index {u} for no downstream index; "
+                    "correct reverse, the guard or the size rule"
                 )
             yield from self._reverse_undoes_forward()
         if Law.FORWARD_UNDOES_REVERSE in self.edge.laws:

@@ -118,11 +118,11 @@ class Structure:
         )
 
     def edges_below(self, name: DimensionLike) -> tuple[Edge, ...]:
-        """The edges that have this dimension as an upstream operand, on the way to the machine."""
+        """The edges that have a dimension as an upstream operand: they lead to the machine."""
         return self._at(self._nx.successors(self[name].id))
 
     def edges_above(self, name: DimensionLike) -> tuple[Edge, ...]:
-        """The edges that have this dimension as a downstream operand, on the way to the tensors."""
+        """The edges that have a dimension as a downstream operand: they lead to the tensors."""
         return self._at(self._nx.predecessors(self[name].id))
 
     def _at(self, nodes: Iterable[Node]) -> tuple[Edge, ...]:
@@ -162,12 +162,12 @@ class Structure:
         return tuple(self._dimensions[node] for node in found if isinstance(node, str))
 
     def below(self, name: DimensionLike) -> frozenset[str]:
-        """The ids of all dimensions that can be reached from this one toward the machine."""
+        """The ids of all dimensions between the dimension `name` and the machine (downstream)."""
         found = networkx.descendants(self._nx, self[name].id)
         return frozenset(node for node in found if isinstance(node, str))
 
     def above(self, name: DimensionLike) -> frozenset[str]:
-        """The ids of all dimensions that can be reached from this one toward the tensors."""
+        """The ids of all dimensions between the dimension `name` and the tensors (upstream)."""
         found = networkx.ancestors(self._nx, self[name].id)
         return frozenset(node for node in found if isinstance(node, str))
 

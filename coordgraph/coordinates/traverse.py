@@ -141,9 +141,10 @@ class _Step:
 
 
 def _guard(steps: list[_Step], targets: list[str], ranges: Ranges) -> Boolean:
-    """The conjunction of the guards of all steps.
+    """The condition under which no index that the target dimensions depend on is padding.
 
-    The guard of a step applies only where the wanted indices depend on the step's result.
+    It joins the guards of all evaluated edges. A guard counts only for those values of selectors
+    for which the targets depend on the edge's result.
     """
     guards: list[Boolean] = []
     for step, needed in zip(steps, _needed(steps, targets), strict=True):
@@ -157,7 +158,7 @@ def _guard(steps: list[_Step], targets: list[str], ranges: Ranges) -> Boolean:
 
 
 def _needed(steps: list[_Step], targets: list[str]) -> list[Boolean]:
-    """For each step, the condition under which the target dimensions depend on its result."""
+    """For each evaluated edge, the condition under which the target dimensions depend on it."""
     conditions = [step.edge.reads_when(step.below) for step in steps]
     if all(each is true for of_step in conditions for each in of_step):
         return [true] * len(steps)
@@ -308,7 +309,7 @@ def _defining_edge(
         raise NoPath(
             f"no {direction.value} path leads to '{name}' from "
             + (", ".join(sorted(start)) or "nothing")
-            + (f"; give the index of {', '.join(map(repr, missing))}, too" if missing else "")
+            + (f"; give more indices, such as {', '.join(map(repr, missing))}" if missing else "")
         )
     return edges[0]
 

@@ -119,7 +119,7 @@ class NumericBounds:
         return self.fact_maximum((symbol,))
 
     def lower(self, target: Atom) -> Bound:
-        """A numeric lower bound of an atom, or None; cached."""
+        """A numeric lower bound of an atom (a symbol or a function), or None; cached."""
         if target not in self._lowers:
             # This provisional bound ends the recursion if bounds of symbols depend on each other.
             self._lowers[target] = assumed_lower(target.expr)
@@ -129,7 +129,7 @@ class NumericBounds:
         return self._lowers[target]
 
     def upper(self, target: Atom) -> Bound:
-        """A numeric upper bound of an atom, or None; cached."""
+        """A numeric upper bound of an atom (a symbol or a function), or None; cached."""
         if target not in self._uppers:
             self._uppers[target] = None
             symbol = isinstance(target.expr, Symbol)
@@ -216,8 +216,8 @@ class NumericBounds:
         negative = [m for m, c in p.items() if c < 0 and m] if self.facts else []
         if not negative:
             return best
-        # First bound each negative product separately by a fact; then try adding a multiple of one
-        # whole fact to cancel negative terms.
+        # First bound each term with a negative coefficient by a fact about its monomial. Then try
+        # to cancel negative terms by adding a multiple of one fact's polynomial.
         paid, rest = 0, dict(p)
         for monomial in negative:
             limit = self.fact_maximum(monomial)

@@ -279,7 +279,7 @@ def parse_expression(text: str, symbols: Callable[[str], Expr]) -> Expr:
     parser = _Parser(text, symbols)
     try:
         node, _ = parser.disjunction()
-    except RecursionError as error:  # the caller's own stack was nearly full
+    except RecursionError as error:  # the caller had already used most of the stack
         message = "the expression is nested too deeply for Python's stack"
         raise ExpressionSyntaxError(message, parser.token.column) from error
     if parser.token.kind != "end":

@@ -42,14 +42,16 @@ FUEL = 64
 MAX_MAXIMA = 6
 """The largest number of symbolic upper bounds of one polynomial."""
 MOST_STEPS = 8
-"""The largest constant c for which a proof compares the table entries t[i + c] and t[i]."""
+"""The largest constant c for which proofs derive a bound of a table entry t[i + c] from t[i]."""
 
 SymbolBounds: TypeAlias = tuple[tuple[Polynomial, ...], tuple[Polynomial, ...]]
 """The lower bounds and the upper bounds of an atom; all of them hold."""
 Guards: TypeAlias = tuple[Polynomial, ...]
 """Polynomials that are known to be at least 0."""
 _Step: TypeAlias = list[tuple[Polynomial, Guards]]
-"""One replacement: the polynomials, with guards, whose lower bounds together bound the original."""
+"""The result of replacing an atom: polynomials, each with guards that hold for it.
+
+The smallest of their lower bounds is a lower bound of the polynomial before the replacement."""
 
 
 class Prover(NumericBounds):
@@ -167,7 +169,7 @@ class Prover(NumericBounds):
                 if isinstance(target.expr, Load):  # eliminate it before the atoms of its bounds
                     ends = *self._most_loaded(target.expr), *self._least_loaded(target.expr)
                     used |= {a for p in ends for m in p for a in m}
-            # A fixed order, because it affects the result if bounds depend on each other.
+            # Sort, because the order affects the result if bounds of atoms depend on each other.
             levels = (self.level(a) for a in sorted(used, key=by_key) if a is not target)
             self._levels[target] = max(floor, 1 + max(levels, default=-1))
         return self._levels[target]

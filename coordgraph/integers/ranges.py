@@ -161,9 +161,9 @@ class Ranges:
         return replace(known, definitions=MappingProxyType({**known.definitions, symbol: expr}))
 
     def with_guard(self, condition: Basic | bool) -> "Ranges":
-        """A copy in which a condition holds.
+        """A copy of the ranges in which a condition holds, so that proofs may use it.
 
-        Only comparisons and conjunctions of comparisons have an effect.
+        The condition is ignored unless it is a comparison or a conjunction of comparisons.
         """
         condition = sympify(condition)
         if condition in self.guards or not guard_polynomials(condition):

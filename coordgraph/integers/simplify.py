@@ -111,7 +111,7 @@ class _Simplifier:
         return self.ranges.prove_less(0, expr)
 
     def recombined(self, expr: Add) -> Expr | None:
-        # (x//d)*d + x%d -> x, also scaled: (x//d)*d*c + (x%d)*c -> x*c
+        # Rewrite (x//d)*d + x%d -> x, also with a common factor: (x//d)*d*c + (x%d)*c -> x*c
         terms = list(expr.args)
         for term in terms:
             for remainder in (f for f in _factors(term) if isinstance(f, FloorMod)):
@@ -138,12 +138,12 @@ class _Simplifier:
         count, rest = parts[0] - 1, parts[1] + d
         return (count, rest) if count != 0 and natural(rest) else None
 
-    # (a*d + r)//d -> a + r//d
+    # Rewrite (a*d + r)//d -> a + r//d
     def peel_quotient(self, x: Expr, d: Expr) -> Expr | None:
         parts = self.peeled(x, d)
         return None if parts is None else parts[0] + floor_div(parts[1], d)
 
-    # (a*d + r)%d -> r%d
+    # Rewrite (a*d + r)%d -> r%d
     def peel_remainder(self, x: Expr, d: Expr) -> Expr | None:
         parts = self.peeled(x, d)
         return None if parts is None else floor_mod(parts[1], d)
@@ -151,22 +151,22 @@ class _Simplifier:
     def inside(self, x: Expr, d: Expr) -> bool:
         return self.ranges.prove_less(x, d) and self.ranges.prove_nonnegative(x)
 
-    # x//d -> 0 when 0 <= x < d: lane//32 -> 0
+    # Rewrite x//d -> 0 when 0 <= x < d: lane//32 -> 0
     def small_quotient(self, x: Expr, d: Expr) -> Expr | None:
         return S.Zero if self.inside(x, d) else None
 
-    # x%d -> x when 0 <= x < d: lane%32 -> lane
+    # Rewrite x%d -> x when 0 <= x < d: lane%32 -> lane
     def small_remainder(self, x: Expr, d: Expr) -> Expr | None:
         return x if self.inside(x, d) else None
 
-    # (x//a)//b -> x//(a*b)
+    # Rewrite (x//a)//b -> x//(a*b)
     def nested_quotient(self, x: Expr, d: Expr) -> Expr | None:
         if isinstance(x, FloorDiv) and self.positive(d):
             inner, a = cast(tuple[Expr, Expr], x.args)
             return floor_div(inner, a * d)
         return None
 
-    # (x%(a*b))//b -> (x//b)%a
+    # Rewrite (x%(a*b))//b -> (x//b)%a
     def quotient_of_remainder(self, x: Expr, d: Expr) -> Expr | None:
         if not isinstance(x, FloorMod):
             return None
@@ -176,7 +176,7 @@ class _Simplifier:
             return None
         return floor_mod(floor_div(inner, d), a)
 
-    # (x%(a*b) + y)%b -> (x + y)%b
+    # Rewrite (x%(a*b) + y)%b -> (x + y)%b
     def nested_remainder(self, x: Expr, d: Expr) -> Expr | None:
         changed = False
         terms: list[Expr] = []
@@ -205,11 +205,11 @@ class _Simplifier:
             if low is S.Zero or (self.inside(low, g) and self.positive(y)):
                 yield g, high, y, low
 
-    # (a*x + r)//(a*b) -> x//b when 0 <= r < a: (4*x + 2)//8 -> x//2
+    # Rewrite (a*x + r)//(a*b) -> x//b when 0 <= r < a: (4*x + 2)//8 -> x//2
     def common_quotient(self, x: Expr, d: Expr) -> Expr | None:
         return next((floor_div(h, y) for _, h, y, _ in self.low_parts(x, d)), None)
 
-    # (a*x + r)%(a*b) -> a*(x%b) + r when 0 <= r < a: (4*x + 2)%8 -> 4*(x%2) + 2
+    # Rewrite (a*x + r)%(a*b) -> a*(x%b) + r when 0 <= r < a: (4*x + 2)%8 -> 4*(x%2) + 2
     def common_remainder(self, x: Expr, d: Expr) -> Expr | None:
         parts = self.low_parts(x, d)
         return next((g * floor_mod(h, y) + low for g, h, y, low in parts), None)
@@ -232,17 +232,17 @@ class _Simplifier:
                         return a, b
         return None
 
-    # (a + b)//d -> a//d when 0 <= b <= d - a%d - 1
+    # Rewrite (a + b)//d -> a//d when 0 <= b <= d - a%d - 1
     def carry_quotient(self, x: Expr, d: Expr) -> Expr | None:
         parts = self.carry_free(x, d)
         return None if parts is None else floor_div(parts[0], d)
 
-    # (a + b)%d -> a%d + b when 0 <= b <= d - a%d - 1
+    # Rewrite (a + b)%d -> a%d + b when 0 <= b <= d - a%d - 1
     def carry_remainder(self, x: Expr, d: Expr) -> Expr | None:
         parts = self.carry_free(x, d)
         return None if parts is None else floor_mod(parts[0], d) + parts[1]
 
-    # min(a, b) -> a and max(a, b) -> b when a <= b: min(lane, 31) -> lane
+    # Rewrite min(a, b) -> a and max(a, b) -> b when a <= b: min(lane, 31) -> lane
     def extreme(self, expr: Basic) -> Expr | None:
         a, b = cast(tuple[Expr, Expr], expr.args)
         if self.ranges.prove_nonnegative(b - a):
@@ -251,7 +251,7 @@ class _Simplifier:
             return b if isinstance(expr, Minimum) else a
         return None
 
-    # a < b -> true when a < b is proved, false when b <= a is proved: lane < 32 -> true
+    # Rewrite a < b -> true when a < b is proved, false when b <= a is proved: lane < 32 -> true
     def relation(self, expr: Relational) -> Basic | None:
         a, b = cast(tuple[Expr, Expr], expr.args)
         if isinstance(expr, (Eq, Ne)):

@@ -65,7 +65,7 @@ class Printer:
         return "true" if value else "false"
 
     def select(self, condition: Basic, a: Basic, b: Basic) -> str:
-        """The text of a select between ``a`` and ``b``, here as a call."""
+        """The text of a `Select`: ``select(condition, a, b)``; subclasses may write another."""
         return f"select({self.at(condition)}, {self.at(a)}, {self.at(b)})"
 
     def at(self, expr: Basic, strength: int = OR) -> str:

@@ -155,7 +155,9 @@ def test_a_scheduled_graph_is_not_scheduled_again(name: str):
 
 def test_sizes_that_no_index_holds_are_refused():
     most = 2**31 - 4096
-    why = r"^the sizes make an index of up to \d+, over 2147483647; make the problem or the grid"
+    why = (
+        r"^an index of this kernel reaches \d+, more than the allowed 2147483647; make the problem"
+    )
     with pytest.raises(VerifyError, match=why):
         Gemm("f32", m=most, n=most, k=64).graph()
 

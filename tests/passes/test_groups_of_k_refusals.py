@@ -47,10 +47,10 @@ def test_refusals_say_why(refused: Pass, why: str):
 
 
 def test_problems_that_are_none():
-    with pytest.raises(VerifyError, match="Gemm: group_axis='n' should be m, k or mnk"):
+    with pytest.raises(VerifyError, match="Gemm: group_axis='n' must be m, k or mnk"):
         Gemm(grouped=True, group_axis="n")
     for strange in ("mk", "", "K", None, 2):
-        with pytest.raises(VerifyError, match="should be m, k or mnk"):
+        with pytest.raises(VerifyError, match="must be m, k or mnk"):
             Gemm(grouped=True, group_axis=strange)  # type: ignore[arg-type]
     with pytest.raises(VerifyError, match="group_axis=k has no effect without groups"):
         Gemm(group_axis="k")

@@ -350,7 +350,7 @@ def test_schedules_that_refuse(name: str, why: str):
         ({"n": 3, "k": 5}, "n, k cannot be fixed with group_axis=mnk"),
         ({"batched": True}, "batched or grouped, not both"),
         ({"grouped": False}, "group_axis=mnk has no effect without groups"),
-        ({"group_axis": "mn"}, "group_axis='mn' should be m, k or mnk"),
+        ({"group_axis": "mn"}, "group_axis='mn' must be m, k or mnk"),
     ],
 )
 def test_problems_that_are_refused(arguments: dict[str, Any], why: str):

@@ -113,7 +113,7 @@ class Share(Edge):
         return (begin if begin in known else share, inside)
 
     def _border(self, share: Expr) -> Expr:
-        """The first index of a share, after its border has moved."""
-        border = (share * self.share).expand()  # expanded as in derivatives, so proofs see it equal
+        """The first index of a share: its border, moved to the end of a tile if one is near."""
+        border = (share * self.share).expand()  # `derivative` expands, too: proofs compare the two
         end = floor_div(border + self.before, self.tile) * self.tile
         return select(Le(border, end + self.behind), end, border)

@@ -121,7 +121,7 @@ SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
         (("compile", "--from", "-", "--plan", PLAN), 2, "--from gives a scheduled graph"),
         (("eval", "A.7", "--stage", "0", "-s", "reorder"), 3, "did you mean"),
         ((*EVAL, "--at", "workgruop=1"), 3, "did you mean 'workgroup'"),
-        ((*EVAL, "--at", "workgroup=3"), 3, "give the index of 'A.index.0', too"),
+        ((*EVAL, "--at", "workgroup=3"), 3, "give more indices, such as 'A.index.0'"),
         ((*EVAL, "--at", "workgroup=9", "--m", "9", "--n", "1"), 3, "outside its size: 0..0"),
         ((*EVAL, "--at", "workgroup=1+"), 2, "expected a value, found the end (column 3)"),
         ((*EVAL, "--at", "workgroup=1,workgroup=2"), 2, "given twice"),

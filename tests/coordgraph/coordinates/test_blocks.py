@@ -120,7 +120,7 @@ def test_laws_of_a_block_by_name():
 
     edge = Concatenate(PARTS, "all", "t")
     check_laws(edge, sizes, tables, among=exists)
-    with pytest.raises(VerifyError, match="from no downstream index"):
+    with pytest.raises(VerifyError, match="for no downstream index"):
         check_laws(edge, {**sizes, "all": 19}, tables, among=exists)
 
 

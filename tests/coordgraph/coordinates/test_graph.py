@@ -114,7 +114,7 @@ class TestEditing:
 class TestPaths:
     def test_what_is_missing_is_named(self):
         with pytest.raises(
-            NoPath, match="no reverse path leads to 'i' from t; give the index of 'e'"
+            NoPath, match="no reverse path leads to 'i' from t; give more indices, such as 'e'"
         ):
             TILED.reverse({"t": 1}, ["i"])
         with pytest.raises(NoPath, match="no forward path leads to 'i' from e"):

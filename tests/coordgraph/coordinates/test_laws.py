@@ -102,7 +102,7 @@ class Wrong(Edge):
     ("fault", "sizes", "why"),
     [
         ("size", {"i": 4, "o": 3}, r"sizes \(4,\) and \(3,\) break its size rule"),
-        ("size", {"i": 4, "o": 3}, r"upstream index \(3,\) from no downstream index"),
+        ("size", {"i": 4, "o": 3}, r"upstream index \(3,\) for no downstream index"),
         (
             "guard",
             {"i": 4, "o": 4},
