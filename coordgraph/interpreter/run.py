@@ -156,8 +156,7 @@ class _Run:
         waiting = {w: e.slot for group in self.blocked.values() for w, e in group.items()}
         named = ", ".join(f"{w} for slot {slot}" for w, slot in sorted(waiting.items()))
         message = (
-            f"deadlock: all {len(waiting)} running workgroups wait for flags of workspace slots: "
-            f"{named}"
+            f"all {len(waiting)} running workgroups wait for flags of workspace slots: {named}"
         )
         if self.dispatched < self.count:
             message += (

@@ -166,7 +166,7 @@ def test_how_it_reads():
     told = [line.strip() for line in lines if "flags" in line or "workspace" in line]
     assert told == [
         "// add acc to workspace slot slot, element by element",
-        "flags[slot]++;  // atomically, as every element before it",
+        "flags[slot]++;  // atomic, like the additions above",
         "while (flags[partial_slot] != turn);",
         "// load sums from workspace slot partial_slot, add them to acc",
         "// store zeros to workspace slot partial_slot",
