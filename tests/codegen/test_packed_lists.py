@@ -84,5 +84,5 @@ def test_what_is_refused():
     ):
         with pytest.raises(LaunchError, match=told):
             lists.offsets([size], matrix)  # type: ignore[list-item]
-    with pytest.raises(LaunchError, match="along an axis"):
+    with pytest.raises(LaunchError, match="together along m, n or k"):
         lists.offsets([(1, 1, MOST_TOGETHER), (1, 1, 1)], matrix)
