@@ -66,14 +66,14 @@ def test_offsets():
 def test_what_is_refused():
     matrix = np.zeros((2, 3))
     for matrices, told in (
-        ([], "a list has at least one"),
+        ([], "pass at least one matrix"),
         ([matrix, np.zeros(3)], r"matrices\[1\] has 1 axes"),
         ([matrix, matrix.astype("f")], r"has the type float32, and matrices\[0\] has float64"),
         ([matrix, [[1]]], "a list was given; pass an array of numpy, torch, cupy"),
     ):
         with pytest.raises(LaunchError, match=told):
             lists.pack(matrices)
-    with pytest.raises(LaunchError, match="has 15 elements, the matrices take 16"):
+    with pytest.raises(LaunchError, match="has 15 elements, and the matrices take 16"):
         lists.unpack(np.zeros(15), [(2, 3)])
     with pytest.raises(LaunchError, match="the vector has 2 axes"):
         lists.unpack(np.zeros((4, 4)), [(2, 3)])
@@ -84,5 +84,5 @@ def test_what_is_refused():
     ):
         with pytest.raises(LaunchError, match=told):
             lists.offsets([size], matrix)  # type: ignore[list-item]
-    with pytest.raises(LaunchError, match="along an axis"):
+    with pytest.raises(LaunchError, match="together along m, n or k"):
         lists.offsets([(1, 1, MOST_TOGETHER), (1, 1, 1)], matrix)

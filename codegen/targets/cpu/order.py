@@ -72,6 +72,4 @@ def _topological(
         told = f"workgroups wait for each other in a circle ({circle})"
         if not found.stuck():
             raise Circle(told) from None
-        raise LaunchError(
-            f"{told}, and none of them would ever finish; the schedule is wrong: apply another"
-        ) from None
+        raise LaunchError(f"{told}, and would do so for ever") from None

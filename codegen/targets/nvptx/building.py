@@ -188,7 +188,7 @@ class Builder:
         try:
             with where.current():
                 loaded = Loaded(facts, code, where)
-        except Spilled:  # an entry of another driver version, which did not spill
+        except Spilled:  # stored with another driver version, whose code did not spill
             return None
         self.programs[variant] = replace(
             self.program(variant), bytes_in_flight=facts.bytes_in_flight

@@ -216,7 +216,7 @@ def test_a_lesser_lowering_can_be_asked_for(fake_driver: FakeDriver):
     assert "mma.sync" in fake_driver.loaded[0]
     assert "wgmma" not in fake_driver.loaded[0]
     (note,) = made.lowering_notes
-    assert note.startswith("wgmma: lowering=lower-to-tensor-cores{")
+    assert note.startswith("wgmma: the caller passed lowering=lower-to-tensor-cores{")
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_a_lowering_is_used_or_refused(fake_driver: FakeDriver):
     lowering: Any
     for target, lowering, words in (
         ("sm_80", LowerToHopper(), "sm_80 has no lowering LowerToHopper; choose one of: LowerToT"),
-        ("sm_90a", DataParallel(), "there is LowerToHopper, LowerToTensorCores"),
+        ("sm_90a", DataParallel(), "choose one of: LowerToHopper, LowerToTensorCores"),
         ("sm_90a", LowerToHopper("sm_80"), "refuses the graph: it is for sm_80"),
         ("sm_80", LowerToTensorCores("sm_86"), "refuses the graph: it is for sm_86"),
         ("sm_90a", LowerToHopper(cluster_m=3), "sm_90a: .*cluster_m=3.*graph: cluster 3x1x1"),
@@ -266,5 +266,5 @@ def test_a_lowering_is_used_or_refused(fake_driver: FakeDriver):
         with pytest.raises(CodegenError, match=words):
             kernel(DataParallel(), target, lowering=lowering)
     for target in ("cpu", "interpreter"):
-        with pytest.raises(CodegenError, match="a lowering is for NVIDIA GPUs"):
+        with pytest.raises(CodegenError, match="is for NVIDIA GPUs"):
             codegen.compile(graph(DataParallel(), dtype="f32"), target, lowering=lowering)

@@ -11,7 +11,7 @@ import pytest
 
 import codegen
 from codegen.targets.nvptx import CudaKernel, cuda_kernel
-from codegen.targets.nvptx.launch import tensormaps, workspace
+from codegen.targets.nvptx.launch import device_workspaces, tensormaps
 from codegen.targets.nvptx.launch.call import CheckedCall
 from coordgraph import Gemm, LaunchError
 from passes import DataParallel, HeterogeneousTiles, Pass, StreamK, TwoTileStreamK
@@ -305,7 +305,7 @@ def test_the_stream_of_a_thread_is_not_that_of_another(fake_driver: FakeDriver):
 
     def launch() -> None:
         for _ in range(2):
-            made(a, b, out=d, stream=workspace.PER_THREAD_STREAM, workgroups=5)
+            made(a, b, out=d, stream=device_workspaces.PER_THREAD_STREAM, workgroups=5)
 
     # Threads run one after another, and a new thread may get the identifier of a finished
     # one.

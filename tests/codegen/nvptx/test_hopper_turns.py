@@ -193,7 +193,7 @@ def test_two_loops_in_a_row_are_refused():
     def twice(op: Operation) -> Operation | tuple[Operation, ...]:
         return (op, op) if accumulates(op) else op
 
-    with pytest.raises(PassError, match="one accumulation loop of a body, not two"):
+    with pytest.raises(PassError, match="accumulation loops follow each other in one body"):
         LowerToHopper(consumers="pingpong")(broken(graph, twice))
 
 
