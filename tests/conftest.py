@@ -46,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     Slow.collected = config.getoption("markexpr") != "not slow"
-    # Set before pytest-xdist starts its workers, which take the options over.
+    # pytest-xdist copies the options to its workers, so the seed is set before they start.
     if config.getoption("--sample-seed") is None:
         config.option.sample_seed = datetime.now(UTC).date().isoformat()
 
@@ -60,13 +60,13 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makeitem(obj: object) -> list[pytest.Item] | None:
-    """Leave out functions that are slow as a whole, where no slow test is wanted."""
+    """Collect no test functions marked `slow` in a run without slow tests."""
     marks = getattr(obj, "pytestmark", ())
     slow = any(getattr(mark, "name", "") == "slow" for mark in marks)
     return [] if slow and not Slow.collected else None
 
 
-# Last, so that the sample is taken of what -m and -k have selected.
+# Runs last, so the sample is taken from the tests that -m and -k selected.
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     count = config.getoption("--sample")
@@ -79,7 +79,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays to the end: no need to look through it each time."""
+    """Exclude objects that exist after collection from garbage collection: they stay to the end."""
     gc.collect()
     gc.freeze()
 
@@ -95,13 +95,13 @@ def frozen() -> Iterator[None]:
 
 
 def pytest_unconfigure() -> None:
-    """Extension modules tell of leaks where the interpreter cannot clear what it ends with."""
+    """Make frozen objects collectable again; otherwise extension modules report leaks at exit."""
     gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
 def golden(request: pytest.FixtureRequest) -> Golden:
-    """Compare text with a file: `golden(str(graph), "coordgraph/gemm.txt")`."""
+    """The `Golden` that compares text with a file: `golden(str(graph), "coordgraph/gemm.txt")`."""
     return Golden(
         Path(__file__).parent / "goldens", bool(request.config.getoption("--update-golden"))
     )
@@ -109,7 +109,11 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 
 @pytest.fixture(scope="session")
 def ptxas() -> Path:
-    """Path of ptxas; where the test extra installs it, its absence is a failure."""
+    """Path of ptxas.
+
+    If ptxas is missing, the test is skipped; it fails on platforms where the test extra installs
+    ptxas.
+    """
     path = find_ptxas()
     if path is None and HAS_WHEEL:
         pytest.fail("ptxas is missing: install the test extra, which has nvidia-cuda-nvcc")

@@ -1,4 +1,4 @@
-"""The layers: codegen → passes → coordgraph, small files, and light imports."""
+"""Architecture rules: imports go codegen → passes → coordgraph; small files; light imports."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ PACKAGES = ("coordgraph", "passes", "codegen")
 WITHOUT_CYCLES = (*PACKAGES, "benchmarks")
 MAX_LINES = 450
 
-# What each package may not import anywhere, not even inside a function.
+# Packages that a package may not import anywhere, not even inside a function.
 FORBIDDEN = {
     "coordgraph": {"passes", "codegen", "llvmlite", "cuda"},
     "passes": {"codegen", "llvmlite", "cuda"},
     "codegen": set[str](),
 }
-# Array libraries that a user may bring: imported where they are used, never at module level.
 GUESTS = {"torch", "cupy", "jax", "scipy"}
-"""Imported where a user has them, or asks for what needs them."""
+"""Packages that users may install: imported inside functions, never at module level."""
 IMPORT_NAMES = {"cuda-python": "cuda"}
 
 
@@ -36,7 +35,10 @@ def sources(package: str) -> list[Path]:
 
 
 def imports(tree: ast.AST, *, module_level: bool = False) -> Iterator[tuple[int, str]]:
-    """Line and top-level package of each absolute import, those inside functions too or not."""
+    """Line number and top-level package of each absolute import.
+
+    With `module_level`, imports inside functions are left out.
+    """
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name.partition(".")[0]) for alias in node.names)
@@ -56,7 +58,7 @@ def offenders(package: str, names: set[str], *, module_level: bool = False) -> l
 
 
 def module_imports(modules: dict[str, ast.AST]) -> nx.DiGraph[str]:
-    """Which module imports which, those inside functions and for type checkers too."""
+    """The graph of imports between modules; imports in functions or for type checkers count too."""
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(modules)
     for name, tree in modules.items():
@@ -73,7 +75,7 @@ def module_imports(modules: dict[str, ast.AST]) -> nx.DiGraph[str]:
 
 
 def import_cycles(modules: dict[str, ast.AST]) -> list[list[str]]:
-    """Groups of modules of which each imports, directly or not, all the others."""
+    """Import cycles: groups of modules in which each imports all others, directly or indirectly."""
     found = nx.strongly_connected_components(module_imports(modules))
     return sorted(sorted(group) for group in found if len(group) > 1)
 
@@ -88,14 +90,14 @@ def modules_of(package: str) -> dict[str, ast.AST]:
 
 
 def dependencies() -> set[str]:
-    """Import names of what pyproject.toml requires."""
+    """Import names of the packages that pyproject.toml requires."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     names = [re.split(r"[^\w-]", entry)[0] for entry in project["dependencies"]]
     return {IMPORT_NAMES.get(name, name.replace("-", "_")) for name in names}
 
 
 def repository_files() -> list[Path]:
-    """What git tracks or would add; without git, every file outside hidden folders."""
+    """Files that git tracks or would add; if git fails, every file outside hidden folders."""
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         done = subprocess.run(listing, cwd=ROOT, capture_output=True, check=True)
@@ -142,7 +144,7 @@ def test_the_scanner_sees_cycles():
 
 @pytest.mark.parametrize("package", WITHOUT_CYCLES)
 def test_no_import_cycles(package: str):
-    """Where two modules need each other, what both need belongs into a third."""
+    """Two modules do not import each other; code that both need belongs in a third module."""
     modules = modules_of(package)
     assert module_imports(modules).number_of_edges() > 10
     assert import_cycles(modules) == []
@@ -161,7 +163,7 @@ def test_what_is_imported_is_required(package: str):
 
 
 def test_graphs_and_passes_load_neither_llvm_nor_cuda():
-    """In a fresh process, and without writing anything to the terminal."""
+    """`import coordgraph, passes` in a new process loads no heavy package and prints nothing."""
     script = (
         "import sys, coordgraph, passes\n"
         "heavy = {'codegen', 'llvmlite', 'cuda', 'torch', 'cupy', 'jax', 'matplotlib'}\n"
@@ -188,7 +190,7 @@ def test_files_stay_small(package: str):
 
 
 def test_no_file_points_outside_the_repository():
-    """A checkout stands alone: nothing names a folder that lies beside it."""
+    """No file names a folder outside the checkout."""
     outside = re.compile(rb"\.\./" + rb"shared(?![\w.-])")
     files = repository_files()
     assert ROOT / "pyproject.toml" in files
@@ -208,7 +210,7 @@ def test_source_distributions_hold_every_folder():
 
 @pytest.mark.parametrize("room", ["schedules", "orders"])
 def test_the_kit_is_public(room: str):
-    """Schedules and orders of the library take from the kit what others can take, nothing else."""
+    """The library's schedules and orders import only public names from `passes.kit`."""
     from passes import kit
 
     for path in sorted((ROOT / "passes" / room).glob("*.py")):

@@ -1,4 +1,4 @@
-"""The documentation is run: every block, every diagram, every link. See tests/support/pages.py."""
+"""The documentation is executed: every block, diagram and link. See tests/support/pages.py."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ by_name = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 
 
 def run_command(arguments: list[str]) -> str:
-    """What a `coordgraph` command prints."""
+    """The output of a `coordgraph` command."""
     from codegen.cli import main
 
     printed, before, code = io.StringIO(), sys.argv, None
@@ -50,7 +50,7 @@ def run_command(arguments: list[str]) -> str:
 
 @pytest.fixture
 def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody with a plain terminal, an empty folder and an empty cache."""
+    """A reader's environment: a plain terminal, an empty folder and an empty cache."""
     for variable in ("COORDGRAPH_THREADS", "FORCE_COLOR"):
         monkeypatch.delenv(variable, raising=False)
     for variable, value in (("NO_COLOR", "1"), ("COLUMNS", "100"), ("TERM", "dumb")):
@@ -109,14 +109,14 @@ def test_the_reference_names_every_pass():
 
 
 def anchors(source: str) -> set[str]:
-    """The anchors that a page's headings make, as on GitHub."""
+    """The link anchors of a page's headings, as GitHub forms them."""
     prose = re.sub(r"^```.*?^```$", "", source, flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ +(.*?) *$", prose, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
 
 
 def broken_links(path: Path, source: str) -> list[str]:
-    """Links to files or headings that do not exist."""
+    """Links of a page to files or headings that do not exist."""
     prose = re.sub(r"^```.*?^```$", "", source, flags=re.MULTILINE | re.DOTALL)
     broken: list[str] = []
     for link in re.findall(r"\[[^\]]*\]\(([^)\s]+)\)", prose):

@@ -1,4 +1,4 @@
-"""The schedules under test, the orders they are tried after, and problems to try them on."""
+"""The schedules under test, the tile orders that precede them, and problems to run them on."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ STREAMS = tuple(
         "least=5,reduction=scatter",
     )
 )
-"""Streams that need no tiles of one depth."""
+"""Stream-K schedules that accept output tiles with different numbers of k tiles."""
 
 SCHEDULES: dict[str, Pass] = {
     str(schedule): schedule
@@ -89,7 +89,7 @@ SCHEDULES: dict[str, Pass] = {
     )
 }
 WHOLE_TILES = ("data-parallel", "heterogeneous-tiles")
-"""Schedules under which nobody waits for anybody."""
+"""First words of the names of schedules in which no workgroup waits for another."""
 ORDERS = {
     "plain": (),
     "swap": (Reorder(swap=True),),
@@ -107,14 +107,19 @@ ORDERED = tuple(
     for number, name in enumerate(SCHEDULES)
     for order in ("plain", [*ORDERS][1 + number % (len(ORDERS) - 1)])
 )
-"""Pairs for quick tests: every schedule without an order and after one, every order in use.
+"""(schedule, order) pairs for quick tests: every schedule alone and after an order.
 
-Files share these pairs, and so their graphs; the slow tests have the full product.
+Every order occurs. All test files use these pairs, so that cached graphs are shared. Slow tests use
+all combinations.
 """
 
 
 def schedule(name: str, workgroups: int | None = None) -> Pass:
-    """A schedule by name, with its grid as a number where one is given."""
+    """A schedule by name.
+
+    If `workgroups` is given and the schedule has a grid to choose, the grid is fixed to that
+    number.
+    """
     found = SCHEDULES[name] if name in SCHEDULES else Pipeline.parse(name).passes[0]
     options = dict(found.options)
     if workgroups is not None and "workgroups" in symbolic(name).parameters:
@@ -124,38 +129,38 @@ def schedule(name: str, workgroups: int | None = None) -> Pass:
 
 @cache
 def symbolic(name: str, order: str = "plain", tile: tuple[int, int, int] = TILE) -> KernelGraph:
-    """One graph for all problems."""
+    """A scheduled graph with symbolic sizes, which serves all problems."""
     return Pipeline([*ORDERS[order], schedule(name)])(Gemm("f32").graph(tile))
 
 
 def numeric(name: str, problem: Problem, order: str = "plain") -> KernelGraph:
-    """A graph for one problem alone."""
+    """A scheduled graph whose sizes and grid are fixed to those of one problem."""
     m, n, k, workgroups = problem
     gemm = Gemm("f32", m=m, n=n, k=k)
     return Pipeline([*ORDERS[order], schedule(name, workgroups)])(gemm.graph(TILE))
 
 
 def parameters(graph: KernelGraph, problem: Problem) -> dict[str, int]:
-    """The launch arguments of a problem, as far as the graph has them."""
+    """The launch arguments of a problem that the graph has as parameters."""
     values = dict(zip(("m", "n", "k", "workgroups"), problem, strict=True))
     return {name: value for name, value in values.items() if name in graph.parameters}
 
 
 def moved(name: str, depth: int) -> int:
-    """How much longer a share may be whose two borders are moved for short segments."""
+    """By how many iterations `least_segment` can lengthen a share whose two borders are moved."""
     least = schedule(name).options.get("least_segment", 1)
     assert isinstance(least, int)
     return min(least - 1, (depth - 1) // 2) + min(least - 1, depth // 2)
 
 
 def in_tiles(tiles_m: int, tiles_n: int, tiles_k: int, workgroups: int) -> Problem:
-    """The problem with so many whole tiles."""
+    """The problem with the given numbers of whole tiles and workgroups."""
     return tiles_m * TILE[0], tiles_n * TILE[1], tiles_k * TILE[2], workgroups
 
 
 @st.composite
 def problems(draw: st.DrawFn, most: int = 24) -> Problem:
-    """Ragged sizes, and grids from one workgroup to more than there are iterations."""
+    """Random problems with partial tiles; some grids have more workgroups than iterations."""
     extents = st.integers(1, most)
     return draw(extents), draw(extents), draw(st.integers(1, 2 * most)), draw(st.integers(1, 40))
 

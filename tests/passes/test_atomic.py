@@ -1,4 +1,4 @@
-"""Atomic additions: the pieces of a shared tile are added to one slot as they come."""
+"""The `atomic` reduction: partial sums of a shared tile are added to one slot, in any order."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_all_but_the_owner_add_to_the_slot_of_the_tile(name: str, problem: Probl
         assert all(workgroups[s.turn] == s.workgroup for s in sent)
         assert sorted(r.turn for r in got) == sorted(s.turn for s in sent)
         assert {r.workgroup for r in got} <= {owner}
-        if sent:  # no other tile has the slot
+        if sent:  # every shared tile has a slot of its own
             (slot,) = {s.slot for s in sent} | {r.slot for r in got}
             assert slot not in slots
             slots.add(slot)
@@ -113,7 +113,7 @@ def test_the_sums_are_zero_before_and_after():
 @pytest.mark.parametrize("name", [LAST, SPLIT])
 @pytest.mark.parametrize(("schedule", "back"), [(InOrder(), False), (Reversed(), True)])
 def test_sums_are_rounded_as_they_come(name: str, schedule: Scheduler, back: bool):
-    """One number a piece; what others do decides about the bits."""
+    """Each piece of k contributes one number; the numbers are added in the order of execution."""
     pieces = 6
     numbers, a, b = one_number_a_piece(pieces)
     graph = symbolic(name) if name == LAST else symbolic("split-k{splits=6,reduction=atomic}")
@@ -219,7 +219,10 @@ def test_what_is_broken_is_noticed(name: str, change: Rewrite, told: str):
 
 
 def test_partials_that_are_sent_are_not_added_to():
-    """A slot that is to be added to begins at zero; others do not."""
+    """`SendPartial` cannot use slots of the `atomic` reduction.
+
+    Atomic additions need slots that are zero before the launch, so their tensor has another role.
+    """
 
     def sent(op: Operation) -> Operation:
         return SendPartial(op.slot, turn=op.turn) if isinstance(op, AccumulatePartial) else op
@@ -232,7 +235,7 @@ def test_partials_that_are_sent_are_not_added_to():
 @pytest.mark.parametrize(("name", "by"), [("turn", 1), ("turn_first", 1)])
 @pytest.mark.parametrize("schedule", [LAST, SPLIT])
 def test_a_wrong_turn_proves_nothing(schedule: str, name: str, by: int):
-    """Then some sender is not who is counted, or the last of them is the owner itself."""
+    """If a sender's turn is wrong, it belongs to another workgroup: no wait direction is proved."""
 
     def bent(op: Operation) -> Operation:
         wrong = isinstance(op, Assign) and op.name == name
@@ -243,7 +246,10 @@ def test_a_wrong_turn_proves_nothing(schedule: str, name: str, by: int):
 
 
 def test_turns_in_no_order_prove_nothing():
-    """Where later turns are not higher numbers, the last sender says nothing of the others."""
+    """No wait direction is proved if a later turn does not mean a higher workgroup number.
+
+    The last sender then says nothing about the other senders.
+    """
     graph = symbolic(LAST)
     (edge,) = (e for e in graph.coordinates.edges if isinstance(e, Join) and TURN in e.upstream)
     with graph.edit("elsewhere") as e:
@@ -253,7 +259,7 @@ def test_turns_in_no_order_prove_nothing():
 
 
 def test_a_slot_that_two_tiles_have_is_noticed():
-    """Sums of two tiles come together: the counts do not fit, or what is stored is wrong."""
+    """If two tiles use one slot, the counts of senders do not match, or the result is wrong."""
 
     def one_slot(op: Operation) -> Operation:
         both = isinstance(op, SetCoordinate) and op.dim == SLOT
@@ -266,7 +272,7 @@ def test_a_slot_that_two_tiles_have_is_noticed():
 
 
 def test_every_piece_counts_once():
-    """However many pieces there are, the owner reads one slot."""
+    """The owner waits for all 15 pieces, but reads only one slot."""
     graph = symbolic(LAST)
     found = trace(graph, parameters(graph, in_tiles(1, 1, 16, 16)))
     assert Counter(r.workgroup for r in found.receives) == {15: 15}

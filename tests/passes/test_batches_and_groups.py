@@ -1,4 +1,4 @@
-"""Batches and groups: every schedule, by its record and by its numbers."""
+"""Batches and groups of rows: traces and results of every schedule."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GROUPED = [
     for name in SCHEDULES
     if name != "data-parallel" and not name.startswith(("split-k", "heterogeneous"))
 ]
-"""How many tiles there are is data, so the grid is given."""
+"""Schedules for groups of rows: the number of tiles is data, so the grid must be given."""
 N, K = 7, 10
 
 
@@ -49,7 +49,7 @@ def graph(name: str, order: str = "plain", **gemm: Any) -> KernelGraph:
 
 
 def whole(random: np.random.Generator, *shape: int) -> np.ndarray:
-    """Small whole numbers, whose sums are exact in any order."""
+    """Random integers from -4 to 4, whose f32 sums are exact in any order."""
     return random.integers(-4, 5, shape).astype(np.float32)
 
 
@@ -71,7 +71,7 @@ def record_of(name: str, sizes: list[int], workgroups: int, order: str = "plain"
 def check_groups(
     made: KernelGraph, sizes: list[int], workgroups: int, first: int = 0, **options: Any
 ) -> np.ndarray:
-    """D of the interpreter, held to numpy; the rows around the groups stay as they are."""
+    """Compare the interpreter's D with NumPy; rows of D outside the groups must stay unwritten."""
     random, gemm = np.random.default_rng(len(sizes)), made.gemm
     offsets, spare = offsets_of(sizes, first), 3
     rows = int(offsets[-1]) + spare
@@ -123,7 +123,7 @@ def test_every_iteration_once_and_every_tile_ends_once(name: str, order: str):
     def on(sizes: list[int], workgroups: int):
         found = record_of(name, sizes, workgroups, order)
         assert not found.problems()
-        tiles = max(1, sum(-(-size // TILE[0]) for size in sizes))  # at least one, of padding
+        tiles = max(1, sum(-(-size // TILE[0]) for size in sizes))  # at least one tile, of padding
         assert found.tiles == (tiles, -(-N // TILE[1]), -(-K // TILE[2]))
         assert len({end.tile for end in found.epilogues}) == found.tiles[0] * found.tiles[1]
 
@@ -131,7 +131,7 @@ def test_every_iteration_once_and_every_tile_ends_once(name: str, order: str):
 
 
 def test_streams_balance_across_groups():
-    """Sizes from one row to many: nobody has one iteration more than a share."""
+    """Groups have 0 to 50 rows; no workgroup has more iterations than one share, rounded up."""
     sizes = [1, 50, 0, 3, 17, 2, 0, 29]
     found = record_of("stream-k", sizes, 7)
     total = found.tiles[0] * found.tiles[1] * found.tiles[2]
@@ -213,7 +213,7 @@ def test_written_forms(name: str, gemm: dict[str, bool]):
 
 
 def test_what_is_deferred():
-    """The number of tiles, and all that follows from it; the grid and the workspace do not."""
+    """The number of tiles and all that depends on it are deferred; grid and workspace are not."""
     made = graph("two-tile-stream-k", grouped=True)
     parameters = made.parameters
     assert parameters.deferred == {"tiles_m", "dp_waves", "sk_tiles", "share"}
@@ -268,7 +268,7 @@ def test_tables_that_are_missing_or_unknown():
 
 
 def test_a_row_of_no_group_that_is_written_is_found():
-    """The interpreter's own check: here the end of the last group is read one too far."""
+    """Without the `Ragged` edge of D the interpreter finds no path to D's row, and refuses."""
     made = graph("data-parallel{persistent=true}", grouped=True)
     bent = parse(made.text().replace("edge Ragged D.0 -> group, D.row table=offsets\n", ""))
     with pytest.raises(EvaluationError):
@@ -276,7 +276,7 @@ def test_a_row_of_no_group_that_is_written_is_found():
 
 
 def test_the_host_checks_assumptions_for_every_table():
-    """Two more tiles than there may be: refused, though the table could hold less."""
+    """Bounds of indices are checked for every table that the sizes allow, not for the given one."""
     made = graph("stream-k", grouped=True)
     sizes = {"n": 1, "groups": 1, "read_c": 0, "workgroups": 1}
     made.parameters.evaluate({**sizes, "m": 4, "k": 2**31 // 2 - 8})

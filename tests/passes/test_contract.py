@@ -1,4 +1,4 @@
-"""What passes refuse, and how a schedule composes with others."""
+"""What passes refuse; copies of graphs; the orders of `Reorder`, `Rasterize` and `Grouped`."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_sizes_that_no_index_holds_are_refused():
 
 @pytest.mark.parametrize("name", cover(0, SCHEDULES, words))
 def test_graphs_can_be_copied(name: str):
-    """By value, and to other processes, also once proofs about their sizes are remembered."""
+    """Graphs can be deep-copied and pickled, also after `verify` has cached proofs about sizes."""
     graph = symbolic(name)
     graph.verify()
     for other in (copy.deepcopy(graph), pickle.loads(pickle.dumps(graph))):
@@ -192,7 +192,7 @@ def test_nothing_to_swap_after_a_swap():
     ids=str,
 )
 def test_the_order_in_which_tiles_are_visited(step: Reorder, order: list[int]):
-    """Two rows of three tiles, by row-major number; places of padding are left out."""
+    """The order in which 2 rows of 3 tiles are visited, as row-major numbers without padding."""
     graph = DataParallel()(step(Gemm("f32").graph((4, 4, 4))))
     found = trace(graph, {"m": 8, "n": 12, "k": 4})
     assert [3 * s.tile[0] + s.tile[1] for s in found.segments if not s.padding] == order
@@ -219,7 +219,7 @@ def test_the_order_in_which_tiles_are_visited(step: Reorder, order: list[int]):
     ids=str,
 )
 def test_the_order_in_bands(step: Pass, order: list[int]):
-    """Three rows of three tiles, by row-major number; no place is padding."""
+    """The order in which 3 rows of 3 tiles are visited, as row-major tile numbers; no padding."""
     graph = DataParallel()(step(Gemm("f32").graph((4, 4, 4))))
     found = trace(graph, {"m": 12, "n": 12, "k": 4})
     assert [3 * s.tile[0] + s.tile[1] for s in found.segments] == order

@@ -1,4 +1,4 @@
-"""Groups along k: how deep a tile is is data. Schedules by their record and by their numbers."""
+"""Groups along k, where the number of k tiles is data: traces and results of schedules."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PARTLY = (
 WHOLE = ("data-parallel", "data-parallel{persistent=true}")
 EVERY = (*WHOLE, *STREAMS, *PARTLY)
 M, N = 9, 7
-"""Three tiles by two."""
+"""m and n of the problem: three tiles by two."""
 NAN, INF = np.float32("nan"), np.float32("inf")
 
 
@@ -50,7 +50,7 @@ def graph(name: str, order: str = "plain", **gemm: Any) -> KernelGraph:
 
 
 def whole(random: np.random.Generator, *shape: int) -> np.ndarray:
-    """Small whole numbers, whose sums are exact in any order."""
+    """Random integers from -4 to 4, whose f32 sums are exact in any order."""
     return random.integers(-4, 5, shape).astype(np.float32)
 
 
@@ -59,7 +59,7 @@ def given_of(made: KernelGraph, **values: int) -> dict[str, int]:
 
 
 def depths_of(sizes: list[int]) -> tuple[int, ...]:
-    """K tiles of each group; a group without k has one of padding, for its zeros."""
+    """Number of k tiles of each group; for k = 0 one k tile of padding, which gives zeros."""
     return tuple(max(1, -(-size // TILE[2])) for size in sizes)
 
 
@@ -84,9 +84,9 @@ def check(
     bad: frozenset[int] = frozenset(),
     **options: Any,
 ) -> None:
-    """D of the interpreter, held to numpy.
+    """Compare the interpreter's D with NumPy.
 
-    What lies around the groups is no number, and neither is what lies in those that are `bad`.
+    A and B contain NaN and infinity outside the groups, and inside the groups `bad`.
     """
     random, gemm, groups = np.random.default_rng(len(sizes)), made.gemm, len(sizes)
     offsets = np.cumsum([first, *sizes]).astype(np.int32)
@@ -119,7 +119,7 @@ group_sizes = st.lists(st.integers(0, 3 * TILE[2] + 1), min_size=1, max_size=6)
 orders = ("plain", "swap-group", "bands", "hilbert", "grouped", "bands-grouped")
 
 
-# Records
+# Traces
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,10 @@ def test_every_iteration_once_and_every_tile_ends_once(name: str, order: str):
 
 @pytest.mark.parametrize("name", cover(0, STREAMS, words))
 def test_streams_balance_across_groups(name: str):
-    """From no k to much: nobody has one iteration more than a share, and all but one a whole."""
+    """Each workgroup has one share of iterations, the last busy one at most; others are idle.
+
+    Groups have different k, and some have k = 0.
+    """
     sizes, (stream,) = [1, 50, 0, 3, 17, 2, 0, 29], Pipeline.parse(name).passes
     assert isinstance(stream, StreamK)
     for workgroups in (1, 7, 16, 200):
@@ -169,7 +172,7 @@ def test_streams_balance_across_groups(name: str):
 
 
 def test_whole_tiles_do_not_balance():
-    """What streams are for: tiles of one group are as long as its k."""
+    """With whole tiles, iterations depend on the groups' k, so Stream-K is better balanced."""
     sizes = [1, 50, 0, 3, 17, 2, 0, 29]
     one, stream = (record_of(name, sizes, 7) for name in (WHOLE[1], STREAMS[0]))
     assert one.useful == stream.useful
@@ -180,13 +183,13 @@ def test_whole_tiles_do_not_balance():
 
 @pytest.mark.parametrize("name", cover(0, PARTLY, words))
 def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
-    """The first tiles are shared, equally but for the last share; the others are whole."""
+    """The first tiles are divided into equal shares, the last may be shorter; others are whole."""
 
     @given(group_sizes, st.integers(1, 14))
     @settings(max_examples=12)
     @example([9, 0, 5, 40], 5)
     @example([9, 0, 5, 40], 24)  # as many tiles as workgroups
-    @example([9, 0], 40)  # fewer
+    @example([9, 0], 40)  # fewer tiles than workgroups
     def on(sizes: list[int], workgroups: int):
         found, (partly,) = record_of(name, sizes, workgroups), Pipeline.parse(name).passes
         assert isinstance(partly, PartlyStreamed)
@@ -224,7 +227,7 @@ def test_depths_of_a_record():
 
 @pytest.mark.parametrize("name", ["stream-k{owner=first}", "stream-k{owner=last}"])
 def test_a_record_that_is_wrong_about_depths_is_found(name: str):
-    """A tile that ends one k tile too early in a group, and one that has it twice."""
+    """`Trace.problems` finds wrong depths: k tiles that are missing, and ones that do not exist."""
     made = graph(name)
     values = {"m": 4, "n": 4, "k": 20, "groups": 2, "workgroups": 2}
     right = trace(made, values, {"offsets": [0, 12, 20]})
@@ -235,7 +238,7 @@ def test_a_record_that_is_wrong_about_depths_is_found(name: str):
         assert [problem for problem in wrong.problems() if why in problem]
 
 
-# Numbers
+# Results
 
 
 @pytest.mark.parametrize("name", cover(0, EVERY, words))
@@ -295,12 +298,12 @@ def test_ragged_tiles(m: int, n: int, sizes: list[int], workgroups: int):
 @settings(max_examples=4)
 @given(group_sizes.filter(any), st.integers(1, 9))
 def test_numbers_for_sizes(sizes: list[int], workgroups: int):
-    """A kernel for one m, n and k; where groups end is still data."""
+    """A graph with fixed m, n and k; the offsets of the groups are still read at every launch."""
     made = graph("stream-k{reduction=turnstile}", m=M, n=N, k=sum(sizes))
     check(made, sizes, workgroups)
 
 
-# Forms
+# Text, pseudocode and tables
 
 
 @pytest.mark.parametrize(
@@ -324,7 +327,10 @@ def test_the_problem_itself():
 
 @pytest.mark.parametrize("name", cover(0, STREAMS, words))
 def test_which_group_is_looked_up_once_in_a_segment(name: str):
-    """And once for how far the loop over segments goes; the rest is in terms of its name."""
+    """A segment's group is searched once; its other expressions use the symbol `group`.
+
+    Only the loop over segments searches too, to find where the next segment begins.
+    """
     made = graph(name)
     walks = 2 if "scatter" in name else 1
     lines = made.pseudocode().splitlines()
@@ -335,7 +341,7 @@ def test_which_group_is_looked_up_once_in_a_segment(name: str):
     others = [line for line in found if line not in located]
     assert all(line.startswith(("for (", "uint for_tile = ")) for line in others)
     assert len(others) == (2 if "last" in name else walks)
-    # Where in its block an iteration is, is known to be no negative number.
+    # An iteration's position in its group's block is proved non-negative, so `%` gives it directly.
     (first,) = {op.value for op in made.control.of_kind(Assign) if op.name == "k_first"}
     begin, length = (
         "load(tile_starts, group)",
@@ -350,7 +356,7 @@ def test_which_group_is_looked_up_once_in_a_segment(name: str):
 
 
 def test_what_is_known_of_the_tables():
-    """No group is without a k tile; groups of rows may be without a tile."""
+    """Each group along k has at least one k tile; groups of rows may have no tile."""
     group = index_symbol("group")
     rows = Gemm("f32", grouped=True).graph(TILE)
     for made, least in ((graph("stream-k"), 1), (rows, 0)):
@@ -363,7 +369,7 @@ def test_what_is_known_of_the_tables():
 
 
 def test_what_is_deferred():
-    """How many k tiles there are, and how long a share is; the grid and the tiles are not."""
+    """`tiles_k` and `share` are deferred; the grid and the tiles along m and n are not."""
     made = graph("stream-k")
     parameters = made.parameters
     assert parameters.deferred == {"tiles_k", "share"}

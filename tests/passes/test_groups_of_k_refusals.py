@@ -1,4 +1,4 @@
-"""Groups along k: what schedules cannot share, problems that are none, tables that do not fit."""
+"""Groups along k: schedules that refuse them, invalid problems, and invalid offset tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from tests.passes.test_groups_of_k import M, N, graph
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_which_schedules_share_depths_that_are_data(name: str):
-    """Whole tiles, shares of all iterations, or both; not equal pieces, and not borders moved."""
+    """Schedules of whole tiles or equal shares accept tiles with different numbers of k tiles.
+
+    Schedules that cut tiles into equal pieces or move borders of shares refuse them.
+    """
     needs_one_depth = ("split-k", "heterogeneous", "least_segment", "first=dp", "waves=contiguous")
     right = not any(word in name for word in needs_one_depth)
     problem = Gemm("f32", grouped=True, group_axis="k").graph(TILE)

@@ -1,4 +1,4 @@
-"""What holds for every schedule on every problem, from traces."""
+"""Invariants that hold for every schedule on every problem, checked on traces."""
 
 from __future__ import annotations
 
@@ -34,19 +34,22 @@ every_order = pytest.mark.parametrize("order", ORDERS)
 
 
 def waits_for_lower(name: str) -> bool:
-    """Split-K waits for lower numbers unless it is told otherwise, the others the other way."""
+    """Whether workgroups wait for lower numbers: with owner=last, which is split-k's default."""
     return "owner=first" not in name if "split-k" in name else "owner=last" in name
 
 
 def check(graph: KernelGraph, problem: Problem, name: str) -> Trace:
-    """The invariants; `problems` covers iterations, epilogues, signals and slots."""
+    """Trace a problem, check the schedule's invariants and return the trace.
+
+    `Trace.problems` checks iterations, epilogues, signals and slots.
+    """
     found = trace(graph, parameters(graph, problem))
     assert found.problems() == ()
     useful = (s.k_count * len([*found.covered(s)]) for s in found.segments if not s.padding)
     assert sum(useful) == found.tiles[0] * found.tiles[1] * found.tiles[2]
-    # Where tiles have owners, a workgroup sends once, so one slot and flag for each are enough; a
-    # turnstile has one for each tile that is shared, as atomic additions have. An idle workgroup is
-    # never waited for.
+    # If a tile has an owner, each workgroup sends at most one partial sum, so one slot and flag per
+    # workgroup suffice. With `turnstile` and `atomic`, each shared tile has a slot. No workgroup
+    # waits for an idle one.
     sent = Counter(send.workgroup for send in found.sends)
     assert max(sent.values(), default=0) <= (2 if "scatter" in name else 1)
     if "scatter" in name:
@@ -130,7 +133,7 @@ def test_two_tile_stream_k_puts_at_most_two_on_a_tile(name: str, problem: Proble
     if tiles < workgroups:
         return
     assert max(Counter(s.tile for s in found.segments).values()) <= 2
-    # Each workgroup streams one to two tiles' worth; the rest is whole tiles.
+    # Each workgroup streams the iterations of one to two tiles; all other tiles are whole.
     if tiles % workgroups == 0:
         assert not found.sends
     depth, least = found.tiles[2], 6 if "least=6" in name else 1
@@ -164,12 +167,13 @@ def test_heterogeneous_tiles_divide_the_ragged_wave_alone(name: str, problem: Pr
     large = [s for s in found.segments if s.span != (1, 1)]
     assert len(large) == waves * workgroups
     assert all(len(found.of(w)) >= waves for w in range(workgroups))
-    # In the time of one macro tile: of the ragged wave nobody has more than a share, rounded up.
+    # Iterations are counted in small tiles. A workgroup has its macro tiles and at most an equal
+    # share, rounded up, of the small tiles of the ragged wave.
     depth = found.tiles[2]
     busiest = waves * pieces + -(-ragged * pieces // workgroups)
     assert max(found.iterations) == busiest * depth
     assert found.utilisation <= 1
-    # Whole macro tiles alone take no less time.
+    # A schedule of macro tiles alone takes at least as long.
     persistent = trace(symbolic(PERSISTENT), parameters(symbolic(PERSISTENT), problem))
     assert max(found.iterations) <= max(persistent.iterations) * pieces
     if m % TILE[0] == n % TILE[1] == 0:
@@ -181,7 +185,7 @@ def test_heterogeneous_tiles_divide_the_ragged_wave_alone(name: str, problem: Pr
 def test_the_direction_of_waits_is_derived(name: str):
     sharing = "lower" if waits_for_lower(name) else "higher"
     expected = "none" if name.startswith(WHOLE_TILES) else sharing
-    if "scatter" in name:  # for both
+    if "scatter" in name:  # workgroups wait for lower and for higher numbers
         expected = "mixed"
     assert wait_direction(symbolic(name)) == expected
     assert wait_direction(numeric(name, (9, 13, 23, 5), "group")) == expected

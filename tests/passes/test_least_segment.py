@@ -1,4 +1,4 @@
-"""`least_segment`: no workgroup has a sliver of a tile, and everybody knows who has what."""
+"""`least_segment`: no segment is very short, and the graph finds the peers of a workgroup."""
 
 from __future__ import annotations
 
@@ -58,7 +58,10 @@ def test_a_tile_is_cut_no_more_often_than_without(problem: tuple[int, int, int, 
 @given(problems(most=40), leasts)
 @settings(max_examples=40)
 def test_forward_finds_who_has_an_iteration(problem: tuple[int, int, int, int], least: int):
-    """The graph read downward, which the fix-up asks for its peers, against what is walked."""
+    """`forward` finds the workgroup and the local index of every iteration, as in the trace.
+
+    The fix-up finds the peers of a tile in this way.
+    """
     graph = symbolic(str(StreamK(least_segment=least)))
     given_ = parameters(graph, problem)
     found = trace(graph, given_)
@@ -72,7 +75,7 @@ def test_forward_finds_who_has_an_iteration(problem: tuple[int, int, int, int], 
         for k in range(segment.k_first, segment.k_first + segment.k_count):
             at = {**values, **dict(zip(names, (*segment.tile, k), strict=True))}
             assert evaluate(holder, at) == segment.workgroup
-            # A workgroup's own iterations are counted from 0, none left out.
+            # A workgroup's local indices are less than its number of iterations.
             seen[segment.workgroup] += 1
             assert 0 <= evaluate(local, at) < found.iterations[segment.workgroup]
     assert tuple(seen[w] for w in range(len(found.iterations))) == found.iterations
@@ -97,7 +100,11 @@ def test_results_under_all_schedulers(
 
 
 def test_borders_move_to_the_nearer_end():
-    """Four tiles of 16 on 3 workgroups: shares of 22 end 6 and 12 into the second and third."""
+    """A border of shares inside a tile moves to the nearer end of the tile.
+
+    Four tiles of 16 iterations on 3 workgroups: shares of 22 would end at iteration 6 of the second
+    tile and at iteration 12 of the third.
+    """
     problem = in_tiles(2, 2, 16, 3)
 
     def shares(least: int) -> tuple[int, ...]:
@@ -105,8 +112,10 @@ def test_borders_move_to_the_nearer_end():
 
     assert shares(1) == (22, 22, 20)
     assert shares(4) == (22, 22, 20)
-    assert shares(5) == (22, 26, 16)  # only 4 iterations of the third tile were left to the last
-    assert shares(7) == (16, 32, 16)  # and 6 of the second to the first
+    # The last workgroup's 4 iterations of the third tile move to the second workgroup.
+    assert shares(5) == (22, 26, 16)
+    # The first workgroup's 6 iterations of the second tile also move to the second workgroup.
+    assert shares(7) == (16, 32, 16)
 
 
 def test_a_workgroup_whose_borders_meet_is_idle_and_never_waited_for():
@@ -130,7 +139,7 @@ def test_the_edge_is_written_and_drawn():
 
 
 def test_the_walk_is_counted_from_where_the_share_begins():
-    """That is worked out once; k tiles then go by a short path."""
+    """The first index of a share is computed once; an iteration's index is then a plain sum."""
     graph = StreamK(least_segment=4)(Gemm("f32").graph(TILE))
     at = ["sk.begin", "for_tile", "for_k"]
     (index,) = graph.coordinates.reverse(at, ["global"])

@@ -1,4 +1,4 @@
-"""Lists of products that share no extent: schedules by their record and by their numbers."""
+"""Products that each have their own m, n and k: traces and results of schedules."""
 
 from __future__ import annotations
 
@@ -75,9 +75,11 @@ def graph(name: str, layout: str = "nn") -> KernelGraph:
 
 
 def tiles_of(sizes: list[Sizes]) -> list[tuple[int, ...]]:
-    """Tiles of each group in m, n and k; one without k has one of padding, for its zeros.
+    """Number of tiles of each group along m, n and k.
 
-    Where no group has rows and columns, the last has one tile of padding: nothing is never 0.
+    Along n and k a group has at least one tile; if the extent is 0, this tile is padding (k = 0
+    gives zeros). If no group has output tiles, the last group has one of padding, because no count
+    may be 0.
     """
     found: list[tuple[int, ...]] = []
     for m, n, k in sizes:
@@ -101,7 +103,7 @@ def record_of(name: str, sizes: list[Sizes], workgroups: int) -> Trace:
 
 
 def whole(random: np.random.Generator, *shape: int) -> np.ndarray:
-    """Small whole numbers, whose sums are exact in any order."""
+    """Random integers from -4 to 4, whose f32 sums are exact in any order."""
     return random.integers(-4, 5, shape).astype(np.float32)
 
 
@@ -113,9 +115,9 @@ def check(
     bad: frozenset[int] = frozenset(),
     **options: Any,
 ) -> None:
-    """D of the interpreter, held to numpy; every element of a matrix was written, and no other.
+    """Compare the interpreter's D with NumPy; only the elements of the matrices may be written.
 
-    What fills rows up is no number, and neither is what lies in the groups that are `bad`.
+    Elements between rows are NaN, and the groups `bad` contain NaN and infinity.
     """
     random, gemm = np.random.default_rng(len(sizes)), made.gemm
     a, left = views([(k, m) if gemm.transpose_a else (m, k) for m, _, k in sizes])
@@ -157,7 +159,7 @@ lists = st.lists(
 )
 
 
-# Records
+# Traces
 
 
 @pytest.mark.parametrize("name", cover(0, EVERY, words))
@@ -182,7 +184,10 @@ def test_every_iteration_once_and_every_tile_ends_once(name: str):
 
 @pytest.mark.parametrize("name", cover(0, STREAMS, words))
 def test_streams_balance_across_groups(name: str):
-    """Whatever the shapes: nobody has one iteration more than a share, and all but one a whole."""
+    """Each workgroup has one share of iterations, the last busy one at most; others are idle.
+
+    This holds for any extents of the products.
+    """
     sizes, (stream,) = [(9, 3, 50), (0, 9, 9), (1, 1, 3), (20, 7, 9)], Pipeline.parse(name).passes
     assert isinstance(stream, StreamK)
     for workgroups in (1, 7, 16, 200):
@@ -204,7 +209,7 @@ def test_streams_balance_across_groups(name: str):
 @example(CORNERS["without rows, but wide and deep"], 5)
 @example(CORNERS["one large, others small"], 3)
 def test_whole_tiles_go_around(sizes: list[Sizes], workgroups: int):
-    """Tiles of all groups one after another, row-major in each, to every workgroup in its turn."""
+    """Tiles of all groups, row-major in each group, are dealt round-robin to the workgroups."""
     found, shapes = record_of(PERSISTENT, sizes, workgroups), enumerate(tiles_of(sizes))
     tiles = [(g, i, j) for g, (m, n, _) in shapes for i in range(m) for j in range(n)]
     for workgroup in range(workgroups):
@@ -214,14 +219,14 @@ def test_whole_tiles_go_around(sizes: list[Sizes], workgroups: int):
 
 @pytest.mark.parametrize("name", cover(0, PARTLY, words))
 def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
-    """The first tiles are shared, equally but for the last share; the others are whole."""
+    """The first tiles are divided into equal shares, the last may be shorter; others are whole."""
 
     @given(lists, st.integers(1, 14))
     @settings(max_examples=12)
     @example(CORNERS["one large, others small"], 5)
     @example(CORNERS["all empty"], 3)
     @example([(9, 7, 5), (0, 1, 1), (4, 9, 30)], 9)  # as many tiles as workgroups
-    @example([(3, 2, 9)], 40)  # fewer
+    @example([(3, 2, 9)], 40)  # fewer tiles than workgroups
     def on(sizes: list[Sizes], workgroups: int):
         found, (partly,) = record_of(name, sizes, workgroups), Pipeline.parse(name).passes
         assert isinstance(partly, PartlyStreamed)
@@ -249,7 +254,7 @@ def test_waiting_does_not_depend_on_groups(name: str):
     assert wait_direction(graph(name)) == wait_direction(symbolic(str(schedule(name))))
 
 
-# Numbers
+# Results
 
 
 @pytest.mark.parametrize("name", cover(0, EVERY, words))
@@ -297,7 +302,10 @@ def test_as_many_groups_as_there_may_be():
 
 
 def test_vectors_that_are_too_short():
-    """What matrices need is known from offsets, before anything is computed."""
+    """Vectors that are too short for the matrices are refused before anything is computed.
+
+    The required length is known from the offsets.
+    """
     made, sizes = graph("stream-k"), [(3, 9, 5), (2, 2, 2)]
     tables, long = tables_of(sizes), {"A": 40, "B": 96, "D": 64}
     full = {name: np.zeros(size, np.float32) for name, size in long.items()}
@@ -359,7 +367,7 @@ def test_problems_that_are_refused(arguments: dict[str, Any], why: str):
         Gemm(**problem)
 
 
-# Forms
+# Text, pseudocode and tables
 
 
 @pytest.mark.parametrize(
@@ -402,7 +410,7 @@ def test_tiles_and_iterations_follow_one_another():
 
 
 def test_what_is_known_of_the_tables():
-    """No group is without a column of tiles or a k tile: what is divided by is never 0."""
+    """A group's tile columns and k tiles are proved to be at least 1, so no divisor is 0."""
     ranges, group = graph("stream-k").parameters.ranges(), index_symbol("group")
     for table, least in (("m_tile_starts", 0), ("n_tile_starts", 1), ("k_tile_starts", 1)):
         entries = index_symbol(table)
@@ -421,7 +429,7 @@ def test_what_is_worked_out_of_offsets():
     )  # fmt: skip
     assert known["m_tile_starts"] == (0, 2, 2, 3)
     assert known["n_tile_starts"] == (0, 3, 4, 5)
-    # The second group has no rows, and the third no k: either has one tile of padding.
+    # The second group has no rows, and the third has k = 0: each has one k tile of padding.
     assert known["k_tile_starts"] == (0, 1, 2, 3)
     assert known["output_tiles_before"] == (0, 6, 6, 7)
     assert known["iterations_before"] == (0, 6, 6, 7)

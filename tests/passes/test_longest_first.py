@@ -1,4 +1,4 @@
-"""`longest-first`: groups in the order of their depth, by the record and by the tables."""
+"""`longest-first`: groups by descending number of k tiles, checked on traces and tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def offsets_of(extents: list[int]) -> list[int]:
 
 
 def of_depths(text: str, depths: list[int], workgroups: int):
-    """The record of groups of 2 x 3 output tiles that have so many k tiles."""
+    """The trace of groups of 2 x 3 output tiles, with the given numbers of k tiles."""
     graph: KernelGraph = Pipeline.parse(text)(OF_DEPTH.graph(TILE))
     m, n, k = TILE
     tables = {"offsets": offsets_of([k * depth for depth in depths])}
@@ -48,14 +48,14 @@ def test_deep_tiles_come_first(depths: list[int], workgroups: int):
     waves = max(map(len, taken))
     order = [row[wave] for wave in range(waves) for row in taken if wave < len(row)]
     assert order == sorted(order, key=lambda group: (-depths[group], group))
-    # Later workgroups have no more, and by a deepest tile less at most.
+    # Iterations do not rise with the workgroup's number, and differ by at most the deepest tile.
     counts = found.iterations
     assert list(counts) == sorted(counts, reverse=True)
     assert max(counts) - min(counts) <= max(depths)
 
 
 def test_what_it_is_for():
-    """Whole tiles dealt in turn, deep ones to the same workgroups by chance; then not."""
+    """In the given order, some workgroups would get two deep tiles; after sorting, none does."""
     depths = [9, 1, 9, 1]
     before = of_depths(PERSISTENT, depths, 12).iterations
     after = of_depths(f"longest-first,{PERSISTENT}", depths, 12).iterations
@@ -79,7 +79,7 @@ def test_groups_along_k_by_numbers(name: str, order: str):
 
 
 def test_what_it_rewrites():
-    """Tiles are counted by rank; where elements lie is read by group."""
+    """Tile numbers are counted by rank in the new order; element offsets stay indexed by group."""
     before = LIST.graph(TILE)
     after = LongestFirst()(before)
     assert [d.id for d in before.dangling] == ["group", "A.tile.0", "B.tile.1"]
@@ -121,7 +121,7 @@ def test_orders_of_one_grid_go_before_or_behind():
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=70))
 def test_a_table_that_sorts(values: list[int]):
-    """Every place once, larger steps first, equal ones in their order; not checked to rise."""
+    """A table with the rule `SORTS` is a permutation: larger steps first, ties in their order."""
     size, given_ = index_symbol("count"), index_symbol("given")
     first = Table("given", size, size * 0 + 300)
     place = Table("order", size, size - 1, load(given_, index_symbol("order.at")), rule=SORTS)

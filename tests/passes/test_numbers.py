@@ -1,4 +1,4 @@
-"""The published numbers: 10 x 12 x 512 tiles on 32 workgroups, 57 cubed, and the corner cases."""
+"""Published iteration counts: 10 x 12 x 512 tiles on 32 workgroups, and 57 x 57 x 57 tiles."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def traced(name: str, problem: tuple[int, int, int, int]) -> Trace:
 
 
 def segments(found: Trace, workgroup: int) -> list[tuple[int, int, int]]:
-    """(output tile, first and last k tile) of each segment."""
+    """(output tile, first k tile, last k tile) of each segment of a workgroup."""
     columns = found.tiles[1]
     return [
         (s.tile[0] * columns + s.tile[1], s.k_first, s.k_first + s.k_count - 1)
@@ -53,7 +53,7 @@ def segments(found: Trace, workgroup: int) -> list[tuple[int, int, int]]:
 
 
 def parts(name: str, problem: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-    """Streamed iterations, and a workgroup's; data-parallel ones, and a workgroup's."""
+    """Streamed iterations, in all and per workgroup; the same for data-parallel iterations."""
     graph = symbolic(name)
     values = graph.parameters.evaluate({**parameters(graph, problem), "read_c": 0})
     names = ("sk.tiles", "sk.local", "dp.tiles", "dp.local")
@@ -105,7 +105,7 @@ def test_two_tile_stream_k_on_workgroup_5(name: str, expected: list[tuple[int, i
 
 @pytest.mark.parametrize("name", TWO_TILE)
 def test_a_wave_is_one_run_of_neighbours(name: str):
-    """At any time the workgroups' whole tiles lie side by side, wave after wave."""
+    """In every wave, consecutive workgroups compute consecutive whole tiles."""
     found = traced(name, SEED)
     begin = 0 if "first=dp" in name else 120 - 2 * 32
     by_workgroup = [
@@ -148,7 +148,10 @@ def test_the_parts_of_two_tile_stream_k(
 def test_the_parts_of_hybrid_stream_k(
     name: str, problem: tuple[int, int, int, int], expected: tuple[int, int, int, int]
 ):
-    """(T mod W)·TK iterations are streamed; 57 cubed is 3249 tiles, 24·132 + 81 or 10·304 + 209."""
+    """(T mod W)·TK iterations are streamed.
+
+    57 x 57 tiles are 3249 = 24·132 + 81 = 10·304 + 209.
+    """
     assert parts(name, problem) == expected
 
 
@@ -169,7 +172,7 @@ def test_one_tile_on_too_many_workgroups(name: str):
     [(1, (1,) * 64), (2, (2,) * 32), (6, (6,) * 10 + (4,)), (64, (64,)), (100, (64,))],
 )
 def test_shares_are_no_slivers(least: int, shares: tuple[int, ...]):
-    """One tile of 64 iterations on 128 workgroups; those that get none leave at once."""
+    """One tile of 64 iterations on 128 workgroups; workgroups without iterations do nothing."""
     for step in (StreamK(least=least), TwoTileStreamK(owner="last", least=least)):
         graph = step(Gemm("f32").graph(TILE))
         found = trace(graph, parameters(graph, in_tiles(1, 1, 64, 128)))
@@ -190,11 +193,11 @@ def test_whole_waves_are_data_parallel(name: str):
 @pytest.mark.parametrize("name", ["stream-k", *TWO_TILE])
 def test_57_cubed(name: str):
     traced(name, in_tiles(2, 2, 2, 3))
-    start = time.process_time()  # others may be at work on this machine
+    start = time.process_time()  # CPU time, because other processes may be using this machine
     found = traced(name, in_tiles(57, 57, 57, 132))
     assert time.process_time() - start < 4
     assert sum(found.iterations) == 57**3
-    # 1403 iterations at most, where whole tiles would take 25 waves of 57.
+    # Whole tiles alone would take 25 waves of 57 iterations, 1425.
     assert max(found.iterations) == 1403
     assert found.utilisation > 0.999
 

@@ -1,4 +1,4 @@
-"""Options of every type that text holds, those it does not, and times of passes."""
+"""Pass options: types that pipeline text supports, types that it does not; times of passes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from passes.pipeline import Timing
 
 @dataclass(frozen=True)
 class Tuned(Pass):
-    """Does nothing, with options."""
+    """A pass with options that changes nothing."""
 
     name = "test-tuned"
     factor: float = 1.0

@@ -1,4 +1,4 @@
-"""What goes wrong inside a pass is a PassError that names it; a pass without a name is refused."""
+"""An exception inside a pass becomes a PassError that names the pass; names are checked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROBLEM = Gemm("f32").graph((4, 4, 4))
 
 @dataclass(frozen=True)
 class Breaks(Pass):
-    """Fails, somewhere."""
+    """A pass that fails in the way that `where` names."""
 
     where: str = "apply"
     number: int = 0
@@ -145,13 +145,14 @@ def test_a_pass_may_be_defined_again_in_its_module():
             name = "test-again"
             version = number
 
-    # Without the class, which other tests would find among the schedules to choose from.
+    # The class is unregistered, because other tests would find it among the schedules to choose
+    # from.
     assert PASSES.pop("test-again").version == 2  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
 class HidesTheCheck(StreamK):
-    """Its own __post_init__ forgets that of `Pass`."""
+    """A pass whose `__post_init__` does not call that of `Pass`, which checks options."""
 
     name = "test-hides-the-check"
 
@@ -159,7 +160,7 @@ class HidesTheCheck(StreamK):
         pass
 
 
-del PASSES[HidesTheCheck.name]  # other tests would find it among the schedules to choose from
+del PASSES[HidesTheCheck.name]  # other tests would find it among the schedules
 
 
 def test_options_are_checked_at_the_call_too():

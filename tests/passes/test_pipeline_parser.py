@@ -1,4 +1,4 @@
-"""Pipelines as text: what is written reads back, and errors say where."""
+"""Pipelines as text: what is written is parsed to an equal pipeline; errors have positions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OURS = sorted(name for name, cls in PASSES.items() if cls.__module__.startswith(
 
 
 def values(kind: type[Pass], option: str) -> st.SearchStrategy[Any]:
-    """Values of an option, by its type and what its field allows."""
+    """A strategy for the values of an option, given by its type and its allowed values."""
     types, allowed = option_types(kind)[option], allowed_values(kind)[option]
     least, most = allowed_range(kind, option) or (-(10**17), 10**17)
     words = st.from_regex(r"[A-Za-z0-9_.+-]+", fullmatch=True).filter(lambda w: w != "none")

@@ -1,4 +1,4 @@
-"""Bands: against nested loops that visit the same plane, and what they cost in compiled kernels."""
+"""`Rasterize` and `Grouped`: orders against nested loops, and the index code of kernels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CURVED = (
 )
 GROUPED = Grouped(groups=7)
 Ways = tuple[Callable[..., tuple[int, ...]], Callable[..., tuple[int, ...]]]
-"""From a tile to its place in the order, and from the place to the tile."""
+"""Two functions: from a tile's numbers to its position in the order, and the inverse."""
 FOUND = (
     *((schedule,) for schedule in PROVED),
     *((BANDED[0], schedule) for schedule in PROVED[:3]),
@@ -50,7 +50,7 @@ FOUND = (
 
 
 def visited(rows: int, columns: int, width: int, snake: bool) -> Iterator[tuple[int, int]]:
-    """The order, as loops."""
+    """The order of tiles in bands, as nested loops."""
     for band, begin in enumerate(range(0, rows, width)):
         every = range(columns)
         for column in reversed(every) if snake and band % 2 else every:
@@ -59,7 +59,7 @@ def visited(rows: int, columns: int, width: int, snake: bool) -> Iterator[tuple[
 
 
 def curve(order: str, side: int) -> list[tuple[int, int]]:
-    """Rows and columns along a curve, by its definition: four smaller ones."""
+    """Rows and columns along a Hilbert or Morton curve, by its recursive definition."""
     if side == 1:
         return [(0, 0)]
     half = side // 2
@@ -82,7 +82,7 @@ def curve(order: str, side: int) -> list[tuple[int, int]]:
 def along_curve(
     rows: int, columns: int, width: int, snake: bool, order: str
 ) -> Iterator[tuple[int, int]]:
-    """`visited`, but that whole squares of a band are walked along the curve."""
+    """The order of `visited`, except that whole squares of a band are visited along a curve."""
     steps = curve(order, width)
     places = list(visited(rows, columns, width, snake))
     for number, (row, column) in enumerate(places):
@@ -93,7 +93,8 @@ def along_curve(
         first = min(places.index((top, left)), places.index((top, left + width - 1)))
         down, over = steps[number - first]
         back = snake and top // width % 2
-        # A band that is walked backwards meets the columns of a square in the other order.
+        # A band visited from the right reaches the last column of a square first, but the curve
+        # still begins at the first column.
         at = (number - first) % width, (number - first) // width
         if back:
             down, over = steps[(width - 1 - at[1]) * width + at[0]]
@@ -115,10 +116,10 @@ def banded(width: int, snake: bool, along: Any, order: Any = "columns") -> Kerne
 )
 @settings(max_examples=150)
 def test_the_order_is_that_of_the_loops(m: int, n: int, width: int, snake: bool, along: str):
-    """Both directions, with sizes that are symbols: every tile at its place, none twice."""
+    """Positions and tiles agree with the nested loops in both directions, with symbolic sizes."""
     graph = banded(width, snake, along)
     if graph.dangling[0].id != "tile.raster":
-        return  # one row at a time, as schedules do by themselves
+        return  # bands of one row are row-major order, so the pass changes nothing
     order = (
         list(visited(m, n, width, snake))
         if along == "m"
@@ -149,7 +150,7 @@ def test_the_order_is_that_of_the_curve(
 
 
 def visits(m: int, n: int, order: list[tuple[int, int]], ways: Ways) -> None:
-    """The coordinates lead from each place of the order to its tile, and back."""
+    """Check that coordinates lead from each position of the order to its tile, and back."""
     place, tile = ways
     assert [tuple(tile(number, m, n)) for number in range(m * n)] == order
     assert [place(i, j, m, n)[0] for i, j in order] == list(range(m * n))
@@ -168,7 +169,7 @@ def there_and_back(width: int, snake: bool, along: str, order: str = "columns") 
 
 @pytest.mark.parametrize("width", [2, 3, 8])
 def test_neighbours_share_rows_and_columns(width: int):
-    """`width` squared workgroups need `width` rows and `width` columns, wherever they begin."""
+    """`width` squared consecutive workgroups read `width` tile rows and `width` tile columns."""
     graph = Pipeline([Rasterize(width=width), DataParallel()])(Gemm("f32").graph(TILE))
     found = trace(graph, {"m": 4 * 2 * width, "n": 4 * 3 * width, "k": 4})
     tiles = [found.of(workgroup)[0].tile for workgroup in range(6 * width * width)]
@@ -180,7 +181,10 @@ def test_neighbours_share_rows_and_columns(width: int):
 @pytest.mark.parametrize("width", [2, 4, 8, 16, 32, 64])
 @pytest.mark.parametrize("snake", [False, True])
 def test_a_hilbert_curve_goes_to_a_neighbour_with_every_step(width: int, snake: bool):
-    """Through the squares of a band too, and 4^k steps stay in a square of 2^k rows and columns."""
+    """Consecutive tiles are neighbours, also from one square of a band to the next.
+
+    Each aligned run of 4^k tiles fills a square of 2^k rows and columns.
+    """
     graph = DataParallel()(banded(width, snake, "m", "hilbert"))
     found = trace(graph, {"m": 4 * width, "n": 4 * 2 * width, "k": 4})
     tiles = [found.of(workgroup)[0].tile for workgroup in range(2 * width * width)]
@@ -196,7 +200,7 @@ def test_a_hilbert_curve_goes_to_a_neighbour_with_every_step(width: int, snake: 
 @given(st.integers(1, 30), st.integers(1, 30), st.integers(2, 8))
 @settings(max_examples=60)
 def test_tiles_are_dealt_to_groups(m: int, n: int, groups: int):
-    """One after another to each group; groups in a row; none with more than one tile more."""
+    """Tiles are distributed round-robin to groups, and one group is visited after another."""
     graph = grouped(groups)
     hands = [range(group, m * n, groups) for group in range(groups)]
     order = [divmod(tile, n) for hand in hands for tile in hand]
@@ -216,7 +220,7 @@ def grouped(groups: int) -> KernelGraph:
 
 @pytest.mark.parametrize("groups", [2, 4, 8])
 def test_groups_work_on_neighbours_at_the_same_k(groups: int):
-    """Workgroups as far apart as groups stream the same k of tiles that lie side by side."""
+    """Workgroups w, w + W/G, w + 2·W/G and so on stream the same k of neighbouring tiles."""
     graph = Pipeline([Grouped(groups=groups), StreamK(workgroups=24)])(Gemm("f32").graph(TILE))
     found = trace(graph, {"m": 4 * 8, "n": 4 * 16, "k": 4 * 9})
     members = 24 // groups
@@ -252,7 +256,7 @@ def test_compiled_kernels_compute_the_same(name: str, order: Pass):
     ids=lambda steps: ",".join(map(str, steps)),
 )
 def test_tiles_are_found_without_a_division(steps: tuple[Pass, ...]):
-    """Tile numbers are proved to fit 32 bits: what the launch decides is multiplied by instead."""
+    """Tile numbers provably fit 32 bits, so kernels multiply instead of dividing."""
     graph = Pipeline(steps)(Gemm().graph((64, 64, 32)))
     kernel = codegen.compile(graph, "sm_80")
     assert re.findall(r"\b(?:div|rem)\.\w+", kernel.ptx) == []
@@ -261,7 +265,7 @@ def test_tiles_are_found_without_a_division(steps: tuple[Pass, ...]):
 @pytest.mark.parametrize("m", [4096, 4352])
 @pytest.mark.parametrize("order", [Rasterize(snake=True), *CURVED, GROUPED], ids=str)
 def test_tiles_that_fit_need_no_guard(m: int, order: Pass):
-    """All that there is to know of a band's rows and columns is proved, the last band's too."""
+    """Rows and columns of all bands, also the last one, are proved to lie inside the matrices."""
     gemm = Gemm(m=m, n=4096, k=4096)
     graph = Pipeline([order, TwoTileStreamK()])(gemm.graph((128, 256, 64)))
     indices = codegen.compile(graph, "sm_80").index_expressions

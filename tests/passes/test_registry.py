@@ -1,4 +1,4 @@
-"""Passes of installed distributions are found by entry points, and loaded when they are named."""
+"""Passes of installed packages are found by entry points, and imported when text names them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Install = Callable[..., None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
-    """Puts a distribution with a module on the path, as an installer would."""
+    """A function that puts a distribution with a module on the path, as an installer would."""
     before, modules = dict(PASSES), set(sys.modules)
 
     def put(entries: str, *, source: str = SOURCE, name: str = "test-plug-in") -> None:

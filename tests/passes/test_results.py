@@ -1,4 +1,4 @@
-"""Numbers: every schedule gives the reference's result, whoever runs first."""
+"""Every schedule gives the reference result, in whatever order the workgroups run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ every_schedule = pytest.mark.parametrize("name", SCHEDULES)
 
 
 def matrices(problem: Problem, *, whole: bool = True) -> tuple[np.ndarray, np.ndarray]:
-    """Small whole numbers, whose sums are exact in any order, or normal ones."""
+    """Random A and B: small integers, whose sums are exact in any order, or normal deviates."""
     m, n, k, _ = problem
     random = np.random.default_rng(sum(problem))
     if whole:
@@ -43,12 +43,12 @@ def matrices(problem: Problem, *, whole: bool = True) -> tuple[np.ndarray, np.nd
 
 
 def left_over(graph: KernelGraph, problem: Problem) -> dict[str, int]:
-    """The launch arguments that arrays do not give."""
+    """The launch arguments that do not follow from the arrays: the number of workgroups."""
     return {k: v for k, v in parameters(graph, problem).items() if k == "workgroups"}
 
 
 def one_number_a_piece(pieces: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers, and A (1 x k) and B (k x 1) of which each piece of k multiplies one, by 1."""
+    """Random numbers, and A (1 x k) and B (k x 1) whose product over k tile i is number i."""
     random = np.random.default_rng(pieces)
     numbers = random.standard_normal(pieces).astype(np.float32) * 1000
     a, b = np.zeros((1, pieces * TILE[2]), np.float32), np.ones((pieces * TILE[2], 1), np.float32)
@@ -120,7 +120,7 @@ def test_every_interleaving_gives_the_same_bits(name: str, problem: Problem, see
     first = interpret(graph, a, b, parameters=options).d
     for schedule in (*(kind() for kind in SCHEDULERS.values()), Shuffled(seed)):
         again = interpret(graph, a, b, parameters=options, schedule=schedule).d
-        if "atomic" in name:  # as they come
+        if "atomic" in name:  # partial sums are added in the order of arrival
             np.testing.assert_allclose(first, again, rtol=1e-4, atol=1e-4)
             continue
         assert first.tobytes() == again.tobytes()
@@ -129,7 +129,10 @@ def test_every_interleaving_gives_the_same_bits(name: str, problem: Problem, see
 
 @pytest.mark.parametrize("name", FIXED_UP)
 def test_waiting_for_lower_numbers_needs_no_residency(name: str):
-    """One tile in five pieces; what waits for lower numbers gets by with one at a time."""
+    """If workgroups wait for lower numbers only, one resident workgroup at a time suffices.
+
+    The problem is one tile in five pieces.
+    """
     graph, problem = symbolic(name), CORNERS["one tile in many pieces"]
     if wait_direction(graph) == "lower":
         run(graph, problem, Shuffled(1), resident=1)

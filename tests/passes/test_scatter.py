@@ -1,4 +1,4 @@
-"""Reduce-scatter: every workgroup with a piece of a tile finishes a share of that tile."""
+"""The `scatter` reduction: every workgroup with a piece of a tile finishes a share of it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ONE, SPLIT = STREAMS[0], EVERY[-2]
 @given(deep())
 @settings(max_examples=60)
 def test_every_peer_has_its_shares(name: str, problem: Problem):
-    """Peer t of p finishes the shares t, t + p, …, having received all pieces of the tile."""
+    """Peer t of p receives all pieces of the tile, and finishes the shares t, t + p and so on."""
     graph = symbolic(name)
     found = trace(graph, parameters(graph, problem))
     assert found.problems() == ()
@@ -67,13 +67,16 @@ def test_every_peer_has_its_shares(name: str, problem: Problem):
 @given(deep())
 @settings(max_examples=30)
 def test_all_is_sent_before_anything_is_waited_for(name: str, problem: Problem):
-    """Else workgroups would wait for each other in a row, as long as the grid."""
+    """A workgroup sends all its pieces before it waits.
+
+    Otherwise waits would form a chain along the whole grid.
+    """
     graph = symbolic(name)
     for events in trace(graph, parameters(graph, problem)).workgroups:
         kinds = [type(event).__name__ for event in events]
         if "Receive" in kinds:
             assert "Send" not in kinds[kinds.index("Receive") :]
-        # A piece is sent when it is there.
+        # A piece is sent right after its segment is computed.
         for before, event in pairwise(events):
             if isinstance(event, Send):
                 assert isinstance(before, Segment)
@@ -95,7 +98,7 @@ def test_graphs_of_numbers(name: str, problem: Problem):
 @pytest.mark.parametrize("tile", [(1, 4, 4), (3, 5, 2), (33, 2, 4), (70, 1, 4)])
 @pytest.mark.parametrize("name", [ONE, SPLIT])
 def test_tiles_of_any_height(name: str, tile: tuple[int, int, int]):
-    """Also where no whole number of rows makes as many shares: the last one has padding."""
+    """Tile rows need not be a multiple of the shares: the last share may have padding."""
     graph = symbolic(name, "plain", tile)
     shares = graph.coordinates[SHARE].fixed_size
     assert shares == (tile[0] if tile[0] <= MOST_SHARES else -(-tile[0] // -(-tile[0] // 32)))
@@ -103,7 +106,7 @@ def test_tiles_of_any_height(name: str, tile: tuple[int, int, int]):
 
 
 def test_more_peers_than_shares():
-    """Those beyond finish nothing, and are waited for all the same."""
+    """Peers beyond the number of shares finish nothing; others still wait for their pieces."""
     graph, problem = symbolic(ONE), in_tiles(1, 1, 16, 7)
     found = trace(graph, parameters(graph, problem))
     assert {e.workgroup for e in found.stores} == {0, 1, 2, 3}
@@ -115,7 +118,7 @@ def test_more_peers_than_shares():
 @pytest.mark.parametrize("name", [ONE, SPLIT])
 @pytest.mark.parametrize("pieces", [2, 3, 5])
 def test_sums_are_rounded_in_order(name: str, pieces: int):
-    """One number a piece: they are added in the order of k."""
+    """Each piece of k contributes one number; the numbers are added in the order of k."""
     numbers, a, b = one_number_a_piece(pieces)
     graph = symbolic(name)
     given = {"workgroups": pieces} if "workgroups" in graph.parameters else {}
@@ -127,7 +130,7 @@ def test_sums_are_rounded_in_order(name: str, pieces: int):
 
 @pytest.mark.parametrize("beta", [0.0, -1.5])
 def test_the_epilogue_covers_a_share(beta: float):
-    """Alpha and C count once for every element."""
+    """Alpha and C are applied exactly once to every element of D."""
     random = np.random.default_rng(0)
     a, b, c = (random.integers(-4, 5, s).astype("f4") for s in ((9, 40), (40, 7), (9, 7)))
     d = interpret(symbolic(ONE), a, b, c, alpha=2.0, beta=beta, parameters={"workgroups": 9}).d
@@ -136,7 +139,7 @@ def test_the_epilogue_covers_a_share(beta: float):
 
 @pytest.mark.parametrize("kind", ["batch", "groups"])
 def test_batches_and_groups(kind: str):
-    """Where tiles are located, they are so where they are finished, too."""
+    """In batches and groups, each share of a tile is stored to the product of that tile."""
     random = np.random.default_rng(0)
     a = random.integers(-4, 5, (3, 9, 21) if kind == "batch" else (17, 21)).astype("f4")
     b = random.integers(-4, 5, (3, 21, 6)).astype("f4")

@@ -1,4 +1,4 @@
-"""Passes and edges written outside, with the public names alone, work like our own."""
+"""Passes and edges from outside, written with public names alone, work like the library's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.sampling import cover, words
 
 @dataclass(frozen=True)
 class Snake(Pass):
-    """Boustrophedon: odd rows of output tiles are visited from the right."""
+    """Boustrophedon order: odd rows of output tiles are visited from right to left."""
 
     name = "test-snake"
     establishes = ("problem",)
@@ -46,7 +46,7 @@ class Snake(Pass):
 
 @dataclass(frozen=True)
 class Backwards(Edge):
-    """`Backwards(I; O)`: `i = n - 1 - o` both ways. Size: equal."""
+    """`Backwards(I; O)`: `i = n - 1 - o` and `o = n - 1 - i`. Size rule: equal sizes."""
 
     arity = (1, 1)
     laws = frozenset({Law.REVERSE_UNDOES_FORWARD, Law.FORWARD_UNDOES_REVERSE})
@@ -74,7 +74,7 @@ class Backwards(Edge):
 
 @dataclass(frozen=True)
 class LastRowFirst(Pass):
-    """Rows of output tiles from the bottom up."""
+    """Rows of output tiles are visited from the last to the first."""
 
     name = "test-last-row-first"
     establishes = ("problem",)
@@ -122,7 +122,7 @@ def test_orders_from_outside_compose_with_every_schedule(name: str, order: Pass,
     graph = Pipeline([order, step])(Gemm("f32", m=m, n=n, k=k).graph((4, 4, 4)))
     sharing = "lower" if waits_for_lower(name) else "higher"
     expected = "none" if name.startswith(WHOLE_TILES) else sharing
-    if "scatter" in name:  # for both
+    if "scatter" in name:  # workgroups wait for lower and for higher numbers
         expected = "mixed"
     assert wait_direction(graph) == expected
     check(graph, CORNERS[corner])

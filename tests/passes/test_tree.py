@@ -1,4 +1,4 @@
-"""The tree over pieces of an output tile: who adds whom, in which order, and that none hangs."""
+"""The `tree` reduction: which pieces of a tile are added, in which order, and no deadlock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ PIECES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16, 17, 31, 33, 64, 100, 257)
 
 
 def paired(pieces: int) -> dict[int, list[int]]:
-    """Whom each piece adds, in order: neighbours, then those that are left, until one is left."""
+    """For each piece, the pieces that it receives, in order.
+
+    Neighbours are paired, then the receivers of these pairs, until one piece is left.
+    """
     added: dict[int, list[int]] = {}
     left = list(range(pieces))
     while len(left) > 1:
@@ -36,7 +39,10 @@ def paired(pieces: int) -> dict[int, list[int]]:
 @pytest.mark.parametrize("pieces", PIECES)
 @pytest.mark.parametrize("name", EVERY)
 def test_one_tile_is_added_up_in_pairs(name: str, pieces: int):
-    """Pieces count from the owner's: workgroups from the first, or back from the last."""
+    """Pieces are numbered from the owner's.
+
+    With owner=first they follow the workgroups' order, with owner=last the reverse order.
+    """
     graph = symbolic(name)
     found = trace(graph, parameters(graph, in_tiles(1, 1, pieces, pieces)))
     assert found.problems() == ()
@@ -51,7 +57,7 @@ def test_one_tile_is_added_up_in_pairs(name: str, pieces: int):
 
 @st.composite
 def deep(draw: st.DrawFn) -> Problem:
-    """Few output tiles, many k tiles, shares that end anywhere, workgroups without work."""
+    """Few output tiles, many k tiles, shares that end inside tiles, and idle workgroups."""
     tiles = draw(st.sampled_from([(1, 1), (1, 2), (2, 2), (1, 3)]))
     m, n = (draw(st.integers(4 * count - 3, 4 * count)) for count in tiles)
     return m, n, draw(st.integers(1, 160)), draw(st.integers(1, 45))
@@ -70,7 +76,7 @@ def test_every_slot_is_sent_once_and_received_once(name: str, problem: Problem):
     assert all(send.slot == send.workgroup for send in found.sends)
     lower = "owner=last" in name
     assert all((signaller < waiter) == lower for waiter, signaller in found.wait_edges())
-    # A workgroup receives for one tile at most: it is done with that before it sends.
+    # A workgroup receives pieces of one tile at most, and receives all of them before it sends.
     pieces = Counter(s.tile for s in found.segments if not s.padding)
     for workgroup, events in enumerate(found.workgroups):
         got = Counter(r.tile for r in found.receives if r.workgroup == workgroup)
@@ -106,7 +112,7 @@ def test_graphs_of_numbers(name: str, problem: Problem):
 
 
 def rounded(sums: list[np.float32]) -> np.float32:
-    """Pairs of neighbours, pairs of pairs and so on."""
+    """The f32 sum of numbers that are added in pairs, pairs of pairs and so on."""
     while len(sums) > 1:
         pairs = [sums[i : i + 2] for i in range(0, len(sums), 2)]
         sums = [np.float32(sum(pair[1:], pair[0])) for pair in pairs]
@@ -116,7 +122,7 @@ def rounded(sums: list[np.float32]) -> np.float32:
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("pieces", [2, 3, 5, 8, 13, 32, 45])
 def test_sums_are_rounded_as_the_tree_says(name: str, pieces: int):
-    """One number a piece, so that nothing but the order of the pieces decides the bits."""
+    """Each piece of k contributes one number, so only the order of additions decides the bits."""
     random = np.random.default_rng(pieces)
     numbers = random.standard_normal(pieces).astype(np.float32) * 1000
     a, b = np.zeros((1, pieces * TILE[2]), np.float32), np.ones((pieces * TILE[2], 1), np.float32)

@@ -1,4 +1,4 @@
-"""The turnstile: one accumulator for a shared tile, which its pieces pass on in order."""
+"""The `turnstile` reduction: pieces of a shared tile are added to one slot in fixed order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ EVERY = (*STREAMS, *SPLITS)
 
 
 def in_order(name: str, found: Trace) -> None:
-    """Of every shared tile: the farthest piece sends first, and every next one adds it."""
+    """Check the order of each shared tile: the piece farthest from the owner's is sent first.
+
+    Every next piece receives the sum so far and adds itself.
+    """
     assert found.problems() == ()
     lower = waits_for_lower(name)
     for tile in {s.tile for s in found.sends}:
@@ -46,7 +49,7 @@ def in_order(name: str, found: Trace) -> None:
         (slot,) = {s.slot for s in found.sends if s.tile == tile}
         turns = {s.workgroup: s.turn for s in found.sends if s.tile == tile}
         assert list(turns) == sorted(workgroups[:-1])
-        # Turns count pieces from k = 0 on, whoever goes first.
+        # Turns are numbered in the order of k from 0, whichever piece is sent first.
         numbers = {w: number for number, (_, w) in enumerate(pieces)}
         assert turns == {w: numbers[w] for w in turns}
         got = [(r.workgroup, r.slot, r.turn) for r in found.receives if r.tile == tile]
@@ -80,7 +83,7 @@ def test_graphs_of_numbers(name: str, problem: Problem):
 @pytest.mark.parametrize("name", [*STREAMS[:2], *SPLITS[:2]])
 @pytest.mark.parametrize("pieces", [2, 3, 5])
 def test_sums_are_rounded_in_order(name: str, pieces: int):
-    """One number a piece: they are added one after another, from the farthest to the owner's."""
+    """Each piece of k contributes one number; they are added from the farthest to the owner's."""
     numbers, a, b = one_number_a_piece(pieces)
     graph = symbolic(name)
     given = {"workgroups": pieces} if "workgroups" in graph.parameters else {}
@@ -97,7 +100,7 @@ def test_sums_are_rounded_in_order(name: str, pieces: int):
 )
 @pytest.mark.parametrize("options", [{}, {"owner": "first"}, {"reduction": "peers"}])
 def test_split_k_in_three(depth: int, shares: tuple[int, ...], options: dict[str, Any]):
-    """Each tile's pieces lie side by side in the grid; those without iterations leave at once."""
+    """The workgroups of a tile have consecutive numbers; those without iterations do nothing."""
     graph = SplitK(splits=3, **options)(Gemm("f32").graph(TILE))
     found = trace(graph, {"m": 8, "n": 12, "k": 4 * depth})
     assert found.problems() == ()
@@ -119,7 +122,7 @@ def test_a_stream_needs_one_slot_for_a_workgroup():
 
 
 def bent(graph: KernelGraph, name: str, by: int) -> KernelGraph:
-    """The same with another number where the turn is worked out."""
+    """The graph with `by` added to the value that is assigned to `name`."""
 
     def change(op: Operation) -> Operation:
         wrong = isinstance(op, Assign) and op.name == name
@@ -132,7 +135,7 @@ def bent(graph: KernelGraph, name: str, by: int) -> KernelGraph:
 
 @pytest.mark.parametrize("name", ["stream-k{owner=last,reduction=turnstile}", "split-k{splits=5}"])
 def test_a_wrong_turn_is_noticed(name: str):
-    """Who waits for the turn after its own waits for itself: no direction, and no progress."""
+    """A workgroup that waits for its own turn is a deadlock, and no wait direction is proved."""
     graph = symbolic(name)
     wrong = bent(graph, "turn_before", 1)
     assert (wait_direction(graph), wait_direction(wrong)) == ("lower", "mixed")

@@ -1,4 +1,4 @@
-"""The check of work refuses schedules that lose work, do it twice, or wait for ever."""
+"""The work check refuses schedules that lose work, do it twice, or wait for ever."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Change = Callable[[Operation], Operation | Body]
 
 @dataclass(frozen=True)
 class Faulty(Pass):
-    """What a right schedule makes, with some operations changed."""
+    """A fault: the graph of the schedule `step`, with operations changed by `change`."""
 
     step: Any = PERSISTENT
     change: Any = None
@@ -72,7 +72,7 @@ class Faulty(Pass):
 
 @dataclass(frozen=True)
 class Waves(Pass):
-    """Waves of whole tiles, written with the kit; `faulty` rounds their number down."""
+    """Waves of whole tiles, written with `passes.kit`; if `faulty`, the ragged wave is left out."""
 
     faulty: bool = True
     workgroups: int | None = None
@@ -106,17 +106,17 @@ def twice(kind: type[Operation]) -> Change:
 
 
 def shorter(op: Operation) -> Operation:
-    """The last k tile is left out."""
+    """A fault: the main loop leaves out the last k tile."""
     return replace(op, stop=op.stop - 1) if isinstance(op, For) and accumulates(op) else op
 
 
 def repeated(op: Operation) -> Operation | Body:
-    """All k tiles are added twice."""
+    """A fault: the main loop adds all k tiles twice."""
     return (op, op) if isinstance(op, For) and accumulates(op) else op
 
 
 def rows_for_columns(op: Operation) -> Operation:
-    """The number of tiles of a square, whatever n is."""
+    """A fault: the number of waves is computed with `tiles_m` in place of `tiles_n`."""
     if isinstance(op, For) and op.dim == "wave":
         known = PROBLEM.parameters
         swapped = {known["tiles_n"].symbol: known["tiles_m"].symbol}
@@ -129,14 +129,14 @@ def without_scope(name: str) -> Change:
 
 
 def only_wave_zero(op: Operation) -> Operation | Body:
-    """As if there were never more tiles than workgroups."""
+    """A fault: only wave 0 is computed, as if tiles never outnumbered workgroups."""
     if isinstance(op, For) and op.dim == "wave":
         return SetCoordinate("wave", Integer(0), op.body)
     return op
 
 
 def next_slot(op: Operation) -> Operation:
-    """Partials are sent to the slot of another tile."""
+    """A fault: partial sums are sent to the slot of another tile."""
     sends = any(isinstance(inner, SendPartial) for inner in getattr(op, "body", ()))
     if isinstance(op, SetCoordinate) and op.dim == kit.SLOT and sends:
         return replace(op, value=op.value + 1)
@@ -144,14 +144,14 @@ def next_slot(op: Operation) -> Operation:
 
 
 def both_own(op: Operation) -> Operation | Body:
-    """The epilogue runs where a piece is sent, too."""
+    """A fault: a workgroup that sends its partial sum also runs the epilogue."""
     if isinstance(op, If) and op.orelse and any(isinstance(x, Epilogue) for x in op.orelse):
         return replace(op, body=(*op.body, *op.orelse))
     return op
 
 
 def waits_first(op: Operation) -> Operation:
-    """Every workgroup waits for the pieces of all others before it sends its own."""
+    """A fault: each workgroup waits for the pieces of all others before it sends its own."""
     walks = [x for x in getattr(op, "body", ()) if isinstance(x, For) and x.dim == kit.TILE]
     if isinstance(op, If) and len(walks) == 2:
         others = tuple(x for x in op.body if x not in walks)
@@ -160,7 +160,7 @@ def waits_first(op: Operation) -> Operation:
 
 
 def ordered(*order: type[Operation]) -> Change:
-    """The operations of an output tile, in another order."""
+    """A fault: the operations of an output tile run in the given order."""
 
     def change(op: Operation) -> Operation:
         body: Body = getattr(op, "body", ())
@@ -175,7 +175,7 @@ def ordered(*order: type[Operation]) -> Change:
 
 
 def zeroed_once(op: Operation) -> Operation | Body:
-    """The accumulator is zeroed before the loop over waves, not in it."""
+    """A fault: the accumulator is zeroed before the loop over waves, not inside it."""
     if isinstance(op, For) and op.dim == "wave":
         inits = tuple(x for x in op.body if isinstance(x, InitAccumulator))
         return (*inits, op.with_body(*(x for x in op.body if x not in inits)))
@@ -183,7 +183,7 @@ def zeroed_once(op: Operation) -> Operation | Body:
 
 
 def sent_first(op: Operation) -> Operation:
-    """The partial is sent before anything is accumulated."""
+    """A fault: the partial sum is sent before anything is accumulated."""
     body: Body = getattr(op, "body", ())
     loops = [at for at, x in enumerate(body) if accumulates(x)]
     if len(loops) != 1 or not any(isinstance(x, SendPartial) for x in op.walk()):
@@ -193,7 +193,7 @@ def sent_first(op: Operation) -> Operation:
 
 
 def next_tile(op: Operation) -> Operation | Body:
-    """The epilogue and the store are those of another wave."""
+    """A fault: the epilogue and the store are those of another wave's tile."""
     if isinstance(op, For) and op.dim == "wave":
         at = next(i for i, x in enumerate(op.body) if accumulates(x)) + 1
         wave = If(
@@ -271,7 +271,8 @@ FAULTS: dict[str, tuple[Pass, str]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faulty_schedules_are_refused(fault: str):
     step, why = FAULTS[fault]
-    step(PROBLEM, verify="structure")  # what there was before sees nothing
+    # The check of the graph's structure alone does not find the fault.
+    step(PROBLEM, verify="structure")
     with pytest.raises(PassError, match="left a broken graph: with m=") as caught:
         step(PROBLEM)
     assert why in str(caught.value)
@@ -301,7 +302,10 @@ def test_faults_are_seen_in_batches_and_groups(gemm: dict[str, Any], fault: str)
 
 
 def test_a_sum_that_was_sent_may_take_partials_and_end():
-    """As in a butterfly reduction, where each of two workgroups sends its sum to the other."""
+    """A workgroup may send its sum, then receive another, finish and store.
+
+    In a butterfly reduction each of two workgroups sends its sum to the other.
+    """
     used = Accumulators(3)
     used.zero("acc")
     used.add("acc", (0, 0))

@@ -1,4 +1,4 @@
-"""Epilogues that the tests of every target share, with their meaning in f64."""
+"""Epilogues for tests of every target, each with a NumPy function that computes it in f64."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ __all__ = ["EPILOGUES", "Case", "operands"]
 
 @dataclass(frozen=True)
 class Case:
-    """An epilogue, what it means in f64 (operands broadcast to D), and the numbers of a call."""
+    """An epilogue, a NumPy function that computes it in f64, and the scalar arguments of a call.
+
+    The arrays that `meaning` takes broadcast to D.
+    """
 
     function: ep.EpilogueFunction
     meaning: Callable[[Mapping[str, Array]], Array]
@@ -68,13 +71,14 @@ EPILOGUES = (
 def operands(
     case: Case, sizes: Mapping[str, int], kind: Any, *, apart: bool, seed: int = 3
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The operands of a call, and the same in f64, broadcast to D with an axis of products.
+    """Random epilogue operands of a call, and the same values in f64, shaped for D as (l, m, n).
 
     Args:
         case: the epilogue.
-        sizes: of `l`, `m` and `n`; l is 1 where there is one product.
+        sizes: extents of the axes `l` (products), `m` and `n`; l is 1 for a single product.
         kind: NumPy's type of D.
-        apart: products have matrices of their own: a batch, or groups along k.
+        apart: whether every product has its own matrix D (a batch, or groups along k).
+        seed: the seed of the random numbers.
     """
     rng = np.random.default_rng(seed)
     given: dict[str, Any] = dict(case.scalars)

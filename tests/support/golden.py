@@ -1,4 +1,4 @@
-"""Golden files: text that a reviewer can read, kept under tests/goldens."""
+"""Golden files: expected outputs as text under tests/goldens, for reviewers to read."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["Golden"]
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """Compares text with the file that holds what it should be."""
+    """Compares text with a golden file, or writes the file if `update` is set."""
 
     folder: Path
     update: bool = False
 
     def __call__(self, text: str, name: str) -> None:
-        """Fail, with a diff, unless the file `name` holds `text` (but for a last newline)."""
+        """Fail with a diff unless the file `name` equals `text`, up to trailing newlines."""
         path = self.folder / name
         actual = text.rstrip("\n") + "\n"
         if self.update:

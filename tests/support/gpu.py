@@ -1,4 +1,4 @@
-"""Is there a GPU to run on, and if not, why not?"""
+"""Find the first CUDA device, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ __all__ = ["Gpu", "find_gpu", "require_gpu"]
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """The first CUDA device."""
+    """The name and properties of the first CUDA device."""
 
     name: str
     capability: tuple[int, int]
-    workgroup_slots: int  # streaming multiprocessors
+    workgroup_slots: int  # number of streaming multiprocessors
 
 
 def require_gpu() -> Gpu:
-    """Get the GPU, or skip the test with the reason; COORDGRAPH_REQUIRE_GPU=1 makes that a failure.
+    """Return the GPU, or skip the test with the reason why there is none.
 
-    A test calls it after it has compiled and assembled its kernel, which needs no GPU.
+    With COORDGRAPH_REQUIRE_GPU=1 the test fails instead of being skipped. A test calls this after
+    it has compiled and assembled its kernel, which needs no GPU.
     """
     found = find_gpu()
     if isinstance(found, Gpu):
@@ -37,14 +38,14 @@ def require_gpu() -> Gpu:
 
 @functools.cache
 def find_gpu() -> Gpu | str:
-    """Find the first CUDA device, or say why there is none."""
+    """Return the first CUDA device, or a text that says why there is none."""
     try:
         driver = import_module("cuda.bindings.driver")
     except ImportError as error:
         return f"cuda.bindings is not installed ({error})"
     try:
         return _first_device(driver)
-    except Exception as error:  # the bindings raise RuntimeError where libcuda is missing
+    except Exception as error:  # cuda.bindings raises RuntimeError if libcuda is missing
         return f"the CUDA driver does not load ({error})"
 
 

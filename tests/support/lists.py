@@ -1,4 +1,4 @@
-"""Lists of products that share no extent: vectors of matrices, and what must come out."""
+"""Products that each have their own m, n and k: matrices packed in a vector, and offsets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ Sizes = tuple[int, int, int]
 
 
 def ends_of(sizes: Sequence[Sizes]) -> np.ndarray:
-    """Where groups begin along m, n and k, and where the last one ends: what calls take."""
+    """The offset tables of a call: one row each for m, n and k.
+
+    A row has the first index of every group along that axis, and then the end of the last group.
+    """
     ends = np.zeros((3, len(sizes) + 1), np.int32)
     for axis in range(3):
         ends[axis, 1:] = np.cumsum([size[axis] for size in sizes])
@@ -25,9 +28,9 @@ def ends_of(sizes: Sequence[Sizes]) -> np.ndarray:
 def views(
     shapes: Sequence[tuple[int, int]], dtype: np.dtype | type = np.float32, fill: float = np.nan
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """A vector with room for matrices, and each of them; `fill` is in everything.
+    """A vector, filled with `fill`, that holds one matrix of each shape, and views of the matrices.
 
-    It has an element at least: sizes of tensors are never 0.
+    The vector has at least one element, because a tensor of size 0 is not allowed.
     """
     steps = [rows * pitch(columns) for rows, columns in shapes]
     pool = np.full(max(sum(steps), 1), fill, dtype)
@@ -40,11 +43,11 @@ def views(
 
 
 def pitch(columns: int) -> int:
-    """Elements from one row to the next."""
+    """Elements from the beginning of one row to the next: `columns` rounded up to ROW_STEP."""
     return -(-columns // ROW_STEP) * ROW_STEP
 
 
 def drawn(random: np.random.Generator, groups: int, most: int) -> list[Sizes]:
-    """Sizes of as many products, below `most`."""
+    """Random m, n and k, all less than `most`, for each of `groups` products."""
     m, n, k = (map(int, random.integers(0, most, groups)) for _ in range(3))
     return list(zip(m, n, k, strict=True))

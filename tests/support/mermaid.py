@@ -1,7 +1,7 @@
-"""Draw mermaid texts with the real mermaid.js, so that a diagram that would not show is caught.
+"""Draw mermaid diagrams with mermaid.js itself, to find those that do not render.
 
-mermaidx runs mermaid.js inside an embedded V8; one engine serves the whole process, and the same
-text is drawn once.
+mermaidx runs mermaid.js in an embedded V8. One engine serves the whole process, and equal texts are
+drawn once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["MermaidError", "render"]
 
 
 class MermaidError(AssertionError):
-    """mermaid.js refused a text; the message quotes both."""
+    """mermaid.js cannot draw a diagram; the message contains the diagram and mermaid.js's error."""
 
     def __init__(self, index: int, text: str, reason: str) -> None:
         self.index, self.text, self.reason = index, text, reason
@@ -25,7 +25,7 @@ class MermaidError(AssertionError):
 
 
 def render(texts: Sequence[str]) -> list[str]:
-    """Draw each text as an SVG; a MermaidError names the first that does not draw."""
+    """Draw each text as an SVG; raise MermaidError for the first that mermaid.js cannot draw."""
     return [_render(index, text) for index, text in enumerate(texts)]
 
 
@@ -43,7 +43,7 @@ def _svg(text: str) -> str:
 
 @functools.cache
 def _engine() -> Engine:
-    # mermaidx's own engine gives up after 8 s, which a busy machine takes for a large diagram.
+    # mermaidx's default engine stops after 8 s; large diagrams take longer on a busy machine.
     engine = Engine(render_timeout_ms=120_000)
     engine.start()
     atexit.register(engine.close)

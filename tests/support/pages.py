@@ -1,12 +1,12 @@
-"""Documentation pages: their blocks, run in order, and what they should print.
+"""Run the fenced blocks of a documentation page in order, and compare their output with the page.
 
-- `python` blocks of a page share a namespace. What one prints is the `text` block right after it.
-  One that is marked `<!-- gpu -->` is only parsed where there is no GPU, and one that lies in a
-  comment (`<!-- python … -->`) is run but not shown. It may make what generated blocks draw, but
-  nothing that a block which is shown needs: readers paste those alone.
-- `mermaid` blocks marked `<!-- generated: EXPRESSION -->` are the value of the expression there.
+- `python` blocks of a page share a namespace. The `text` block right after one is its output.
+  Without a GPU, a block marked `<!-- gpu -->` is only parsed. A block inside an HTML comment
+  (`<!-- python … -->`) is run but readers do not see it. It may define what generated blocks draw,
+  but nothing that a visible block needs, because readers copy only visible blocks.
+- The text of a `mermaid` block marked `<!-- generated: EXPRESSION -->` is the expression's value.
 - `toml` blocks are parsed.
-- `sh` blocks: lines that begin with `coordgraph` are run; `make` must name a target.
+- `sh` blocks: lines that begin with `coordgraph` are run; `make` must name an existing target.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ REGISTRIES: tuple[dict[str, Any], ...] = (CHECKS, DIMENSIONS, EDGES, PASSES)
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block: `line` is that of its first line of text, `mark` the comment above it."""
+    """A fenced block of a page.
+
+    `line` is the line number of its first line of text, `mark` the HTML comment before it.
+    """
 
     language: str
     text: str
@@ -46,18 +49,18 @@ class Block:
 
     @property
     def hidden(self) -> bool:
-        """Run but not shown."""
+        """Whether the block is inside an HTML comment: it is run, but readers do not see it."""
         return self.mark == "hidden"
 
     @property
     def generated(self) -> bool:
-        """The value of an expression."""
+        """Whether the block's text is the value of the expression in the comment before it."""
         return self.mark.startswith("generated:")
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A block that does not hold what the code makes."""
+    """A block whose text differs from what the code produces."""
 
     block: Block
     actual: str
@@ -70,7 +73,7 @@ class Difference:
 
 
 def read_blocks(source: str) -> list[Block]:
-    """The blocks of a page, in order; SyntaxError where one does not end."""
+    """The fenced blocks of a page, in order; SyntaxError if a block or a comment is not closed."""
     found: list[Block] = []
     mark = ""
     lines = iter(enumerate(source.splitlines(), start=1))
@@ -104,14 +107,14 @@ def _until(lines: Iterator[tuple[int, str]], start: int, ends: Callable[[str], b
 
 
 class Page:
-    """A page to run: `differences` after `run` are the blocks that are not up to date.
+    """A page to run: after `run`, `differences` lists the outdated blocks.
 
     Args:
-        path: of the page.
-        gpu: run what needs a GPU; else it is only parsed.
-        command: runs a `coordgraph` command and returns what it printed, or None to leave them.
-        targets: of the Makefile.
-        shown_only: leave hidden blocks out, and diagrams, which may be made of what they define.
+        path: path of the page.
+        gpu: whether to run blocks marked `<!-- gpu -->`; otherwise they are only parsed.
+        command: runs a `coordgraph` command and returns its output; None runs no command.
+        targets: names of the Makefile's targets.
+        shown_only: whether to leave out hidden blocks, and diagrams, which may use their variables.
     """
 
     def __init__(
@@ -131,7 +134,7 @@ class Page:
         self.differences: list[Difference] = []
 
     def run(self) -> None:
-        """Run every block; what the page registers (passes, edges) is forgotten afterwards."""
+        """Run every block, then unregister the passes, edges and checks that the page defined."""
         module = types.ModuleType("documentation_page")
         saved = [dict(registry) for registry in REGISTRIES]
         sys.modules[module.__name__] = module
@@ -140,13 +143,13 @@ class Page:
         finally:
             del sys.modules[module.__name__]
             for registry, before in zip(REGISTRIES, saved, strict=True):
-                # What a page imports for the first time stays.
+                # Only what the page itself defines is removed; modules that it imported stay.
                 for name in [n for n, v in registry.items() if v.__module__ == module.__name__]:
                     del registry[name]
                     registry.update({name: before[name]} if name in before else {})
 
     def updated(self) -> str:
-        """The source with every block as the code makes it."""
+        """The source of the page, with every outdated block replaced by the current output."""
         lines = self.source.splitlines()
         for difference in reversed(self.differences):
             first = difference.block.line - 1
@@ -184,7 +187,7 @@ class Page:
                 )
 
     def _python(self, block: Block, namespace: dict[str, Any]) -> str | None:
-        # Empty lines above give tracebacks the lines of the page.
+        # The empty lines in front make line numbers in tracebacks equal those of the page.
         source = "\n" * (block.line - 1) + block.text + "\n"
         if block.mark == "gpu" and not (self.gpu and _importable(source)):
             ast.parse(source, str(self.path))
@@ -206,7 +209,7 @@ class Page:
         return "".join(printed) if printed else None
 
     def _compare(self, block: Block, actual: str) -> None:
-        # Editors take blanks off the ends of lines; tables have some there.
+        # Editors remove blanks at the ends of lines, and printed tables have some there.
         actual = "\n".join(line.rstrip() for line in actual.splitlines()).rstrip("\n")
         if actual != block.text:
             self.differences.append(Difference(block, actual))
@@ -216,7 +219,7 @@ class Page:
 
 
 def _importable(source: str) -> bool:
-    """Whether everything that a block imports is installed."""
+    """Whether every package that a block imports is installed."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):

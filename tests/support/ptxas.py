@@ -1,4 +1,4 @@
-"""Assemble PTX in the tests, and hold kernels to what a fast kernel needs: no spill, no advice."""
+"""Assemble PTX in tests, and check that ptxas spilled no register and gave no speed warning."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from codegen.toolchain import PtxasReport, assemble
 
 __all__ = ["HAS_WHEEL", "PtxasReport", "assemble", "assert_clean"]
 
-# The platforms on which the test extra installs ptxas; there, a missing ptxas is a failure.
+# Whether the test extra installs ptxas on this platform; if so, a missing ptxas is a failure.
 HAS_WHEEL = sys.platform == "linux" and platform.machine() in {"x86_64", "aarch64"}
 
 _PERFORMANCE = re.compile(r"\(C75\d\d\)")
 
 
 def assert_clean(report: PtxasReport) -> None:
-    """No register is spilled, and ptxas serialized no wgmma and ignored no setmaxnreg (C75xx)."""
+    """Fail if ptxas spilled registers, serialized a wgmma or ignored a setmaxnreg (C75xx)."""
     spilled = {
         name: use for name, use in report.functions.items() if use.spill_stores or use.spill_loads
     }

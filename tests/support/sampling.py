@@ -1,4 +1,4 @@
-"""Which tests are quick, and samples of the slow ones (`pytest -m slow --sample 40`)."""
+"""Which tests are quick, and random samples of the slow ones (`pytest -m slow --sample 40`)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ __all__ = ["Slow", "chosen", "cover", "covering", "sample", "words"]
 
 
 class Slow:
-    """Whether this run collects slow tests: `conftest.py` sets it before test modules load.
+    """Whether this run collects slow tests; `conftest.py` sets it before it loads test modules.
 
-    There are more slow tests than quick ones, so a quick run does not even make their parameters.
+    There are more slow tests than quick ones, so a run without them does not create their
+    parameters.
     """
 
     collected = True
 
 
 def sample(names: Sequence[str], count: int, seed: str = "") -> set[str]:
-    """Pick `count` of the node ids: one or more of each file, and more of larger files.
+    """Choose `count` node ids: one or more of each file if `count` allows, more of larger files.
 
-    The same seed picks the same ones, whatever their order.
+    The same seed and node ids give the same sample, in whatever order the node ids come.
     """
 
     def digest(name: str) -> bytes:
@@ -37,7 +38,8 @@ def sample(names: Sequence[str], count: int, seed: str = "") -> set[str]:
     files: dict[str, list[str]] = {}
     for name in sorted(names, key=digest):
         files.setdefault(name.partition("::")[0], []).append(name)
-    # Every file's first name comes before any file's second; the rest by the root of files' sizes.
+    # The first name of every file ranks before all second names. Names after the first rank
+    # by their position divided by the square root of their file's number of tests.
     ranks = {
         name: (number > 0, number / sqrt(len(inside)), digest(name))
         for inside in files.values()
@@ -47,10 +49,12 @@ def sample(names: Sequence[str], count: int, seed: str = "") -> set[str]:
 
 
 def covering(every: int, *choices: Iterable[object]) -> list[ParameterSet]:
-    """All combinations, of which one in `every` is quick and the others are behind `slow`.
+    """All combinations of the choices; one in `every` is quick, and the others are marked `slow`.
 
-    The quick ones lie on diagonals: every choice is among them with an equal share of those of each
-    other parameter, and of three parameters with at least `every` choices, so is every pair.
+    A combination is quick if the sum of its choices' positions is a multiple of `every`. So every
+    choice is in a quick combination with an equal share of the choices of each other parameter. Of
+    three parameters with at least `every` choices each, every pair of choices is in a quick
+    combination.
     """
     return [
         _parameters(tuple(value for _, value in chosen), quick)
@@ -63,15 +67,16 @@ def covering(every: int, *choices: Iterable[object]) -> list[ParameterSet]:
 def cover(
     most: int, cases: Iterable[Any], values: Callable[[Any], tuple[object, ...]] | None = None
 ) -> list[ParameterSet]:
-    """All cases, of which a cover is quick and the others are behind `slow`.
+    """All cases; the quick ones together contain every value, the others are marked `slow`.
 
-    Every value is in a quick case. Then come the cases with the most pairs of values that are new,
-    until `most` cases are quick. The choice is the same in every run.
+    Quick cases are first chosen until every value is in one. Then the case with the most pairs of
+    values that no quick case has is added, until `most` cases are quick. Every run chooses the same
+    cases.
 
     Args:
-        most: how many cases are quick, unless more are needed for all values.
-        cases: what to choose from; tuples are the values of several parameters.
-        values: the values of a case; by default those of the tuple, each with its position.
+        most: number of quick cases; more are quick if all values need more.
+        cases: the cases; a tuple holds the values of several parameters.
+        values: returns the values of a case; by default (position, value) pairs of the tuple.
     """
     cases = [*cases]
     axes = [values(case) if values else tuple(enumerate(case)) for case in cases]
@@ -96,13 +101,13 @@ def cover(
 
 
 def words(case: Any) -> tuple[str, ...]:
-    """The values of a case that is text: the name of a schedule and each of its options."""
+    """The words of a case, for `cover`: the name of a schedule and each of its options."""
     text = ",".join(map(str, case)) if isinstance(case, tuple) else str(case)
     return tuple(word for word in re.split("[{},]", text) if word)
 
 
 def chosen(quick: Container[Any], cases: Iterable[Any]) -> list[ParameterSet]:
-    """All cases, of which those in `quick` are quick and the others are behind `slow`."""
+    """All cases; those in `quick` are quick, and the others are marked `slow`."""
     return [
         _parameters(case if isinstance(case, tuple) else (case,), case in quick)
         for case in cases

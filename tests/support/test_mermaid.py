@@ -1,4 +1,4 @@
-"""The renderer draws what the project writes, and refuses what mermaid would not draw."""
+"""The mermaid renderer draws the project's diagrams, and raises MermaidError for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runner of documentation pages sees what it should see."""
+"""The runner of documentation pages finds outdated blocks and invalid commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ptxas's report is read right: shown on kernels whose use of the machine is known."""
+"""ptxas reports are parsed correctly, for kernels with known registers, spills and memory."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ SMALL = (
 """
 )
 
-# A kernel without a known block size gives setmaxnreg nothing to work with: C7508.
+# ptxas ignores setmaxnreg in a kernel without a declared block size, and warns with C7508.
 ADVICE = HEADER + ".visible .entry roles() { setmaxnreg.dec.sync.aligned.u32 40; ret; }"
 
 
 def spilling(values: int, registers: int) -> str:
-    """A kernel that holds `values` floats at a time in no more than `registers` registers."""
+    """A kernel that needs `values` f32 registers at the same time but may use only `registers`."""
     loads = "\n".join(f"ld.volatile.global.f32 %f{i}, [%rd2+{4 * i}];" for i in range(values))
     stores = "\n".join(
         f"st.volatile.global.f32 [%rd2+{8 * i}], %f{i};" for i in reversed(range(values))
@@ -122,7 +122,7 @@ class TestFinding:
         wheel, toolkit = tmp_path / "wheel", tmp_path / "toolkit"
         for folder in (wheel, toolkit / "bin"):
             folder.mkdir(parents=True)
-            (folder / "ptxas").write_text("#!/bin/sh\n")  # not executable yet
+            (folder / "ptxas").write_text("#!/bin/sh\n")  # the file is not executable yet
         monkeypatch.setattr(toolchain, "_wheel_folders", lambda: iter([wheel]))
         assert toolchain.find_ptxas() == wheel / "ptxas"
         assert (wheel / "ptxas").stat().st_mode & 0o111

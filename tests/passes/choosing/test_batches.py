@@ -1,4 +1,4 @@
-"""Plans for batches and groups: what the model counts, which plans are judged, and how well."""
+"""Plans for batches and groups: counts of the cost model, candidates, quality of the choice."""
 
 from __future__ import annotations
 
@@ -58,13 +58,14 @@ def test_products_of_one_tile_cost_what_one_of_as_many_tiles_does(plan: str):
     one = terms(plan, m=299 * 128, n=256, k=4096)
     for term in ("launch", "loop", "tiles", "fixup", "cluster"):
         assert many[term] == pytest.approx(one[term]), term
-    # But each has a B of its own, which nobody else reads.
+    # Each product has its own B, so other products do not reuse B from the L2 cache.
     assert many["dram"] > 1.5 * one["dram"]
 
 
 def test_four_products_read_and_write_four_times_as_much():
     plan = "256x128x64 data-parallel{persistent=true} on 132"
-    # A product stays in the L2 cache from one band to the next; four together would not.
+    # A and B of one product stay in the L2 cache between bands of tiles; those of all four would
+    # not fit.
     sizes = {"m": 8192, "n": 2048, "k": 1024}
     few, many = terms(plan, 1, **sizes), terms(plan, 4, **sizes)
     few["dram"], many["dram"] = (found["dram"] - H200.dram_seconds for found in (few, many))
@@ -113,7 +114,7 @@ def test_groups_end_in_the_middle_of_tiles_on_average(tile: int):
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("problem", "batches"), [(BATCH, 7), (ROWS, 16), (DEPTHS, 16)])
 def test_graphs_take_the_schedules_of_all_candidates(problem: Gemm, batches: int, every: int):
-    """So none is in the way of one that could be built."""
+    """Every candidate's schedule can be applied to and lowered for batches and groups."""
     open_, plans = replace(problem, m=None, n=None, k=None), dict[str, Plan]()
     for all_kinds in (False, True):
         table = candidates(problem, H200, batches=batches, all_kinds=all_kinds)
@@ -129,10 +130,11 @@ def test_what_groups_refuse_is_no_candidate():
     assert "data-parallel" not in rows
     assert not any("heterogeneous" in pipeline for pipeline in rows)
     assert {"data-parallel{persistent=true}", "two-tile-stream-k{owner=last}"} <= rows
-    # Also where there are fewer tiles than SMs.
+    # This also holds if there are fewer tiles than SMs.
     few = {c.plan.pipeline for c in choices(replace(ROWS, m=64, n=256), batches=4)}
     assert "data-parallel{persistent=true}" in few
-    # How deep tiles of groups along k are is data: what their ends cost is not counted.
+    # With groups along k, Stream-K shares may contain very different numbers of tile ends. The cost
+    # model does not count these, so Stream-K is no candidate.
     depths = [choice.plan.pipeline for choice in choices(DEPTHS, batches=16)]
     assert not any("stream-k" in pipeline for pipeline in depths)
 
@@ -145,7 +147,7 @@ def test_operands_of_groups_along_k_come_in_rows_of_whole_cache_lines():
         for plan in plans:
             parts = plan.tile[0] // plan.cluster[0], plan.tile[1] // plan.cluster[1]
             assert parts[0] % 64 == parts[1] % 64 == 0, plan
-    # Groups of rows have k along the rows of boxes.
+    # With groups of rows, k is the contiguous axis of A and B, so other tile extents are allowed.
     assert any(choice.plan.tile[1] % 64 for choice in choices(ROWS, batches=16))
 
 
@@ -156,7 +158,10 @@ def test_a_short_list_for_groups_ends_with_a_plan_that_they_take():
 
 
 def measured(name: str) -> Iterator[tuple[Gemm, int, dict[Plan, float]]]:
-    """Problems, groups and seconds of our plans, of a file of `python -m benchmarks groups`."""
+    """The contents of a file of `python -m benchmarks groups`.
+
+    For each problem: the problem, the number of groups, and the seconds of each plan.
+    """
     data = json.loads((RESULTS / name).read_text("utf-8"))
     like = {"m": ROWS, "k": DEPTHS}[data["axis"]]
     for (_, groups), rows in groupby(data["rows"], lambda row: (row["shape"], row["groups"])):
@@ -187,7 +192,10 @@ def test_what_is_chosen_among_measured_plans_is_near_the_best(name: str, mean: f
 
 @pytest.mark.parametrize("name", ["groups-h200-2026-11-23.json", "groups-k-h200-2026-11-23.json"])
 def test_the_page_says_how_far_grouped_matmul_is_behind_the_best(name: str):
-    """The rows that a file has of it were measured in turn with those of our plans."""
+    """docs/groups.md states how much slower `grouped_matmul` is than the fastest measured plan.
+
+    In each results file, the runs of `grouped_matmul` and of the plans were interleaved.
+    """
     rows = json.loads((RESULTS / name).read_text("utf-8"))["rows"]
     losses: list[float] = []
     for _, each in groupby(rows, lambda row: (row["shape"], row["groups"])):

@@ -1,4 +1,4 @@
-"""Calibration finds what plans cost."""
+"""Calibration: the constants of the cost model are fitted to measured times of plans."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def truth() -> Constants:
 
 @pytest.fixture(scope="module")
 def path(truth: Constants, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Times as a device with other figures would have them."""
+    """A file of times that the cost model predicts for a device with the constants `truth`."""
     rows = []
     for m, n, k in SIZES:
         problem = Gemm("bf16", m=m, n=n, k=k, transpose_b=True)

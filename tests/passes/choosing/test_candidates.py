@@ -1,4 +1,4 @@
-"""Candidates: which plans are judged, and that each of them can be lowered."""
+"""Candidate plans: which plans the cost model ranks, and that each of them can be lowered."""
 
 from __future__ import annotations
 
@@ -74,7 +74,11 @@ def test_candidates_can_be_lowered_in_every_layout(turned_a: bool, turned_b: boo
 @pytest.mark.parametrize("every", [13, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("turned_a", "turned_b"), LAYOUTS)
 def test_small_tiles_can_be_lowered_in_every_layout(turned_a: bool, turned_b: bool, every: int):
-    """Of the slow tests a third in each layout, so that every one is in some."""
+    """Small tiles can be lowered in every layout.
+
+    In the slow run each layout tests a third of the tilings, so that every tiling is tested in some
+    layout.
+    """
     known = [(tiling, small) for tiling in tilings() for small in small_tiles(tiling)]
     assert len(known) > 200
     problem = Gemm("bf16", transpose_a=turned_a, transpose_b=turned_b)
@@ -89,13 +93,19 @@ def test_small_tiles_can_be_lowered_in_every_layout(turned_a: bool, turned_b: bo
 
 @cache
 def streamed(tile: tuple[int, int, int], reduction: Any) -> KernelGraph:
-    """What lowering sees of every streamed schedule: the partial sums, and shares of tiles."""
+    """A Stream-K graph, which stands for all streamed schedules with this tile and reduction.
+
+    For the lowering these schedules differ in nothing else.
+    """
     return StreamK(reduction=reduction).apply(Gemm("bf16", transpose_b=True).graph(tile))
 
 
 @pytest.mark.parametrize("every", [11, pytest.param(3, marks=pytest.mark.slow)])
 def test_streamed_candidates_can_be_lowered(every: int):
-    """A part of them; nothing that lowering asks for depends on grids, bands or whole waves."""
+    """Streamed candidates can be lowered; a sample of them is tested.
+
+    Whether a plan can be lowered does not depend on its grid, bands of tiles or full waves.
+    """
     problem = Gemm("bf16", m=3000, n=5000, k=2000, transpose_b=True)
     table = candidates(problem, H200, all_kinds=True)
     found = {replace(p, workgroups=None) for p in plans_of(table.where(table.streams))}
@@ -136,7 +146,10 @@ def test_nothing_that_has_other_bits_in_every_run_is_a_candidate():
 
 
 def test_reductions_are_tried_where_they_differ():
-    """Of two pieces one goes to the other, whatever the reduction."""
+    """Tree and turnstile are candidates only if a tile has three pieces or more.
+
+    With two pieces, every reduction adds one to the other.
+    """
     table = candidates(Gemm("bf16", m=2048, n=2304, k=8192), H200, all_kinds=True)
     tree, turnstile = (table.fixup == FIXUPS.index(kind) for kind in ("tree", "turnstile"))
     counts = Counts(table, H200).work.counts
@@ -163,7 +176,7 @@ def test_candidates_make_sense(m: int, n: int, k: int, layout: tuple[bool, bool]
     assert (table.workgroups <= H200.slots(shape.workgroups)).all()
     assert not crowded(table, H200).any()
     assert not slow(table).any()
-    # What is left of whole waves is for somebody.
+    # Macro tiles are divided (`rest`) exactly if some workgroup stores small tiles (`small`).
     assert ((work.rest > 0) == (work.small > 0)).all()
     assert (work.rest[table.divided] > 0).all()
     assert (work.utilisation(table, shape.tiles) <= 1 + 1e-12).all()
@@ -178,7 +191,11 @@ def test_c_leaves_no_room_for_tiles_of_two_shapes():
 
 
 def test_what_has_no_registers_beside_c_is_refused():
-    """With B as the left operand C comes one by one: ptxas spills 160 x 128 of f32, 144 x 256."""
+    """Tiles whose kernels have no registers left to read C are refused.
+
+    ptxas spilled registers for 160 x 128 with C in f32, and for 144 x 256: there B is wgmma's left
+    operand, so C is read one element at a time.
+    """
     kept: list[tuple[tuple[int, int, int], str]] = []
     for tile in ((160, 128, 64), (144, 256, 64), (256, 160, 64)):
         for out in ("bf16", "f32"):
@@ -190,7 +207,11 @@ def test_what_has_no_registers_beside_c_is_refused():
 
 
 def test_bands_where_there_is_something_to_share():
-    """In one wave neighbours without a cluster share what they ask for; clusters have their own."""
+    """In a launch of one wave, bands of tiles are candidates only without clusters.
+
+    Without clusters, neighbouring workgroups of a band request the same operand tiles at the same
+    time; workgroups of a cluster share them by multicast anyway.
+    """
     one = candidates(Gemm("bf16", m=1024, n=1024, k=4096, transpose_b=True), H200)
     shape = Shape(one)
     single = shape.tiles <= H200.slots(shape.workgroups)

@@ -1,4 +1,4 @@
-"""The model counts what graphs and lowerings count."""
+"""The cost model's counts agree with graphs and with lowerings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def row(problem: Gemm, plan: Plan) -> Table:
 
 
 def lowering_of(plan: Plan) -> LowerToHopper:
-    """The plan's lowering, whose division of tiles the model counts a second time."""
+    """The lowering of a plan; the cost model computes its division of tiles independently."""
     assert isinstance(plan.lowering, LowerToHopper)
     return plan.lowering
 
@@ -57,7 +57,7 @@ def test_parts_of_tiles_are_counted_as_the_lowering_divides_them(out: str):
 
 
 def test_small_tiles_are_counted_as_the_lowering_divides_them():
-    """Both shapes have the same warpgroups."""
+    """The cost model divides small tiles as the lowering does, with the macro tiles' warpgroups."""
     problem, teams = Gemm("bf16", m=3000, n=5000, k=1000, transpose_b=True), set[tuple[int, int]]()
     for tiling in tilings()[::3]:
         (consumers,) = (name for name, count in CONSUMERS.items() if count == tiling[6])
@@ -76,7 +76,8 @@ def test_small_tiles_are_counted_as_the_lowering_divides_them():
                 assert part.shape.stages[0] == lowering_of(plan)._stages(graph, divisions)
             alone = Shape(counts.parts[1].table).consumers[0]
             teams.add((int(alone), divisions[1].team))
-    assert (1, 2) in teams  # one that would multiply alone, if it were not for the large tile
+    # One warpgroup suffices for the small tile, but the macro tile needs two.
+    assert (1, 2) in teams
 
 
 def price(plan: str, m: int, n: int, k: int, **problem: Any) -> dict[str, float]:
@@ -122,7 +123,8 @@ def test_a_wave_that_is_not_full_costs_a_whole_one():
         ]
 
     over, third = loop(133) - loop(132), loop(3 * 132) - loop(2 * 132)
-    assert over == pytest.approx(third)  # the first iteration takes longer, but only once
+    # The first iteration takes longer, but only once in a launch.
+    assert over == pytest.approx(third)
 
 
 def test_half_of_the_sms_have_the_way_of_all_for_themselves():
@@ -145,7 +147,10 @@ def test_a_cluster_asks_the_cache_for_less():
 
 
 def test_a_ring_of_three_stages_waits():
-    """128 x 320 and 256 x 160 have the same multiplications, and room for three and four stages."""
+    """Fewer pipeline stages cost time: 128 x 320 has room for three, 256 x 160 for four.
+
+    Both tiles have equally many multiplications.
+    """
     three = price("128x320x64 data-parallel", 2048, 5120, 8192)
     four = price("256x160x64 data-parallel", 2048, 5120, 8192)
     assert three["loop"] > 1.05 * four["loop"]
@@ -187,7 +192,7 @@ def test_small_tiles_shorten_the_ragged_wave(plan: str):
     size = 128 * 136, 128, 4096
     large, few = (price(plan.format(s), *size) for s in (whole, small))
     assert few["loop"] < 0.9 * large["loop"]
-    full = 128 * 132, 128, 4096  # nothing is left for small tiles
+    full = 128 * 132, 128, 4096  # full waves, so no tile is divided into small tiles
     assert price(plan.format(whole), *full) == price(plan.format(small), *full)
 
 
@@ -218,14 +223,18 @@ def test_partial_sums_are_received_in_as_many_steps_as_the_lowering_has(tile: st
 
 
 def test_reductions_of_many_pieces():
-    """16 pieces: a tree adds 4 of 15 one after another, a turnstile all, a scatter two hops."""
+    """The fix-up of a tile in 16 pieces, for every reduction.
+
+    `peers` adds 15 pieces one after another, `tree` needs 4 levels, `turnstile` 15 sends and
+    receives in sequence, `scatter` one send and one finish.
+    """
     size, way = (128, 128, 64 * 64), {}
     for reduction in ("peers", "tree", "turnstile", "scatter"):
         plan = f"128x128x64 stream-k{{owner=last,reduction={reduction}}} on 16"
         way[reduction] = price(plan.replace(",reduction=peers", ""), *size)["fixup"]
     kept = 128 * 128 * 4
     send = H200.send_seconds + kept / H200.send_rate
-    # 128 sums of a workitem come in 5 steps, of 7 accesses at most.
+    # A thread receives its 128 accumulators in 5 steps of at most 7 vector accesses each.
     receive = 5 * H200.receive_seconds + kept / H200.receive_rate
     finish = H200.scatter_seconds + kept / H200.scatter_rate
     assert way["peers"] == pytest.approx(send + 15 * receive)

@@ -1,4 +1,4 @@
-"""Schedules that are written outside the library are counted and chosen like its own."""
+"""Schedules that are defined outside the library are counted and chosen like its own."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from passes.schedules.partly_streamed import PartlyStreamed
 
 H200 = constants_of("NVIDIA H200")
 RAGGED = Gemm("bf16", m=3456, n=3200, k=16384, transpose_b=True)
-"""No tile divides the output into full waves."""
+"""A problem whose output tiles fill no whole number of waves, whatever the tile is."""
 
 
 @dataclass(frozen=True)
 class RaggedWave(PartlyStreamed):
-    """Full waves are whole; the ragged wave is cut into pieces."""
+    """Full waves compute whole tiles; the tiles of the ragged wave are divided along k."""
 
     def whole_waves(self, tiles: Expr, workgroups: Expr) -> Expr:
         return floor_div(tiles, workgroups)
@@ -47,7 +47,7 @@ class RaggedWave(PartlyStreamed):
 
 @dataclass(frozen=True)
 class OwnSplitK(SplitK):
-    """Split-k that asks to be considered."""
+    """A split-k schedule that lists variants, so that automatic choice considers it."""
 
     @classmethod
     def variants(cls, tile: tuple[int, int, int]) -> tuple[Pass, ...]:
@@ -56,7 +56,7 @@ class OwnSplitK(SplitK):
 
 @dataclass(frozen=True)
 class Rows(Pass):
-    """A workgroup for every row of tiles, which loops over columns."""
+    """One workgroup for each row of output tiles; it loops over the columns."""
 
     establishes = ("scheduled",)
 
@@ -78,7 +78,7 @@ class Rows(Pass):
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch):
-    """Give classes names, and keep them registered for one test."""
+    """A function that registers pass classes under given names until the test ends."""
 
     def register(**kinds: type[Pass]) -> None:
         for name, kind in kinds.items():
@@ -90,7 +90,7 @@ def registered(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_schedule_from_outside_is_chosen(registered: Any, monkeypatch: pytest.MonkeyPatch):
-    """Where the library's own ones of its kind are not there to be chosen."""
+    """A schedule from outside is chosen if the library's similar schedules list no variants."""
     for kind in (StreamK, TwoTileStreamK, HybridStreamK, HeterogeneousTiles):
         monkeypatch.setattr(kind, "variants", classmethod(lambda cls, tile: ()))
     before = rank(RAGGED, H200)[0]
@@ -106,7 +106,7 @@ def test_a_schedule_from_outside_is_chosen(registered: Any, monkeypatch: pytest.
         for choice in (after, before)
     ]
     assert works[0] < works[1]
-    # The plan is text, graph and kernel like any other.
+    # The chosen plan can be written as text, lowered and explained like any other.
     assert Plan.parse(str(after.plan)) == after.plan
     open_ = Gemm("bf16", transpose_b=True)
     assert after.plan.lowering.why_not(after.plan.graph(open_)) is None
@@ -153,7 +153,7 @@ def test_a_schedule_may_treat_rows_and_columns_differently(registered: Any):
 
 
 def test_what_cannot_be_counted_is_not_chosen(registered: Any):
-    """The plan can still be given: only the model does not know it."""
+    """A schedule whose work cannot be counted is never chosen, but a caller can still apply it."""
     registered(rows=Rows)
     text = "128x128x64 two-tile-stream-k{waves=contiguous}"
     problem = Gemm("bf16", m=1280, n=640, k=1024)

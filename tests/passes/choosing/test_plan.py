@@ -1,4 +1,4 @@
-"""Plans: text and back, graphs, lowerings."""
+"""`Plan`: its text form, checks of its fields, graphs and lowerings."""
 
 from __future__ import annotations
 

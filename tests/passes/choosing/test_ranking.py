@@ -1,4 +1,4 @@
-"""Rankings: order, speed, reasons; devices."""
+"""Rankings of plans: order, speed and explanations; constants of devices."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_choosing_is_quick():
         next(choices(problem(size, 4000, 4000)))
         return time.perf_counter() - start
 
-    # The least: others may be using this machine.
+    # The minimum is compared, because other processes may be using this machine.
     assert min(map(seconds, range(1000, 1010))) < 0.02
 
 

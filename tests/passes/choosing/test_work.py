@@ -1,4 +1,4 @@
-"""What the busiest workgroup has of each kind of work is what the graph gives it."""
+"""Work counts of the busiest workgroup agree with traces of the graph."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ SCHEDULES = (
 
 
 FIXED_GRID = ("data-parallel", "split-k")
-"""Schedules whose grid follows from the problem."""
+"""Schedules whose number of workgroups follows from the problem."""
 
 
 @cache
@@ -69,7 +69,7 @@ def scheduled(pipeline: str) -> KernelGraph:
 
 
 def counted(pipeline: str, m: int, n: int, depth: int, grid: int) -> tuple[Counts, Trace]:
-    """The model's counts, and what the graph does, of m x n tiles with so many iterations each."""
+    """The cost model's counts and a trace, for m x n output tiles with `depth` k tiles each."""
     schedule = Plan(TILE, pipeline=pipeline).schedule
     fixed = schedule.name in FIXED_GRID and not getattr(schedule, "persistent", False)
     sizes = {"m": 4 * m, "n": 4 * n, "k": 4 * depth}
@@ -81,12 +81,12 @@ def counted(pipeline: str, m: int, n: int, depth: int, grid: int) -> tuple[Count
 
 
 def each(found: Trace, kind: type) -> list[int]:
-    """How many events of a kind every workgroup has."""
+    """For each workgroup, the number of events of a kind in the trace."""
     return [sum(isinstance(e, kind) for e in events) for events in found.workgroups]
 
 
 def pieces(found: Trace) -> Counter[tuple[int, ...]]:
-    """Segments of every tile."""
+    """The number of segments of each output tile."""
     return Counter(s.tile for s in found.segments if not s.padding)
 
 
@@ -97,14 +97,14 @@ def test_work_is_that_of_the_graph(pipeline: str, m: int, n: int, depth: int, gr
     found_counts, found = counted(pipeline, m, n, depth, grid)
     work, counts = found_counts.work, found_counts.work.counts
     assert not found.problems()
-    small = prod(found.tiles[:2]) // (m * n)  # a macro tile has so many
+    small = prod(found.tiles[:2]) // (m * n)  # number of small tiles in a macro tile
     longest = work.iterations * small + work.small * depth
     assert longest[0] == max(found.iterations)
     shape = found_counts.shape
     assert work.utilisation(found_counts.table, shape.tiles)[0] == pytest.approx(found.utilisation)
     walks = [[s for s in found.of(w) if not s.padding] for w in range(len(found.workgroups))]
     assert work.busy[0] == sum(map(bool, walks))
-    if "scatter" in pipeline:  # all with a piece of a tile finish it
+    if "scatter" in pipeline:  # every workgroup with a piece of a tile finishes a share of it
         assert work.ends[0] == max(map(len, walks))
     else:
         assert work.ends[0] + work.small[0] == max(each(found, Store))
@@ -126,7 +126,10 @@ def test_work_is_that_of_the_graph(pipeline: str, m: int, n: int, depth: int, gr
 @given(m=st.integers(1, 30), n=st.integers(1, 9), depth=st.integers(1, 70), grid=st.integers(1, 40))
 @settings(max_examples=6, deadline=None)
 def test_counts_are_those_of_an_enumeration(pipeline: str, m: int, n: int, depth: int, grid: int):
-    """Also where workgroups have many tiles, and tiles many pieces."""
+    """Counts agree with a walk over the graph.
+
+    Workgroups may have many tiles, and tiles many pieces.
+    """
     plan = Plan(TILE, pipeline=pipeline)
     schedule = plan.schedule.scaled(TILE, COUNTED_TILE)
     counter = counter_of(schedule)
@@ -158,7 +161,10 @@ def test_a_counter_that_is_wrong_is_found():
 
 
 def test_the_file_has_the_counters_of_all_that_may_be_chosen():
-    """If not, `python -m passes.choosing.known_schedules` writes it."""
+    """The file has counters of all schedules that automatic choice considers.
+
+    `python -m passes.choosing.known_schedules` writes the file.
+    """
     kept = json.loads(FILE.read_text("utf-8"))
     found = {text: WorkCounter.from_data(data) for text, data in kept.items()}
     assert found.keys() == derived().keys()
@@ -187,7 +193,7 @@ def test_the_number_of_workgroups_is_the_plan_s():
 
 
 def test_rows_that_are_alike_are_counted_once():
-    """Different orders of rows, and rows of other kinds between them, change nothing."""
+    """Counts of a plan depend neither on the order of a table's rows nor on its other rows."""
     problem = Gemm("bf16", m=1000, n=3000, k=640)
     texts = [f"128x128x64 {s} on {g}" for s in SCHEDULES[5:] for g in (7, 60, 132)] * 2
     plans = [Plan.parse(text) for text in texts]
