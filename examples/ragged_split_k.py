@@ -1,6 +1,6 @@
 """`RaggedSplitK`: full waves of whole output tiles; the ragged wave's tiles are split along k.
 
-A schedule written outside the library, with `passes.kit`. Docs: docs/writing-a-schedule.md.
+A schedule written outside the library, with `passes.kit`. Docs: docs/how-to/write-a-schedule.md.
 """
 
 from __future__ import annotations

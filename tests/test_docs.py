@@ -23,12 +23,19 @@ from tests.support.mermaid import render
 from tests.support.pages import Page, read_blocks
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TARGETS = frozenset(
     re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 )
+
+
+def page_name(path: Path) -> str:
+    """The path of a page from the root, without its extension."""
+    return path.relative_to(ROOT).with_suffix("").as_posix()
+
+
 WITH_HIDDEN = [p for p in PAGES if any(b.hidden for b in read_blocks(p.read_text("utf-8")))]
-by_name = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+by_name = pytest.mark.parametrize("path", PAGES, ids=page_name)
 
 
 def run_command(arguments: list[str]) -> str:
@@ -77,7 +84,7 @@ def test_blocks_hold_what_the_code_makes(path: Path, request: pytest.FixtureRequ
         pytest.fail(f"{told}\n\nif the code is right: pytest --update-golden", pytrace=False)
 
 
-@pytest.mark.parametrize("path", WITH_HIDDEN, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", WITH_HIDDEN, ids=page_name)
 @pytest.mark.usefixtures("reader")
 def test_blocks_that_are_shown_need_no_others(path: Path):
     page = Page(path, gpu=isinstance(find_gpu(), Gpu), targets=TARGETS, shown_only=True)
@@ -93,7 +100,7 @@ def test_diagrams_render(path: Path):
 
 @pytest.mark.parametrize("registry", [DIMENSIONS, EDGES, OPERATIONS], ids=["dims", "edges", "ops"])
 def test_concepts_name_every_kind(registry: dict[str, type]):
-    text = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "explanation" / "concepts.md").read_text(encoding="utf-8")
     ours = [name for name, kind in registry.items() if kind.__module__.startswith("coordgraph.")]
     assert [name for name in ours if not re.search(rf"`{name}\b", text)] == []
 
@@ -101,7 +108,7 @@ def test_concepts_name_every_kind(registry: dict[str, type]):
 def test_the_reference_names_every_pass():
     import passes.lowering.host.lower  # noqa: F401 - registers its passes
 
-    text = (ROOT / "docs" / "passes.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "passes.md").read_text(encoding="utf-8")
     ours = [kind for kind in PASSES.values() if kind.__module__.startswith("passes.")]
     unnamed = [kind.name for kind in ours if not re.search(rf"(`|### ){kind.name}\b", text)]
     assert len(ours) > 4

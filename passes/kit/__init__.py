@@ -10,7 +10,7 @@
   tile, `Scatter` if every workgroup with a piece finishes a share of it. `Owner` and `Reduction`
   are the types of the options.
 
-docs/writing-a-schedule.md writes a schedule with it, step by step.
+docs/how-to/write-a-schedule.md writes a schedule with it, step by step.
 """
 
 from passes.kit.fixup import (
