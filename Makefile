@@ -48,7 +48,8 @@ bench: $(VENV)/.bench  ## Run the speed measures (BENCH_ARGS="..." is passed on)
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 docs: $(VENV)/.docs  ## Build the documentation site into site/
-	@$(BIN)/zensical build --clean --strict
+	@log=$$(NO_COLOR=1 $(BIN)/zensical build --clean --strict 2>&1); status=$$?; echo "$$log"; \
+	case "$$log" in *griffe:*) status=1;; esac; exit $$status # griffe: a docstring is malformed
 	@$(BIN)/python -c 'import importlib.resources as r, shutil; \
 	shutil.copy(str(r.files("mermaidx") / "assets" / "mermaid.js"), "site/assets/mermaid.js")'
 

@@ -23,7 +23,9 @@ from tests.support.mermaid import render
 from tests.support.pages import Page, read_blocks
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS = ROOT / "docs"
+REFERENCE = DOCS / "reference"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 TARGETS = frozenset(
     re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 )
@@ -99,20 +101,50 @@ def test_diagrams_render(path: Path):
 
 
 @pytest.mark.parametrize("registry", [DIMENSIONS, EDGES, OPERATIONS], ids=["dims", "edges", "ops"])
-def test_concepts_name_every_kind(registry: dict[str, type]):
-    text = (ROOT / "docs" / "explanation" / "concepts.md").read_text(encoding="utf-8")
+def test_the_reference_names_every_kind(registry: dict[str, type]):
+    pages = ("dimensions", "edges", "operations")
+    text = "".join((REFERENCE / f"{page}.md").read_text(encoding="utf-8") for page in pages)
     ours = [name for name, kind in registry.items() if kind.__module__.startswith("coordgraph.")]
     assert [name for name in ours if not re.search(rf"`{name}\b", text)] == []
 
 
-def test_the_reference_names_every_pass():
+def test_every_pass_has_a_page():
     import passes.lowering.host.lower  # noqa: F401 - registers its passes
 
-    text = (ROOT / "docs" / "reference" / "passes.md").read_text(encoding="utf-8")
-    ours = [kind for kind in PASSES.values() if kind.__module__.startswith("passes.")]
-    unnamed = [kind.name for kind in ours if not re.search(rf"(`|### ){kind.name}\b", text)]
+    lowerings = (REFERENCE / "passes" / "lowerings.md").read_text(encoding="utf-8")
+    ours = [kind.name for kind in PASSES.values() if kind.__module__.startswith("passes.")]
+    missing = [
+        name
+        for name in ours
+        if f"`{name}`" not in lowerings and not (REFERENCE / "passes" / f"{name}.md").exists()
+    ]
     assert len(ours) > 4
-    assert unnamed == []
+    assert missing == []
+
+
+def test_the_reference_names_every_command_and_exit_code():
+    from typer.main import get_command
+
+    from codegen.cli.app import app
+    from codegen.cli.errors import ExitCode
+
+    text = (REFERENCE / "command-line.md").read_text(encoding="utf-8")
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    assert [name for name in commands if f"| `{name}` |" not in text] == []
+    assert [int(code) for code in ExitCode if f"| {int(code)} |" not in text] == []
+
+
+def test_pages_are_short():
+    lines = {page_name(path): len(path.read_text("utf-8").splitlines()) for path in PAGES}
+    assert lines["README"] <= 250
+    assert {name: count for name, count in lines.items() if count > 500} == {}
+
+
+def test_every_page_is_in_the_navigation():
+    """`make docs` takes the order of pages from mkdocs.yml; a page that it omits has no way in."""
+    named = re.findall(r"[\w/-]+\.md$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
+    pages = [path.relative_to(DOCS).as_posix() for path in PAGES if DOCS in path.parents]
+    assert sorted(named) == sorted(pages)
 
 
 def anchors(source: str) -> set[str]:

@@ -1,6 +1,7 @@
 """Documentation pages: their blocks, run in order, and what they should print.
 
-- `python` blocks of a page share a namespace. What one prints is the `text` block right after it.
+- `python` blocks of a page share a namespace. What one prints is the `text` block right after it,
+  or the `mermaid` block, if it prints a diagram.
   One that is marked `<!-- gpu -->` is only parsed where there is no GPU, and one that lies in a
   comment (`<!-- python … -->`) is run but not shown. It may make what generated blocks draw, but
   nothing that a block which is shown needs: readers paste those alone.
@@ -176,11 +177,11 @@ class Page:
                     pass
                 case _:
                     raise AssertionError(self._at(block, f"unknown language '{block.language}'"))
-            if output is not None and after.language == "text":
+            if output is not None and after.language in ("text", "mermaid") and not after.generated:
                 self._compare(after, output)
             elif block.language == "python" and output:
                 raise AssertionError(
-                    self._at(block, f"it prints, but no text block has:\n{output}")
+                    self._at(block, f"it prints, but no text or mermaid block has:\n{output}")
                 )
 
     def _python(self, block: Block, namespace: dict[str, Any]) -> str | None:
