@@ -19,7 +19,7 @@ from coordgraph.coordinates.dimensions import DIMENSIONS
 from coordgraph.coordinates.edges import EDGES
 from passes import PASSES
 from tests.support.gpu import Gpu, find_gpu
-from tests.support.mermaid import render
+from tests.support.mermaid import parse, render
 from tests.support.pages import Page, read_blocks
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -95,9 +95,17 @@ def test_blocks_that_are_shown_need_no_others(path: Path):
 
 
 @by_name
-def test_diagrams_render(path: Path):
+def test_diagrams_parse(path: Path):
+    parse(diagrams(path))
+
+
+def test_the_diagrams_of_the_readme_render():
+    assert render(diagrams(ROOT / "README.md"))
+
+
+def diagrams(path: Path) -> list[str]:
     blocks = read_blocks(path.read_text(encoding="utf-8"))
-    render([block.text for block in blocks if block.language == "mermaid"])
+    return [block.text for block in blocks if block.language == "mermaid"]
 
 
 @pytest.mark.parametrize("registry", [DIMENSIONS, EDGES, OPERATIONS], ids=["dims", "edges", "ops"])
