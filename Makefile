@@ -1,6 +1,7 @@
 # Needs Python 3.11 to 3.13 with venv, and make; everything else is installed into .venv.
 #   make demo      multiply two matrices and check the result
 #   make test      run the tests
+#   make docs      build the documentation site
 # A second run is quick: the environment is rebuilt only when pyproject.toml changes.
 
 .DEFAULT_GOAL := help
