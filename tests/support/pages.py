@@ -20,7 +20,7 @@ import shlex
 import sys
 import tomllib
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from coordgraph.coordinates.dimensions import DIMENSIONS
 from coordgraph.coordinates.edges import EDGES
 from passes import PASSES
 
-__all__ = ["Block", "Difference", "Page", "read_blocks"]
+__all__ = ["Block", "Difference", "Page", "names_from_hidden_blocks", "read_blocks"]
 
 FENCE = "```"
 REGISTRIES: tuple[dict[str, Any], ...] = (CHECKS, DIMENSIONS, EDGES, PASSES)
@@ -104,6 +104,39 @@ def _until(lines: Iterator[tuple[int, str]], start: int, ends: Callable[[str], b
     raise SyntaxError(f"line {start}: what begins here does not end")
 
 
+def names_from_hidden_blocks(blocks: Sequence[Block]) -> list[str]:
+    """The names that shown blocks read, and that only hidden blocks before them have bound."""
+    hidden, shown, found = set[str](), set[str](), list[str]()
+    for block in blocks:
+        if block.language != "python":
+            continue
+        read, bound = _names(ast.parse(block.text))
+        if block.hidden:
+            hidden |= bound
+        else:
+            shown |= bound
+            found += sorted(read & hidden - shown)
+    return found
+
+
+def _names(tree: ast.Module) -> tuple[set[str], set[str]]:
+    """The names that some code reads, and those that it binds, in any scope."""
+    read, bound = set[str](), set[str]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                read.add(name)
+            case ast.Name(id=name) | ast.arg(arg=name) | ast.ExceptHandler(name=str(name)):
+                bound.add(name)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                bound.add(name)
+            case ast.alias(name=name, asname=other):
+                bound.add(other or name.partition(".")[0])
+            case _:
+                pass
+    return read, bound
+
+
 class Page:
     """A page to run: `differences` after `run` are the blocks that are not up to date.
 
@@ -112,7 +145,6 @@ class Page:
         gpu: run what needs a GPU; else it is only parsed.
         command: runs a `coordgraph` command and returns what it printed, or None to leave them.
         targets: of the Makefile.
-        shown_only: leave hidden blocks out, and diagrams, which may be made of what they define.
     """
 
     def __init__(
@@ -122,13 +154,10 @@ class Page:
         gpu: bool = False,
         command: Callable[[list[str]], str] | None = None,
         targets: frozenset[str] = frozenset(),
-        shown_only: bool = False,
     ) -> None:
         self.path, self.gpu, self.command, self.targets = path, gpu, command, targets
         self.source = path.read_text(encoding="utf-8")
         self.blocks = read_blocks(self.source)
-        if shown_only:
-            self.blocks = [b for b in self.blocks if not (b.hidden or b.generated)]
         self.differences: list[Difference] = []
 
     def run(self) -> None:
