@@ -126,6 +126,18 @@ def test_every_pass_has_a_page():
     assert missing == []
 
 
+def test_the_reference_describes_every_epilogue_operation():
+    """They are instances, which mkdocstrings leaves out: the page names the class of each."""
+    from coordgraph import epilogue
+
+    text = (REFERENCE / "api" / "epilogue.md").read_text(encoding="utf-8")
+    kinds = [type(getattr(epilogue, name)) for name in epilogue.__all__]
+    ours = [kind for kind in kinds if issubclass(kind, epilogue.Elementwise)]
+    assert len(ours) > 20
+    missing = [k.__name__ for k in ours if f"::: {k.__module__}.{k.__name__}\n" not in text]
+    assert missing == []
+
+
 def test_the_reference_names_every_command_and_exit_code():
     from typer.main import get_command
 
