@@ -1,11 +1,12 @@
 # Needs Python 3.11 to 3.13 with venv, and make; everything else is installed into .venv.
 #   make demo      multiply two matrices and check the result
 #   make test      run the quick tests
+#   make docs      build the documentation site
 # A second run is quick: the environment is rebuilt only when pyproject.toml changes.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test slow lint format bench clean
+.PHONY: help demo test slow lint format bench docs clean
 
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -47,8 +48,14 @@ format: $(VENV)/.dev  ## Format the sources
 bench: $(VENV)/.bench  ## Run the speed measures (BENCH_ARGS="..." is passed on)
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
+docs: $(VENV)/.docs  ## Build the documentation site into site/
+	@log=$$(NO_COLOR=1 $(BIN)/zensical build --clean --strict 2>&1); status=$$?; echo "$$log"; \
+	case "$$log" in *griffe:*) status=1;; esac; exit $$status # griffe: a docstring is malformed
+	@$(BIN)/python -c 'import importlib.resources as r, shutil; \
+	shutil.copy(str(r.files("mermaidx") / "assets" / "mermaid.js"), "site/assets/mermaid.js")'
+
 clean:  ## Remove the environment, caches and build outputs
-	@rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -61,7 +68,7 @@ $(VENV)/.run: pyproject.toml | $(BIN)/python
 	@$(INSTALL) -e .
 	@touch $@
 
-$(VENV)/.test $(VENV)/.dev $(VENV)/.bench: $(VENV)/.%: pyproject.toml | $(BIN)/python
+$(VENV)/.test $(VENV)/.dev $(VENV)/.bench $(VENV)/.docs: $(VENV)/.%: pyproject.toml | $(BIN)/python
 	@echo "installing coordgraph with what '$*' needs"
 	@$(INSTALL) -e '.[$*]'
 	@touch $@ $(VENV)/.run

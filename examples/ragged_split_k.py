@@ -1,6 +1,6 @@
 """`RaggedSplitK`: an example schedule that splits only the tiles of the last, partial wave along k.
 
-It is written outside the library, with `passes.kit`. docs/writing-a-schedule.md explains it.
+It is written outside the library, with `passes.kit`. docs/how-to/write-a-schedule.md explains it.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def describe(
     flag(transpose_b, "transpose_b", LaunchError)
     grouped, axis = problem.get("grouped", False), problem.get("group_axis", "m")
     if grouped and axis not in _ONE_AXIS:
-        lists = " Lists of products are compiled with a plan of one's choice: see docs/groups.md"
+        lists = " For lists of products compile a kernel: see docs/explanation/groups/lists.md"
         raise LaunchError(
             f"group_axis = {axis!r} should be {' or '.join(map(repr, _ONE_AXIS))}."
             + lists * (axis in GROUP_AXES)

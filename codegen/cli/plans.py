@@ -30,7 +30,7 @@ def explain_choice(
         _print(found.rows(), "microseconds", found.reasons())
         stdout().print()
         found = found.prediction
-    about = "microseconds; the table's terms are described in docs/choosing.md"
+    about = "microseconds; the table's terms are described in docs/explanation/choosing.md"
     _print(found.rows(), "" if isinstance(found, ByRule) else about, found.reasons())
 
 

@@ -11,7 +11,7 @@
   owns the tile, `Scatter` if every workgroup with a piece finishes a share of it. `Owner` and
   `Reduction` are the types of a schedule's options for it.
 
-docs/writing-a-schedule.md writes a schedule with these, step by step.
+docs/how-to/write-a-schedule.md writes a schedule with it, step by step.
 """
 
 from passes.kit.fixup import (

@@ -114,7 +114,7 @@ def test_a_plan_for_groups_can_be_told():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"group_axis": "mnk"}, "should be 'm' or 'k'.* see docs/groups.md"),
+        ({"group_axis": "mnk"}, "should be 'm' or 'k'.* see docs/explanation/groups/lists.md"),
         ({"group_axis": "n"}, r"group_axis = 'n' should be 'm' or 'k'\.$"),
         ({"group_axis": ["m"]}, r"group_axis = \['m'\] should be 'm' or 'k'"),
         ({"a": turned(whole(90, 20)).T}, "a must be row-major: pass a contiguous copy"),

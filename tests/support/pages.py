@@ -1,6 +1,7 @@
 """Run the fenced blocks of a documentation page in order, and compare their output with the page.
 
-- `python` blocks of a page share a namespace. The `text` block right after one is its output.
+- `python` blocks of a page share a namespace. The `text` block right after one is its output,
+  as is a `mermaid` block if it prints a diagram.
   Without a GPU, a block marked `<!-- gpu -->` is only parsed. A block inside an HTML comment
   (`<!-- python … -->`) is run but readers do not see it. It may define what generated blocks draw,
   but nothing that a visible block needs, because readers copy only visible blocks.
@@ -19,7 +20,7 @@ import shlex
 import sys
 import tomllib
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from coordgraph.coordinates.dimensions import DIMENSIONS
 from coordgraph.coordinates.edges import EDGES
 from passes import PASSES
 
-__all__ = ["Block", "Difference", "Page", "read_blocks"]
+__all__ = ["Block", "Difference", "Page", "names_from_hidden_blocks", "read_blocks"]
 
 FENCE = "```"
 REGISTRIES: tuple[dict[str, Any], ...] = (CHECKS, DIMENSIONS, EDGES, PASSES)
@@ -106,6 +107,39 @@ def _until(lines: Iterator[tuple[int, str]], start: int, ends: Callable[[str], b
     raise SyntaxError(f"line {start}: what begins here does not end")
 
 
+def names_from_hidden_blocks(blocks: Sequence[Block]) -> list[str]:
+    """The names that shown blocks read, and that only hidden blocks before them have bound."""
+    hidden, shown, found = set[str](), set[str](), list[str]()
+    for block in blocks:
+        if block.language != "python":
+            continue
+        read, bound = _names(ast.parse(block.text))
+        if block.hidden:
+            hidden |= bound
+        else:
+            shown |= bound
+            found += sorted(read & hidden - shown)
+    return found
+
+
+def _names(tree: ast.Module) -> tuple[set[str], set[str]]:
+    """The names that some code reads, and those that it binds, in any scope."""
+    read, bound = set[str](), set[str]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                read.add(name)
+            case ast.Name(id=name) | ast.arg(arg=name) | ast.ExceptHandler(name=str(name)):
+                bound.add(name)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                bound.add(name)
+            case ast.alias(name=name, asname=other):
+                bound.add(other or name.partition(".")[0])
+            case _:
+                pass
+    return read, bound
+
+
 class Page:
     """A page to run: after `run`, `differences` lists the outdated blocks.
 
@@ -114,7 +148,6 @@ class Page:
         gpu: whether to run blocks marked `<!-- gpu -->`; otherwise they are only parsed.
         command: runs a `coordgraph` command and returns its output; None runs no command.
         targets: names of the Makefile's targets.
-        shown_only: whether to leave out hidden blocks, and diagrams, which may use their variables.
     """
 
     def __init__(
@@ -124,13 +157,10 @@ class Page:
         gpu: bool = False,
         command: Callable[[list[str]], str] | None = None,
         targets: frozenset[str] = frozenset(),
-        shown_only: bool = False,
     ) -> None:
         self.path, self.gpu, self.command, self.targets = path, gpu, command, targets
         self.source = path.read_text(encoding="utf-8")
         self.blocks = read_blocks(self.source)
-        if shown_only:
-            self.blocks = [b for b in self.blocks if not (b.hidden or b.generated)]
         self.differences: list[Difference] = []
 
     def run(self) -> None:
@@ -179,11 +209,11 @@ class Page:
                     pass
                 case _:
                     raise AssertionError(self._at(block, f"unknown language '{block.language}'"))
-            if output is not None and after.language == "text":
+            if output is not None and after.language in ("text", "mermaid") and not after.generated:
                 self._compare(after, output)
             elif block.language == "python" and output:
                 raise AssertionError(
-                    self._at(block, f"it prints, but no text block has:\n{output}")
+                    self._at(block, f"it prints, but no text or mermaid block has:\n{output}")
                 )
 
     def _python(self, block: Block, namespace: dict[str, Any]) -> str | None:

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.support import mermaid
-from tests.support.mermaid import MermaidError, render
+from tests.support.mermaid import LONGEST, MermaidError, parse, render
 
 GOOD = """flowchart TD
   classDef added stroke:#3f3,stroke-width:3px;
@@ -53,6 +53,21 @@ def test_draws_several_texts_in_order():
 def test_refuses_broken_text(text: str):
     with pytest.raises(MermaidError, match=r"diagram 0 does not render"):
         render([text])
+
+
+def test_parses_what_it_draws():
+    parse([GOOD])
+
+
+@pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)
+def test_parsing_refuses_broken_text(text: str):
+    with pytest.raises(MermaidError, match=r"diagram 1 does not render"):
+        parse([GOOD, text])
+
+
+def test_parsing_refuses_what_is_too_long_to_draw():
+    with pytest.raises(MermaidError, match="characters are more than"):
+        parse(["flowchart TD\n" + "  A-->B\n" * LONGEST])
 
 
 def test_the_error_names_the_text_and_the_reason():

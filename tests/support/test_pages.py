@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from passes import PASSES
-from tests.support.pages import Page, read_blocks
+from tests.support.pages import Page, names_from_hidden_blocks, read_blocks
 
 GOOD = """# A page
 <!-- python
@@ -61,11 +61,19 @@ def test_a_good_page_has_no_differences(tmp_path: Path):
     assert made.updated() == GOOD
 
 
-def test_a_block_that_is_shown_and_needs_a_hidden_one_is_found(tmp_path: Path):
-    with pytest.raises(NameError, match="hidden"):
-        page(tmp_path, GOOD, shown_only=True)
-    alone = GOOD.replace("hidden + 1", "3").replace("a{x}", "a{hidden}")
-    assert page(tmp_path, alone, shown_only=True).differences == []
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        (GOOD, ["hidden"]),
+        (GOOD.replace("hidden + 1", "3").replace("a{x}", "a{hidden}"), []),
+        (GOOD.replace("hidden + 1", "hidden + (hidden := 1)"), []),
+        (GOOD.replace("hidden + 1", "[hidden for hidden in (3,)][0]"), []),
+        (GOOD.replace("hidden = 2", "import os.path as hidden"), ["hidden"]),
+        (GOOD.replace("hidden = 2", "def hidden(): pass"), ["hidden"]),
+    ],
+)
+def test_shown_blocks_that_need_hidden_ones_are_found(source: str, names: list[str]):
+    assert names_from_hidden_blocks(read_blocks(source)) == names
 
 
 @pytest.mark.parametrize("change", [("\n3\n", "\n4\n"), ("\n  a3\n", "\n  a4\n  b\n")])
