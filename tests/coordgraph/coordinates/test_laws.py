@@ -101,7 +101,7 @@ class Wrong(Edge):
 @pytest.mark.parametrize(
     ("fault", "sizes", "why"),
     [
-        ("size", {"i": 4, "o": 3}, r"sizes \(4,\) and \(3,\) break its size rule"),
+        ("size", {"i": 4, "o": 3}, r"sizes \(4,\) upstream and \(3,\) downstream break"),
         ("size", {"i": 4, "o": 3}, r"upstream index \(3,\) for no downstream index"),
         (
             "guard",
