@@ -37,8 +37,6 @@ from coordgraph.integers import (
 
 __all__ = ["evaluate_command"]
 
-TILE = (128, 128, 32)
-
 
 @takes_groups(without=("plan", "target", "batched", "groups"))
 def evaluate_command(
@@ -75,14 +73,14 @@ def evaluate_command(
     [bold]Examples[/]
 
       coordgraph eval A.0 A.1 -s stream-k --at workgroup,for_tile,for_k,A.index.0,A.index.1
-      coordgraph eval A.tile.0 -s stream-k -w 32 --at workgroup=5,for_tile=0,for_k=3 \
---with m=1280,n=1536,k=16384
+      coordgraph eval A.tile.0 -s stream-k -w 32 --tile 128x128x32 \
+--at workgroup=5,for_tile=0,for_k=3 --with m=1280,n=1536,k=16384
       coordgraph eval workgroup --forward --at A.0=300,B.1=17,A.1=0,B.0=0 -s data-parallel
       coordgraph eval partials -s stream-k
     """
     schedule = scheduling.schedule
     if source is None:
-        graph = problem.graph(scheduling.tile or TILE, "cpu", fixed=True)
+        graph = problem.graph(scheduling.tile, fixed=True)
         schedule = DEFAULT_SCHEDULE if schedule is None else schedule
     else:
         graph = read_graph(source)

@@ -65,6 +65,7 @@ def opt(
       coordgraph show text --stage 0 -o gemm.txt
       coordgraph opt gemm.txt -p 'reorder{group=8},stream-k{workgroups=132}' --time
       coordgraph show text --stage 0 | coordgraph opt -p stream-k | coordgraph show --from -
+      coordgraph opt gemm.txt -p stream-k | coordgraph compile --from - -t sm_80 -e ptx
     """
     watch = _Watch(dump_dir)
     steps = read_pipeline(pipeline, scheduling.workgroups, [watch])

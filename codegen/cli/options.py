@@ -15,6 +15,7 @@ import typer
 
 from codegen.api import TARGETS
 from coordgraph import CoordGraphError, Gemm, KernelGraph
+from coordgraph.frontend import default_tile
 from coordgraph.gemm import GROUP_AXES
 from coordgraph.tensors import DTYPES, dtype
 
@@ -35,16 +36,12 @@ __all__ = [
     "Scheduling",
     "Source",
     "StageName",
-    "default_tile",
     "read_pipeline",
     "registered_passes",
 ]
 
 DEFAULT_SCHEDULE = "two-tile-stream-k"
 PROBLEM, SCHEDULE = "Problem", "Schedule and target"
-GPU_TILE, HOST_TILE = (128, 256, 64), (256, 256, 64)
-SMALLEST_TILE = 16
-"""What the matrix instructions of every target divide."""
 
 
 def _dtype(text: str) -> str:
@@ -163,7 +160,9 @@ Tile = Annotated[
         "--tile",
         parser=_tile,
         metavar="MxNxK",
-        help="The macro tile; one that suits target and problem where not given.",
+        help="Extents of the macro tile in m, n and k. By default 128x128 and 128 bytes of k "
+        "(128x128x64 for bf16) on every target, with fewer rows or columns where --m or --n is "
+        "small.",
         rich_help_panel=SCHEDULE,
     ),
 ]
@@ -291,9 +290,9 @@ class Problem:
             group_axis=self.groups or "m",
         )
 
-    def graph(self, tile: tuple[int, int, int] | None, target: str, *, fixed: bool) -> KernelGraph:
-        """The graph that schedules start from."""
-        return self.gemm(fixed=fixed).graph(tile or default_tile(target, (self.m, self.n, self.k)))
+    def graph(self, tile: tuple[int, int, int] | None, *, fixed: bool) -> KernelGraph:
+        """The graph that schedules start from; by default its tile is that of `default_tile`."""
+        return self.gemm(fixed=fixed).graph(tile or default_tile(self.dtype, (self.m, self.n)))
 
 
 @dataclass(frozen=True)
@@ -305,21 +304,6 @@ class Scheduling:
     tile: Tile = None
     plan: PlanText = None
     target: Target = "native"
-
-
-def default_tile(
-    target: str, extents: tuple[int | None, int | None, int | None]
-) -> tuple[int, int, int]:
-    """A tile that suits the target, halved until the problem fills more than half of it."""
-
-    def fitting(side: int, extent: int | None) -> int:
-        while extent is not None and side > SMALLEST_TILE and side // 2 >= extent:
-            side //= 2
-        return side
-
-    best = GPU_TILE if target.startswith("sm_") else HOST_TILE
-    m, n, k = (fitting(*pair) for pair in zip(best, extents, strict=True))
-    return m, n, k
 
 
 def registered_passes() -> dict[str, type[Pass]]:

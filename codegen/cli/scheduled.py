@@ -95,7 +95,7 @@ def scheduled(
     if plan is None:
         schedule = DEFAULT_SCHEDULE if schedule is None else schedule
         pipeline = read_pipeline(schedule, how.workgroups)
-        graph = pipeline(problem.graph(how.tile, target, fixed=fixed))
+        graph = pipeline(problem.graph(how.tile, fixed=fixed))
         _refuse_unscheduled(graph, str(pipeline))
         return Scheduled(problem, graph)
     given = {"--schedule": schedule, "--workgroups": how.workgroups, "--tile": how.tile}

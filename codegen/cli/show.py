@@ -76,9 +76,8 @@ def show(
       coordgraph show mermaid --groups k --schedule stream-k
     """
     schedule, workgroups = scheduling.schedule, scheduling.workgroups
-    target = resolve(scheduling.target, problem.dtype)  # native is settled here: tiles depend on it
     if source is None:
-        graph = problem.graph(scheduling.tile, target, fixed=True)
+        graph = problem.graph(scheduling.tile, fixed=True)
         schedule = DEFAULT_SCHEDULE if schedule is None else schedule
     else:
         graph = read_graph(source)
@@ -88,7 +87,7 @@ def show(
     with working("applying passes"):
         found = stages(graph, pipeline)
         if stage == "lowered" or stage == str(len(found)):
-            found.append(lower(found[-1], target))
+            found.append(lower(found[-1], resolve(scheduling.target, problem.dtype)))
     chosen = choose(found, stage)
     before = found[chosen.number - 1] if diff and chosen.number else None
     if diff and before is None:

@@ -172,7 +172,8 @@ def test_malformed_graphs_are_refused_with_their_place(text, where, why):
 def test_an_index_with_numbers():
     """A workgroup's fourth iteration: the number from the formula, by hand."""
     done = coordgraph(
-        *("eval", "A.tile.0", "B.tile.1", "A.1", "-s", "stream-k", "-w", "32", "--json"),
+        *("eval", "A.tile.0", "B.tile.1", "A.1", "--tile", "128x128x32", "--json"),
+        *("-s", "stream-k", "-w", "32"),
         *("--at", "workgroup=5,for_tile=0,for_k=3,A.index.1=7", "--with", "m=1280,n=1536,k=1024"),
     )
     found = done.json

@@ -13,7 +13,6 @@ from codegen import explain
 from codegen.call import measured
 from codegen.call.request import PlanRequest
 from codegen.cli import check as checking
-from codegen.cli.options import default_tile
 from codegen.kernel import Kernel
 from codegen.targets.nvptx import driver
 from codegen.toolchain import find_ptxas
@@ -225,20 +224,6 @@ def test_poison_is_no_number_and_no_usual_one(kind: str):
     made = checking.poisoned(2, 3, kind)
     assert np.isnan(made.astype(np.float64)).all()
     assert made.tobytes() != np.full_like(made, np.nan).tobytes()
-
-
-@pytest.mark.parametrize(
-    ("target", "extents", "tile"),
-    [
-        ("cpu", (None, None, None), (256, 256, 64)),
-        ("sm_90a", (None, None, None), (128, 256, 64)),
-        ("sm_80", (8192, 8192, 8192), (128, 256, 64)),
-        ("sm_80", (64, 65, 1), (64, 128, 16)),
-        ("cpu", (1, 129, 33), (16, 256, 64)),
-    ],
-)
-def test_tiles_shrink_to_small_problems(target, extents, tile):
-    assert default_tile(target, extents) == tile
 
 
 def test_compile_reports_and_writes_into_a_folder(tmp_path: Path):
