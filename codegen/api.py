@@ -46,8 +46,12 @@ def compile(
     *,
     debug: bool = False,
     lowering: Pass | None = None,
+    instructions: str | None = None,
 ) -> Kernel:
     """Compile a scheduled graph.
+
+    On architectures with several lowerings, as sm_90a, the best one that takes the graph is used.
+    `kernel.instruction_family` names it, `kernel.lowering_notes` says why a better one declined.
 
     Args:
         graph: what a schedule pass made of `Gemm.graph()`.
@@ -56,6 +60,9 @@ def compile(
         lowering: options of a lowering of a GPU's architecture, as `LowerToHopper(cluster_m=2)`, in
             place of the default. Tensors that are not aligned as it needs, and for `LowerToHopper`
             those are rows or addresses that are no multiples of 16 bytes, are served by other code.
+        instructions: the instructions that must multiply, such as `wgmma` or `mma.sync`. A graph
+            that they cannot multiply is refused here, tensors that they cannot at the call; without
+            this argument both fall back to the next lowering.
 
     Raises:
         VerifyError: the graph is not scheduled, or broken.
@@ -77,12 +84,18 @@ def compile(
         raise CodegenError(f"the grid, {to_text(grid)}, is data that the host does not know")
     if target == "native":
         target = native_target(graph)
+    if instructions is not None and (not isinstance(instructions, str) or not instructions):
+        raise CodegenError(f"instructions = {instructions!r} is no name, such as 'wgmma'")
     if target.startswith("sm_"):
         from codegen.targets.nvptx import CudaKernel
 
-        return CudaKernel(graph, target, debug=debug, lowering=lowering)
+        return CudaKernel(graph, target, debug=debug, lowering=lowering, instructions=instructions)
     if lowering is not None:
         raise CodegenError(f"a lowering is for NVIDIA GPUs; '{target}' has its own")
+    if instructions is not None:
+        raise CodegenError(
+            f"instructions='{instructions}' is for NVIDIA GPUs; leave it out for '{target}'"
+        )
     graph.verify()
     if target == "interpreter":
         from codegen.targets.interpreter import InterpretedKernel

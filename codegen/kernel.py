@@ -93,6 +93,11 @@ class Kernel(ABC):
         return index_expressions(resolve(graph.control.root.body, graph.scope()))
 
     @property
+    def instruction_family(self) -> str:
+        """The instructions that multiply and copy, such as `wgmma + TMA`; '' where not known."""
+        return ""
+
+    @property
     def llvm_ir(self) -> str:
         """The LLVM IR before optimisation."""
         raise CodegenError(f"the target '{self.target}' makes no LLVM IR")
@@ -104,4 +109,6 @@ class Kernel(ABC):
 
     def __repr__(self) -> str:
         gemm, how = self.graph.gemm, ", ".join(self.graph.log) or "unscheduled"
-        return f"<{type(self).__name__} {self.target}: {gemm.dtype} -> {gemm.out_dtype}, {how}>"
+        family = f" ({self.instruction_family})" if self.instruction_family else ""
+        kinds = f"{gemm.dtype} -> {gemm.out_dtype}"
+        return f"<{type(self).__name__} {self.target}{family}: {kinds}, {how}>"

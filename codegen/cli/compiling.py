@@ -16,6 +16,7 @@ from rich.text import Text
 from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
     Import,
+    Instructions,
     Json,
     Output,
     Problem,
@@ -71,6 +72,7 @@ def compile_command(
     source: Source = None,
     scheduling: Scheduling,
     problem: Problem,
+    instructions: Instructions = None,
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
@@ -87,6 +89,7 @@ def compile_command(
       coordgraph compile --target sm_90a --plan '256x256x64@c2x1 stream-k{owner=last}' -e ptx
       coordgraph compile --target sm_90a --plan auto --m 2048 --n 2304 --k 8192 -e ptx
       coordgraph compile --target sm_90a --groups k --transpose-a -s data-parallel -e ptx
+      coordgraph compile --target sm_90a --tile 128x256x64 --instructions wgmma
     """
     from codegen.cli.scheduled import from_graph, scheduled
     from codegen.cli.targets import resolve
@@ -111,14 +114,17 @@ def compile_command(
     _possible(wanted, target)
     start = time.perf_counter()
     with working(f"compiling for {target}"):
-        kernel = made.compile(target)
+        kernel = made.compile(target, instructions=instructions)
         code = {kind: _WRITERS[kind](kernel) for kind in wanted}
     seconds = time.perf_counter() - start
     with working("asking ptxas"):
         report = _report(kernel)
     files = _write(code, output, target) if output is not None else {}
+    family, notes, at_call = _instructions(made, kernel)
     if as_json:
-        found: dict[str, Any] = {"target": target, "seconds": seconds, "pipeline": made.graph.log}
+        found: dict[str, Any] = {"target": target, "instructions": family, "lowering_notes": notes}
+        found |= {"instructions_at_call": at_call or family}
+        found |= {"seconds": seconds, "pipeline": made.graph.log}
         found["plan"] = None if made.plan is None else str(made.plan)
         found["report"] = report
         found["files"] = {kind.value: str(path) for kind, path in files.items()}
@@ -129,7 +135,21 @@ def compile_command(
     if output is None:
         for text in code.values():
             write_document(text, None)
-    _print(target, made, seconds, report, files)
+    how = {"instructions": family, "declined": "\n".join(notes)}
+    if at_call:
+        how["at a call"] = f"{at_call}: rows of these sizes are no multiples of 16 bytes"
+    _print({"target": target, **how}, made, seconds, report, files)
+
+
+def _instructions(made: Scheduled, kernel: Kernel) -> tuple[str, tuple[str, ...], str]:
+    """The instructions of the code that is written, why it has no better ones, and a call's.
+
+    The code is that for matrices whose rows are multiples of 16 bytes. Where rows of the given
+    sizes are not, a call takes other code of the kernel; the last text then names its instructions.
+    """
+    notes: tuple[str, ...] = getattr(kernel, "lowering_notes", ())
+    family, at_call = kernel.instruction_family, made.instructions(kernel)[0]
+    return family, notes, "" if at_call == family else at_call
 
 
 def _possible(wanted: list[Emit], target: str) -> None:
@@ -218,7 +238,7 @@ def _report(kernel: Kernel) -> dict[str, Any]:
 
 
 def _print(
-    target: str,
+    head: dict[str, str],
     made: Scheduled,
     seconds: float,
     report: dict[str, Any],
@@ -227,7 +247,9 @@ def _print(
     """On stderr: stdout may hold code."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
-    table.add_row("target", target)
+    for label, text in head.items():
+        if text:
+            table.add_row(label, Text(text))
     if made.plan is not None:
         table.add_row("plan", Text(str(made.plan)))
     table.add_row("compiled", f"in {duration(seconds)}")

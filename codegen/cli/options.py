@@ -30,6 +30,7 @@ __all__ = [
     "Beta",
     "Fixed",
     "Import",
+    "Instructions",
     "Json",
     "Output",
     "Problem",
@@ -219,6 +220,16 @@ Target = Annotated[
         parser=_target,
         metavar="|".join(TARGETS),
         help="The machine; native is the GPU where there is one, else the CPU.",
+        rich_help_panel=SCHEDULE,
+    ),
+]
+Instructions = Annotated[
+    str | None,
+    typer.Option(
+        "--instructions",
+        metavar="NAME",
+        help="The instructions that must multiply, wgmma or mma.sync. Without it a kernel for "
+        "sm_90a uses mma.sync where wgmma cannot multiply the tile or the matrices.",
         rich_help_panel=SCHEDULE,
     ),
 ]

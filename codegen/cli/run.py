@@ -19,6 +19,7 @@ from codegen.cli.options import (
     Beta,
     Fixed,
     Import,
+    Instructions,
     Json,
     Problem,
     Scheduling,
@@ -70,6 +71,7 @@ def run(
             "--mermaid-dir", metavar="DIR", help="For the diagrams; a cache folder by default."
         ),
     ] = None,
+    instructions: Instructions = None,
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
@@ -92,7 +94,7 @@ def run(
         raise typer.BadParameter(f"--threads is for the cpu, the target is {target}")
     how = replace(scheduling, target=target)
     made = scheduled(problem, how, fixed=fixed, reads_c=beta != 0)
-    done = _execute(made, target, (alpha, beta, seed), threads, check, repeat)
+    done = _execute(made, target, (alpha, beta, seed), threads, check, repeat, instructions)
     done.diagrams = _diagrams(made, mermaid_dir)
     if as_json:
         print_json(done.as_data())
@@ -115,6 +117,8 @@ class _Done:
     made: Scheduled
     target: str
     machine: str
+    instructions: str
+    lowering_notes: tuple[str, ...]
     compile_seconds: float
     launched: Launched
     trace: Trace | None
@@ -151,6 +155,8 @@ class _Done:
             },
             "target": self.target,
             "machine": self.machine,
+            "instructions": self.instructions,
+            "lowering_notes": self.lowering_notes,
             "pipeline": self.made.title,
             "plan": None if self.made.plan is None else str(self.made.plan),
             "tile": self.tile,
@@ -177,6 +183,7 @@ def _execute(
     threads: int | None,
     check: bool,
     repeat: int | None,
+    instructions: str | None,
 ) -> _Done:
     """Compile, run, compare."""
     from codegen.cli.check import Check, make_inputs, poisoned
@@ -186,7 +193,7 @@ def _execute(
     problem, graph, (_, beta, _) = made.problem, made.graph, scalars
     start = time.perf_counter()
     with working(f"compiling for {target}"):
-        kernel = made.compile(target, reads_c=beta != 0)
+        kernel = made.compile(target, reads_c=beta != 0, instructions=instructions)
         grid = settled_workgroups(kernel, made.grid, threads)
     compiled = time.perf_counter() - start
     with working("making matrices"):
@@ -202,7 +209,8 @@ def _execute(
         with working("comparing with numpy in 64 bits"):
             checked = Check.of(launched.d, inputs, problem)
     machine = describe_target(target, threads)
-    return _Done(made, target, machine, compiled, launched, trace, checked, {})
+    how = made.instructions(kernel, reads_c=beta != 0)
+    return _Done(made, target, machine, *how, compiled, launched, trace, checked, {})
 
 
 def _trace(problem: Problem, graph: KernelGraph, grid: int | None) -> Trace | None:
@@ -253,6 +261,8 @@ class _Report:
         table = _grid()
         for label, text in [
             ("target", f"{self.done.target}: {self.done.machine}"),
+            ("instructions", self.done.instructions),
+            *(("declined", note) for note in self.done.lowering_notes),
             *([("plan", str(self.done.made.plan))] if self.done.made.plan else []),
             ("schedule", ", ".join(self.done.graph.log)),
             ("tile", " x ".join(map(str, self.done.tile))),

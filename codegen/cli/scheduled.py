@@ -53,25 +53,56 @@ class Scheduled:
         """The passes as text."""
         return ",".join(self.graph.log)
 
-    def compile(self, target: str, *, reads_c: bool = False) -> Kernel:
-        """The kernel for a target that is settled, with the cluster that a plan asks for."""
+    @property
+    def alignment(self) -> int:
+        """The alignment in bytes of A and B: 16, or 1 where the rows of given sizes have less."""
+        from codegen.call.request import unaligned
+
+        p = self.problem
+        sized = None not in (p.m, p.n, p.k)
+        return 1 if sized and unaligned(p.gemm(fixed=True)) else ALIGNED_BYTES
+
+    def compile(
+        self, target: str, *, reads_c: bool = False, instructions: str | None = None
+    ) -> Kernel:
+        """Compile the kernel, with the cluster that a plan asks for.
+
+        Args:
+            target: a target of `codegen.compile`, except `native`.
+            reads_c: whether C is added.
+            instructions: the instructions that must multiply; None for any.
+        """
         if self.plan is None:
             from codegen import compile
 
-            return compile(self.graph, target)
+            return compile(self.graph, target, instructions=instructions)
         from codegen.call.build import check_grid, compile_plan
-        from codegen.call.request import unaligned
 
         check_grid(self.plan, self.graph)
-        p = self.problem
-        sized = None not in (p.m, p.n, p.k)
         return compile_plan(
             self.plan,
             Gemm.of(self.graph.gemm),
             target,
-            alignment=1 if sized and unaligned(p.gemm(fixed=True)) else ALIGNED_BYTES,
+            alignment=self.alignment,
             reads_c=reads_c,
+            instructions=instructions,
         )
+
+    def instructions(self, kernel: Kernel, *, reads_c: bool = False) -> tuple[str, tuple[str, ...]]:
+        """What multiplies and copies for the sizes of the problem, and why no better lowering does.
+
+        Args:
+            kernel: the compiled kernel.
+            reads_c: whether C is added.
+        """
+        if not kernel.target.startswith("sm_"):
+            return kernel.instruction_family, ()
+        from codegen.targets.nvptx import CudaKernel
+
+        if not isinstance(kernel, CudaKernel):
+            return kernel.instruction_family, ()
+        chosen = kernel.choice(self.alignment, reads_c=reads_c)
+        return chosen.family, chosen.notes
 
 
 def scheduled(

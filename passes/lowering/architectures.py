@@ -87,6 +87,8 @@ class Lowering(ABC):
 
     instructions: ClassVar[str]
     """PTX's name of the multiply instruction, such as `mma.sync`; also the lowering's name."""
+    copies: ClassVar[str] = ""
+    """The name of what copies A and B to shared memory, such as `cp.async`; '' leaves it out."""
     kind: ClassVar[type[Pass]]
     """The class of the pass. `codegen.compile(…, lowering=…)` takes an instance with options."""
     alignment: ClassVar[int] = 1
@@ -101,6 +103,11 @@ class Lowering(ABC):
     @abstractmethod
     def configured(self, options: Pass, variant: Variant) -> Pass:
         """The pass `options` with the further options that a variant needs."""
+
+    @property
+    def family(self) -> str:
+        """What multiplies and what copies, for reports: `wgmma + TMA`."""
+        return f"{self.instructions} + {self.copies}" if self.copies else self.instructions
 
     def options(self, architecture: str, **given: Any) -> Pass:
         """The pass for an architecture with the given options; others have their defaults."""

@@ -77,6 +77,11 @@ class HostKernel(Kernel):
         return self._lowered
 
     @property
+    def instruction_family(self) -> str:
+        """Vector instructions of the host's processor."""
+        return f"{host().vector_bits}-bit vectors"
+
+    @property
     def llvm_ir(self) -> str:
         """The LLVM IR before optimisation."""
         return self._code.text

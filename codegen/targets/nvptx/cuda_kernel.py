@@ -21,7 +21,7 @@ from codegen.call.views import TensorView, label, single
 from codegen.call.zero_extents import extents, lacks_depth, operands_of_depth, writes_nothing
 from codegen.kernel import Kernel
 from codegen.lru import LRUCache
-from codegen.targets.nvptx.building import Builder
+from codegen.targets.nvptx.building import Builder, Choice
 from codegen.targets.nvptx.driver import Device, allow_while_capturing, cuda, device, require_gpu
 from codegen.targets.nvptx.launch.call import (
     CheckedCall,
@@ -69,9 +69,10 @@ class CudaKernel(Kernel):
         architecture: as `sm_90a`.
         debug: let kernels that wait too long trap instead of hanging.
         lowering: options of one of the architecture's lowerings, in place of the default.
+        instructions: the only lowering that may be used, by its name, such as `wgmma`.
 
     Raises:
-        CodegenError: the graph or the lowering is not for this architecture.
+        CodegenError: the graph, the lowering or the instructions are not for this architecture.
     """
 
     def __init__(
@@ -81,11 +82,14 @@ class CudaKernel(Kernel):
         *,
         debug: bool = False,
         lowering: Pass | None = None,
+        instructions: str | None = None,
     ) -> None:
         super().__init__(graph, architecture)
         self.architecture = architecture
         self.debug = debug
-        self._builder = Builder(graph, architecture, debug=debug, lowering=lowering)
+        self._builder = Builder(
+            graph, architecture, debug=debug, lowering=lowering, instructions=instructions
+        )
         self._programs = self._builder.programs
         self._functions: dict[tuple[int, Variant], Loaded] = {}
         self._workspaces: dict[int, Workspaces] = {}
@@ -101,12 +105,29 @@ class CudaKernel(Kernel):
     @property
     def instructions(self) -> str:
         """What multiplies well-aligned tensors: `wgmma` or `mma.sync`, the lowering's name."""
-        return self._builder.widest.instructions
+        return self.choice().instructions
+
+    @property
+    def instruction_family(self) -> str:
+        """What multiplies and copies well-aligned tensors, such as `wgmma + TMA`."""
+        return self.choice().family
 
     @property
     def lowering_notes(self) -> tuple[str, ...]:
         """Why better lowerings of the architecture make no code of this graph, one by one."""
-        return self._builder.notes
+        return self.choice().notes
+
+    def choice(self, alignment: int = ALIGNED_BYTES, *, reads_c: bool = False) -> Choice:
+        """The lowering that serves tensors of an alignment, and why better ones do not.
+
+        Args:
+            alignment: the power of two, up to 16, of which addresses and strides of A and B are
+                multiples, in bytes.
+            reads_c: whether C is added.
+        """
+        widest = self._builder.aligned
+        vectors = widest.vectors if alignment == ALIGNED_BYTES else NARROW
+        return self._builder.choice(Alignment(vectors, alignment), reads_c=reads_c)
 
     def program(self, variant: Variant | None = None) -> CudaProgram:
         """The code of a variant; by default of the one for well-aligned tensors."""

@@ -129,7 +129,7 @@ def test_hopper_assembles(
 @pytest.mark.parametrize("schedule", [LAST, TURNS, ATOMIC, TWO_TILE, HYBRID])
 def test_streamed_parts_that_are_too_large(schedule: str):
     """What a group's indices take beside 128 x 256 sums of pieces is more than there is."""
-    why = "part 128x256 of bf16 does not fit the registers"
+    why = "part 128x256 of bf16 needs 128 accumulator registers"
     for tile, lowering in (
         ((128, 256, 64), LowerToHopper()),
         ((256, 256, 64), LowerToHopper(cluster_m=2)),
