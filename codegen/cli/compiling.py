@@ -135,7 +135,7 @@ def compile_command(
     if output is None:
         for text in code.values():
             write_document(text, None)
-    how = {"instructions": family, "declined": "\n".join(notes)}
+    how = {"code": family, "declined": "\n".join(notes)}
     if at_call:
         how["at a call"] = f"{at_call}: rows of these sizes are no multiples of 16 bytes"
     _print({"target": target, **how}, made, seconds, report, files)

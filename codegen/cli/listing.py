@@ -61,8 +61,9 @@ def explain(
             "--device",
             "--gpu",
             metavar="NAME",
-            help="cpu, or a GPU as the driver says it: one that is here or was measured. The GPU "
-            "here where not given, or else 'NVIDIA H200'; cpu for f32 and f64.",
+            help="cpu, or a GPU by its name, full or short: H200, H100, A100, L4, RTX 4090. By "
+            "default the GPU of this machine, else NVIDIA H200; cpu for types and layouts that no "
+            "GPU can multiply.",
             rich_help_panel=PROBLEM,
         ),
     ] = None,
@@ -76,17 +77,19 @@ def explain(
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a pass does to a graph, or why a problem is multiplied as it is.
+    """Explain what a pass does to a graph, or which plan codegen.matmul chooses for a problem.
 
-    With a pass: before, after, options. With --m, --n and --k: the plans that codegen.matmul
-    prefers, in microseconds by what they are spent on, and what bounds the first. Where a simple
-    rule chooses (the CPU, GPUs before Hopper, rows that are no multiples of 16 bytes): that plan.
+    With the name of a pass: the graph before and after it, and its options. With --m, --n and --k:
+    the best plans for that problem on a device, their predicted times term by term, and what bounds
+    the best one. The plan of a fixed rule is printed, without times, for the CPU, for GPUs without
+    wgmma, and for matrices whose rows are no multiples of 16 bytes.
 
     [bold]Examples[/]
 
       coordgraph explain two-tile-stream-k
       coordgraph explain --m 2048 --n 2304 --k 8192 --transpose-b
       coordgraph explain --m 512 --n 512 --k 512 --transpose-b --batches 64
+      coordgraph explain --m 2048 --n 2304 --k 8192 --transpose-b --device H100
       coordgraph explain --m 2048 --n 2304 --k 8192 --dtype f32 --device cpu
     """
     if name is None:

@@ -261,7 +261,7 @@ class _Report:
         table = _grid()
         for label, text in [
             ("target", f"{self.done.target}: {self.done.machine}"),
-            ("instructions", self.done.instructions),
+            ("code", self.done.instructions),
             *(("declined", note) for note in self.done.lowering_notes),
             *([("plan", str(self.done.made.plan))] if self.done.made.plan else []),
             ("schedule", ", ".join(self.done.graph.log)),

@@ -94,7 +94,7 @@ def test_a_tile_that_no_lowering_takes_is_refused_by_each():
 def test_the_command_line_reports_them():
     words = ("compile", "-t", "sm_90a", "--tile", "64x64x32", "-s", "data-parallel")
     said = " ".join(coordgraph(*words).err.split())
-    assert f"instructions {OLDER} declined wgmma: {SHALLOW}" in said
+    assert f"code {OLDER} declined wgmma: {SHALLOW}" in said
     found = coordgraph(*words, "--json").json
     assert (found["instructions"], found["lowering_notes"]) == (OLDER, [f"wgmma: {SHALLOW}"])
     refused = coordgraph(*words, "--instructions", "wgmma")
@@ -114,4 +114,4 @@ def test_the_command_line_says_what_other_code_a_call_takes():
 def test_a_run_reports_them():
     sizes = ("--m", "16", "--n", "16", "--k", "16", "-t", "interpreter", "--repeat", "1")
     assert coordgraph("run", *sizes, "--json").json["instructions"] == "numpy"
-    assert "instructions numpy" in " ".join(coordgraph("run", *sizes).out.split())
+    assert "code numpy" in " ".join(coordgraph("run", *sizes).out.split())
