@@ -98,6 +98,16 @@ class Kernel(ABC):
         return ""
 
     @property
+    def from_cache(self) -> bool:
+        """Whether the code was read from the cache on disk."""
+        return False
+
+    @property
+    def build_steps(self) -> str:
+        """The steps that made the code and that reported times of compilation include."""
+        return "nothing to compile"
+
+    @property
     def llvm_ir(self) -> str:
         """The LLVM IR before optimisation."""
         raise CodegenError(f"the target '{self.target}' makes no LLVM IR")

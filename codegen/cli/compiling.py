@@ -115,8 +115,10 @@ def compile_command(
     start = time.perf_counter()
     with working(f"compiling for {target}"):
         kernel = made.compile(target, instructions=instructions)
+        if target.startswith("sm_"):
+            kernel.ptx  # noqa: B018 - generates it
+        seconds = time.perf_counter() - start
         code = {kind: _WRITERS[kind](kernel) for kind in wanted}
-    seconds = time.perf_counter() - start
     with working("asking ptxas"):
         report = _report(kernel)
     files = _write(code, output, target) if output is not None else {}
@@ -124,7 +126,8 @@ def compile_command(
     if as_json:
         found: dict[str, Any] = {"target": target, "instructions": family, "lowering_notes": notes}
         found |= {"instructions_at_call": at_call or family}
-        found |= {"seconds": seconds, "pipeline": made.graph.log}
+        found |= {"seconds": seconds, "compiled": kernel.build_steps}
+        found |= {"from_cache": kernel.from_cache, "pipeline": made.graph.log}
         found["plan"] = None if made.plan is None else str(made.plan)
         found["report"] = report
         found["files"] = {kind.value: str(path) for kind, path in files.items()}
@@ -138,7 +141,10 @@ def compile_command(
     how = {"code": family, "declined": "\n".join(notes)}
     if at_call:
         how["at a call"] = f"{at_call}: rows of these sizes are no multiples of 16 bytes"
-    _print({"target": target, **how}, made, seconds, report, files)
+    if made.plan is not None:
+        how["plan"] = str(made.plan)
+    how["compiled"] = f"in {duration(seconds)}: {kernel.build_steps}"
+    _print({"target": target, **how}, report, files)
 
 
 def _instructions(made: Scheduled, kernel: Kernel) -> tuple[str, tuple[str, ...], str]:
@@ -237,22 +243,13 @@ def _report(kernel: Kernel) -> dict[str, Any]:
     return found
 
 
-def _print(
-    head: dict[str, str],
-    made: Scheduled,
-    seconds: float,
-    report: dict[str, Any],
-    files: dict[Emit, Path],
-) -> None:
-    """On stderr: stdout may hold code."""
+def _print(head: dict[str, str], report: dict[str, Any], files: dict[Emit, Path]) -> None:
+    """Print the report on stderr, since stdout may hold code."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     for label, text in head.items():
         if text:
             table.add_row(label, Text(text))
-    if made.plan is not None:
-        table.add_row("plan", Text(str(made.plan)))
-    table.add_row("compiled", f"in {duration(seconds)}")
     ptxas = report.pop("ptxas", {})
     if "note" in report:  # why there is none of it
         report["ptxas"] = report.pop("note")

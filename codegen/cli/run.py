@@ -68,7 +68,10 @@ def run(
     mermaid_dir: Annotated[
         Path | None,
         typer.Option(
-            "--mermaid-dir", metavar="DIR", help="For the diagrams; a cache folder by default."
+            "--mermaid-dir",
+            metavar="DIR",
+            help="The folder for diagrams of the graphs, in mermaid. By default a folder in the "
+            "cache directory (COORDGRAPH_CACHE).",
         ),
     ] = None,
     instructions: Instructions = None,
@@ -120,6 +123,7 @@ class _Done:
     instructions: str
     lowering_notes: tuple[str, ...]
     compile_seconds: float
+    build_steps: str
     launched: Launched
     trace: Trace | None
     check: Check | None
@@ -162,6 +166,7 @@ class _Done:
             "tile": self.tile,
             "schedule": Summary.of(self.trace).as_data() if self.trace else None,
             "compile_seconds": self.compile_seconds,
+            "compiled": self.build_steps,
             "seconds": seconds,
             "repeats": len(self.launched.seconds),
             "flops_per_second": self.flops / seconds,
@@ -210,7 +215,8 @@ def _execute(
             checked = Check.of(launched.d, inputs, problem)
     machine = describe_target(target, threads)
     how = made.instructions(kernel, reads_c=beta != 0)
-    return _Done(made, target, machine, *how, compiled, launched, trace, checked, {})
+    times = compiled, kernel.build_steps
+    return _Done(made, target, machine, *how, *times, launched, trace, checked, {})
 
 
 def _trace(problem: Problem, graph: KernelGraph, grid: int | None) -> Trace | None:
@@ -274,7 +280,10 @@ class _Report:
     def _results(self) -> Table:
         done, table = self.done, _grid()
         seconds, count = done.launched.median, len(done.launched.seconds)
-        table.add_row("compiled", Text(f"in {duration(done.compile_seconds)}"))
+        compiled = Text(f"in {duration(done.compile_seconds)}").append(
+            f": {done.build_steps}", "dim"
+        )
+        table.add_row("compiled", compiled)
         time_text = Text(duration(seconds), "bold")
         time_text.append(f" {speed(done.flops / seconds)}", "bold green")
         time_text.append(f"  (median of {count} run{'' if count == 1 else 's'})", "dim")

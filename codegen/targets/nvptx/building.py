@@ -65,6 +65,8 @@ class Builder:
         """What tensors allow whose rows and addresses are multiples of 16 bytes."""
         self.programs: dict[Variant, CudaProgram] = {}
         """The programs that were made so far."""
+        self.generated = False
+        """Whether code was generated for a device, so that not all came from the cache."""
         self._refusals: dict[str, str | None] = {}
         """Why lowerings refuse the graph, by their instructions, as far as they were asked."""
         self._entry = architecture_of(architecture)
@@ -260,6 +262,7 @@ class Builder:
 
     def _make(self, where: Device, variant: Variant, key: str | None) -> Loaded:
         """Generate the variant's code; where it spills, code with fewer loads under way."""
+        self.generated = True
         while True:
             program = self.program(variant)
             facts, code = Facts.of(program), program.ptx.encode()

@@ -117,6 +117,17 @@ class CudaKernel(Kernel):
         """Why better lowerings of the architecture make no code of this graph, one by one."""
         return self.choice().notes
 
+    @property
+    def from_cache(self) -> bool:
+        """Whether all code that was loaded on a GPU came from the cache on disk."""
+        return bool(self._functions) and not self._builder.generated
+
+    @property
+    def build_steps(self) -> str:
+        """The steps that made the PTX, and loaded it where that was done."""
+        made = "PTX from the cache" if self.from_cache else "lowering, LLVM IR, PTX by LLVM"
+        return f"{made}, loading by the driver" if self._functions else made
+
     def choice(self, alignment: int = ALIGNED_BYTES, *, reads_c: bool = False) -> Choice:
         """The lowering that serves tensors of an alignment, and why better ones do not.
 
