@@ -1,4 +1,4 @@
-"""`coordgraph compile`: the code of a kernel, and what it takes of the machine."""
+"""`coordgraph compile`: the code of a kernel, and its registers, spills and shared memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["Emit", "compile_command"]
 
 
 class Emit(StrEnum):
-    """What can be written of a kernel."""
+    """The documents that `--emit` can write."""
 
     PTX = "ptx"
     LLVM = "llvm"
@@ -64,8 +64,8 @@ def compile_command(
         typer.Option(
             "--emit",
             "-e",
-            help="What to write, more than once if wanted: PTX, LLVM IR, the host's assembly, "
-            "SASS (needs ptxas and cuobjdump), index expressions, the lowered graph.",
+            help="What to write: PTX, LLVM IR, the host's assembly, SASS (needs ptxas and "
+            "cuobjdump), index expressions or the lowered graph. May be given more than once.",
         ),
     ] = None,
     output: Output = None,
@@ -76,10 +76,11 @@ def compile_command(
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
-    """Compile a kernel and write its code; no GPU is needed to compile for one.
+    """Compile a kernel and write its code. Compiling for a GPU needs no GPU.
 
-    Sizes that are given are fixed in the code, the others are launch arguments. A report of
-    registers, spills and warnings follows on stderr where ptxas is installed.
+    Sizes that are given are constants in the code; the others are launch arguments. A report on
+    stderr gives the instructions that multiply, and registers, spills and warnings if ptxas is
+    installed.
 
     [bold]Examples[/]
 
@@ -108,9 +109,9 @@ def compile_command(
         made = from_graph(problem, read_graph(source))
     if output is not None and not wanted:
         kinds = ", ".join(kind.value for kind in Emit)
-        raise typer.BadParameter(f"--output needs --emit, once or more, of {kinds}")
+        raise typer.BadParameter(f"--output needs --emit; give one or more of {kinds}")
     if len(wanted) > 1 and output is None and not as_json:
-        raise typer.BadParameter("several things to write need a folder: --output DIR")
+        raise typer.BadParameter("several --emit need a folder: give --output DIR")
     _possible(wanted, target)
     start = time.perf_counter()
     with working(f"compiling for {target}"):
@@ -119,7 +120,7 @@ def compile_command(
             kernel.ptx  # noqa: B018 - generates it
         seconds = time.perf_counter() - start
         code = {kind: _WRITERS[kind](kernel) for kind in wanted}
-    with working("asking ptxas"):
+    with working("assembling by ptxas"):
         report = _report(kernel)
     files = _write(code, output, target) if output is not None else {}
     family, notes, at_call = _instructions(made, kernel)
@@ -159,23 +160,29 @@ def _instructions(made: Scheduled, kernel: Kernel) -> tuple[str, tuple[str, ...]
 
 
 def _possible(wanted: list[Emit], target: str) -> None:
-    """Refuse at once what the target has not.
+    """Refuse documents that the target does not have, before anything is compiled.
 
     Raises:
-        CodegenError: there is no such thing for this target.
+        CodegenError: the target has no such document.
     """
     gpu = target.startswith("sm_")
     for kind in wanted:
         if kind in (Emit.PTX, Emit.SASS) and not gpu:
-            raise CodegenError(f"there is no {kind.value} for '{target}'; --target sm_80 or later")
+            raise CodegenError(
+                f"there is no {kind.value} for '{target}'; choose --target sm_80 or later"
+            )
         if kind is Emit.ASM and target != "cpu":
-            raise CodegenError(f"there is no host assembly for '{target}'; --emit ptx or sass")
+            raise CodegenError(
+                f"there is no host assembly for '{target}'; choose --emit ptx or sass"
+            )
         if kind is Emit.LLVM and target == "interpreter":
-            raise CodegenError("the interpreter compiles nothing; --target cpu, sm_80 or later")
+            raise CodegenError(
+                "the interpreter compiles nothing; choose --target cpu, sm_80 or later"
+            )
 
 
 def _write(code: dict[Emit, str], output: Path, target: str) -> dict[Emit, Path]:
-    """One thing goes to the file, several go into the folder."""
+    """Write a single document to a file, or several to a folder; return the paths."""
     if len(code) <= 1 and not output.is_dir():
         files = dict.fromkeys(code, output)
     else:
@@ -215,7 +222,7 @@ _WRITERS: dict[Emit, Callable[[Kernel], str]] = {
 
 
 def _report(kernel: Kernel) -> dict[str, Any]:
-    """What the kernel takes of the machine, as far as the tools here say."""
+    """Counts of the kernel's operations, and for GPUs its threads, memory and ptxas's report."""
     operations = len(kernel.lowered.control.operations)
     found: dict[str, Any] = {"operations": operations, "indices": len(kernel.index_expressions)}
     if not kernel.target.startswith("sm_"):
@@ -251,7 +258,7 @@ def _print(head: dict[str, str], report: dict[str, Any], files: dict[Emit, Path]
         if text:
             table.add_row(label, Text(text))
     ptxas = report.pop("ptxas", {})
-    if "note" in report:  # why there is none of it
+    if "note" in report:  # why there is no report of ptxas
         report["ptxas"] = report.pop("note")
     for label, value in report.items():
         table.add_row(label.replace("_", " "), Text(str(value)))

@@ -1,4 +1,4 @@
-"""`coordgraph passes` and `coordgraph explain`: what there is, what it does, and why."""
+"""`coordgraph passes` lists passes; `coordgraph explain` explains a pass or a choice of plan."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["explain", "passes"]
 
 
 def passes(*, modules: Import = None, as_json: Json = False) -> None:
-    """List the passes, with their options and defaults.
+    """List all passes with their options and defaults.
 
     [bold]Example[/]
 
@@ -45,13 +45,13 @@ def passes(*, modules: Import = None, as_json: Json = False) -> None:
         options = "\n".join(f"{o['name']}={o['default']}" for o in _options(kind)) or "-"
         table.add_row(Text(name, "cyan"), Text(options, "dim"), Text(_summary(kind)))
     print_block(table)
-    stdout().print("\n[dim]coordgraph explain PASS says more.[/]")
+    stdout().print("\n[dim]coordgraph explain PASS describes a pass.[/]")
 
 
 @takes_groups(without=("batched", "groups"))
 def explain(
     name: Annotated[
-        str | None, typer.Argument(metavar="PASS", help="A pass by name.", show_default=False)
+        str | None, typer.Argument(metavar="PASS", help="The name of a pass.", show_default=False)
     ] = None,
     *,
     problem: Problem,
@@ -71,7 +71,7 @@ def explain(
     batches: Annotated[
         int | None,
         typer.Option(
-            "--batches", min=1, help="A batch of so many products.", rich_help_panel=PROBLEM
+            "--batches", min=1, help="Number of products in a batch.", rich_help_panel=PROBLEM
         ),
     ] = None,
     modules: Import = None,
@@ -104,7 +104,9 @@ def explain(
         explain_choice(gemm, device, batches=batches or 1, reads_c=reads_c, as_json=as_json)
         return
     if (problem.m, problem.n, problem.k, device, batches) != (None,) * 5:
-        raise typer.BadParameter("a pass is the same for every problem: give a pass or a problem")
+        raise typer.BadParameter(
+            "the explanation of a pass does not depend on a problem: give a pass or a problem"
+        )
     found = registered_passes()
     kind = found.get(name)
     if kind is None:
@@ -117,7 +119,8 @@ def explain(
     console = stdout()
     console.print(Text(name, "bold cyan"))
     console.print(Text(f"\n{_documentation(kind)}"), soft_wrap=True)
-    rows = [("needs", ", ".join(kind.requires)), ("gives", ", ".join(kind.establishes))]
+    rows = [("requires", ", ".join(kind.requires))]
+    rows += [("establishes", ", ".join(kind.establishes))]
     rows += [("option", f"{o['name']}: {o['type']} = {o['default']}") for o in _options(kind)]
     rows += [("Python", f"{kind.__module__}.{kind.__qualname__}")]
     table = Table.grid(padding=(0, 2))
@@ -136,7 +139,7 @@ def _summary(kind: type[Pass]) -> str:
 
 
 def _options(kind: type[Pass]) -> list[dict[str, str]]:
-    """As the pipeline text writes them."""
+    """Name, type and default of each option of a pass, as text in the syntax of pipelines."""
     from passes.options import option_text
 
     found: list[dict[str, str]] = []

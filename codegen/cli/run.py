@@ -1,4 +1,4 @@
-"""`coordgraph run`: make a kernel, run it, check it, time it."""
+"""`coordgraph run`: compiles a kernel, runs it, checks the result and times it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 MOST_TRACED = 100_000
-"""Segments up to which a schedule is followed for its summary."""
+"""The most output tiles of a problem for which the schedule is traced for the summary."""
 
 
 @takes_groups(required=("m", "n", "k"), without=("batched", "groups"))
@@ -46,23 +46,24 @@ def run(
     alpha: Alpha = 1.0,
     beta: Beta = 0.0,
     seed: Annotated[
-        int, typer.Option("--seed", min=0, help="Of the inputs.", rich_help_panel=PROBLEM)
+        int,
+        typer.Option("--seed", min=0, help="Seed of the random matrices.", rich_help_panel=PROBLEM),
     ] = 0,
     fixed: Fixed = False,
     scheduling: Scheduling,
     threads: Annotated[
         int | None,
         typer.Option(
-            "--threads", min=1, help="Of the CPU; by default as many as it runs at a time."
+            "--threads", min=1, help="Threads on the CPU; by default one for each processor."
         ),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Compare with numpy in 64 bits; exit 1 if it is off.")
+        bool, typer.Option("--check", help="Compare with numpy in 64 bits; exit 1 if wrong.")
     ] = False,
     repeat: Annotated[
         int | None,
         typer.Option(
-            "--repeat", min=1, help="Launches to time; as many as two seconds allow by default."
+            "--repeat", min=1, help="Launches to time; by default up to 20 within two seconds."
         ),
     ] = None,
     mermaid_dir: Annotated[
@@ -78,7 +79,7 @@ def run(
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
-    """Make a kernel, run it on random matrices, check the result and take the time.
+    """Compile a kernel, run it on random matrices, check the result and time it.
 
     [bold]Examples[/]
 
@@ -94,7 +95,7 @@ def run(
     target = resolve(scheduling.target, problem.dtype)
     runnable(target)
     if threads is not None and target != "cpu":
-        raise typer.BadParameter(f"--threads is for the cpu, the target is {target}")
+        raise typer.BadParameter(f"--threads is for --target cpu, and the target is {target}")
     how = replace(scheduling, target=target)
     made = scheduled(problem, how, fixed=fixed, reads_c=beta != 0)
     done = _execute(made, target, (alpha, beta, seed), threads, check, repeat, instructions)
@@ -115,7 +116,7 @@ def _diagrams(made: Scheduled, folder: Path | None) -> dict[str, Path]:
 
 @dataclass
 class _Done:
-    """All that a run found out."""
+    """The results of a run."""
 
     made: Scheduled
     target: str
@@ -190,7 +191,7 @@ def _execute(
     repeat: int | None,
     instructions: str | None,
 ) -> _Done:
-    """Compile, run, compare."""
+    """Compile and run the kernel, trace its schedule, and check D if asked to."""
     from codegen.cli.check import Check, make_inputs, poisoned
     from codegen.cli.targets import describe_target, settled_workgroups
     from codegen.cli.timing import launch
@@ -207,7 +208,7 @@ def _execute(
     given: dict[str, Any] = {} if threads is None else {"threads": threads}
     with working("running"):
         launched = launch(kernel, inputs, out, repeat, workgroups=grid, **given)
-    with working("following the schedule"):
+    with working("tracing the schedule"):
         trace = _trace(problem, graph, grid)
     checked = None
     if check:
@@ -220,7 +221,7 @@ def _execute(
 
 
 def _trace(problem: Problem, graph: KernelGraph, grid: int | None) -> Trace | None:
-    """What every workgroup does, unless there is too much of it."""
+    """The trace of the schedule: the segments of every workgroup; None for too many tiles."""
     from coordgraph.interpreter import trace
 
     sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "workgroups": grid}
@@ -234,13 +235,13 @@ def _trace(problem: Problem, graph: KernelGraph, grid: int | None) -> Trace | No
 
 
 class _Report:
-    """A run for people."""
+    """The printed report of a run."""
 
     def __init__(self, done: _Done) -> None:
         self.done = done
 
     def print(self) -> None:
-        """All of it."""
+        """Print the report."""
         console = stdout()
         console.print(self._title())
         console.print()
