@@ -25,9 +25,9 @@ FORBIDDEN = {
     "passes": {"codegen", "llvmlite", "cuda"},
     "codegen": set[str](),
 }
-# Array libraries that a user may bring: imported where they are used, never at module level.
-GUESTS = {"torch", "cupy", "jax", "scipy"}
-"""Imported where a user has them, or asks for what needs them."""
+# They are imported in the functions that use them, never at module level.
+GUESTS = {"torch", "cupy", "jax", "scipy", "mermaidx"}
+"""Optional packages: of these, scipy and mermaidx come with the extras bench and draw."""
 IMPORT_NAMES = {"cuda-python": "cuda"}
 
 
