@@ -47,8 +47,12 @@ def compile(
     *,
     debug: bool = False,
     lowering: Pass | None = None,
+    instructions: str | None = None,
 ) -> Kernel:
     """Compile a scheduled graph.
+
+    On architectures with several lowerings, as sm_90a, the best one that takes the graph is used.
+    `kernel.instruction_family` names it, `kernel.lowering_notes` says why a better one declined.
 
     Args:
         graph: a graph from `Gemm.graph()` to which a schedule pass was applied.
@@ -59,6 +63,9 @@ def compile(
             `LowerToHopper(cluster_m=2)`, in place of the default. Tensors without the alignment
             that it needs (for `LowerToHopper`, addresses and rows that are multiples of 16 bytes)
             are multiplied by a program of a more general lowering.
+        instructions: the instructions that must multiply, such as `wgmma` or `mma.sync`. If they
+            cannot multiply the graph, it is refused here; if they cannot multiply the tensors of a
+            call, the call is refused. Without this argument both fall back to the next lowering.
 
     Raises:
         VerifyError: the graph is not scheduled, or is malformed.
@@ -88,14 +95,20 @@ def compile(
         )
     if target == "native":
         target = native_target(graph)
+    if instructions is not None and (not isinstance(instructions, str) or not instructions):
+        raise CodegenError(f"instructions = {instructions!r} is no name, such as 'wgmma'")
     if target.startswith("sm_"):
         from codegen.targets.nvptx import CudaKernel
 
-        return CudaKernel(graph, target, debug=debug, lowering=lowering)
+        return CudaKernel(graph, target, debug=debug, lowering=lowering, instructions=instructions)
     if lowering is not None:
         raise CodegenError(
             f"lowering = {lowering} is for NVIDIA GPUs, and the target is '{target}'; "
             "leave lowering out, or choose a target such as 'sm_80'"
+        )
+    if instructions is not None:
+        raise CodegenError(
+            f"instructions='{instructions}' is for NVIDIA GPUs; leave it out for '{target}'"
         )
     graph.verify()
     if target == "interpreter":

@@ -104,6 +104,21 @@ class Kernel(ABC):
         return index_expressions(resolve(graph.control.root.body, graph.scope()))
 
     @property
+    def instruction_family(self) -> str:
+        """The instructions that multiply and copy, such as `wgmma + TMA`; '' where not known."""
+        return ""
+
+    @property
+    def from_cache(self) -> bool:
+        """Whether the code was read from the cache on disk."""
+        return False
+
+    @property
+    def build_steps(self) -> str:
+        """The steps that made the code and that reported times of compilation include."""
+        return "nothing to compile"
+
+    @property
     def llvm_ir(self) -> str:
         """The kernel's LLVM IR before optimisation.
 
@@ -127,4 +142,6 @@ class Kernel(ABC):
 
     def __repr__(self) -> str:
         gemm, how = self.graph.gemm, ", ".join(self.graph.log) or "unscheduled"
-        return f"<{type(self).__name__} {self.target}: {gemm.dtype} -> {gemm.out_dtype}, {how}>"
+        family = f" ({self.instruction_family})" if self.instruction_family else ""
+        kinds = f"{gemm.dtype} -> {gemm.out_dtype}"
+        return f"<{type(self).__name__} {self.target}{family}: {kinds}, {how}>"

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from operator import index
 
+from coordgraph.elements import dtype
 from coordgraph.epilogue import Operand
 from coordgraph.errors import VerifyError
 from coordgraph.gemm import (
@@ -20,7 +21,35 @@ from coordgraph.kernel import KernelGraph
 from coordgraph.parameters import LARGEST_INDEX, LARGEST_SIZE, Parameter, Parameters
 from coordgraph.problem import build
 
-__all__ = ["Gemm"]
+__all__ = ["Gemm", "default_tile"]
+
+TILE_SIDE, SMALLEST_SIDE = 128, 16
+"""Rows and columns of the default macro tile: the most, and the fewest for small problems. The
+matrix instructions of every target divide the fewest."""
+
+
+def default_tile(
+    kind: str, extents: tuple[int | None, int | None] = (None, None)
+) -> tuple[int, int, int]:
+    """The macro tile of a problem for which no tile is given; the same on every target.
+
+    It is 128 x 128 elements of D and 128 bytes of k, which every lowering takes: LLVM's on the CPU,
+    mma.sync on sm_80 and later, and wgmma with TMA on sm_90a.
+
+    Args:
+        kind: the element type of A and B.
+        extents: m and n of the problem, or None where they are launch arguments. A side of the tile
+            is halved while one half covers the extent.
+    """
+
+    def covering(extent: int | None) -> int:
+        side = TILE_SIDE
+        while extent is not None and side > SMALLEST_SIDE and side // 2 >= extent:
+            side //= 2
+        return side
+
+    m, n = map(covering, extents)
+    return m, n, dtype(kind).row
 
 
 @dataclass(frozen=True)
@@ -40,19 +69,21 @@ class Gemm(GemmProblem):
             return problem
         return cls(**{f.name: getattr(problem, f.name) for f in fields(problem)})
 
-    def graph(self, tile: tuple[int, int, int] = (128, 128, 32)) -> KernelGraph:
+    def graph(self, tile: tuple[int, int, int] | None = None) -> KernelGraph:
         """Build the kernel graph of the problem, without a schedule.
 
         The tensors are cut into macro tiles, a loop over k tiles computes one output tile, and no
         edge ties the output tile numbers to workgroups yet. Every schedule starts from this graph.
 
         Args:
-            tile: extents of a macro tile in m, n and k, in elements, each a positive integer.
+            tile: extents of a macro tile in m, n and k, in elements, each a positive integer; by
+                default those of `default_tile`: 128 x 128, and 128 bytes of k.
 
         Raises:
             VerifyError: `tile` is not three positive integers.
         """
-        tile = _checked_tile(tile)
+        given = (self.m, self.n)
+        tile = default_tile(self.dtype, given) if tile is None else _checked_tile(tile)
         given = [
             Parameter(name, 1, self.largest(name), note=f"extent of the problem in {name}")
             for name in ("m", "n", "k")

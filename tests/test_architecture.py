@@ -25,7 +25,7 @@ FORBIDDEN = {
     "passes": {"codegen", "llvmlite", "cuda"},
     "codegen": set[str](),
 }
-GUESTS = {"torch", "cupy", "jax", "scipy"}
+GUESTS = {"torch", "cupy", "jax", "scipy", "mermaidx"}
 """Packages that users may install: imported inside functions, never at module level."""
 IMPORT_NAMES = {"cuda-python": "cuda"}
 

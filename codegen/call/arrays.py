@@ -256,7 +256,7 @@ def stream_handle(stream: Any) -> int:
         return int(stream)
     except (TypeError, ValueError):
         raise LaunchError(
-            f"stream = {stream!r} is no stream of PyTorch, CuPy or cuda.core, nor the handle of one"
+            f"stream = {stream!r} is not a stream of PyTorch, CuPy or cuda.core, nor its handle"
         ) from None
 
 

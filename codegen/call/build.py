@@ -110,7 +110,13 @@ def forget() -> None:
 
 
 def compile_plan(
-    plan: Plan, gemm: Gemm, target: str, *, alignment: int = ALIGNED_BYTES, reads_c: bool = False
+    plan: Plan,
+    gemm: Gemm,
+    target: str,
+    *,
+    alignment: int = ALIGNED_BYTES,
+    reads_c: bool = False,
+    instructions: str | None = None,
 ) -> Kernel:
     """Compile the kernel of a plan; sizes that `gemm` fixes are fixed in the kernel.
 
@@ -123,6 +129,7 @@ def compile_plan(
         alignment: the power of two, up to 16, of which addresses and strides of A and B are
             multiples, in bytes.
         reads_c: whether C is added.
+        instructions: the instructions that must multiply, as for `codegen.compile`.
 
     Raises:
         CodegenError: no lowering of the target has the plan's options and takes these tensors.
@@ -130,7 +137,7 @@ def compile_plan(
     """
     graph = plan.graph(gemm)
     lowering = _lowering_of(plan, graph, target, alignment, reads_c=reads_c)
-    return compile(graph, target, lowering=lowering)
+    return compile(graph, target, lowering=lowering, instructions=instructions)
 
 
 def _lowering_of(

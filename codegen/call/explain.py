@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, Any
 
+from codegen.call.known_gpus import KNOWN_GPUS, matching, short_name
 from codegen.call.measured import Measured, remembered
 from codegen.call.request import PlanRequest, unaligned
 from codegen.call.views import LABELS
@@ -20,7 +21,7 @@ from passes.choosing.constants import known_devices
 from passes.choosing.explaining import micros, page
 from passes.choosing.plan_table import extents
 from passes.lowering import LowerToTensorCores
-from passes.lowering.architectures import ALIGNED_BYTES
+from passes.lowering.architectures import ALIGNED_BYTES, native_to
 
 if TYPE_CHECKING:
     from codegen.targets.nvptx.driver import Device
@@ -40,6 +41,7 @@ class ByRule:
         device: the GPU's name; '' for the CPU.
         plan: the chosen plan.
         why: sentences with the reasons.
+        heading: lines about the problem, the device and the code.
     """
 
     problem: Gemm
@@ -47,6 +49,10 @@ class ByRule:
     device: str
     plan: Plan
     why: tuple[str, ...]
+    heading: tuple[str, ...] = field(default=(), compare=False)
+
+    legend = ""
+    """The table has no times, so there is nothing to say about it."""
 
     @property
     def best(self) -> ByRule:
@@ -57,10 +63,16 @@ class ByRule:
         """Plain data for JSON, with the keys of `Explanation.as_data`."""
         m, n, k = sizes(self.problem)
         return {
-            "problem": {"m": m, "n": n, "k": k, "dtype": self.problem.dtype},
+            "problem": {
+                **{"m": m, "n": n, "k": k, "dtype": self.problem.dtype},
+                "out_dtype": self.problem.out_dtype,
+                "transpose_a": self.problem.transpose_a,
+                "transpose_b": self.problem.transpose_b,
+            },
             "device": self.device or self.target,
             "estimated": None,
             "source": None,
+            "heading": self.heading,
             "plans": [{"plan": str(self.plan), "seconds": None, "bound": None, "terms": {}}],
             "why": list(self.why),
         }
@@ -74,7 +86,7 @@ class ByRule:
         return list(self.why)
 
     def __str__(self) -> str:
-        return "\n".join([str(self.plan), "", *self.why])
+        return "\n".join([*self.heading, "", str(self.plan), "", *self.why])
 
 
 @dataclass(frozen=True)
@@ -102,6 +114,14 @@ class Tuned:
         )
         plans = {c.plan: c.seconds for c in found}
         return cls(prediction, measured, tuple(plans.get(plan) for plan, _ in measured.times))
+
+    legend = "In microseconds."
+    """A sentence on the units of the table."""
+
+    @property
+    def heading(self) -> tuple[str, ...]:
+        """Lines about the problem, the device and the code."""
+        return self.prediction.heading
 
     @property
     def plan(self) -> Plan:
@@ -155,7 +175,8 @@ class Tuned:
         return found
 
     def __str__(self) -> str:
-        return f"{page(self.rows(), self.reasons())}\n\n{self.prediction}"
+        measured = page(self.rows(), [self.legend, *self.reasons()])
+        return "\n".join([*self.heading, "", measured, "", self.prediction.page])
 
 
 def explain(
@@ -180,9 +201,10 @@ def explain(
         m, n, k: extents of the problem, D (m x n) = A (m x k) · B (k x n).
         dtype, out_dtype: element types of A and B, and of D.
         transpose_a, transpose_b: whether the array holds the transpose.
-        device: `cpu`, or the name of a GPU of this machine or of one with measured constants. The
-            default is a GPU of this machine, else the measured one; `cpu` for types that GPUs
-            cannot multiply.
+        device: `cpu`, or a GPU's name: one of this machine, or a model of
+            `codegen.call.known_gpus` by its full name or a short one, such as `H100`. The default
+            is a GPU of this machine, else the measured one; `cpu` for types and layouts that GPUs
+            cannot multiply. The heading says which was taken and why.
         count: number of plans to list.
         batches: number of products of that size in a batch; None for a single product.
         reads_c: whether C is added (beta is not 0); large tiles have no registers for it.
@@ -213,40 +235,90 @@ def explain_problem(
     count, reads_c = whole(count, "count", least=1), flag(reads_c, "reads_c")
     batches = whole(batches, "batches", least=1)
     refusal = LowerToTensorCores().why_not(problem.graph())
-    here = _situation(problem, device, gpu=refusal is None)
-    found = replace(here, reads_c=reads_c, batches=batches)
+    here = {gpu.name: gpu for gpu in _here()}
+    assumed = "" if device is not None else _assumed(here, refusal)
+    if device is None:
+        device = CPU if refusal is not None else next(iter(here), constants_of().device)
+    on = _request(problem, device, here)
+    found = replace(on, reads_c=reads_c, batches=batches)
     if found.target != CPU and refusal is not None:
         raise CodegenError(f"matmul has no code for it on {found.device}: {refusal}")
+    heading = (*_heading(found), f"device   {_device_text(found)}{assumed}", _code_text(found))
     if (constants := found.constants) is not None:
         prediction = explain_plans(problem, constants, count, batches=batches, reads_c=reads_c)
-        is_here = any(gpu.name == found.device for gpu in _here())
-        times = remembered(found) if is_here else None
+        prediction = replace(prediction, heading=heading)
+        times = remembered(found) if found.device in here else None
         return prediction if times is None else Tuned.of(prediction, times)
-    why = (*_why_no_model(found), "Nothing is predicted: the model is for wgmma alone.")
-    return ByRule(problem, found.target, found.device, found.simple_plan, why)
+    why = (*_why_no_model(found), "No times are predicted: the cost model covers wgmma only.")
+    return ByRule(problem, found.target, found.device, found.simple_plan, why, heading)
 
 
-def _situation(problem: Gemm, device: str | None, *, gpu: bool) -> PlanRequest:
-    """The request for a problem on a device; by default on a GPU if `gpu`, else on the CPU."""
-    here = {gpu.name: gpu for gpu in _here()}
-    if device is None:
-        device = next(iter(here), constants_of().device) if gpu else CPU
-    alignment = 1 if unaligned(problem) else ALIGNED_BYTES
+def _assumed(here: Mapping[str, Device], refusal: str | None) -> str:
+    """Why a device was taken that the caller did not name, as the end of a line."""
+    if refusal is not None:
+        return f", assumed: no GPU can be used, since {refusal}"
+    if here:
+        return ", the GPU of this machine"
+    return ", assumed: this machine has no GPU; device= or --device names another"
+
+
+def _heading(found: PlanRequest) -> list[str]:
+    """The problem: extents, types, and how A and B are given."""
+    gemm, (m, n, k) = found.gemm, sizes(found.gemm)
+    count = f"{found.batches} products of " if gemm.leading else ""
+    kinds = f"{gemm.dtype} to {gemm.out_dtype}, sums in {gemm.accumulator}"
+    a = f"A as its transpose, {k} x {m}" if gemm.transpose_a else f"A as {m} x {k}"
+    b = f"B as its transpose, {n} x {k}" if gemm.transpose_b else f"B as {k} x {n}"
+    return [
+        f"problem  {count}D ({m} x {n}) = A ({m} x {k}) x B ({k} x {n}), {kinds}",
+        f"layout   given row-major: {a}; {b}",
+    ]
+
+
+def _device_text(found: PlanRequest) -> str:
+    if found.target == CPU:
+        return CPU
+    return f"{found.device} ({found.target}, {found.processors} SMs)"
+
+
+def _code_text(found: PlanRequest) -> str:
+    lowering = found.lowering
+    return f"code     {'vector instructions by LLVM' if lowering is None else lowering.family}"
+
+
+def _request(problem: Gemm, device: str, here: Mapping[str, Device]) -> PlanRequest:
+    """The request for a problem on a device.
+
+    Args:
+        problem: the problem with its sizes.
+        device: `cpu`, or the name of a GPU, full or short.
+        here: the GPUs of this machine by name.
+
+    Raises:
+        CodegenError: the device is not known.
+    """
     if not isinstance(device, str):
         raise CodegenError(f"device = {device!r} is not the name of a GPU, nor 'cpu'")
-    if device == CPU:
+    if device.lower() == CPU:
         return PlanRequest(problem, CPU)
-    if device in here:
-        g = here[device]
+    alignment = 1 if unaligned(problem) else ALIGNED_BYTES
+    if name := device if device in here else matching(device, here):
+        g = here[name]
         return PlanRequest(problem, g.architecture, g.name, g.processors, g.ordinal, alignment)
     measured = known_devices()
-    if device in measured:
-        (target, *_), processors = modelled(), measured[device].processors
-        return PlanRequest(problem, target, device, processors, alignment=alignment)
-    known = ", ".join(f"'{name}'" for name in dict.fromkeys((CPU, *here, *measured)))
+    models = {name: gpu for gpu in KNOWN_GPUS for name in (gpu.name, *gpu.others)}
+    if name := device if device in models else matching(device, models):
+        gpu = models[name]
+        target = native_to(gpu.capability).name
+        return PlanRequest(problem, target, gpu.name, gpu.processors, alignment=alignment)
+    if name := device if device in measured else matching(device, measured):
+        (target, *_), processors = modelled(), measured[name].processors
+        return PlanRequest(problem, target, name, processors, alignment=alignment)
+    known = (CPU, *here, *(short_name(name) for name in (*models, *measured)))
     raise CodegenError(
-        f"device = {device!r} is not known; there are {known}, and on a machine with another GPU "
-        "that one"
+        f"device = {device!r} is not known; there are "
+        f"{', '.join(repr(name) for name in dict.fromkeys(known))}; other GPUs are known on a "
+        "machine that has them"
     )
 
 
@@ -266,13 +338,13 @@ def _why_no_model(found: PlanRequest) -> list[str]:
     count = f"{tiles} tile{'' if tiles == 1 else 's'}"
     if found.target == CPU:
         return [f"numpy arrays are multiplied on the CPU: {count} that the caches hold."]
-    rule = f"cp.async and mma.sync instead: {count} for {found.processors} SMs."
+    rule = f"mma.sync multiplies what cp.async copies: {count} for {found.processors} SMs."
     if found.target not in modelled():
-        return [f"{found.device} ({found.target}) has no wgmma. By {rule}"]
+        return [f"{found.device} ({found.target}) has no wgmma.", rule]
     return [
         *(
-            f"Rows of {LABELS[name]} have {size} bytes, no multiple of the 16 that TMA wants."
+            f"Rows of {LABELS[name]} have {size} bytes; TMA needs a multiple of 16."
             for name, size in unaligned(found.gemm)
         ),
-        f"So it is {rule}",
+        rule,
     ]

@@ -149,7 +149,7 @@ def _with_epilogue(
     alpha, beta, _ = scalars
     if not isinstance(epilogue, EpilogueFunction):
         raise LaunchError(
-            f"epilogue = {epilogue!r} is none; make one of a function with "
+            f"epilogue = {epilogue!r} is not a traced epilogue; make one from a function with "
             "@coordgraph.epilogue.epilogue(…)"
         )
     a, b, c, out = (matrices[name] for name in "ABCD")

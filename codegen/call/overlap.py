@@ -35,7 +35,8 @@ def _overlap(one: TensorView, other: TensorView) -> str:
         return ""
     (step, size), (pace, length) = one.blocks, other.blocks
     if step and pace and step != pace:
-        return "may overlap {}: their matrices lie among each other, at unlike distances"
-    # The ranges overlap. So if blocks at these distances share bytes at all, two of them do here.
+        return "may overlap {}: their matrices are interleaved with different strides"
+    # The address ranges overlap and both strides are equal, so either two blocks share bytes, or
+    # each block of one array lies in a gap of the other.
     step = step or pace
     return "overlaps {}" * (not step or apart % step < size or -apart % step < length)

@@ -1,7 +1,7 @@
 """The command line: `coordgraph run`, `show`, `eval`, `opt`, `compile`, `passes`, `doctor`.
 
-One file for each command. LLVM, CUDA and numpy are imported by the commands that need them, so
-that help comes at once.
+Each command has a file of its own. The commands that need LLVM, CUDA or numpy import them when they
+run, so that `--help` loads none of them.
 """
 
 from codegen.cli.app import app, main

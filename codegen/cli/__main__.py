@@ -1,4 +1,4 @@
-"""`python -m codegen.cli` is `coordgraph`."""
+"""`python -m codegen.cli` runs the command line `coordgraph`."""
 
 from codegen.cli import main
 

@@ -1,4 +1,4 @@
-"""The command group: registration, `--version`, and the one place where errors are reported."""
+"""The command group: registers the commands, prints `--version`, and reports errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Commands", "app", "main"]
 
 
 class Commands(TyperGroup):
-    """Runs a command; an error becomes one message, or one JSON document, and an exit code."""
+    """The command group. It turns an error into a message or a JSON document, and an exit code."""
 
     def main(
         self,
@@ -33,13 +33,13 @@ class Commands(TyperGroup):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """As typer's, with `--debug` taken out wherever it stands."""
+        """Run a command as typer does; `--debug` may stand anywhere among the arguments."""
         arguments = list(sys.argv[1:] if args is None else args)
         debug = "--debug" in arguments
         arguments = [argument for argument in arguments if argument != "--debug"]
         as_json = "--json" in arguments
         try:
-            # In JSON mode usage errors come back here as well, in place of a drawn box.
+            # With --json, typer raises usage errors too, so that they are printed as JSON.
             status = super().main(
                 arguments, *rest, standalone_mode=standalone_mode and not as_json, **extra
             )
@@ -55,9 +55,9 @@ class Commands(TyperGroup):
 
 
 def _report(error: Exception, *, as_json: bool) -> int:
-    """Print an error; returns the exit code."""
+    """Print an error as a message or as JSON, and return the exit code."""
     usage = getattr(error, "format_message", None)
-    if usage is not None:  # typer's own, or click's under it
+    if usage is not None:  # an error of typer or click about the arguments
         status, found = ExitCode.USAGE, {"kind": "Usage", "message": str(usage()), "exit_code": 2}
     else:
         status, found = exit_code(error), describe(error)
@@ -77,8 +77,9 @@ app = typer.Typer(
     add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=(
-        "[dim]Exit codes: 0 done, 1 the check failed, 2 usage, 3 refused by a graph, a pass or the "
-        "parser, 4 the target, a tool or enough memory is not here, 70 a bug of coordgraph.[/]"
+        "[dim]Exit codes: 0 success; 1 the check failed; 2 wrong arguments; 3 a graph, a pass or "
+        "the parser refused the input; 4 the target, a tool or enough memory is not available; "
+        "70 a bug in coordgraph.[/]"
     ),
 )
 
@@ -101,7 +102,7 @@ def options(
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Let errors through with their traceback.")
+        bool, typer.Option("--debug", help="Print the traceback of an error.")
     ] = False,
 ) -> None:
     """Matrix-multiply kernels from a graph of coordinate transforms.

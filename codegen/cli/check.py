@@ -1,4 +1,4 @@
-"""Inputs, the reference, and what a result is measured by."""
+"""Random inputs, the reference in 64-bit arithmetic, and the comparison of a result with it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["Check", "Inputs", "make_inputs", "poisoned"]
 Array = npt.NDArray[Any]
 
 SLACK = 16
-"""How many times the error of √k random roundings is let through: sums are split and reordered."""
+"""Tolerance as a multiple of the error of √k random roundings: schedules split and reorder sums."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Matrices as a kernel takes them: A and B transposed where the problem says so."""
+    """The operands of a call; A and B hold the transpose where the problem says so."""
 
     a: Array
     b: Array
@@ -32,9 +32,12 @@ class Inputs:
 
 
 def make_inputs(problem: Problem, alpha: float, beta: float, seed: int) -> Inputs:
-    """Matrices of N(0, 1), rounded to their types, or of all integers of a type alike.
+    """Random matrices for a problem: floats from N(0, 1), integers uniform over their type.
 
-    The same seed gives the same ones.
+    Args:
+        problem: the problem with its sizes.
+        alpha, beta: scalars of the epilogue; C is made if beta is not 0.
+        seed: the same seed gives the same matrices.
     """
     m, n, k = problem.m, problem.n, problem.k
     assert m is not None
@@ -57,7 +60,7 @@ def make_inputs(problem: Problem, alpha: float, beta: float, seed: int) -> Input
 
 
 def poisoned(rows: int, columns: int, kind: str) -> Array:
-    """A matrix of a value that no arithmetic makes: what is not written keeps it."""
+    """A matrix filled with bits that no result has, so that elements not written are found."""
     made = np.empty((rows, columns), numpy_dtype(kind))
     _bits(made).fill(_poison(kind))
     return made
@@ -68,26 +71,30 @@ def _bits(array: Array) -> Array:
 
 
 def _poison(kind: str) -> int:
-    """The bits of a NaN that is not the usual one, or of the least integer: a sum too large for it.
+    """The bits of a poisoned element: for floats a NaN that arithmetic does not produce.
 
-    All bits but the last make a NaN of every float.
+    All bits but the last are set, which is a NaN in every float type. For integers it is the least
+    value, which sums of products reach only if they overflow.
     """
     bits = dtype(kind).bits
     return (1 << bits) - 2 if dtype(kind).is_float else 1 << (bits - 1)
 
 
 def _stored(exact: Array, kind: np.dtype[Any]) -> Array:
-    """Whole numbers modulo 2^32, as sums of 32 bits have them, rounded to the type of D."""
-    with np.errstate(over="ignore"):  # f16 ends at 65504, and then is infinite
+    """Exact sums wrapped to 32 bits, as i32 accumulators wrap, and rounded to the type of D."""
+    with np.errstate(over="ignore"):  # the largest f16 is 65504; larger sums become infinite
         return exact.astype(np.int64).astype(np.int32).astype(kind).astype(np.float64)
 
 
 @dataclass(frozen=True)
 class Check:
-    """How far D is from `alpha·A@B + beta·C` in 64-bit arithmetic.
+    """The comparison of D with `alpha·A@B + beta·C` in 64-bit arithmetic.
 
-    `error` is ‖D - reference‖ / ‖reference‖ and must be at most `tolerance`; `wrong` counts single
-    elements that are further off than rounding explains, `unwritten` those that kept the poison.
+    Args:
+        error: ‖D - reference‖ / ‖reference‖.
+        tolerance: the largest `error` that passes.
+        wrong: elements that differ by more than rounding explains.
+        unwritten: elements that still have the bits of `poisoned`.
     """
 
     error: float
@@ -97,20 +104,20 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """All of it."""
-        # `not >` would let NaN through.
+        """Whether the error is within the tolerance, and every element is written and right."""
+        # `not error > tolerance` would accept NaN.
         return self.error <= self.tolerance and not self.wrong and not self.unwritten
 
     @classmethod
     def of(cls, d: Array, inputs: Inputs, problem: Problem) -> Check:
-        """Compare, a block of rows at a time."""
+        """Compare D with the reference, a block of rows at a time to bound the memory."""
         a = inputs.a.T if problem.transpose_a else inputs.a
         b = inputs.b.T if problem.transpose_b else inputs.b
         # Products of 8-bit integers are exact in 64-bit floats, and so are sums of up to 2^37.
         k, b64 = b.shape[0], b.astype(np.float64)
         kind = problem.out_dtype or dtype(problem.dtype).result
         out, accumulator = dtype(kind).roundoff, dtype(dtype(problem.dtype).accumulator).roundoff
-        # Sums of k products of N(0, 1) are about √k, and a rounding moves one by that much.
+        # Sums of k products of N(0, 1) are about √k, so a rounding error is about √k · roundoff.
         floor = SLACK * accumulator * k * (abs(inputs.alpha) + abs(inputs.beta))
         squares, total, wrong, unwritten = 0.0, 0.0, 0, 0
         rows = max(1, (1 << 24) // max(d.shape[1], k))
@@ -123,7 +130,7 @@ class Check:
             if not dtype(problem.dtype).is_float:
                 reference = _stored(reference, d.dtype)
             found = d[part].astype(np.float64)
-            with np.errstate(invalid="ignore"):  # infinities that agree do not differ
+            with np.errstate(invalid="ignore"):  # equal infinities count as equal
                 difference = np.where(found == reference, 0, np.abs(found - reference))
             wrong += int((~(difference <= 2 * out * np.abs(reference) + floor)).sum())
             squares += float(np.square(difference).sum())

@@ -1,4 +1,4 @@
-"""`coordgraph compile`: the code of a kernel, and what it takes of the machine."""
+"""`coordgraph compile`: the code of a kernel, and its registers, spills and shared memory."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rich.text import Text
 from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
     Import,
+    Instructions,
     Json,
     Output,
     Problem,
@@ -35,7 +36,7 @@ __all__ = ["Emit", "compile_command"]
 
 
 class Emit(StrEnum):
-    """What can be written of a kernel."""
+    """The documents that `--emit` can write."""
 
     PTX = "ptx"
     LLVM = "llvm"
@@ -63,21 +64,23 @@ def compile_command(
         typer.Option(
             "--emit",
             "-e",
-            help="What to write, more than once if wanted: PTX, LLVM IR, the host's assembly, "
-            "SASS (needs ptxas and cuobjdump), index expressions, the lowered graph.",
+            help="What to write: PTX, LLVM IR, the host's assembly, SASS (needs ptxas and "
+            "cuobjdump), index expressions or the lowered graph. May be given more than once.",
         ),
     ] = None,
     output: Output = None,
     source: Source = None,
     scheduling: Scheduling,
     problem: Problem,
+    instructions: Instructions = None,
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
-    """Compile a kernel and write its code; no GPU is needed to compile for one.
+    """Compile a kernel and write its code. Compiling for a GPU needs no GPU.
 
-    Sizes that are given are fixed in the code, the others are launch arguments. A report of
-    registers, spills and warnings follows on stderr where ptxas is installed.
+    Sizes that are given are constants in the code; the others are launch arguments. A report on
+    stderr gives the instructions that multiply, and registers, spills and warnings if ptxas is
+    installed.
 
     [bold]Examples[/]
 
@@ -87,6 +90,7 @@ def compile_command(
       coordgraph compile --target sm_90a --plan '256x256x64@c2x1 stream-k{owner=last}' -e ptx
       coordgraph compile --target sm_90a --plan auto --m 2048 --n 2304 --k 8192 -e ptx
       coordgraph compile --target sm_90a --groups k --transpose-a -s data-parallel -e ptx
+      coordgraph compile --target sm_90a --tile 128x256x64 --instructions wgmma
     """
     from codegen.cli.scheduled import from_graph, scheduled
     from codegen.cli.targets import resolve
@@ -105,20 +109,26 @@ def compile_command(
         made = from_graph(problem, read_graph(source))
     if output is not None and not wanted:
         kinds = ", ".join(kind.value for kind in Emit)
-        raise typer.BadParameter(f"--output needs --emit, once or more, of {kinds}")
+        raise typer.BadParameter(f"--output needs --emit; give one or more of {kinds}")
     if len(wanted) > 1 and output is None and not as_json:
-        raise typer.BadParameter("several things to write need a folder: --output DIR")
+        raise typer.BadParameter("several --emit need a folder: give --output DIR")
     _possible(wanted, target)
     start = time.perf_counter()
     with working(f"compiling for {target}"):
-        kernel = made.compile(target)
+        kernel = made.compile(target, instructions=instructions)
+        if target.startswith("sm_"):
+            kernel.ptx  # noqa: B018 - generates it
+        seconds = time.perf_counter() - start
         code = {kind: _WRITERS[kind](kernel) for kind in wanted}
-    seconds = time.perf_counter() - start
-    with working("asking ptxas"):
+    with working("assembling by ptxas"):
         report = _report(kernel)
     files = _write(code, output, target) if output is not None else {}
+    family, notes, at_call = _instructions(made, kernel)
     if as_json:
-        found: dict[str, Any] = {"target": target, "seconds": seconds, "pipeline": made.graph.log}
+        found: dict[str, Any] = {"target": target, "instructions": family, "lowering_notes": notes}
+        found |= {"instructions_at_call": at_call or family}
+        found |= {"seconds": seconds, "compiled": kernel.build_steps}
+        found |= {"from_cache": kernel.from_cache, "pipeline": made.graph.log}
         found["plan"] = None if made.plan is None else str(made.plan)
         found["report"] = report
         found["files"] = {kind.value: str(path) for kind, path in files.items()}
@@ -129,27 +139,50 @@ def compile_command(
     if output is None:
         for text in code.values():
             write_document(text, None)
-    _print(target, made, seconds, report, files)
+    how = {"code": family, "declined": "\n".join(notes)}
+    if at_call:
+        how["at a call"] = f"{at_call}: rows of these sizes are no multiples of 16 bytes"
+    if made.plan is not None:
+        how["plan"] = str(made.plan)
+    how["compiled"] = f"in {duration(seconds)}: {kernel.build_steps}"
+    _print({"target": target, **how}, report, files)
+
+
+def _instructions(made: Scheduled, kernel: Kernel) -> tuple[str, tuple[str, ...], str]:
+    """The instructions of the code that is written, why it has no better ones, and a call's.
+
+    The code is that for matrices whose rows are multiples of 16 bytes. Where rows of the given
+    sizes are not, a call takes other code of the kernel; the last text then names its instructions.
+    """
+    notes: tuple[str, ...] = getattr(kernel, "lowering_notes", ())
+    family, at_call = kernel.instruction_family, made.instructions(kernel)[0]
+    return family, notes, "" if at_call == family else at_call
 
 
 def _possible(wanted: list[Emit], target: str) -> None:
-    """Refuse at once what the target has not.
+    """Refuse documents that the target does not have, before anything is compiled.
 
     Raises:
-        CodegenError: there is no such thing for this target.
+        CodegenError: the target has no such document.
     """
     gpu = target.startswith("sm_")
     for kind in wanted:
         if kind in (Emit.PTX, Emit.SASS) and not gpu:
-            raise CodegenError(f"there is no {kind.value} for '{target}'; --target sm_80 or later")
+            raise CodegenError(
+                f"there is no {kind.value} for '{target}'; choose --target sm_80 or later"
+            )
         if kind is Emit.ASM and target != "cpu":
-            raise CodegenError(f"there is no host assembly for '{target}'; --emit ptx or sass")
+            raise CodegenError(
+                f"there is no host assembly for '{target}'; choose --emit ptx or sass"
+            )
         if kind is Emit.LLVM and target == "interpreter":
-            raise CodegenError("the interpreter compiles nothing; --target cpu, sm_80 or later")
+            raise CodegenError(
+                "the interpreter compiles nothing; choose --target cpu, sm_80 or later"
+            )
 
 
 def _write(code: dict[Emit, str], output: Path, target: str) -> dict[Emit, Path]:
-    """One thing goes to the file, several go into the folder."""
+    """Write a single document to a file, or several to a folder; return the paths."""
     if len(code) <= 1 and not output.is_dir():
         files = dict.fromkeys(code, output)
     else:
@@ -189,7 +222,7 @@ _WRITERS: dict[Emit, Callable[[Kernel], str]] = {
 
 
 def _report(kernel: Kernel) -> dict[str, Any]:
-    """What the kernel takes of the machine, as far as the tools here say."""
+    """Counts of the kernel's operations, and for GPUs its threads, memory and ptxas's report."""
     operations = len(kernel.lowered.control.operations)
     found: dict[str, Any] = {"operations": operations, "indices": len(kernel.index_expressions)}
     if not kernel.target.startswith("sm_"):
@@ -217,22 +250,15 @@ def _report(kernel: Kernel) -> dict[str, Any]:
     return found
 
 
-def _print(
-    target: str,
-    made: Scheduled,
-    seconds: float,
-    report: dict[str, Any],
-    files: dict[Emit, Path],
-) -> None:
-    """On stderr: stdout may hold code."""
+def _print(head: dict[str, str], report: dict[str, Any], files: dict[Emit, Path]) -> None:
+    """Print the report on stderr, since stdout may hold code."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
-    table.add_row("target", target)
-    if made.plan is not None:
-        table.add_row("plan", Text(str(made.plan)))
-    table.add_row("compiled", f"in {duration(seconds)}")
+    for label, text in head.items():
+        if text:
+            table.add_row(label, Text(text))
     ptxas = report.pop("ptxas", {})
-    if "note" in report:  # why there is none of it
+    if "note" in report:  # why there is no report of ptxas
         report["ptxas"] = report.pop("note")
     for label, value in report.items():
         table.add_row(label.replace("_", " "), Text(str(value)))

@@ -1,44 +1,65 @@
-"""Where diagrams go that nobody asked a place for."""
+"""The mermaid texts that `coordgraph run` leaves, and the folder in which it leaves them."""
 
 from __future__ import annotations
 
-import os
+import hashlib
 import re
-import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from coordgraph import KernelGraph
 
-__all__ = ["cache_folder", "write_diagrams"]
+__all__ = ["FOLDER", "MOST_FILES", "write_diagrams"]
 
-
-def cache_folder() -> Path:
-    """The user's folder for what can be made again."""
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "coordgraph"
+FOLDER = "diagrams"
+"""The folder of diagrams inside the cache directory."""
+MOST_FILES = 400
+"""The most files that are kept there; the oldest are deleted."""
+LONGEST_NAME, DIGEST_LETTERS = 80, 10
+PARTS = ("coordinates", "control")
 
 
 def write_diagrams(graph: KernelGraph, name: str, folder: Path | None) -> dict[str, Path]:
-    """The mermaid texts of a graph as files; an error only where the folder was asked for."""
+    """Write the mermaid texts of a graph; return their paths by part.
+
+    The names of the files have a digest of the texts, so graphs do not overwrite each other's.
+
+    Args:
+        graph: the graph to draw.
+        name: the beginning of the names of the files.
+        folder: where to write them. None means the cache directory, where `COORDGRAPH_CACHE=off`
+            leaves nothing, and a new temporary folder if that directory cannot be written to.
+    """
+    texts = {part: getattr(graph, part).mermaid() for part in PARTS}
     if folder is not None:
-        return _write(graph, name, folder)
-    try:
-        return _write(graph, name, cache_folder() / "diagrams")
-    except (OSError, RuntimeError):  # no home, or none that can be written to
-        return _write(graph, name, Path(tempfile.mkdtemp(prefix="coordgraph-")))
+        return _write(texts, name, folder)
+    from codegen.cache import cache_directory
+
+    with suppress(OSError, RuntimeError):  # there is no home, or it cannot be written to
+        cached = cache_directory()
+        if cached is None:
+            return {}
+        found = _write(texts, name, cached / FOLDER)
+        _trim(cached / FOLDER)
+        return found
+    return _write(texts, name, Path(tempfile.mkdtemp(prefix="coordgraph-")))
 
 
-def _write(graph: KernelGraph, name: str, folder: Path) -> dict[str, Path]:
+def _write(texts: dict[str, str], name: str, folder: Path) -> dict[str, Path]:
     folder.mkdir(parents=True, exist_ok=True)
-    safe = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")
+    safe = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:LONGEST_NAME]
+    digest = hashlib.sha256("\0".join(texts.values()).encode()).hexdigest()[:DIGEST_LETTERS]
     found: dict[str, Path] = {}
-    for part in ("coordinates", "control"):
-        found[part] = folder / f"{safe}.{part}.mmd"
-        found[part].write_text(getattr(graph, part).mermaid(), encoding="utf-8")
+    for part, text in texts.items():
+        found[part] = folder / f"{safe}-{digest}.{part}.mmd"
+        found[part].write_text(text, encoding="utf-8")
     return found
+
+
+def _trim(folder: Path) -> None:
+    """Delete the oldest diagrams where there are too many."""
+    files = sorted(folder.glob("*.mmd"), key=lambda path: path.stat().st_mtime_ns)
+    for path in files[:-MOST_FILES]:
+        with suppress(OSError):
+            path.unlink()

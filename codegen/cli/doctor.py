@@ -1,4 +1,4 @@
-"""`coordgraph doctor`: what is installed here, and which targets work."""
+"""`coordgraph doctor`: reports what is installed on this machine and which targets work."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 from rich.table import Table
@@ -18,25 +18,30 @@ from codegen.cli.options import Json
 from codegen.cli.output import print_block, print_json, stdout, working
 from coordgraph import CoordGraphError
 
+if TYPE_CHECKING:
+    from codegen.kernel import Kernel
+
 __all__ = ["Finding", "Status", "doctor"]
 
 Status = Literal["ok", "absent", "failed"]
 NEEDED = ("numpy", "sympy", "networkx", "llvmlite", "ml_dtypes", "typer", "rich")
 HELPFUL = ("cuda-bindings", "cuda-core", "torch", "cupy", "jax")
 ALSO_AS = {"cupy": ("cupy-cuda13x", "cupy-cuda12x")}
-"""Other names of the same package."""
+"""The names of distributions that install a package, where they differ from the package's."""
 FEATURES = (
     *("sse4.2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bf16", "amx-bf16"),
     *("neon", "fullfp16", "bf16", "sve"),
 )
-SIZES = (96, 80, 64)
-TILES = {"sm_90a": (128, 256, 64)}
-"""The tile to try a target with, large enough for TMA and warpgroups."""
+SIZES = (150, 140, 256)
+"""m, n and k of the products: no multiples of the default tile, whose workgroups share tiles."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: whether it works, and what is to say of it."""
+    """One line of the report: what was examined, whether it works, and the details.
+
+    `needed` says that coordgraph does not work without it.
+    """
 
     name: str
     status: Status
@@ -45,9 +50,11 @@ class Finding:
 
 
 def doctor(as_json: Json = False) -> None:
-    """Look at what is installed, and try every target on a small problem.
+    """Check the installed packages, the machine, NVIDIA's tools and the targets.
 
-    Exit code 0 when the essentials work: the packages, the interpreter and the CPU.
+    The interpreter, the CPU and the GPU multiply small matrices. For each kind of matrix
+    instructions, code for one architecture is generated, and assembled where ptxas is installed.
+    The exit code is 0 if the required packages, the interpreter and the CPU work, and 4 otherwise.
 
     [bold]Example[/]
 
@@ -60,7 +67,7 @@ def doctor(as_json: Json = False) -> None:
         ("Tools", _tools),
         ("Targets", _targets),
     ):
-        with working(f"looking at {title.lower()}"):
+        with working(f"checking {title.lower()}"):
             sections[title] = list(look())
     healthy = all(f.status == "ok" for found in sections.values() for f in found if f.needed)
     if as_json:
@@ -86,7 +93,11 @@ def _print(sections: dict[str, list[Finding]], healthy: bool) -> None:
                 signs[f.status], f.name, Text(f.detail, "" if f.status == "ok" else "dim")
             )
     print_block(table)
-    verdict = "the essentials work" if healthy else "something that is needed does not work"
+    verdict = (
+        "the packages, the interpreter and the CPU work"
+        if healthy
+        else "a package, the interpreter or the CPU does not work"
+    )
     console.print(Text(f"\n{verdict}", "bold green" if healthy else "bold red"))
 
 
@@ -137,7 +148,7 @@ def _gpus() -> str:
     driver = f"{number // 1000}.{number % 1000 // 10}"
     found = [device(i) for i in range(device_count())]
     gpus = ", ".join(f"{d.name} ({d.architecture}, {d.processors} SMs)" for d in found)
-    return f"{gpus}; the driver is for CUDA {driver}"
+    return f"{gpus}; the driver supports CUDA {driver}"
 
 
 def _tools() -> Iterator[Finding]:
@@ -155,21 +166,32 @@ def _tools() -> Iterator[Finding]:
 def _targets() -> Iterator[Finding]:
     yield _finding("interpreter", lambda: _multiply("interpreter", "f32"), needed=True)
     yield _finding("cpu", lambda: _multiply("cpu", "bf16"), needed=True)
-    for architecture in ("sm_80", "sm_90a"):
+    for architecture in _one_for_each_lowering():
         yield _finding(architecture, lambda a=architecture: _assemble(a))
     yield _finding("native GPU", _run_on_gpu)
 
 
+def _one_for_each_lowering() -> list[str]:
+    """The oldest registered architecture for each best lowering: all others have the same code."""
+    from codegen.architectures import architecture_of, names
+
+    found: dict[str, str] = {}
+    for name in names():
+        found.setdefault(architecture_of(name).lowerings[0].instructions, name)
+    return list(found.values())
+
+
 def _assemble(architecture: str) -> str:
+    from codegen.architectures import architecture_of
     from codegen.toolchain import assemble, find_ptxas
 
     kernel = _kernel(architecture, "bf16")
     lines = len(kernel.ptx.splitlines())
+    made = f"{kernel.instruction_family}: {lines} lines of PTX"
     if find_ptxas() is None:
-        return f"compiles to {lines} lines of PTX (no ptxas to assemble them)"
-    used = assemble(kernel.ptx, architecture)
-    registers = max(used.registers.values())
-    return f"compiles to {lines} lines of PTX, which ptxas assembles: {registers} registers"
+        return f"{made} (not assembled: ptxas was not found)"
+    used = assemble(kernel.ptx, architecture_of(architecture).assembled_as)
+    return f"{made}, which ptxas assembles: {max(used.registers.values())} registers in a thread"
 
 
 def _run_on_gpu() -> str:
@@ -180,17 +202,16 @@ def _run_on_gpu() -> str:
     return _multiply(device(0).architecture, "bf16")
 
 
-def _kernel(target: str, dtype: str) -> Any:
+def _kernel(target: str, dtype: str) -> Kernel:
     from codegen import compile
     from coordgraph import Gemm
     from passes import TwoTileStreamK
 
-    graph = Gemm(dtype).graph(TILES.get(target, (64, 64, 32)))
-    return compile(TwoTileStreamK(workgroups=3)(graph), target)
+    return compile(TwoTileStreamK(workgroups=3)(Gemm(dtype).graph()), target)
 
 
 def _multiply(target: str, dtype: str) -> str:
-    """A ragged problem that three workgroups share."""
+    """Check a product whose four tiles are divided among three workgroups."""
     from codegen.cli.check import Check, make_inputs, poisoned
     from codegen.cli.options import Problem
     from codegen.cli.timing import launch
@@ -202,14 +223,15 @@ def _multiply(target: str, dtype: str) -> str:
     check = Check.of(found.d, inputs, problem)
     if not check.passed:
         raise CoordGraphError(
-            f"a wrong result: error {check.error:.1e}, {check.wrong} elements wrong, "
-            f"{check.unwritten} not written"
+            f"the result is wrong: relative error {check.error:.1e}, {check.wrong} elements are "
+            f"wrong, {check.unwritten} are not written"
         )
-    return f"multiplies {dtype} with an error of {check.error:.1e}"
+    how = kernel.instruction_family
+    return f"multiplies {dtype} by {how} with a relative error of {check.error:.1e}"
 
 
 class _Absent(Exception):
-    """Not here, and not an error."""
+    """A part that is optional is not installed; no error."""
 
 
 def _finding(name: str, look: Callable[[], str], *, needed: bool = False) -> Finding:
@@ -219,5 +241,5 @@ def _finding(name: str, look: Callable[[], str], *, needed: bool = False) -> Fin
         return Finding(name, "absent", str(reason), needed)
     except CoordGraphError as error:
         return Finding(name, "failed", str(error), needed)
-    except Exception as error:  # a broken installation may fail in any way
+    except Exception as error:  # a broken installation may raise anything
         return Finding(name, "failed", f"{type(error).__name__}: {error}", needed)

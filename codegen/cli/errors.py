@@ -1,4 +1,4 @@
-"""How commands end: exit codes, and errors as one message or one JSON document."""
+"""Exit codes of commands, and errors as messages or as plain data for JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ExitCode", "Unavailable", "describe", "exit_code", "message", "notes
 
 
 class ExitCode(IntEnum):
-    """What a script can rely on."""
+    """Exit codes of commands; scripts may rely on them."""
 
     OK = 0
     CHECK_FAILED = 1
@@ -20,7 +20,7 @@ class ExitCode(IntEnum):
     REFUSED = 3
     UNAVAILABLE = 4
     BUG = 70
-    """EX_SOFTWARE of sysexits.h: an error that is none of the user's."""
+    """EX_SOFTWARE of sysexits.h: an internal error."""
 
 
 class Unavailable(CodegenError):
@@ -28,7 +28,7 @@ class Unavailable(CodegenError):
 
 
 def exit_code(error: BaseException) -> ExitCode:
-    """The code that a command ends with when this stops it."""
+    """The exit code of a command that an error stops."""
     if isinstance(error, Unavailable | ToolNotFound | MemoryError):
         return ExitCode.UNAVAILABLE
     if isinstance(error, CoordGraphError):
@@ -39,8 +39,8 @@ def exit_code(error: BaseException) -> ExitCode:
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """An error as plain data: kind, message, exit code, and where, if it knows."""
-    # numpy raises a private subclass of its own.
+    """An error as plain data: kind, message, exit code, and the line and column if it has them."""
+    # numpy raises a private subclass of MemoryError.
     kind = MemoryError if isinstance(error, MemoryError) else type(error)
     found: dict[str, Any] = {"kind": kind.__name__, "message": message(error)}
     found["exit_code"] = int(exit_code(error))
@@ -54,17 +54,19 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 
 def notes(error: BaseException) -> tuple[str, ...]:
-    """What was added on the way: which file, where the reproducer is."""
+    """The notes of an error, such as the name of the file or the path of the reproducer."""
     return tuple(getattr(error, "__notes__", ()))
 
 
 def message(error: BaseException) -> str:
-    """What was wrong, for people."""
+    """The message of an error."""
     if exit_code(error) is ExitCode.BUG:
-        return f"{type(error).__name__}: {error} (a bug of coordgraph; --debug shows where)"
+        return (
+            f"{type(error).__name__}: {error} (a bug in coordgraph; --debug prints the traceback)"
+        )
     if isinstance(error, MemoryError):
         what = f" ({error})" if str(error) else ""
-        return f"this machine has too little memory{what}; take a smaller problem"
+        return f"this machine has too little memory{what}; choose a smaller problem"
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename is not None else ""
         return f"{where}{error.strerror}"

@@ -1,4 +1,4 @@
-"""`coordgraph eval`: the index along a coordinate, as an expression or a number."""
+"""`coordgraph eval`: a coordinate as an expression of other coordinates, or as a number."""
 
 from __future__ import annotations
 
@@ -37,20 +37,21 @@ from coordgraph.integers import (
 
 __all__ = ["evaluate_command"]
 
-TILE = (128, 128, 32)
-
 
 @takes_groups(without=("plan", "target", "batched", "groups"))
 def evaluate_command(
-    wanted: Annotated[list[str], typer.Argument(metavar="COORDINATE...", help="What to express.")],
+    wanted: Annotated[
+        list[str], typer.Argument(metavar="COORDINATE...", help="The coordinates to express.")
+    ],
     *,
     at: Annotated[
         list[str] | None,
         typer.Option(
             "--at",
             metavar="NAME[=VALUE],…",
-            help="The known coordinates: a number, an expression, or the index's own symbol. "
-            "All at the graph's lower end where not given (upper, with --forward).",
+            help="Known coordinates: NAME=VALUE is a number or an expression, NAME alone stays a "
+            "symbol. By default all coordinates at the machine's end of the graph, or with "
+            "--forward at the tensors' end, stay symbols.",
         ),
     ] = None,
     given: Annotated[
@@ -58,7 +59,7 @@ def evaluate_command(
         typer.Option("--with", metavar="NAME=NUMBER,…", help="Launch arguments, such as m=1280."),
     ] = None,
     forward: Annotated[
-        bool, typer.Option("--forward", help="From the tensors to the machine instead.")
+        bool, typer.Option("--forward", help="Go from tensors to the machine, not the reverse.")
     ] = False,
     stage: StageName = None,
     source: Source = None,
@@ -67,22 +68,22 @@ def evaluate_command(
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
-    """Express coordinates by others: every index of a kernel is a path through its graph.
+    """Express coordinates of a kernel's graph by other coordinates.
 
-    Prints the expression, its value where all in it is known, the condition under which it is not
-    padding, and the edges that lead to it.
+    Prints for each coordinate its expression, its value if --with gives all parameters in it, the
+    guard (the condition under which the index is inside its tensor), and the edges of the path.
 
     [bold]Examples[/]
 
       coordgraph eval A.0 A.1 -s stream-k --at workgroup,for_tile,for_k,A.index.0,A.index.1
-      coordgraph eval A.tile.0 -s stream-k -w 32 --at workgroup=5,for_tile=0,for_k=3 \
---with m=1280,n=1536,k=16384
+      coordgraph eval A.tile.0 -s stream-k -w 32 --tile 128x128x32 \
+--at workgroup=5,for_tile=0,for_k=3 --with m=1280,n=1536,k=16384
       coordgraph eval workgroup --forward --at A.0=300,B.1=17,A.1=0,B.0=0 -s data-parallel
       coordgraph eval partials -s stream-k
     """
     schedule = scheduling.schedule
     if source is None:
-        graph = problem.graph(scheduling.tile or TILE, "cpu", fixed=True)
+        graph = problem.graph(scheduling.tile, fixed=True)
         schedule = DEFAULT_SCHEDULE if schedule is None else schedule
     else:
         graph = read_graph(source)
@@ -113,7 +114,7 @@ class _Answer:
     name: str
     solution: Solution
     value: Expr
-    """The expression with the parameters' values put in."""
+    """The expression after the values of parameters are substituted."""
     guard: Any
 
     @property
@@ -157,7 +158,7 @@ def _scope(
     direction: Direction,
     values: Mapping[str, int],
 ) -> Scoped:
-    """What is known: as told, or everything that nothing leads to."""
+    """The known coordinates: those in `at`, or all at the end of the graph where paths begin."""
     coordinates = graph.coordinates
     scope = Scoped(coordinates, graph.parameters.ranges())
     if not at:
@@ -175,16 +176,18 @@ def _scope(
 
 
 def _exists(graph: KernelGraph, name: str) -> None:
-    """Refuse what is not there, and say what is."""
+    """Refuse a name that is no coordinate; a note of the error lists the coordinates."""
     try:
         graph.coordinates[name]
     except VerifyError as error:
-        error.add_note(f"the coordinates here are {', '.join(graph.coordinates.dimensions)}")
+        error.add_note(
+            f"the coordinates of the graph are {', '.join(graph.coordinates.dimensions)}"
+        )
         raise
 
 
 def _read(graph: KernelGraph, name: str, text: str, values: Mapping[str, int]) -> Expr:
-    """A value of a coordinate; names in it are parameters and other coordinates."""
+    """Parse the value of a coordinate; names in it are parameters or other coordinates."""
 
     def symbol(word: str) -> Expr:
         if word in graph.parameters:
@@ -205,19 +208,19 @@ def _read(graph: KernelGraph, name: str, text: str, values: Mapping[str, int]) -
 
 
 def _check_size(name: str, value: int, size: Expr | None, values: Mapping[str, int]) -> None:
-    """An index that is a number must be inside its dimension, where the size is known."""
+    """Refuse a number that is outside its dimension, where the size of the dimension is known."""
     known = size is not None and {s.name for s in _symbols(size)} <= set(values)
     end = int(evaluate(size, values)) if size is not None and known else None
     if value < 0 or (end is not None and value >= end):
         bounds = "0 or more" if end is None else f"0..{end - 1}"
-        raise VerifyError(f"{name} = {value} is outside its size: {bounds}")
+        raise VerifyError(f"{name} = {value} is outside its size: it must be in {bounds}")
 
 
 def _parameters(graph: KernelGraph, given: Mapping[str, str]) -> dict[str, int]:
-    """The launch arguments and all that follows from them, as far as they are given.
+    """The values of the graph's parameters: those given, and those that follow from them.
 
     Raises:
-        LaunchError: a name is none of the graph's parameters, or a value is out of bounds.
+        LaunchError: a name is not a launch argument of the graph, or a value is out of bounds.
     """
     known = [p.name for p in graph.parameters.given]
     numbers: dict[str, int] = {}
@@ -225,7 +228,7 @@ def _parameters(graph: KernelGraph, given: Mapping[str, str]) -> dict[str, int]:
         if name not in known:
             close = get_close_matches(name, known, n=3)
             hint = f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(known)}"
-            raise LaunchError(f"'{name}' is no launch argument of this graph; {hint}")
+            raise LaunchError(f"'{name}' is not a launch argument of this graph; {hint}")
         try:
             numbers[name] = int(text)
         except ValueError:
@@ -245,7 +248,7 @@ def _parameters(graph: KernelGraph, given: Mapping[str, str]) -> dict[str, int]:
 
 
 def _names(entries: Sequence[str]) -> dict[str, str | None]:
-    """`a=1,b` as {'a': '1', 'b': None}; commas in parentheses belong to the value."""
+    """Parse `a=1,b` to {'a': '1', 'b': None}; commas in parentheses belong to the value."""
     found: dict[str, str | None] = {}
     for entry in (part for text in entries for part in _split(text)):
         name, equals, value = entry.partition("=")

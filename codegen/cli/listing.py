@@ -1,4 +1,4 @@
-"""`coordgraph passes` and `coordgraph explain`: what there is, what it does, and why."""
+"""`coordgraph passes` lists passes; `coordgraph explain` explains a pass or a choice of plan."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["explain", "passes"]
 
 
 def passes(*, modules: Import = None, as_json: Json = False) -> None:
-    """List the passes, with their options and defaults.
+    """List all passes with their options and defaults.
 
     [bold]Example[/]
 
@@ -45,13 +45,13 @@ def passes(*, modules: Import = None, as_json: Json = False) -> None:
         options = "\n".join(f"{o['name']}={o['default']}" for o in _options(kind)) or "-"
         table.add_row(Text(name, "cyan"), Text(options, "dim"), Text(_summary(kind)))
     print_block(table)
-    stdout().print("\n[dim]coordgraph explain PASS says more.[/]")
+    stdout().print("\n[dim]coordgraph explain PASS describes a pass.[/]")
 
 
 @takes_groups(without=("batched", "groups"))
 def explain(
     name: Annotated[
-        str | None, typer.Argument(metavar="PASS", help="A pass by name.", show_default=False)
+        str | None, typer.Argument(metavar="PASS", help="The name of a pass.", show_default=False)
     ] = None,
     *,
     problem: Problem,
@@ -61,8 +61,9 @@ def explain(
             "--device",
             "--gpu",
             metavar="NAME",
-            help="cpu, or a GPU as the driver says it: one that is here or was measured. The GPU "
-            "here where not given, or else 'NVIDIA H200'; cpu for f32 and f64.",
+            help="cpu, or a GPU by its name, full or short: H200, H100, A100, L4, RTX 4090. By "
+            "default the GPU of this machine, else NVIDIA H200; cpu for types and layouts that no "
+            "GPU can multiply.",
             rich_help_panel=PROBLEM,
         ),
     ] = None,
@@ -70,23 +71,25 @@ def explain(
     batches: Annotated[
         int | None,
         typer.Option(
-            "--batches", min=1, help="A batch of so many products.", rich_help_panel=PROBLEM
+            "--batches", min=1, help="Number of products in a batch.", rich_help_panel=PROBLEM
         ),
     ] = None,
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a pass does to a graph, or why a problem is multiplied as it is.
+    """Explain what a pass does to a graph, or which plan codegen.matmul chooses for a problem.
 
-    With a pass: before, after, options. With --m, --n and --k: the plans that codegen.matmul
-    prefers, in microseconds by what they are spent on, and what bounds the first. Where a simple
-    rule chooses (the CPU, GPUs before Hopper, rows that are no multiples of 16 bytes): that plan.
+    With the name of a pass: the graph before and after it, and its options. With --m, --n and --k:
+    the best plans for that problem on a device, their predicted times term by term, and what bounds
+    the best one. The plan of a fixed rule is printed, without times, for the CPU, for GPUs without
+    wgmma, and for matrices whose rows are no multiples of 16 bytes.
 
     [bold]Examples[/]
 
       coordgraph explain two-tile-stream-k
       coordgraph explain --m 2048 --n 2304 --k 8192 --transpose-b
       coordgraph explain --m 512 --n 512 --k 512 --transpose-b --batches 64
+      coordgraph explain --m 2048 --n 2304 --k 8192 --transpose-b --device H100
       coordgraph explain --m 2048 --n 2304 --k 8192 --dtype f32 --device cpu
     """
     if name is None:
@@ -101,7 +104,9 @@ def explain(
         explain_choice(gemm, device, batches=batches or 1, reads_c=reads_c, as_json=as_json)
         return
     if (problem.m, problem.n, problem.k, device, batches) != (None,) * 5:
-        raise typer.BadParameter("a pass is the same for every problem: give a pass or a problem")
+        raise typer.BadParameter(
+            "the explanation of a pass does not depend on a problem: give a pass or a problem"
+        )
     found = registered_passes()
     kind = found.get(name)
     if kind is None:
@@ -114,7 +119,8 @@ def explain(
     console = stdout()
     console.print(Text(name, "bold cyan"))
     console.print(Text(f"\n{_documentation(kind)}"), soft_wrap=True)
-    rows = [("needs", ", ".join(kind.requires)), ("gives", ", ".join(kind.establishes))]
+    rows = [("requires", ", ".join(kind.requires))]
+    rows += [("establishes", ", ".join(kind.establishes))]
     rows += [("option", f"{o['name']}: {o['type']} = {o['default']}") for o in _options(kind)]
     rows += [("Python", f"{kind.__module__}.{kind.__qualname__}")]
     table = Table.grid(padding=(0, 2))
@@ -133,7 +139,7 @@ def _summary(kind: type[Pass]) -> str:
 
 
 def _options(kind: type[Pass]) -> list[dict[str, str]]:
-    """As the pipeline text writes them."""
+    """Name, type and default of each option of a pass, as text in the syntax of pipelines."""
     from passes.options import option_text
 
     found: list[dict[str, str]] = []

@@ -1,4 +1,4 @@
-"""`coordgraph opt`: text graph in, passes, text graph out."""
+"""`coordgraph opt`: reads a graph, applies passes to it, and writes the result."""
 
 from __future__ import annotations
 
@@ -45,26 +45,27 @@ def opt(
     scheduling: Scheduling,
     output: Output = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Check the graph that is read as well.")
+        bool, typer.Option("--verify", help="Check the input graph too, before the first pass.")
     ] = False,
-    timing: Annotated[bool, typer.Option("--time", help="Say how long each pass took.")] = False,
+    timing: Annotated[bool, typer.Option("--time", help="Report the time of each pass.")] = False,
     dump_dir: Annotated[
         Path | None,
-        typer.Option("--dump-dir", metavar="DIR", help="Write the graph after every pass there."),
+        typer.Option("--dump-dir", metavar="DIR", help="A folder for the graph after every pass."),
     ] = None,
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
     """Apply passes to a graph in its text form.
 
-    Every graph is verified after every pass. Where one fails, the graph before it and the rest of
-    the pipeline are written to a file that `opt` reads again.
+    The graph is verified after every pass. If a pass fails, the graph before it and the rest of the
+    pipeline are written to a file, from which `opt` reproduces the failure.
 
     [bold]Examples[/]
 
       coordgraph show text --stage 0 -o gemm.txt
       coordgraph opt gemm.txt -p 'reorder{group=8},stream-k{workgroups=132}' --time
       coordgraph show text --stage 0 | coordgraph opt -p stream-k | coordgraph show --from -
+      coordgraph opt gemm.txt -p stream-k | coordgraph compile --from - -t sm_80 -e ptx
     """
     watch = _Watch(dump_dir)
     steps = read_pipeline(pipeline, scheduling.workgroups, [watch])
@@ -101,19 +102,25 @@ def opt(
 
 @dataclass
 class _Watch:
-    """An instrument: keeps times, writes graphs."""
+    """An instrument of a pipeline: records the time of each pass, and writes graphs to files.
+
+    Args:
+        folder: the folder for graphs; None writes none.
+        seconds: the text and the seconds of each pass.
+        files: the files that were written.
+    """
 
     folder: Path | None
     seconds: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
     files: list[Path] = field(default_factory=list[Path])
 
     def after(self, step: Pass, before: KernelGraph, result: KernelGraph, seconds: float) -> None:
-        """Called after every pass."""
+        """Record a pass; the pipeline calls this after every pass."""
         self.seconds.append((str(step), seconds))
         self.dump(step.name, result)
 
     def dump(self, name: str, graph: KernelGraph) -> None:
-        """Write a graph under a number and a name."""
+        """Write a graph to a file with a number and a name."""
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -124,6 +131,7 @@ class _Watch:
 
 
 def _keep(reproducer: str, folder: Path | None) -> Path:
+    """Write a reproducer to the folder, or to a temporary file; return its path."""
     if folder is not None:
         path = folder / REPRODUCER
         path.write_text(reproducer, encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Groups of options: a record of options becomes one parameter of every command that takes them.
+"""Groups of options: a dataclass whose fields are options is one parameter of a command.
 
-An option is declared once, as the annotation of a field. A command names the record, and may leave
-options out, require them, or give them other defaults:
+An option is declared once, as the annotation of a field. A command takes the dataclass as a
+parameter, and may leave options out, require them, or give them other defaults:
 
     @dataclass(frozen=True)
     class Size:
@@ -26,12 +26,12 @@ __all__ = ["takes_groups"]
 def takes_groups(
     *, required: Collection[str] = (), without: Collection[str] = (), **defaults: Any
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let typer see the fields of records in place of the parameters that are such records.
+    """Replace the parameters of a command that are dataclasses by their fields, for typer.
 
     Args:
-        required: fields that must be given.
-        without: fields that are no options of this command, and keep the record's default.
-        defaults: of fields, where other than the record's.
+        required: fields whose options must be given.
+        without: fields that are not options of this command; they keep the dataclass's default.
+        defaults: defaults of fields that differ from the dataclass's.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

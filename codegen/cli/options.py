@@ -1,4 +1,4 @@
-"""Options that commands share, and what they mean: problems, pipelines, targets."""
+"""Options that several commands take: the problem, the schedule, the target, input and output."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import typer
 
 from codegen.api import TARGETS
 from coordgraph import CoordGraphError, Gemm, KernelGraph
+from coordgraph.frontend import default_tile
 from coordgraph.gemm import GROUP_AXES
 from coordgraph.tensors import DTYPES, dtype
 
@@ -29,22 +30,19 @@ __all__ = [
     "Beta",
     "Fixed",
     "Import",
+    "Instructions",
     "Json",
     "Output",
     "Problem",
     "Scheduling",
     "Source",
     "StageName",
-    "default_tile",
     "read_pipeline",
     "registered_passes",
 ]
 
 DEFAULT_SCHEDULE = "two-tile-stream-k"
 PROBLEM, SCHEDULE = "Problem", "Schedule and target"
-GPU_TILE, HOST_TILE = (128, 256, 64), (256, 256, 64)
-SMALLEST_TILE = 16
-"""What the matrix instructions of every target divide."""
 
 
 def _dtype(text: str) -> str:
@@ -61,7 +59,7 @@ def _one_of(text: str, known: tuple[str, ...]) -> str:
             return found
     except CoordGraphError:
         pass
-    raise typer.BadParameter(f"'{text}' is no type of these matrices; there are {', '.join(known)}")
+    raise typer.BadParameter(f"'{text}' is not one of the types {', '.join(known)}")
 
 
 def _tile(text: str) -> tuple[int, int, int]:
@@ -75,24 +73,24 @@ def _tile(text: str) -> tuple[int, int, int]:
 def _groups(text: str) -> str:
     if text not in ("", *GROUP_AXES):
         *first, last = GROUP_AXES
-        raise typer.BadParameter(f"groups part {', '.join(first)} or {last}, not '{text}'")
+        raise typer.BadParameter(f"groups may divide {', '.join(first)} or {last}, not '{text}'")
     return text
 
 
 def _target(text: str) -> str:
     if text not in TARGETS and not re.fullmatch(r"sm_\d{2,3}[af]?", text):
-        raise typer.BadParameter(f"'{text}' is none of {', '.join(TARGETS)}")
+        raise typer.BadParameter(f"'{text}' is not a target; there are {', '.join(TARGETS)}")
     return text
 
 
 def _import(modules: list[str] | None) -> list[str] | None:
-    """Import modules: to define a pass or an edge is to register it."""
+    """Import modules, which registers the passes and edges that they define."""
     if modules and (here := os.getcwd()) not in sys.path:
-        sys.path.append(here)  # what is installed goes before it
+        sys.path.append(here)  # at the end: installed modules have precedence
     for module in modules or ():
         try:
             import_module(module)
-        except Exception as error:  # whatever the module does wrong
+        except Exception as error:  # a module may raise anything while it is imported
             raise typer.BadParameter(f"{module}: {type(error).__name__}: {error}") from error
     return modules
 
@@ -113,7 +111,7 @@ K = Annotated[
 DType = Annotated[
     str,
     typer.Option(
-        "--dtype", parser=_dtype, metavar=TYPES, help="Of A and B.", rich_help_panel=PROBLEM
+        "--dtype", parser=_dtype, metavar=TYPES, help="Type of A and B.", rich_help_panel=PROBLEM
     ),
 ]
 OutDType = Annotated[
@@ -122,21 +120,27 @@ OutDType = Annotated[
         "--out-dtype",
         parser=_out_dtype,
         metavar=OUT_TYPES,
-        help="Of C and D; as A and B where not given, or i32 where these are integers.",
+        help="Type of C and D. By default that of A and B, or i32 if A and B are integers.",
         rich_help_panel=PROBLEM,
     ),
 ]
 TransposeA = Annotated[
     bool,
-    typer.Option("--transpose-a", help="A is given as k x m.", rich_help_panel=PROBLEM),
+    typer.Option(
+        "--transpose-a", help="A is stored as its transpose, k x m.", rich_help_panel=PROBLEM
+    ),
 ]
 TransposeB = Annotated[
     bool,
-    typer.Option("--transpose-b", help="B is given as n x k.", rich_help_panel=PROBLEM),
+    typer.Option(
+        "--transpose-b", help="B is stored as its transpose, n x k.", rich_help_panel=PROBLEM
+    ),
 ]
 Batched = Annotated[
     bool,
-    typer.Option("--batched", help="Many products of one shape.", rich_help_panel=PROBLEM),
+    typer.Option(
+        "--batched", help="A batch of products of the same shape.", rich_help_panel=PROBLEM
+    ),
 ]
 Groups = Annotated[
     str,
@@ -144,7 +148,8 @@ Groups = Annotated[
         "--groups",
         parser=_groups,
         metavar="|".join(GROUP_AXES),
-        help="Many products whose extent along this axis, or along all of them, is data.",
+        help="Grouped products: extents along m, along k, or along m, n and k are data in device "
+        "memory.",
         show_default=False,
         rich_help_panel=PROBLEM,
     ),
@@ -153,7 +158,7 @@ Fixed = Annotated[
     bool,
     typer.Option(
         "--fixed",
-        help="Make the kernel for these sizes only; sizes are launch arguments otherwise.",
+        help="Compile the kernel for these sizes only; by default sizes are launch arguments.",
         rich_help_panel=PROBLEM,
     ),
 ]
@@ -163,7 +168,9 @@ Tile = Annotated[
         "--tile",
         parser=_tile,
         metavar="MxNxK",
-        help="The macro tile; one that suits target and problem where not given.",
+        help="Extents of the macro tile in m, n and k. By default 128x128 and 128 bytes of k "
+        "(128x128x64 for bf16) on every target, with fewer rows or columns where --m or --n is "
+        "small.",
         rich_help_panel=SCHEDULE,
     ),
 ]
@@ -173,8 +180,8 @@ Schedule = Annotated[
         "--schedule",
         "-s",
         metavar="PIPELINE",
-        help="A pass, or several: 'reorder{swap=true},stream-k{workgroups=8}'. "
-        f"{DEFAULT_SCHEDULE} where nothing else says how: a plan, or a graph that is read.",
+        help="A pass or several, as in 'reorder{swap=true},stream-k{workgroups=8}'. By default "
+        f"{DEFAULT_SCHEDULE}, unless --plan or --from is given.",
         show_default=False,
         rich_help_panel=SCHEDULE,
     ),
@@ -184,9 +191,9 @@ PlanText = Annotated[
     typer.Option(
         "--plan",
         metavar="PLAN",
-        help="Tile, cluster, passes and grid in one, as 'coordgraph explain' prints them: "
-        "'256x256x64@c2x1 stream-k{owner=last} on 66'; or auto for the one that codegen.matmul "
-        "chooses for the problem.",
+        help="Tile, cluster, passes and grid in one text, as 'coordgraph explain' prints it: "
+        "'256x256x64@c2x1 stream-k{owner=last} on 66'. auto is the plan that codegen.matmul "
+        "chooses.",
         rich_help_panel=SCHEDULE,
     ),
 ]
@@ -196,7 +203,7 @@ Workgroups = Annotated[
         "--workgroups",
         "-w",
         min=1,
-        help="The grid, for passes that take one and are not given it in their text.",
+        help="The number of workgroups, for passes with the option 'workgroups'.",
         rich_help_panel=SCHEDULE,
     ),
 ]
@@ -207,8 +214,8 @@ Import = Annotated[
         metavar="MODULE",
         callback=_import,
         is_eager=True,
-        help="A Python module to import first, for the passes and edges that it defines; more than "
-        "once if wanted. It is looked for in this folder too.",
+        help="A Python module that defines passes or edges; may be given more than once. The "
+        "current folder is searched too.",
         rich_help_panel=SCHEDULE,
     ),
 ]
@@ -219,16 +226,27 @@ Target = Annotated[
         "-t",
         parser=_target,
         metavar="|".join(TARGETS),
-        help="The machine; native is the GPU where there is one, else the CPU.",
+        help="What to compile for. native is the GPU of this machine if it has one that "
+        "multiplies the type, else the CPU.",
         rich_help_panel=SCHEDULE,
     ),
 ]
-Alpha = Annotated[float, typer.Option("--alpha", help="Scales A@B.", rich_help_panel=PROBLEM)]
+Instructions = Annotated[
+    str | None,
+    typer.Option(
+        "--instructions",
+        metavar="NAME",
+        help="The instructions that must multiply, wgmma or mma.sync. Without it a kernel for "
+        "sm_90a uses mma.sync where wgmma cannot multiply the tile or the matrices.",
+        rich_help_panel=SCHEDULE,
+    ),
+]
+Alpha = Annotated[float, typer.Option("--alpha", help="Factor of A@B.", rich_help_panel=PROBLEM)]
 Beta = Annotated[
     float,
     typer.Option(
         "--beta",
-        help="Scales C; plans for any but 0 have room for C.",
+        help="Factor of C; 0 means that C is not read.",
         rich_help_panel=PROBLEM,
     ),
 ]
@@ -237,8 +255,8 @@ Source = Annotated[
     typer.Option(
         "--from",
         metavar="FILE|-",
-        help="A graph to read, in the text form or as JSON; - is stdin. Compile takes a scheduled "
-        "one.",
+        help="Read the graph from a file in the text form or as JSON; - is stdin. 'compile' needs "
+        "a scheduled graph.",
     ),
 ]
 StageName = Annotated[
@@ -246,8 +264,8 @@ StageName = Annotated[
     typer.Option(
         "--stage",
         metavar="N|PASS",
-        help="0 is the graph before any pass, N after the Nth; the last where not given. Show has "
-        "one more, lowered: as code is generated from it.",
+        help="0 is the graph before the first pass, N the graph after the Nth; by default the "
+        "last. 'show' also has the stage 'lowered', from which code is generated.",
     ),
 ]
 Output = Annotated[
@@ -256,7 +274,7 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="FILE|DIR",
-        help="Write there; stdout where not given. A folder where there are several documents.",
+        help="The file to write to, or a folder for several documents; by default stdout.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
@@ -264,7 +282,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and 
 
 @dataclass(frozen=True)
 class Problem:
-    """The options of a problem; sizes are None where they stay symbols."""
+    """The options that describe a problem; a size that is not given is None and stays a symbol."""
 
     m: M = None
     n: N = None
@@ -278,11 +296,11 @@ class Problem:
 
     @property
     def single(self) -> bool:
-        """Whether there is one product."""
+        """Whether the problem is one product, neither a batch nor groups."""
         return not (self.batched or self.groups)
 
     def gemm(self, *, fixed: bool) -> Gemm:
-        """The front end's record, with the sizes as numbers or as launch arguments."""
+        """The problem as a `Gemm`; sizes are constants if `fixed`, else launch arguments."""
         m, n, k = (self.m, self.n, self.k) if fixed else (None, None, None)
         return Gemm(
             *(self.dtype, self.out_dtype, m, n, k, self.transpose_a, self.transpose_b),
@@ -291,14 +309,14 @@ class Problem:
             group_axis=self.groups or "m",
         )
 
-    def graph(self, tile: tuple[int, int, int] | None, target: str, *, fixed: bool) -> KernelGraph:
-        """The graph that schedules start from."""
-        return self.gemm(fixed=fixed).graph(tile or default_tile(target, (self.m, self.n, self.k)))
+    def graph(self, tile: tuple[int, int, int] | None, *, fixed: bool) -> KernelGraph:
+        """The graph that schedules start from; by default its tile is that of `default_tile`."""
+        return self.gemm(fixed=fixed).graph(tile or default_tile(self.dtype, (self.m, self.n)))
 
 
 @dataclass(frozen=True)
 class Scheduling:
-    """The options that say how a problem is computed, and where."""
+    """The options that give the schedule or the plan, and the target."""
 
     schedule: Schedule = None
     workgroups: Workgroups = None
@@ -307,23 +325,8 @@ class Scheduling:
     target: Target = "native"
 
 
-def default_tile(
-    target: str, extents: tuple[int | None, int | None, int | None]
-) -> tuple[int, int, int]:
-    """A tile that suits the target, halved until the problem fills more than half of it."""
-
-    def fitting(side: int, extent: int | None) -> int:
-        while extent is not None and side > SMALLEST_TILE and side // 2 >= extent:
-            side //= 2
-        return side
-
-    best = GPU_TILE if target.startswith("sm_") else HOST_TILE
-    m, n, k = (fitting(*pair) for pair in zip(best, extents, strict=True))
-    return m, n, k
-
-
 def registered_passes() -> dict[str, type[Pass]]:
-    """Every pass by name: those of lowering, and of installed distributions, too."""
+    """All passes by name, with those of lowering and of installed distributions."""
     _import_lowerings()
     from passes.registry import all_passes
 
@@ -339,11 +342,16 @@ def _import_lowerings() -> None:
 def read_pipeline(
     text: str, workgroups: int | None = None, instruments: Iterable[Instrument] = ()
 ) -> Pipeline:
-    """A pipeline from its text, with `workgroups` put in where passes take them.
+    """Parse the text of a pipeline.
+
+    Args:
+        text: the text, as in `reorder{swap=true},stream-k`.
+        workgroups: the value of --workgroups for passes with that option, or None.
+        instruments: called by the pipeline after each pass.
 
     Raises:
         ParseError: the text is malformed, or names an unknown pass or option.
-        typer.BadParameter: no pass takes `workgroups`, or the text gives another number.
+        typer.BadParameter: no pass has the option `workgroups`, or the text gives another number.
     """
     from passes import Pipeline
 
@@ -354,9 +362,13 @@ def read_pipeline(
         return parsed
     takers = [p for p in parsed.passes if "workgroups" in {f.name for f in fields(p)}]
     if not takers:
-        raise typer.BadParameter(f"no pass of '{parsed}' takes --workgroups")
+        raise typer.BadParameter(
+            f"--workgroups is given, and no pass of '{parsed}' has the option 'workgroups'"
+        )
     for taker in takers:
         if getattr(taker, "workgroups") not in (None, workgroups):  # noqa: B009
-            raise typer.BadParameter(f"'{taker}' says otherwise than --workgroups {workgroups}")
+            raise typer.BadParameter(
+                f"'{taker}' and --workgroups {workgroups} contradict each other; give one of them"
+            )
     filled = [replace(p, workgroups=workgroups) if p in takers else p for p in parsed.passes]  # type: ignore[call-arg]
     return Pipeline(filled, instruments)

@@ -1,6 +1,6 @@
-"""What commands print: documents and JSON as they are, the rest through rich.
+"""Printing: documents and JSON unchanged, reports through rich.
 
-Results go to stdout, progress and errors to stderr. Colours and spinners appear on terminals only.
+Results go to stdout, progress and errors to stderr. Only terminals get colours and spinners.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 PLAIN_WIDTH = 1000
-"""Columns where the output is no terminal: nothing is cut off or wrapped."""
+"""Columns of output that is not a terminal: so many that rich neither wraps nor cuts lines."""
 
 
 def stdout() -> Console:
@@ -55,13 +55,13 @@ def _console(*, stderr: bool) -> Console:
 
 @contextmanager
 def working(what: str) -> Generator[None]:
-    """A spinner while something takes time."""
+    """Show a spinner with a text until the block ends."""
     with stderr().status(what):
         yield
 
 
 def print_block(block: RenderableType, console: Console | None = None) -> None:
-    """A table or the like; without the blanks at the ends of lines where it is piped on."""
+    """Print a table; without trailing blanks on lines if the output is not a terminal."""
     console = console or stdout()
     if console.is_terminal:
         console.print(block)
@@ -73,17 +73,17 @@ def print_block(block: RenderableType, console: Console | None = None) -> None:
 
 
 def print_document(text: str) -> None:
-    """Text as it is: it may be piped on."""
+    """Print text unchanged on stdout, ending in one newline."""
     typer.echo(text, nl=not text.endswith("\n"))
 
 
 def is_stdout(path: Path | None) -> bool:
-    """Whether a document for this path goes to stdout: there is none, or it is `-`."""
+    """Whether a path means stdout: it is None or `-`."""
     return path is None or str(path) == "-"
 
 
 def write_document(text: str, path: Path | None) -> None:
-    """Text to a file, or to stdout where there is none or it is `-`."""
+    """Write text to a file, or to stdout if the path is None or `-`."""
     if path is None or is_stdout(path):
         print_document(text)
         return
@@ -91,7 +91,7 @@ def write_document(text: str, path: Path | None) -> None:
 
 
 def print_json(data: Mapping[str, Any]) -> None:
-    """One document; what JSON has no number for becomes null."""
+    """Print one JSON document; NaN and infinities become null."""
     typer.echo(json.dumps(_finite(data), indent=2, allow_nan=False))
 
 
@@ -106,7 +106,7 @@ def _finite(data: Any) -> Any:
 
 
 def print_error(message: str, notes: tuple[str, ...] = ()) -> None:
-    """One message on stderr."""
+    """Print an error message and its notes on stderr."""
     console = stderr()
     console.print("[bold red]error:[/]", end=" ")
     console.print(message, markup=False, soft_wrap=True)
@@ -115,7 +115,7 @@ def print_error(message: str, notes: tuple[str, ...] = ()) -> None:
 
 
 def duration(seconds: float) -> str:
-    """A time in a unit that suits it."""
+    """A time as text, in s, ms, µs or ns."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
@@ -123,14 +123,14 @@ def duration(seconds: float) -> str:
 
 
 def speed(flops_per_second: float) -> str:
-    """Arithmetic speed in a unit that suits it."""
+    """An arithmetic speed as text, in TFLOP/s or GFLOP/s."""
     if flops_per_second >= 1e12:
         return f"{flops_per_second / 1e12:.3g} TFLOP/s"
     return f"{flops_per_second / 1e9:.3g} GFLOP/s"
 
 
 def utf8() -> None:
-    """Never fail to print a sign that the terminal does not know."""
+    """Make stdout and stderr replace characters that their encoding does not have."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]

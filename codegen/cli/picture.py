@@ -1,4 +1,4 @@
-"""A schedule in a few lines: how the work is shared, and who does what when."""
+"""A summary and a timeline of a schedule: which workgroup computes which part of which tile."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["Summary", "timeline"]
 
 WIDTH = 56
 MOST_ROWS, HEAD, TAIL = 12, 8, 3
-# What a column of the timeline shows, by the role of the segment there; styles alternate, so that
-# neighbours can be told apart.
+# The character and the styles of a segment in the timeline, by its role. Neighbouring segments
+# alternate between two styles.
 GLYPHS = {"whole": "█", "first": "▓", "middle": "▒", "final": "░"}
 STYLES = {
     "whole": ("green", "bright_green"),
@@ -28,15 +28,25 @@ STYLES = {
 }
 MEANING = {
     "whole": "a whole tile",
-    "first": "the start of a shared tile",
-    "middle": "its middle",
-    "final": "its end",
+    "first": "the first iterations of a shared tile",
+    "middle": "its middle iterations",
+    "final": "its last iterations",
 }
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The numbers of a schedule."""
+    """Counts of a schedule.
+
+    Args:
+        tiles: numbers of tiles in m, n and k, behind the number of products in a batch.
+        workgroups: workgroups of the launch.
+        idle: workgroups without an iteration.
+        least, most: fewest and most iterations of a workgroup.
+        segments: numbers of segments by role: whole tiles, and first, middle and final parts.
+        fix_ups: partial sums that one workgroup hands to another.
+        utilisation: iterations of all workgroups, relative to `most` for each.
+    """
 
     tiles: tuple[int, ...]
     workgroups: int
@@ -49,7 +59,7 @@ class Summary:
 
     @classmethod
     def of(cls, trace: Trace) -> Summary:
-        """Count."""
+        """The counts of a traced schedule."""
         roles = Counter(segment.role for segment in trace.segments)
         return cls(
             trace.tiles,
@@ -64,11 +74,11 @@ class Summary:
 
     @property
     def iterations(self) -> int:
-        """Of the whole problem."""
+        """Iterations of the whole problem: k tiles of all output tiles."""
         return prod(self.tiles)
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """Label and text."""
+        """The lines of the summary, each with a label and a text."""
         *output, depth = self.tiles
         work = f"{self.iterations} iteration{_s(self.iterations)}"
         counts = f"{' x '.join(map(str, output))} = {prod(output)}"
@@ -81,11 +91,11 @@ class Summary:
         parts = [f"{whole} whole tile{_s(whole)}"] if whole else []
         parts += [f"{shared} part{_s(shared)} of shared tiles"] if shared else []
         yield "segments", ", ".join(parts)
-        yield "fix-ups", f"{self.fix_ups} partial tile{_s(self.fix_ups)} passed on"
+        yield "fix-ups", f"{self.fix_ups} partial sum{_s(self.fix_ups)} handed to another workgroup"
         yield "balance", f"{self.utilisation:.1%} of the workgroups' time is useful"
 
     def as_data(self) -> dict[str, Any]:
-        """For JSON."""
+        """Plain data for JSON."""
         return {
             "tiles": self.tiles,
             "iterations": self.iterations,
@@ -99,7 +109,7 @@ class Summary:
 
 
 def timeline(trace: Trace) -> Table:
-    """A row for each workgroup, time to the right; the middle is left out where there are many."""
+    """A row for each workgroup, with time to the right; rows in the middle may be omitted."""
     busiest = max(trace.iterations, default=0)
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right", style="dim")
@@ -127,7 +137,7 @@ def _rows(count: int) -> Iterator[int | None]:
 
 
 def _bar(trace: Trace, workgroup: int, busiest: int) -> Text:
-    """Columns in proportion to iterations; a segment has at least one where there is room."""
+    """The row of a workgroup: segments as wide as their share of the busiest one's iterations."""
     bar, done = Text(), 0
     if not trace.iterations[workgroup]:
         return Text("idle", "dim")

@@ -1,4 +1,4 @@
-"""`coordgraph explain --m … --n … --k …`: why a problem is multiplied as it is."""
+"""`coordgraph explain --m … --n … --k …`: the plans for a problem and why the first is chosen."""
 
 from __future__ import annotations
 
@@ -19,23 +19,33 @@ def explain_choice(
     reads_c: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Print the plans for a problem and the reasons for the first."""
-    from codegen.call.explain import ByRule, Tuned, explain_problem
+    """Print the problem, the device, the plans and the reasons for the first plan.
+
+    Args:
+        problem: the problem with its sizes.
+        device: `cpu` or the name of a GPU; None for the default of `codegen.explain`.
+        batches: number of products in a batch.
+        reads_c: whether C is added.
+        as_json: print one JSON document.
+    """
+    from codegen.call.explain import Tuned, explain_problem
 
     found = explain_problem(problem, device, batches=batches, reads_c=reads_c)
     if as_json:
         print_json(found.as_data())
         return
+    for line in found.heading:
+        stdout().print(Text(line), soft_wrap=True)
+    stdout().print()
     if isinstance(found, Tuned):
-        _print(found.rows(), "microseconds", found.reasons())
+        _print(found.rows(), [found.legend, *found.reasons()])
         stdout().print()
         found = found.prediction
-    about = "microseconds; the table's terms are described in docs/explanation/choosing.md"
-    _print(found.rows(), "" if isinstance(found, ByRule) else about, found.reasons())
+    _print(found.rows(), [*filter(None, [found.legend]), *found.reasons()])
 
 
-def _print(rows: list[list[str]], about: str, reasons: list[str]) -> None:
-    """A table, what it has, and sentences."""
+def _print(rows: list[list[str]], sentences: list[str]) -> None:
+    """Print a table with its head in the first row, and sentences under it."""
     head, *rows = rows
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column(head[0], no_wrap=True)
@@ -45,6 +55,6 @@ def _print(rows: list[list[str]], about: str, reasons: list[str]) -> None:
         table.add_row(Text(plan, "bold cyan" if place == 0 else "cyan"), *numbers)
     print_block(table)
     console = stdout()
-    console.print(f"\n[dim]{about}[/]" if about else "")
-    for reason in reasons:
-        console.print(Text(reason), soft_wrap=True)
+    console.print()
+    for sentence in sentences:
+        console.print(Text(sentence), soft_wrap=True)

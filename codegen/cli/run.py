@@ -1,4 +1,4 @@
-"""`coordgraph run`: make a kernel, run it, check it, time it."""
+"""`coordgraph run`: compiles a kernel, runs it, checks the result and times it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from codegen.cli.options import (
     Beta,
     Fixed,
     Import,
+    Instructions,
     Json,
     Problem,
     Scheduling,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 MOST_TRACED = 100_000
-"""Segments up to which a schedule is followed for its summary."""
+"""The most output tiles of a problem for which the schedule is traced for the summary."""
 
 
 @takes_groups(required=("m", "n", "k"), without=("batched", "groups"))
@@ -45,35 +46,40 @@ def run(
     alpha: Alpha = 1.0,
     beta: Beta = 0.0,
     seed: Annotated[
-        int, typer.Option("--seed", min=0, help="Of the inputs.", rich_help_panel=PROBLEM)
+        int,
+        typer.Option("--seed", min=0, help="Seed of the random matrices.", rich_help_panel=PROBLEM),
     ] = 0,
     fixed: Fixed = False,
     scheduling: Scheduling,
     threads: Annotated[
         int | None,
         typer.Option(
-            "--threads", min=1, help="Of the CPU; by default as many as it runs at a time."
+            "--threads", min=1, help="Threads on the CPU; by default one for each processor."
         ),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Compare with numpy in 64 bits; exit 1 if it is off.")
+        bool, typer.Option("--check", help="Compare with numpy in 64 bits; exit 1 if wrong.")
     ] = False,
     repeat: Annotated[
         int | None,
         typer.Option(
-            "--repeat", min=1, help="Launches to time; as many as two seconds allow by default."
+            "--repeat", min=1, help="Launches to time; by default up to 20 within two seconds."
         ),
     ] = None,
     mermaid_dir: Annotated[
         Path | None,
         typer.Option(
-            "--mermaid-dir", metavar="DIR", help="For the diagrams; a cache folder by default."
+            "--mermaid-dir",
+            metavar="DIR",
+            help="The folder for diagrams of the graphs, in mermaid. By default a folder in the "
+            "cache directory (COORDGRAPH_CACHE).",
         ),
     ] = None,
+    instructions: Instructions = None,
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
-    """Make a kernel, run it on random matrices, check the result and take the time.
+    """Compile a kernel, run it on random matrices, check the result and time it.
 
     [bold]Examples[/]
 
@@ -89,10 +95,10 @@ def run(
     target = resolve(scheduling.target, problem.dtype)
     runnable(target)
     if threads is not None and target != "cpu":
-        raise typer.BadParameter(f"--threads is for the cpu, the target is {target}")
+        raise typer.BadParameter(f"--threads is for --target cpu, and the target is {target}")
     how = replace(scheduling, target=target)
     made = scheduled(problem, how, fixed=fixed, reads_c=beta != 0)
-    done = _execute(made, target, (alpha, beta, seed), threads, check, repeat)
+    done = _execute(made, target, (alpha, beta, seed), threads, check, repeat, instructions)
     done.diagrams = _diagrams(made, mermaid_dir)
     if as_json:
         print_json(done.as_data())
@@ -110,12 +116,15 @@ def _diagrams(made: Scheduled, folder: Path | None) -> dict[str, Path]:
 
 @dataclass
 class _Done:
-    """All that a run found out."""
+    """The results of a run."""
 
     made: Scheduled
     target: str
     machine: str
+    instructions: str
+    lowering_notes: tuple[str, ...]
     compile_seconds: float
+    build_steps: str
     launched: Launched
     trace: Trace | None
     check: Check | None
@@ -151,11 +160,14 @@ class _Done:
             },
             "target": self.target,
             "machine": self.machine,
+            "instructions": self.instructions,
+            "lowering_notes": self.lowering_notes,
             "pipeline": self.made.title,
             "plan": None if self.made.plan is None else str(self.made.plan),
             "tile": self.tile,
             "schedule": Summary.of(self.trace).as_data() if self.trace else None,
             "compile_seconds": self.compile_seconds,
+            "compiled": self.build_steps,
             "seconds": seconds,
             "repeats": len(self.launched.seconds),
             "flops_per_second": self.flops / seconds,
@@ -177,8 +189,9 @@ def _execute(
     threads: int | None,
     check: bool,
     repeat: int | None,
+    instructions: str | None,
 ) -> _Done:
-    """Compile, run, compare."""
+    """Compile and run the kernel, trace its schedule, and check D if asked to."""
     from codegen.cli.check import Check, make_inputs, poisoned
     from codegen.cli.targets import describe_target, settled_workgroups
     from codegen.cli.timing import launch
@@ -186,7 +199,7 @@ def _execute(
     problem, graph, (_, beta, _) = made.problem, made.graph, scalars
     start = time.perf_counter()
     with working(f"compiling for {target}"):
-        kernel = made.compile(target, reads_c=beta != 0)
+        kernel = made.compile(target, reads_c=beta != 0, instructions=instructions)
         grid = settled_workgroups(kernel, made.grid, threads)
     compiled = time.perf_counter() - start
     with working("making matrices"):
@@ -195,18 +208,20 @@ def _execute(
     given: dict[str, Any] = {} if threads is None else {"threads": threads}
     with working("running"):
         launched = launch(kernel, inputs, out, repeat, workgroups=grid, **given)
-    with working("following the schedule"):
+    with working("tracing the schedule"):
         trace = _trace(problem, graph, grid)
     checked = None
     if check:
         with working("comparing with numpy in 64 bits"):
             checked = Check.of(launched.d, inputs, problem)
     machine = describe_target(target, threads)
-    return _Done(made, target, machine, compiled, launched, trace, checked, {})
+    how = made.instructions(kernel, reads_c=beta != 0)
+    times = compiled, kernel.build_steps
+    return _Done(made, target, machine, *how, *times, launched, trace, checked, {})
 
 
 def _trace(problem: Problem, graph: KernelGraph, grid: int | None) -> Trace | None:
-    """What every workgroup does, unless there is too much of it."""
+    """The trace of the schedule: the segments of every workgroup; None for too many tiles."""
     from coordgraph.interpreter import trace
 
     sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "workgroups": grid}
@@ -220,13 +235,13 @@ def _trace(problem: Problem, graph: KernelGraph, grid: int | None) -> Trace | No
 
 
 class _Report:
-    """A run for people."""
+    """The printed report of a run."""
 
     def __init__(self, done: _Done) -> None:
         self.done = done
 
     def print(self) -> None:
-        """All of it."""
+        """Print the report."""
         console = stdout()
         console.print(self._title())
         console.print()
@@ -253,6 +268,8 @@ class _Report:
         table = _grid()
         for label, text in [
             ("target", f"{self.done.target}: {self.done.machine}"),
+            ("code", self.done.instructions),
+            *(("declined", note) for note in self.done.lowering_notes),
             *([("plan", str(self.done.made.plan))] if self.done.made.plan else []),
             ("schedule", ", ".join(self.done.graph.log)),
             ("tile", " x ".join(map(str, self.done.tile))),
@@ -264,7 +281,10 @@ class _Report:
     def _results(self) -> Table:
         done, table = self.done, _grid()
         seconds, count = done.launched.median, len(done.launched.seconds)
-        table.add_row("compiled", Text(f"in {duration(done.compile_seconds)}"))
+        compiled = Text(f"in {duration(done.compile_seconds)}").append(
+            f": {done.build_steps}", "dim"
+        )
+        table.add_row("compiled", compiled)
         time_text = Text(duration(seconds), "bold")
         time_text.append(f" {speed(done.flops / seconds)}", "bold green")
         time_text.append(f"  (median of {count} run{'' if count == 1 else 's'})", "dim")

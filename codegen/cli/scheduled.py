@@ -1,4 +1,4 @@
-"""How a kernel is made of options: by --schedule and --tile, or by --plan, which says all of it."""
+"""From options to a scheduled graph: by --schedule, --tile and --workgroups, or by --plan."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 __all__ = ["Scheduled", "from_graph", "scheduled"]
 
 AUTO = "auto"
-"""The plan that `codegen.matmul` chooses."""
+"""The value of --plan for the plan that `codegen.matmul` chooses."""
 
 
 @dataclass(frozen=True)
 class Scheduled:
-    """A scheduled graph, and how to compile it.
+    """A scheduled graph and the options that it was made from.
 
     Args:
-        problem: its options.
-        graph: what the passes made of it.
-        plan: whose graph it is, or None.
+        problem: the options of the problem.
+        graph: the scheduled graph.
+        plan: the plan that made the graph, or None.
     """
 
     problem: Problem
@@ -45,7 +45,7 @@ class Scheduled:
 
     @property
     def grid(self) -> int | None:
-        """The workgroups to launch, where the options say how many."""
+        """The number of workgroups of the plan; None without a plan, or if the plan has none."""
         return None if self.plan is None else self.plan.workgroups
 
     @property
@@ -53,58 +53,91 @@ class Scheduled:
         """The passes as text."""
         return ",".join(self.graph.log)
 
-    def compile(self, target: str, *, reads_c: bool = False) -> Kernel:
-        """The kernel for a target that is settled, with the cluster that a plan asks for."""
+    @property
+    def alignment(self) -> int:
+        """The alignment in bytes of A and B: 16, or 1 where the rows of given sizes have less."""
+        from codegen.call.request import unaligned
+
+        p = self.problem
+        sized = None not in (p.m, p.n, p.k)
+        return 1 if sized and unaligned(p.gemm(fixed=True)) else ALIGNED_BYTES
+
+    def compile(
+        self, target: str, *, reads_c: bool = False, instructions: str | None = None
+    ) -> Kernel:
+        """Compile the kernel, with the cluster that a plan asks for.
+
+        Args:
+            target: a target of `codegen.compile`, except `native`.
+            reads_c: whether C is added.
+            instructions: the instructions that must multiply; None for any.
+        """
         if self.plan is None:
             from codegen import compile
 
-            return compile(self.graph, target)
+            return compile(self.graph, target, instructions=instructions)
         from codegen.call.build import check_grid, compile_plan
-        from codegen.call.request import unaligned
 
         check_grid(self.plan, self.graph)
-        p = self.problem
-        sized = None not in (p.m, p.n, p.k)
         return compile_plan(
             self.plan,
             Gemm.of(self.graph.gemm),
             target,
-            alignment=1 if sized and unaligned(p.gemm(fixed=True)) else ALIGNED_BYTES,
+            alignment=self.alignment,
             reads_c=reads_c,
+            instructions=instructions,
         )
+
+    def instructions(self, kernel: Kernel, *, reads_c: bool = False) -> tuple[str, tuple[str, ...]]:
+        """What multiplies and copies for the sizes of the problem, and why no better lowering does.
+
+        Args:
+            kernel: the compiled kernel.
+            reads_c: whether C is added.
+        """
+        if not kernel.target.startswith("sm_"):
+            return kernel.instruction_family, ()
+        from codegen.targets.nvptx import CudaKernel
+
+        if not isinstance(kernel, CudaKernel):
+            return kernel.instruction_family, ()
+        chosen = kernel.choice(self.alignment, reads_c=reads_c)
+        return chosen.family, chosen.notes
 
 
 def scheduled(
     problem: Problem, how: Scheduling, *, fixed: bool, reads_c: bool = False
 ) -> Scheduled:
-    """What the options say.
+    """Make the graph of a problem and schedule it as the options say.
 
     Args:
-        problem: its options.
-        how: by which schedule or plan, and for which target; `native` is settled.
-        fixed: make the sizes numbers.
-        reads_c: C is added, which a plan that is chosen allows for.
+        problem: the options of the problem.
+        how: the schedule or the plan, and the target, which is not `native`.
+        fixed: make the given sizes constants of the graph, not launch arguments.
+        reads_c: whether C is added; `--plan auto` then chooses a plan that has registers for C.
 
     Raises:
-        typer.BadParameter: they contradict each other.
-        PassError, ParseError: the text of the plan or the schedule is malformed, cannot be
-            applied, or ends before or after a graph is scheduled.
-        Unavailable: which plan suits depends on a GPU that is not here.
+        typer.BadParameter: options contradict each other.
+        PassError, ParseError: the text of the plan or the schedule is malformed or cannot be
+            applied, or its result is not scheduled, or lowered already.
+        Unavailable: `--plan auto` needs a GPU that this machine does not have.
     """
     schedule, plan, target = how.schedule, how.plan, how.target
     if plan is None:
         schedule = DEFAULT_SCHEDULE if schedule is None else schedule
         pipeline = read_pipeline(schedule, how.workgroups)
-        graph = pipeline(problem.graph(how.tile, target, fixed=fixed))
+        graph = pipeline(problem.graph(how.tile, fixed=fixed))
         _refuse_unscheduled(graph, str(pipeline))
         return Scheduled(problem, graph)
     given = {"--schedule": schedule, "--workgroups": how.workgroups, "--tile": how.tile}
     if others := [name for name, value in given.items() if value is not None]:
         raise typer.BadParameter(
-            f"--plan says the tile, the schedule and the grid: leave out {', '.join(others)}"
+            f"--plan gives the tile, the schedule and the grid: leave out {', '.join(others)}"
         )
     if plan == AUTO and not problem.single:
-        raise typer.BadParameter("--plan auto is for single products: name a plan, or a schedule")
+        raise typer.BadParameter(
+            "--plan auto is for single products; give a plan or a schedule for batches and groups"
+        )
     from passes.choosing import Plan
 
     registered_passes()
@@ -115,40 +148,39 @@ def scheduled(
 
 
 def from_graph(problem: Problem, graph: KernelGraph) -> Scheduled:
-    """A graph that was read.
+    """A scheduled graph that was read from a file.
 
     Raises:
-        PassError: it is not scheduled, or lowered already.
+        PassError: the graph is not scheduled, or lowered already.
     """
     if graph.level == "problem":
         raise PassError(
-            "the graph ties no tile to workgroups: apply a schedule, as in "
-            f"'coordgraph opt -p {DEFAULT_SCHEDULE}'"
+            f"the graph has no schedule: apply one, as in 'coordgraph opt -p {DEFAULT_SCHEDULE}'"
         )
     if graph.level != "scheduled":
         raise PassError(
-            f"the graph is {graph.level} already; give the scheduled one, the kernel is lowered "
-            "for its target as it is made"
+            f"the graph is {graph.level} already; give the scheduled graph, which 'compile' "
+            "lowers for the target itself"
         )
     return Scheduled(problem, graph)
 
 
 def _refuse_unscheduled(graph: KernelGraph, pipeline: str) -> None:
-    """Kernels are made of graphs that one schedule has tied to workgroups, and nothing more."""
+    """Raise PassError unless a pipeline made a scheduled graph that is not lowered yet."""
     if graph.level == "problem":
         raise PassError(
-            f"'{pipeline}' ties no tile to workgroups: end it with a schedule, as in "
+            f"'{pipeline}' has no schedule: end it with one, as in "
             f"'{pipeline},data-parallel' or '{pipeline},{DEFAULT_SCHEDULE}'"
         )
     if graph.level != "scheduled":
         raise PassError(
-            f"'{pipeline}' lowers the graph; leave out '{graph.log[-1]}', the kernel is lowered "
-            "for its target as it is made"
+            f"'{pipeline}' lowers the graph; leave out '{graph.log[-1]}': compiling a kernel "
+            "lowers its graph for the target"
         )
 
 
 def _chosen(problem: Problem, target: str, reads_c: bool) -> Plan:
-    """The plan that `codegen.matmul` prefers on the target, or has measured to be the best."""
+    """The plan that `codegen.matmul` chooses: the fastest measured one, or else by its model."""
     from codegen.call import choose
     from codegen.call.request import PlanRequest, unaligned
     from passes.choosing import constants_of
@@ -156,7 +188,7 @@ def _chosen(problem: Problem, target: str, reads_c: bool) -> Plan:
 
     missing = [f"--{axis}" for axis in "mnk" if getattr(problem, axis) is None]
     if missing:
-        raise typer.BadParameter(f"--plan {AUTO} is for a problem: give {', '.join(missing)} too")
+        raise typer.BadParameter(f"--plan {AUTO} needs all sizes: give {', '.join(missing)} too")
     gemm = problem.gemm(fixed=True)
     if not target.startswith("sm_"):
         return PlanRequest(gemm, "cpu", reads_c=reads_c).simple_plan
@@ -167,8 +199,8 @@ def _chosen(problem: Problem, target: str, reads_c: bool) -> Plan:
         return next(choose.plans(request))
     if target not in modelled():
         raise Unavailable(
-            f"--plan {AUTO}: which plan suits {target} depends on the GPU, and there is none here; "
-            "give a plan or a schedule"
+            f"--plan {AUTO}: the choice for {target} depends on the GPU, and this machine has no "
+            "such GPU; give a plan or a schedule"
         )
     base = constants_of()
     request = PlanRequest(gemm, target, base.device, base.processors, 0, alignment, reads_c)
@@ -176,7 +208,7 @@ def _chosen(problem: Problem, target: str, reads_c: bool) -> Plan:
 
 
 def _gpu_of(target: str) -> Device | None:
-    """The first GPU here, if it is of the architecture."""
+    """The first GPU of this machine if it has that architecture, else None."""
     from codegen.targets.nvptx.driver import device, unavailable
 
     if unavailable():

@@ -1,14 +1,16 @@
-"""`coordgraph show`: a graph at any stage, drawn or written."""
+"""`coordgraph show`: a graph at any stage, as a picture, mermaid, text, a loop nest or JSON."""
 
 from __future__ import annotations
 
 from difflib import unified_diff
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
+from codegen.cli.drawing import PICTURES
 from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
     DEFAULT_SCHEDULE,
@@ -29,7 +31,7 @@ __all__ = ["Form", "Part", "render", "show"]
 
 
 class Form(StrEnum):
-    """How a graph is shown."""
+    """The forms in which a graph is shown."""
 
     MERMAID = "mermaid"
     TEXT = "text"
@@ -38,7 +40,7 @@ class Form(StrEnum):
 
 
 class Part(StrEnum):
-    """Which of the graphs of a kernel a diagram shows."""
+    """The graphs of a kernel, one of which a diagram shows."""
 
     COORDINATES = "coordinates"
     CONTROL = "control"
@@ -47,14 +49,21 @@ class Part(StrEnum):
 @takes_groups(without=("plan",), target="cpu")
 def show(
     form: Annotated[
-        Form, typer.Argument(help="What to print.", metavar="|".join(Form))
-    ] = Form.PSEUDOCODE,
+        Form | None,
+        typer.Argument(
+            help="The form; by default pseudocode, or mermaid where --output ends in .svg or .png.",
+            metavar="|".join(Form),
+            show_default=False,
+        ),
+    ] = None,
     *,
     part: Annotated[
-        Part, typer.Option("--part", "-p", help="Which graph a diagram shows.")
+        Part, typer.Option("--part", "-p", help="The graph that a diagram shows.")
     ] = Part.COORDINATES,
     stage: StageName = None,
-    diff: Annotated[bool, typer.Option("--diff", help="Show what the stage added.")] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Show what changed since the stage before.")
+    ] = False,
     source: Source = None,
     scheduling: Scheduling,
     problem: Problem,
@@ -62,23 +71,25 @@ def show(
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
-    """Show a graph at any stage: diagram, text, loop nest or JSON.
+    """Show a graph at any stage of its pipeline: as a diagram, text, a loop nest or JSON.
 
-    Sizes that are not given stay symbols, as in the kernels that `run` makes.
+    Sizes that are not given stay symbols. Mermaid diagrams are drawn where --output ends in .svg or
+    .png; drawing needs the extra "draw" of the distribution coordgraph.
 
     [bold]Examples[/]
 
       coordgraph show                                            # the loop nest of 2-tile Stream-K
       coordgraph show mermaid --schedule stream-k --diff         # what the schedule added
       coordgraph show mermaid -p control --stage 0               # before any schedule
+      coordgraph show -s stream-k --diff -o stream-k.svg         # the same, drawn
       coordgraph show text --stage lowered --target sm_80
       coordgraph show text -s stream-k | coordgraph show pseudocode --from -
       coordgraph show mermaid --groups k --schedule stream-k
     """
+    form = _form(form, output)
     schedule, workgroups = scheduling.schedule, scheduling.workgroups
-    target = resolve(scheduling.target, problem.dtype)  # native is settled here: tiles depend on it
     if source is None:
-        graph = problem.graph(scheduling.tile, target, fixed=True)
+        graph = problem.graph(scheduling.tile, fixed=True)
         schedule = DEFAULT_SCHEDULE if schedule is None else schedule
     else:
         graph = read_graph(source)
@@ -88,24 +99,58 @@ def show(
     with working("applying passes"):
         found = stages(graph, pipeline)
         if stage == "lowered" or stage == str(len(found)):
-            found.append(lower(found[-1], target))
+            found.append(lower(found[-1], resolve(scheduling.target, problem.dtype)))
     chosen = choose(found, stage)
     before = found[chosen.number - 1] if diff and chosen.number else None
     if diff and before is None:
-        raise typer.BadParameter("--diff needs a stage before the one that is shown")
+        raise typer.BadParameter(
+            "--diff compares with the stage before, and stage 0 has none; choose a later --stage"
+        )
     if as_json:
         _print_json(chosen, before, form, part, [s.name for s in found])
         return
-    with working("drawing"):
+    with working("writing the graph"):
         text = render(chosen, before, form, part)
-    if before is not None and form is not Form.MERMAID and output is None:
+    if output is not None and _is_picture(output):
+        from codegen.cli.drawing import draw
+
+        with working("drawing"):
+            draw(text, output)
+    elif before is not None and form is not Form.MERMAID and output is None:
         _print_diff(text)
     else:
         write_document(text, output)
 
 
+def _is_picture(output: Path) -> bool:
+    return output.suffix.lower() in PICTURES
+
+
+def _form(form: Form | None, output: Path | None) -> Form:
+    """The form that is asked for, or the one that suits the file.
+
+    Raises:
+        typer.BadParameter: the file is a picture, and the form is not mermaid.
+    """
+    if output is None or not _is_picture(output):
+        return form or Form.PSEUDOCODE
+    if form not in (None, Form.MERMAID):
+        raise typer.BadParameter(
+            f"--output {output} is a picture, and only mermaid is drawn: leave out '{form}', or "
+            "give the file another suffix"
+        )
+    return Form.MERMAID
+
+
 def render(stage: Stage, before: Stage | None, form: Form, part: Part) -> str:
-    """The text to print; a diff against `before` where there is one."""
+    """A stage as text.
+
+    Args:
+        stage: the stage to show.
+        before: the stage to compare with, or None for the whole graph.
+        form: the form of the text.
+        part: the graph that a diagram shows.
+    """
     if form is Form.MERMAID:
         drawn = getattr(stage.graph, part.value)
         return drawn.mermaid(compare_to=getattr(before.graph, part.value) if before else None)
@@ -130,7 +175,7 @@ def _written(stage: Stage, form: Form) -> str:
 def _print_json(
     stage: Stage, before: Stage | None, form: Form, part: Part, names: list[str]
 ) -> None:
-    """With the graph itself as data where that is asked for."""
+    """Print one JSON document; with form json, the graph is data in it, else text."""
     found = {"stages": names, "stage": stage.number, "name": stage.name, "form": form.value}
     if form is Form.JSON and before is None:
         print_json({**found, "graph": stage.graph.json()})
@@ -141,7 +186,7 @@ def _print_json(
 
 
 def _print_diff(text: str) -> None:
-    """Added lines in green, others in red."""
+    """Print a unified diff, with added lines in green and removed lines in red."""
     styles = {"+": "green", "-": "red", "@": "cyan"}
     console = stdout()
     for line in text.splitlines():

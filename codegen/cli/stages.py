@@ -1,4 +1,4 @@
-"""Graphs to work on: from files or the problem's options, and the stages of a pipeline."""
+"""Reading graphs from files, and the stages of a graph in a pipeline of passes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ STDIN = "-"
 
 @dataclass(frozen=True)
 class Stage:
-    """A graph on its way: 0 is what the pipeline starts from, the last may be lowered."""
+    """A graph before the first pass of a pipeline (number 0), after a pass, or lowered.
+
+    Args:
+        number: how many passes were applied; one more for the lowered graph.
+        name: `problem` or `start`, the text of the last pass, or `lowered`.
+        graph: the graph.
+    """
 
     number: int
     name: str
@@ -29,10 +35,10 @@ class Stage:
 
 
 def read_graph(path: str) -> KernelGraph:
-    """A graph from a file or stdin (`-`), in the text form or as JSON.
+    """Read a graph from a file or stdin (`-`), in the text form or as JSON.
 
     Raises:
-        ParseError: the text is malformed; a note says which file.
+        ParseError: the text is malformed; a note names the file.
     """
     source = sys.stdin.read() if path == STDIN else Path(path).read_text(encoding="utf-8")
     try:
@@ -50,13 +56,13 @@ def _json(source: str) -> Any:
     except json.JSONDecodeError as error:
         lines = source.splitlines()
         line = lines[error.lineno - 1] if error.lineno <= len(lines) else ""
-        raise ParseError(f"no JSON: {error.msg}", error.lineno, error.colno, line) from None
+        raise ParseError(f"not valid JSON: {error.msg}", error.lineno, error.colno, line) from None
     except RecursionError:
-        raise ParseError("nested too deeply", 1, 1) from None
+        raise ParseError("the JSON is nested too deeply", 1, 1) from None
 
 
 def stages(graph: KernelGraph, pipeline: Pipeline | None) -> list[Stage]:
-    """The graph before any pass and after each."""
+    """The graph before the first pass of a pipeline, and after each pass."""
     dump = Dump()
     if pipeline is not None:
         Pipeline(pipeline.passes, (*pipeline.instruments, dump))(graph)
@@ -66,9 +72,11 @@ def stages(graph: KernelGraph, pipeline: Pipeline | None) -> list[Stage]:
 
 
 def lower(stage: Stage, target: str) -> Stage:
-    """The stage after: the graph as the target's code generator walks it."""
+    """The stage after a scheduled one: the graph lowered for a target."""
     if target == "interpreter":
-        raise typer.BadParameter("the interpreter runs scheduled graphs as they are")
+        raise typer.BadParameter(
+            "the interpreter runs scheduled graphs without lowering; choose another --target"
+        )
     if target == "cpu":
         from codegen.targets.cpu.machine import lower as lower_to_host
 
@@ -81,7 +89,7 @@ def lower(stage: Stage, target: str) -> Stage:
 
 
 def choose(found: list[Stage], wanted: str | None) -> Stage:
-    """A stage by number, by pass name or by text; the last by default."""
+    """The stage with a number, the name of a pass or its text; the last if `wanted` is None."""
     if wanted is None:
         return found[-1]
     for stage in reversed(found):

@@ -1,4 +1,4 @@
-"""Targets of this machine: what there is, and kernels for it."""
+"""Targets on this machine: which can run, their description, and their default grids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["cpu_name", "describe_target", "resolve", "runnable", "settled_workgr
 
 
 def resolve(target: str, dtype: str) -> str:
-    """What `native` stands for here, for matrices of this type."""
+    """The target itself, or the best target of this machine for a type if it is `native`."""
     if target != "native":
         return target
     from codegen.api import native_target
@@ -26,18 +26,18 @@ def resolve(target: str, dtype: str) -> str:
 
 
 def runnable(target: str) -> None:
-    """Refuse a target that kernels cannot run on here.
+    """Raise an error unless kernels for a target can run on this machine.
 
     Raises:
-        CodegenError: there is no code for it on any machine.
-        Unavailable: there is no GPU, or one of another architecture.
+        CodegenError: code cannot be generated for the target.
+        Unavailable: the machine has no GPU, or one that does not run code for the target.
     """
     if not target.startswith("sm_"):
         return
     from codegen.targets.nvptx.driver import device, unavailable
     from passes.lowering.architectures import architecture_of
 
-    asked = architecture_of(target)  # no GPU runs code for what is too old
+    asked = architecture_of(target)  # refuses architectures that are unknown or too old
     if reason := unavailable():
         raise Unavailable(
             f"{target} needs an NVIDIA GPU: {reason.rstrip('.')}; --target cpu runs everywhere, "
@@ -49,7 +49,12 @@ def runnable(target: str) -> None:
 
 
 def describe_target(target: str, threads: int | None = None) -> str:
-    """The machine in words."""
+    """A description of the processor that runs kernels for a target.
+
+    Args:
+        target: a target that is not `native`.
+        threads: the number of threads on the CPU; None for the default.
+    """
     if target == "interpreter":
         return "numpy, one workgroup at a time"
     if target == "cpu":
@@ -63,9 +68,14 @@ def describe_target(target: str, threads: int | None = None) -> str:
 
 
 def settled_workgroups(kernel: Kernel, workgroups: int | None, threads: int | None) -> int | None:
-    """The grid of a launch where the graph leaves it open; as asked for where the graph fixes it.
+    """The number of workgroups of a launch; None if the graph fixes it and none was given.
 
-    A kernel for a GPU is loaded there, so that its first launch has nothing left to compile.
+    A kernel for a GPU is loaded on the GPU, so that the first launch compiles nothing.
+
+    Args:
+        kernel: the kernel to launch.
+        workgroups: the caller's number of workgroups, or None.
+        threads: the number of threads on the CPU; None for the default.
     """
     from codegen.targets.nvptx import CudaKernel
 
@@ -89,7 +99,7 @@ def _open_grid(graph: KernelGraph) -> bool:
 
 
 def cpu_name() -> str:
-    """The processor as the system calls it, or as LLVM does."""
+    """The name of the processor, from the operating system or else from LLVM."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             for line in lines:
@@ -103,5 +113,5 @@ def cpu_name() -> str:
 
 
 def hardware_threads() -> int:
-    """How many threads the CPU runs at a time."""
+    """The number of hardware threads of the CPU."""
     return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Running a kernel from host arrays: once for the result, then again for the time."""
+"""Launch a kernel on host arrays: once for the result, then repeatedly to time it."""
 
 from __future__ import annotations
 
@@ -19,31 +19,35 @@ __all__ = ["Launched", "launch"]
 Array = npt.NDArray[Any]
 
 MOST_REPEATS, BUDGET_SECONDS = 20, 2.0
-"""Where no number of repeats is asked for: as many as fit."""
+"""Limits on the number of timed launches and their total seconds, where no number is given."""
 FLUSH_BYTES, FLUSHES = 256 << 20, 4
-"""Written between launches on a GPU: more than its caches hold, for longer than a launch takes."""
+"""Bytes that are written before each timed launch on a GPU, and how often: more than the L2 cache
+holds, and for longer than the host needs to enqueue a launch."""
 
 
 @dataclass(frozen=True)
 class Launched:
-    """D of the first launch, and the seconds of those after it."""
+    """D of the first launch, and the seconds of each timed launch after it."""
 
     d: Array
     seconds: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """The time to report."""
+        """Median seconds of a launch."""
         return statistics.median(self.seconds)
 
 
 def launch(
     kernel: Kernel, inputs: Inputs, out: Array, repeat: int | None, **given: Any
 ) -> Launched:
-    """Run the kernel into `out`.
+    """Launch a kernel once, writing D to `out`, and then time further launches.
 
     Args:
-        repeat: how many launches to time; None for as many as a second or two allow.
+        kernel: the kernel.
+        inputs: A, B, C, alpha and beta.
+        out: the array for D.
+        repeat: the number of launches to time; None for up to 20 within two seconds.
         given: further arguments of the kernel's call.
     """
     if kernel.target.startswith("sm_"):
@@ -79,7 +83,7 @@ def _repeated(timed: Callable[[], float], repeat: int | None) -> tuple[float, ..
 def _on_gpu(
     kernel: Kernel, inputs: Inputs, out: Array, repeat: int | None, given: dict[str, Any]
 ) -> Launched:
-    """Run and time a kernel on the first GPU, in raw device memory, by events, with cold caches."""
+    """Launch and time a kernel on the first GPU, by events and with a flushed L2 cache."""
     from codegen.targets.nvptx.driver import cuda, device
     from codegen.targets.nvptx.memory import DeviceMemory
 
@@ -98,7 +102,7 @@ def _on_gpu(
         before, after = cuda("cuEventCreate", 0), cuda("cuEventCreate", 0)
 
         def timed() -> float:
-            # While the flush is under way the launch is prepared, so its cost is not measured.
+            # The host enqueues the launch while the GPU flushes, so only GPU time is measured.
             for _ in range(FLUSHES):
                 cuda("cuMemsetD32Async", flush, 0, FLUSH_BYTES // 4, 0)
             cuda("cuEventRecord", before, 0)

@@ -35,6 +35,11 @@ class InterpretedKernel(Kernel):
     def __init__(self, graph: KernelGraph) -> None:
         super().__init__(graph, "interpreter")
 
+    @property
+    def instruction_family(self) -> str:
+        """Tiles are multiplied by numpy."""
+        return "numpy"
+
     def __call__(
         self,
         a: Any,

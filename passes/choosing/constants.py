@@ -222,5 +222,6 @@ def _scaled(base: Constants, device: str, processors: int) -> Constants:
         pairs=processors // 2,
         fours=int(base.fours * ratio),
         estimated=True,
-        source=f"scaled from {base.device} by the number of SMs, an estimate",
+        source=f"those of {base.device}, scaled by the number of SMs; differences in clock rate, "
+        "memory and power limit are left out",
     ).with_figures({name: getattr(base, name) * ratio for name in shared})

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 from coordgraph import Gemm
 from passes.choosing.constants import Constants, constants_of
 from passes.choosing.known_schedules import chosen_schedules
-from passes.choosing.model import Cost
 from passes.choosing.plan_table import sizes
 from passes.choosing.ranking import Choice, choices, rank
 
 __all__ = ["Explanation", "explain", "micros", "page"]
 
-TERMS = tuple(f.name for f in fields(Cost) if f.name != "total")
-"""Names of the fields of `Cost` that are parts of a predicted time: all but the total."""
+SUMMANDS = ("launch", "main", "tiles", "fixup", "cluster")
+"""The terms of which the total is the sum; `main` follows from `COVERED`."""
+COVERED = ("loop", "dram", "l2", "power")
+"""The terms of which `main` is the largest, or somewhat more where others are close to it."""
+LEGEND = (
+    f"In microseconds: total = {' + '.join(SUMMANDS)}. main is the largest of "
+    f"{', '.join(COVERED)}, and somewhat more where others are close to it."
+)
 MICRO = 1e6
 """Microseconds in a second."""
 KINDS = {
@@ -50,6 +55,9 @@ class Explanation:
     rivals: tuple[tuple[str, Choice], ...]
     reads_c: bool = False
     batches: int = 1
+    """Number of products in a batch, or of groups."""
+    heading: tuple[str, ...] = field(default=(), compare=False)
+    """Lines about the problem, the device and the code, which stand above the table."""
 
     @property
     def best(self) -> Choice:
@@ -62,25 +70,33 @@ class Explanation:
         return {
             "problem": {
                 **{"m": m, "n": n, "k": k, "dtype": self.problem.dtype},
+                "out_dtype": self.problem.out_dtype,
+                "transpose_a": self.problem.transpose_a,
+                "transpose_b": self.problem.transpose_b,
                 **({"batches": self.batches} if self.problem.leading else {}),
             },
             "device": self.device.device,
             "estimated": self.device.estimated,
             "source": self.device.source,
+            "heading": self.heading,
             "plans": [
-                {"plan": str(c.plan), "seconds": c.seconds, "bound": c.bound, "terms": c.terms}
+                {
+                    "plan": str(c.plan),
+                    "seconds": c.seconds,
+                    "bound": c.bound,
+                    "terms": {"main": _main(c), **c.terms},
+                }
                 for c in self.choices
             ],
         }
 
     def rows(self) -> list[list[str]]:
-        """The table as rows of text: a plan, its total and each term in microseconds."""
-        head = ["plan", "total", *TERMS]
-        lines = [
-            [str(c.plan), *(micros(s) for s in (c.seconds, *(c.terms[t] for t in TERMS)))]
-            for c in self.choices
-        ]
-        return [head, *lines]
+        """The rows of the table: the plan, the total and each term in microseconds.
+
+        The rounded terms of `SUMMANDS` add up to the rounded total.
+        """
+        head = ["plan", "total", *SUMMANDS, *COVERED]
+        return [head, *([str(c.plan), *_cells(c)] for c in self.choices)]
 
     def reasons(self) -> list[str]:
         """Sentences on what bounds the best plan's time, and how much longer others take."""
@@ -96,12 +112,30 @@ class Explanation:
             if rival.plan != best.plan:
                 more = rival.seconds / best.seconds - 1
                 found.append(f"The best with {words}, {rival.plan}, would take {more:.1%} longer.")
-        kind = "estimated" if self.device.estimated else "measured"
-        found.append(f"Figures of the device are {kind}: {self.device.source}.")
+        if self.device.estimated:
+            found.append(
+                f"The figures of {self.device.device} are an estimate: {self.device.source}."
+            )
+        else:
+            # A source is a command with names of files, a colon, and how many times they hold.
+            counted = self.device.source.rpartition(": ")[2]
+            found.append(
+                f"The figures of {self.device.device} are fitted to measurements: {counted}."
+            )
         return found
 
     def __str__(self) -> str:
-        return page(self.rows(), self.reasons())
+        return "\n".join([*self.heading, *([""] * bool(self.heading)), self.page])
+
+    @property
+    def page(self) -> str:
+        """The table and the reasons, without the heading."""
+        return page(self.rows(), [self.legend, *self.reasons()])
+
+    @property
+    def legend(self) -> str:
+        """A sentence on the units and the terms of the table."""
+        return LEGEND
 
 
 def explain(
@@ -132,6 +166,26 @@ def explain(
     ranked = rank(problem, device, count, batches=batches, reads_c=reads_c)
     listed = tuple(islice((c for c in ranked if c.terms), count))
     return Explanation(problem, device, listed, tuple(rivals.items()), reads_c, batches)
+
+
+def _main(choice: Choice) -> float:
+    """Seconds of the main loop and of what it waits for, as the total counts them."""
+    return choice.seconds - sum(choice.terms[name] for name in SUMMANDS if name != "main")
+
+
+def _cells(choice: Choice) -> list[str]:
+    """The total and its terms as text, rounded so that the shown summands add up to the total."""
+    digits = 1 if choice.seconds * MICRO < 1000 else 0
+
+    def rounded(seconds: float) -> float:
+        return round(seconds * MICRO, digits)
+
+    total = rounded(choice.seconds)
+    summands = {name: rounded(choice.terms[name]) for name in SUMMANDS if name != "main"}
+    summands["main"] = total - sum(summands.values())
+    covered = [rounded(choice.terms[name]) for name in COVERED]
+    numbers = [total, *(summands[name] for name in SUMMANDS), *covered]
+    return [f"{number:.{digits}f}" for number in numbers]
 
 
 def micros(seconds: float) -> str:

@@ -94,6 +94,8 @@ class Lowering(ABC):
 
     instructions: ClassVar[str]
     """The multiply instruction's name in PTX, such as `mma.sync`; also the lowering's name."""
+    copies: ClassVar[str] = ""
+    """The name of what copies A and B to shared memory, such as `cp.async`; '' leaves it out."""
     kind: ClassVar[type[Pass]]
     """The class of the lowering pass. `codegen.compile(…, lowering=…)` takes an instance of it."""
     alignment: ClassVar[int] = 1
@@ -113,6 +115,11 @@ class Lowering(ABC):
     @abstractmethod
     def configured(self, options: Pass, variant: Variant) -> Pass:
         """The pass `options`, with the fields replaced that select the program `variant`."""
+
+    @property
+    def family(self) -> str:
+        """What multiplies and what copies, for reports: `wgmma + TMA`."""
+        return f"{self.instructions} + {self.copies}" if self.copies else self.instructions
 
     def options(self, architecture: str, **given: Any) -> Pass:
         """The pass for an architecture, with the `given` options and defaults for all others."""

@@ -13,10 +13,12 @@ import pytest
 import codegen
 from codegen.call import build, matmul, measured, request, tuning
 from codegen.call.explain import ByRule, Tuned
+from codegen.call.known_gpus import KNOWN_GPUS, short_name
 from codegen.cli.plans import explain_choice
 from codegen.targets.nvptx import driver
 from coordgraph import CodegenError, Gemm, VerifyError
 from passes.choosing import Explanation, Plan, choices, rank
+from tests.codegen.cli.commands import coordgraph
 from tests.codegen.nvptx.fake_driver import CONTEXT, install, matrix
 
 A, B, D = 1 << 30, 2 << 30, 3 << 30
@@ -115,16 +117,100 @@ def test_a_batch(device: driver.Device, monkeypatch: pytest.MonkeyPatch):
 def test_without_a_gpu_the_measured_one_is_meant():
     found = codegen.explain(2048, 2304, 8192, transpose_b=True)
     assert found.best.plan == rank(Gemm("bf16", None, 2048, 2304, 8192, False, True))[0].plan
-    assert str(found) == str(
-        codegen.explain(2048, 2304, 8192, transpose_b=True, device="NVIDIA H200")
+    named = codegen.explain(2048, 2304, 8192, transpose_b=True, device="NVIDIA H200")
+    assert isinstance(found, Explanation)
+    assert isinstance(named, Explanation)
+    assert (found, found.page) == (named, named.page)
+    assert "are fitted to measurements" in str(found)
+    assert "assumed: this machine has no GPU" in found.heading[2]
+    assert "assumed" not in str(named)
+
+
+@pytest.mark.parametrize(
+    ("short", "name", "target", "processors"),
+    [
+        ("H200", "NVIDIA H200", "sm_90a", 132),
+        ("nvidia h200", "NVIDIA H200", "sm_90a", 132),
+        ("H100", "NVIDIA H100 80GB HBM3", "sm_90a", 132),
+        ("NVIDIA H100 SXM5", "NVIDIA H100 80GB HBM3", "sm_90a", 132),
+        ("H100 PCIe", "NVIDIA H100 PCIe", "sm_90a", 114),
+        ("A100", "NVIDIA A100-SXM4-80GB", "sm_80", 108),
+        ("a100 sxm", "NVIDIA A100-SXM4-80GB", "sm_80", 108),
+        ("L4", "NVIDIA L4", "sm_89", 58),
+        ("RTX 4090", "NVIDIA GeForce RTX 4090", "sm_89", 128),
+        ("B200", "NVIDIA B200", "sm_100", 148),
+    ],
+)
+def test_gpus_have_short_names(short: str, name: str, target: str, processors: int):
+    found = codegen.explain(2048, 2304, 8192, transpose_b=True, device=short)
+    assert found.heading[2] == f"device   {name} ({target}, {processors} SMs)"
+    assert found.as_data()["device"] == name
+    assert isinstance(found, Explanation if target == "sm_90a" else ByRule)
+    if isinstance(found, Explanation):
+        assert found.device.estimated == (name != "NVIDIA H200")
+
+
+@pytest.mark.parametrize("name", dict.fromkeys(short_name(gpu.name) for gpu in KNOWN_GPUS))
+def test_every_known_gpu_has_one(name: str):
+    assert name in codegen.explain(512, 512, 512, device=name).heading[2].upper()
+
+
+def test_a_gpu_of_the_machine_has_its_short_name(monkeypatch: pytest.MonkeyPatch):
+    here(monkeypatch, replace(H200, name="NVIDIA H100 NVL", processors=130))
+    found = codegen.explain(512, 512, 512, device="H100")
+    assert found.heading[2] == "device   NVIDIA H100 NVL (sm_90a, 130 SMs)"
+
+
+@pytest.mark.parametrize("size", [(2048, 2304, 8192), (16, 6144, 4096), (16384, 16384, 16384)])
+def test_the_terms_add_up_to_the_total(size: tuple[int, int, int]):
+    """As they are printed, rounded."""
+    found = codegen.explain(*size, device="H200")
+    assert isinstance(found, Explanation)
+    head, *rows = found.rows()
+    summands = found.legend.partition("total = ")[2].partition(".")[0].split(" + ")
+    covered = [name for name in head[2:] if name not in summands]
+    for row, plan in zip(rows, found.as_data()["plans"], strict=True):
+        shown = {name: float(text) for name, text in zip(head[1:], row[1:], strict=True)}
+        assert sum(shown[name] for name in summands) == pytest.approx(shown["total"], abs=1e-6)
+        terms = plan["terms"]
+        assert sum(terms[name] for name in summands) == pytest.approx(plan["seconds"])
+        assert terms["main"] >= max(terms[name] for name in covered)
+
+
+def test_the_heading_says_types_and_layouts():
+    found = codegen.explain(
+        *(64, 128, 256, "f16", "f32"), transpose_a=True, transpose_b=True, device="H200", batches=3
     )
-    assert "measured" in str(found)
+    problem, layout, _, code = found.heading
+    assert problem.endswith(
+        "3 products of D (64 x 128) = A (64 x 256) x B (256 x 128), f16 to f32, sums in f32"
+    )
+    assert layout.endswith("A as its transpose, 256 x 64; B as its transpose, 128 x 256")
+    assert code == "code     wgmma + TMA"
+    assert str(found).startswith("\n".join(found.heading))
+    data = found.as_data()["problem"]
+    assert (data["out_dtype"], data["transpose_a"], data["transpose_b"]) == ("f32", True, True)
+
+
+def test_why_no_gpu_can_be_used_is_said():
+    """int8 needs a layout: the CPU is assumed, and the command line says so too."""
+    found = codegen.explain(512, 512, 512, "i8")
+    assert (found.as_data()["device"], isinstance(found, ByRule)) == ("cpu", True)
+    why = "assumed: no GPU can be used, since mma.sync multiplies i8 only where A and B are "
+    assert why in found.heading[2]
+    words = ("--m", "512", "--n", "512", "--k", "512", "--dtype", "i8")
+    assert why in coordgraph("explain", *words).out
+    layout = codegen.explain(512, 512, 512, "i8", transpose_b=True)
+    assert layout.as_data()["device"] == "NVIDIA H200"
+    assert "not f32" in codegen.explain(512, 512, 512, "f32").heading[2]
+    assert "assumed" not in str(codegen.explain(512, 512, 512, "i8", device="cpu"))
 
 
 def test_rows_of_odd_length():
     found = codegen.explain(512, 511, 512)
     assert isinstance(found, ByRule)
-    assert "Rows of b have 1022 bytes" in str(found)
+    assert "Rows of b have 1022 bytes; TMA needs a multiple of 16." in str(found)
+    assert found.heading[-1] == "code     mma.sync + cp.async"
     assert "16 tiles for 132 SMs" in str(found)
     assert found.rows() == [["plan"], [str(found.plan)]]
     assert found.as_data()["plans"][0]["plan"] == str(found.plan)
@@ -142,13 +228,13 @@ def test_what_gpus_do_not_multiply(kinds: tuple[str, str | None], monkeypatch: p
         codegen.matmul(a, b, out=replace(d, dtype=kinds[1] or kinds[0]))
 
 
-@pytest.mark.parametrize("name", ["NVIDIA H100 SXM5", "", "gpu", 5, []])
+@pytest.mark.parametrize("name", ["NVIDIA H100 SXM9", "H", "", "gpu", 5, []])
 def test_unknown_devices_are_refused(name: Any, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(CodegenError, match=r"device = .* is not .* 'cpu'"):
         codegen.explain(512, 512, 512, device=name)
     here(monkeypatch, A100)
     if name == "gpu":
-        with pytest.raises(CodegenError, match="'cpu', 'NVIDIA A100-SXM4-80GB', 'NVIDIA H200'"):
+        with pytest.raises(CodegenError, match="'cpu', 'NVIDIA A100-SXM4-80GB', 'A100', "):
             codegen.explain(512, 512, 512, device=name)
 
 
@@ -234,7 +320,8 @@ def test_what_was_tuned_is_told(order: int, monkeypatch: pytest.MonkeyPatch):
     last = "The model prefers it too." if order == 1 else f"{before.best.plan}, which took 1100.0%"
     assert last in text
     assert "off by" in text
-    assert text.endswith(str(before))
+    assert text.endswith(before.page)
+    assert text.startswith("\n".join(found.heading))
 
 
 def test_what_was_tuned_is_for_one_problem_and_one_device(monkeypatch: pytest.MonkeyPatch):
@@ -272,9 +359,10 @@ def test_the_command_tells_what_was_tuned(
     plans = tuned(monkeypatch, -1)
     explain_choice(Gemm("bf16", None, *SIZE), None, as_json=False)
     printed = " ".join(capsys.readouterr().out.split())
-    assert printed.startswith(f"plan measured predicted measured / predicted {plans[0]} 1000 ")
+    assert f" plan measured predicted measured / predicted {plans[0]} 1000 " in printed
+    assert "device NVIDIA H200 (sm_90a, 132 SMs), the GPU of this machine" in printed
     assert f"{plans[0]} is remembered: tune=True measured" in printed
-    assert "plan total launch loop" in printed
+    assert "plan total launch main tiles fixup cluster loop" in printed
     assert "What bounds it:" in printed
 
 

@@ -335,6 +335,6 @@ def test_what_is_no_stream(fake: FakeDriver, value: Any):
     if value is None:
         assert codegen.matmul(a, b, out=d, stream=value) is d
         return
-    with pytest.raises(LaunchError, match=r"stream = .* is no stream of PyTorch"):
+    with pytest.raises(LaunchError, match=r"stream = .* is not a stream of PyTorch"):
         codegen.matmul(a, b, out=d, stream=value)
     assert fake.launches == []

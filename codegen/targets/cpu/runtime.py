@@ -87,6 +87,22 @@ class HostKernel(Kernel):
         return self._lowered
 
     @property
+    def instruction_family(self) -> str:
+        """Vector instructions of the host's processor."""
+        return f"{host().vector_bits}-bit vectors"
+
+    @property
+    def from_cache(self) -> bool:
+        """Whether the machine code was read from the cache on disk."""
+        return self._code.from_cache
+
+    @property
+    def build_steps(self) -> str:
+        """The steps that made the machine code."""
+        source = "from the cache" if self.from_cache else "by LLVM"
+        return f"lowering, LLVM IR, machine code {source}"
+
+    @property
     def llvm_ir(self) -> str:
         """The kernel's LLVM IR before optimisation."""
         return self._code.text

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 import codegen.cache as cache
 from codegen.architectures import Alignment, Lowering, Variant, Vectors, architecture_of
@@ -20,13 +21,27 @@ from codegen.targets.nvptx.facts import Facts
 from codegen.targets.nvptx.launch.call import Loaded
 from codegen.targets.nvptx.launch.loaded_function import Spilled
 from codegen.targets.nvptx.program import CudaProgram
-from coordgraph import CodegenError, KernelGraph, VerifyError
+from coordgraph import CodegenError, KernelGraph, LaunchError, VerifyError
 from passes import Pass
 
-__all__ = ["Builder"]
+__all__ = ["Builder", "Choice"]
 
 FACTS, CODE = "facts.json", "kernel.ptx"
 """Names of the two files of a cache entry."""
+
+
+class Choice(NamedTuple):
+    """The lowering that serves tensors of an alignment.
+
+    Args:
+        instructions: its name, such as `wgmma`.
+        family: what multiplies and what copies, such as `wgmma + TMA`.
+        notes: why each better lowering of the architecture does not serve them.
+    """
+
+    instructions: str
+    family: str
+    notes: tuple[str, ...]
 
 
 class Builder:
@@ -44,7 +59,13 @@ class Builder:
     """
 
     def __init__(
-        self, graph: KernelGraph, architecture: str, *, debug: bool, lowering: Pass | None
+        self,
+        graph: KernelGraph,
+        architecture: str,
+        *,
+        debug: bool,
+        lowering: Pass | None,
+        instructions: str | None = None,
     ) -> None:
         self.graph, self.architecture = graph, architecture
         self.debug, self.lowering = debug, lowering
@@ -52,11 +73,17 @@ class Builder:
         """The best alignment: all rows and addresses are multiples of 16 bytes."""
         self.programs: dict[Variant, CudaProgram] = {}
         """The programs that have been compiled so far, by variant."""
+        self.generated = False
+        """Whether code was generated for a device, so that not all came from the cache."""
         self._refusals: dict[str, str | None] = {}
         """Why each lowering refuses the graph, or None, by name; filled as lowerings are tried."""
         self._entry = architecture_of(architecture)
         self.lowerings = self._entry.lowerings if lowering is None else self._allowed(lowering)
         """The lowerings that may be used, the fastest first."""
+        self.instructions = instructions
+        """The name of the only lowering that may be used; None for all of `lowerings`."""
+        if instructions is not None:
+            self.lowerings = (self._only(instructions),)
         self._text: str | None = None
         """The graph as text, for cache keys; None if the graph must not be cached."""
         if cache.cacheable(graph, lowering, *self.lowerings):
@@ -65,7 +92,42 @@ class Builder:
         # A cached kernel was verified before it was stored.
         if not any(map(self._cached, self._usual)):
             graph.verify()
-            self.program(self.widest).lowered  # noqa: B018 - raises now if the graph is refused
+            self._refuse_early()
+
+    def _refuse_early(self) -> None:
+        """Refuse a graph that no lowering takes, and say why each lowering does not.
+
+        Raises:
+            CodegenError: the architecture has no code for the graph.
+        """
+        try:
+            self.program(self.widest).lowered  # noqa: B018 - lowers the graph
+        except CodegenError as error:
+            refused = [(each.family, self.why_not(each)) for each in self.lowerings]
+            if len(refused) == 1 or None in dict(refused).values():
+                raise
+            reasons = "; ".join(f"{family} refuses: {reason}" for family, reason in refused)
+            raise CodegenError(f"{self.architecture}: {reasons}") from error
+
+    def _only(self, instructions: str) -> Lowering:
+        """The lowering with these instructions.
+
+        Raises:
+            CodegenError: the architecture has none, it refuses the graph, or `lowering` gives the
+                options of another.
+        """
+        found = self._entry.lowering(instructions)
+        if self.lowering is not None and type(self.lowering) is not found.kind:
+            raise CodegenError(
+                f"instructions='{instructions}' and lowering={self.lowering} contradict each "
+                f"other: give options of {found.kind.__name__}, or leave out one of the two"
+            )
+        if reason := self.why_not(found):
+            raise CodegenError(
+                f"{self.architecture}: instructions='{instructions}' was asked for, and "
+                f"{found.family} refuses: {reason}"
+            )
+        return found
 
     def _allowed(self, options: Pass) -> tuple[Lowering, ...]:
         """The lowerings that may be used if the caller passes options for one of them.
@@ -99,17 +161,25 @@ class Builder:
             self._refusals[name] = self._program(best).why_not()
         return self._refusals[name]
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Why each lowering that is faster than the one for well-aligned tensors is not used."""
-        chosen, found = self.widest.instructions, list[str]()
+    def choice(self, alignment: Alignment, *, reads_c: bool) -> Choice:
+        """The lowering that serves tensors of an alignment, and why better ones do not."""
+        chosen, found = self.variant(alignment, reads_c=reads_c).instructions, list[str]()
         for lowering in self._entry.lowerings:
             if lowering.instructions == chosen:
-                break
-            other = f"the caller passed lowering={self.lowering}"
-            refusal = self.why_not(lowering) if lowering in self.lowerings else other
+                return Choice(chosen, lowering.family, tuple(found))
+            refusal = self._declined(lowering, alignment, reads_c=reads_c)
             found.append(f"{lowering.instructions}: {refusal}")
-        return tuple(found)
+        raise AssertionError(chosen)
+
+    def _declined(self, lowering: Lowering, alignment: Alignment, *, reads_c: bool) -> str | None:
+        """Why a lowering does not serve tensors of an alignment."""
+        if lowering not in self.lowerings:
+            if self.instructions is not None:
+                return f"instructions='{self.instructions}' was asked for"
+            return f"lowering={self.lowering} was asked for"
+        if refusal := self.why_not(lowering) or lowering.why_not_aligned(alignment.bytes):
+            return refusal
+        return self._program(lowering.variant(alignment, reads_c=reads_c)).why_not()
 
     @property
     def widest(self) -> Variant:
@@ -122,7 +192,11 @@ class Builder:
         return (self.variant(self.aligned, reads_c=c) for c in (False, True))
 
     def variant(self, alignment: Alignment, *, reads_c: bool) -> Variant:
-        """The variant of the fastest lowering that takes tensors of this alignment."""
+        """The variant of the fastest lowering that takes tensors of this alignment.
+
+        Raises:
+            LaunchError: `instructions` asks for a lowering that needs a larger alignment.
+        """
         *better, last = self.lowerings
         for lowering in better:
             if lowering.why_not_aligned(alignment.bytes) or self.why_not(lowering):
@@ -130,6 +204,11 @@ class Builder:
             found = lowering.variant(alignment, reads_c=reads_c)
             if not reads_c or self._program(found).why_not() is None:
                 return found
+        if reason := last.why_not_aligned(alignment.bytes):
+            raise LaunchError(
+                f"{reason}, which {last.family} needs; pass other arrays, or compile without "
+                f"instructions='{self.instructions}'"
+            )
         return last.variant(alignment, reads_c=reads_c)
 
     def program(self, variant: Variant) -> CudaProgram:
@@ -203,6 +282,7 @@ class Builder:
             variant: the variant.
             key: the cache key under which the PTX is stored; None stores nothing.
         """
+        self.generated = True
         while True:
             program = self.program(variant)
             facts, code = Facts.of(program), program.ptx.encode()

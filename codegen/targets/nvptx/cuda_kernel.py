@@ -21,7 +21,7 @@ from codegen.call.views import TensorView, label, single
 from codegen.call.zero_extents import extents, lacks_depth, operands_of_depth, writes_nothing
 from codegen.kernel import Kernel
 from codegen.lru import LRUCache
-from codegen.targets.nvptx.building import Builder
+from codegen.targets.nvptx.building import Builder, Choice
 from codegen.targets.nvptx.driver import Device, allow_while_capturing, cuda, device, require_gpu
 from codegen.targets.nvptx.launch.call import (
     CheckedCall,
@@ -72,9 +72,10 @@ class CudaKernel(Kernel):
         architecture: the architecture to compile for, such as `sm_90a`.
         debug: whether kernels trap, instead of hanging, when a wait takes too long.
         lowering: the lowering pass with options; None means the architecture's default.
+        instructions: the only lowering that may be used, by its name, such as `wgmma`.
 
     Raises:
-        CodegenError: the architecture's lowerings, or `lowering`, refuse the graph.
+        CodegenError: the architecture's lowerings, `lowering` or `instructions` refuse the graph.
     """
 
     def __init__(
@@ -84,11 +85,14 @@ class CudaKernel(Kernel):
         *,
         debug: bool = False,
         lowering: Pass | None = None,
+        instructions: str | None = None,
     ) -> None:
         super().__init__(graph, architecture)
         self.architecture = architecture
         self.debug = debug
-        self._builder = Builder(graph, architecture, debug=debug, lowering=lowering)
+        self._builder = Builder(
+            graph, architecture, debug=debug, lowering=lowering, instructions=instructions
+        )
         self._programs = self._builder.programs
         self._functions: dict[tuple[int, Variant], Loaded] = {}
         self._workspaces: dict[int, Workspaces] = {}
@@ -104,12 +108,40 @@ class CudaKernel(Kernel):
     @property
     def instructions(self) -> str:
         """The lowering for well-aligned tensors: `wgmma`, `mma.sync` or a registered name."""
-        return self._builder.widest.instructions
+        return self.choice().instructions
+
+    @property
+    def instruction_family(self) -> str:
+        """What multiplies and copies well-aligned tensors, such as `wgmma + TMA`."""
+        return self.choice().family
 
     @property
     def lowering_notes(self) -> tuple[str, ...]:
         """For each faster lowering of the architecture: the reason why it is not used."""
-        return self._builder.notes
+        return self.choice().notes
+
+    @property
+    def from_cache(self) -> bool:
+        """Whether all code that was loaded on a GPU came from the cache on disk."""
+        return bool(self._functions) and not self._builder.generated
+
+    @property
+    def build_steps(self) -> str:
+        """The steps that made the PTX, and loaded it where that was done."""
+        made = "PTX from the cache" if self.from_cache else "lowering, LLVM IR, PTX by LLVM"
+        return f"{made}, loading by the driver" if self._functions else made
+
+    def choice(self, alignment: int = ALIGNED_BYTES, *, reads_c: bool = False) -> Choice:
+        """The lowering that serves tensors of an alignment, and why better ones do not.
+
+        Args:
+            alignment: the power of two, up to 16, of which addresses and strides of A and B are
+                multiples, in bytes.
+            reads_c: whether C is added.
+        """
+        widest = self._builder.aligned
+        vectors = widest.vectors if alignment == ALIGNED_BYTES else NARROW
+        return self._builder.choice(Alignment(vectors, alignment), reads_c=reads_c)
 
     def program(self, variant: Variant | None = None) -> CudaProgram:
         """The compiled program of a variant; by default the widest variant's."""

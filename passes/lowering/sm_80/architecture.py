@@ -26,6 +26,7 @@ class MmaSync(Lowering):
     """
 
     instructions = "mma.sync"
+    copies = "cp.async"
     kind = LowerToTensorCores
 
     def variant(self, alignment: Alignment, *, reads_c: bool) -> Variant:

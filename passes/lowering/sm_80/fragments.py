@@ -26,7 +26,17 @@ from passes.kit.reduce_scatter import SHARE, cut_otherwise
 from passes.lowering.control import Accumulator, at, tie_operands, unrolled
 from passes.lowering.sm_80.staging import Operand
 
-__all__ = ["LANES", "MMA_M", "PAIR_N", "WarpGrid", "choose_warps", "depth_of"]
+__all__ = [
+    "LANES",
+    "MMA_M",
+    "MOST_WARPS",
+    "PAIR_N",
+    "WarpGrid",
+    "choose_warps",
+    "depth_of",
+    "most_accumulators",
+    "warps_of",
+]
 
 MMA_M, LANES = 16, 32
 """MMA_M: rows of A in one `mma.sync.m16n8`. LANES: threads of a warp."""
@@ -40,6 +50,8 @@ registers."""
 ODD, MOST_ODD_ACCUMULATORS = 64, 96
 """MOST_ODD_ACCUMULATORS: the most accumulator registers of a thread where an extent of the tile is
 no multiple of ODD; such tiles need more registers for addresses."""
+MOST_WARPS = 8
+"""The most warps that divide a tile."""
 
 
 @dataclass(frozen=True)
@@ -181,24 +193,31 @@ def choose_warps(tilings: Tilings) -> dict[str, WarpGrid]:
     the same number. An accumulator whose tile cannot be divided by that many warps is left out.
     """
     largest = max(tilings, key=lambda tiling: tiling.shape[0] * tiling.shape[1])
-    first = _best_grid(largest, range(1, 9))
+    first = warps_of(*largest.shape[:2])
     if first is None:
         return {}
-    found = {t.accumulator: _best_grid(t, (first.m * first.n,)) for t in tilings}
-    return {name: grid for name, grid in found.items() if grid is not None}
+    count = first[0] * first[1]
+    found = ((t, warps_of(*t.shape[:2], (count,))) for t in tilings)
+    return {t.accumulator: WarpGrid(*grid, t) for t, grid in found if grid is not None}
 
 
-def _best_grid(tiling: Tiling, counts: Container[int]) -> WarpGrid | None:
-    """The grid that reads least from shared memory, or None if no grid can divide the tile.
+def most_accumulators(m: int, n: int) -> int:
+    """The accumulator registers that a thread may have for an m x n output tile."""
+    return MOST_ODD_ACCUMULATORS if m % ODD or n % ODD else MOST_ACCUMULATORS
+
+
+def warps_of(
+    m: int, n: int, counts: Container[int] = range(1, MOST_WARPS + 1)
+) -> tuple[int, int] | None:
+    """The best grid of warps, in m and n, for an m x n output tile; None if there is none.
 
     Args:
-        tiling: the tiles to divide.
-        counts: the numbers of warps that are allowed.
+        m, n: extents of the tile.
+        counts: the allowed numbers of warps.
     """
-    m, n, _ = tiling.shape
-    want = 8 if m * n >= 128 * 128 else 4
-    most = MOST_ODD_ACCUMULATORS if m % ODD or n % ODD else MOST_ACCUMULATORS
-    best: tuple[tuple[float, ...], WarpGrid] | None = None
+    want = MOST_WARPS if m * n >= 128 * 128 else 4
+    most = most_accumulators(m, n)
+    best: tuple[tuple[float, ...], tuple[int, int]] | None = None
     for rows in (1, 2, 4, 8):
         for columns in (1, 2, 4, 8):
             warps = rows * columns
@@ -209,5 +228,5 @@ def _best_grid(tiling: Tiling, counts: Container[int]) -> WarpGrid | None:
                 continue
             cost = (abs(warps - want), (height + width) / (height * width), columns)
             if best is None or cost < best[0]:
-                best = (cost, WarpGrid(rows, columns, tiling))
+                best = (cost, (rows, columns))
     return best[1] if best else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 
 from coordgraph import KernelGraph
 from coordgraph.control.graph import rewrite
@@ -30,7 +31,16 @@ from passes.lowering.control import NOTHING, Accumulator, multiplied, no_epilogu
 from passes.lowering.derived_tables import add_tables, table_bytes
 from passes.lowering.multiplying import no_instruction
 from passes.lowering.share_lowering import ScatterLowering
-from passes.lowering.sm_80.fragments import LANES, MMA_M, PAIR_N, choose_warps, depth_of
+from passes.lowering.sm_80.fragments import (
+    LANES,
+    MMA_M,
+    MOST_WARPS,
+    PAIR_N,
+    choose_warps,
+    depth_of,
+    most_accumulators,
+    warps_of,
+)
 from passes.lowering.sm_80.software_pipeline import add_ring, pipelined
 from passes.lowering.sm_80.staging import Operand
 
@@ -38,6 +48,8 @@ __all__ = ["LowerToTensorCores"]
 
 MOST_STAGES = 4
 """The most stages of the shared-memory ring that are chosen by default."""
+ROUND = 64
+"""Extents of tiles that refusals propose are multiples of this, or powers of two below."""
 PAIR = 2
 """Adjacent elements of a row of D that a thread holds in a fragment of `mma.sync`."""
 
@@ -85,7 +97,7 @@ class LowerToTensorCores(Pass):
                     "as in Gemm.graph(tile=(128, 128, 32))"
                 )
         if why := _no_warps(graph.tilings):
-            return why
+            return f"{why}{self._tile_that_works(graph)}"
         moves = (("vector_a", kind.chunk), ("vector_b", kind.chunk), ("vector_d", PAIR))
         for name, most in moves:
             vector = getattr(self, name)
@@ -102,17 +114,39 @@ class LowerToTensorCores(Pass):
         if self._stages(graph) < 2:
             tiles = " and ".join("x".join(map(str, tiling.shape)) for tiling in graph.tilings)
             return (
-                f"two stages of the tile {tiles} do not fit in {self.architecture}'s shared "
-                "memory; choose a smaller tile"
+                f"two stages of the tile {tiles} do not fit in {self.architecture}'s shared memory"
+                f"{self._tile_that_works(graph)}"
             )
         return None
 
-    def _stages(self, graph: KernelGraph) -> int:
+    def _tile_that_works(self, graph: KernelGraph) -> str:
+        """The end of a refusal: the largest tile within the refused one that is not refused.
+
+        It is looked for among halves of the extents, which are first rounded down to a multiple of
+        64, or to a power of two below 64. A graph with tiles of several shapes gets no advice.
+        """
+        kind, shapes = dtype(graph.gemm.dtype), [tiling.shape for tiling in graph.tilings]
+        if len(shapes) > 1:
+            return ""
+        (shape,) = shapes
+        m, n, k = (
+            _halves(extent, least)
+            for extent, least in zip(shape, (MMA_M, PAIR_N, depth_of(kind)), strict=True)
+        )
+        tiles = sorted(product(m, n, k), key=lambda t: (-t[0] * t[1], -t[2], t[0] > t[1]))
+        fit = (t for t in tiles if warps_of(*t[:2]) and self._stages(graph, [t]) >= 2)
+        return f"; the tile {'x'.join(map(str, next(fit, tiles[-1])))} works"
+
+    def _stages(self, graph: KernelGraph, shapes: list[tuple[int, int, int]] | None = None) -> int:
         """How many stages the ring has: `stages`, or fewer if shared memory has no room for them.
 
         Each stage has room for the largest tile of A and the largest tile of B.
+
+        Args:
+            graph: the scheduled graph.
+            shapes: extents of tiles; by default those of the graph.
         """
-        shapes = [tiling.shape for tiling in graph.tilings]
+        shapes = shapes or [tiling.shape for tiling in graph.tilings]
         rows, columns = max(m * k for m, _, k in shapes), max(n * k for _, n, k in shapes)
         room = architecture_of(self.architecture).shared_bytes - table_bytes(graph)
         fit = room // ((rows + columns) * dtype(graph.gemm.dtype).bytes)
@@ -220,17 +254,34 @@ def _no_warps(tilings: Tilings) -> str | None:
     for tiling in tilings:
         m, n, _ = tiling.shape
         if not grids:
+            most, least = most_accumulators(m, n), -(-m * n // (MOST_WARPS * LANES))
+            if least > most:
+                return (
+                    f"the output tile {m}x{n} needs {least} accumulator registers in each thread "
+                    f"of {MOST_WARPS} warps, the most that there are, and {most} fit"
+                )
             return (
-                f"the output tile {m}x{n} does not fit the registers of the warps that it can be "
-                "divided into; make it smaller, or its extents multiples of 64"
+                f"the output tile {m}x{n} cannot be divided among up to {MOST_WARPS} warps into "
+                f"parts that are multiples of {MMA_M}x{PAIR_N} and need at most {most} accumulator "
+                "registers in a thread"
             )
         if tiling.accumulator not in grids:
             warps = next(iter(grids.values())).workitems // LANES
             return (
-                f"the output tile {m}x{n} cannot be divided by {warps} warps, which the largest "
-                f"tile has, in blocks of {MMA_M}x{PAIR_N}; choose extents that are multiples of 64"
+                f"the output tile {m}x{n} cannot be divided among {warps} warps, which the largest "
+                f"tile has, into multiples of {MMA_M}x{PAIR_N}; choose extents that are multiples "
+                "of 64"
             )
     return None
+
+
+def _halves(extent: int, least: int) -> list[int]:
+    """The extent rounded down to a multiple of 64, or a power of two below 64; its halves."""
+    rounded = extent // ROUND * ROUND or 1 << (extent.bit_length() - 1)
+    found = [rounded]
+    while (half := found[-1] // 2) >= least and half % least == 0:
+        found.append(half)
+    return found
 
 
 def _exchanged(

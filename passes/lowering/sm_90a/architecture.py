@@ -28,6 +28,7 @@ class Wgmma(Lowering):
     """
 
     instructions = "wgmma"
+    copies = "TMA"
     kind = LowerToHopper
     alignment = ALIGNED_BYTES
     values = {"consumers": tuple(CONSUMERS)}  # noqa: RUF012 - nobody changes it

@@ -247,9 +247,16 @@ class LowerToHopper(Pass):
         if division.accumulators <= most and division.columns <= MOST_COLUMNS:
             return None
         part = f"{division.extent(M)}x{division.extent(N)} of {kind}"
+        if division.columns > MOST_COLUMNS:
+            return (
+                f"a workgroup's part {part} needs instructions of {division.columns} columns, and "
+                f"wgmma has at most {MOST_COLUMNS}; halve the tile in m or n, or divide it by a "
+                "larger cluster"
+            )
         return (
-            f"a workgroup's part {part} does not fit the registers of its warpgroups; "
-            "make it smaller"
+            f"a workgroup's part {part} needs {division.accumulators} accumulator registers in "
+            f"each thread of its warpgroups, and {most} fit; halve the tile in m or n, or divide "
+            "it by a larger cluster"
         )
 
     def _operand_bytes(self, graph: KernelGraph) -> int:

@@ -61,17 +61,17 @@ SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
         (("run", *SIZES, "--tile", "128x128"), 2, "128x128x32"),
         (("run", *SIZES, "--tile", "128x0x32"), 2, "three positive numbers"),
         (("compile", "-t", "cpu", "-o", "kernel.s"), 2, "--output needs --emit"),
-        (("run", *SIZES, "--dtype", "i32"), 2, "'i32' is no type of these matrices"),
-        (("run", *SIZES, "--dtype", "fp4"), 2, "there are bf16"),
-        (("run", *SIZES, "--target", "sm_x"), 2, "none of"),
-        (("run", *SIZES, "--threads", "2"), 2, "is for the cpu"),
-        (("run", *SIZES, "-s", "reorder", "-w", "3"), 2, "no pass of 'reorder'"),
-        (("run", *SIZES, "-s", "stream-k{workgroups=2}", "-w", "3"), 2, "says otherwise"),
+        (("run", *SIZES, "--dtype", "i32"), 2, "'i32' is not one of the types"),
+        (("run", *SIZES, "--dtype", "fp4"), 2, "not one of the types bf16"),
+        (("run", *SIZES, "--target", "sm_x"), 2, "is not a target; there are"),
+        (("run", *SIZES, "--threads", "2"), 2, "is for --target cpu"),
+        (("run", *SIZES, "-s", "reorder", "-w", "3"), 2, "no pass of 'reorder' has the option"),
+        (("run", *SIZES, "-s", "stream-k{workgroups=2}", "-w", "3"), 2, "contradict each other"),
         (("run", *SIZES, "-s", "strem-k"), 3, "did you mean 'stream-k'"),
         (("run", *SIZES, "-s", "stream-k{"), 3, "column 10"),
         (("run", *SIZES, "-s", "data-parallel", "-w", "3"), 3, "say persistent=true"),
         (("run", *SIZES, "-s", "stream-k{owner=me}"), 3, "there are first, last"),
-        (("run", *SIZES, "-s", "reorder{swap=true}"), 3, "ties no tile to workgroups: end it with"),
+        (("run", *SIZES, "-s", "reorder{swap=true}"), 3, "has no schedule: end it with one"),
         (("run", *SIZES, "--plan", "16x16x16 rasterize"), 3, "as in 'rasterize,data-parallel' or"),
         (("run", *SIZES, "-s", "stream-k,lower-to-host"), 3, "leave out 'lower-to-host'"),
         (("run", *SIZES, "-s", ""), 3, "line 1, column 1: expected the name of a pass"),
@@ -87,10 +87,10 @@ SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
         (("compile", "-t", "sm_80", "--emit", "asm"), 3, "there is no host assembly"),
         (("show", "--stage", "7"), 2, "there is no stage '7'"),
         (("show", "--stage", "strem-k", "-s", "stream-k"), 2, "did you mean 'stream-k'"),
-        (("show", "--stage", "0", "--diff"), 2, "needs a stage before"),
+        (("show", "--stage", "0", "--diff"), 2, "--diff compares with the stage before"),
         (("show", "svg"), 2, "svg"),
         (("show", "--from", "/no/such/file"), 2, "No such file"),
-        (("show", "--stage", "lowered", "-t", "interpreter"), 2, "as they are"),
+        (("show", "--stage", "lowered", "-t", "interpreter"), 2, "without lowering"),
         (("opt", "/no/such/file", "-p", "stream-k"), 2, "No such file"),
         (("explain", "strem-k"), 2, "did you mean 'stream-k'"),
         (("explain",), 2, "name a pass, or give --m, --n and --k"),
@@ -105,7 +105,7 @@ SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
         (
             ("explain", *SIZES[:6], "--dtype", "i32"),
             2,
-            "'i32' is no type of these matrices; there are bf16",
+            "'i32' is not one of the types bf16",
         ),
         (("run", *SIZES, "--plan", "quick"), 3, "'quick' is no plan; write it like"),
         (("run", *SIZES, "--plan", "16x16x16 strem-k"), 3, "did you mean 'stream-k'"),
@@ -122,7 +122,11 @@ SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
         (("eval", "A.7", "--stage", "0", "-s", "reorder"), 3, "did you mean"),
         ((*EVAL, "--at", "workgruop=1"), 3, "did you mean 'workgroup'"),
         ((*EVAL, "--at", "workgroup=3"), 3, "give more indices, such as 'A.index.0'"),
-        ((*EVAL, "--at", "workgroup=9", "--m", "9", "--n", "1"), 3, "outside its size: 0..0"),
+        (
+            (*EVAL, "--at", "workgroup=9", "--m", "9", "--n", "1"),
+            3,
+            "outside its size: it must be in 0..0",
+        ),
         ((*EVAL, "--at", "workgroup=1+"), 2, "expected a value, found the end (column 3)"),
         ((*EVAL, "--at", "workgroup=1,workgroup=2"), 2, "given twice"),
         ((*EVAL, "--with", "mm=3"), 3, "did you mean m"),
@@ -153,7 +157,7 @@ def test_a_target_that_is_not_here(monkeypatch: pytest.MonkeyPatch):
     assert "sm_80 needs an NVIDIA GPU: the test says so; --target cpu" in done.err
     done = coordgraph("compile", *SIZES[:6], "--target", "sm_80", "--plan", "auto")
     assert done.code == 4
-    assert "which plan suits sm_80 depends on the GPU" in done.err
+    assert "the choice for sm_80 depends on the GPU" in done.err
 
 
 def test_nothing_is_pointed_at_in_an_empty_file():
@@ -166,8 +170,8 @@ def test_nothing_is_pointed_at_in_an_empty_file():
 @pytest.mark.parametrize(
     ("stage", "why"),
     [
-        ("0", "ties no tile to workgroups: apply a schedule, as in 'coordgraph opt -p"),
-        ("lowered", "the graph is lowered already; give the scheduled one"),
+        ("0", "the graph has no schedule: apply one, as in 'coordgraph opt -p"),
+        ("lowered", "the graph is lowered already; give the scheduled graph"),
     ],
 )
 def test_compile_takes_scheduled_graphs(stage: str, why: str):
@@ -241,7 +245,7 @@ def test_a_bug_is_called_one(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("codegen.compile", broken)
     done = coordgraph("run", *SIZES)
     assert done.code == 70
-    assert "ZeroDivisionError: oh (a bug of coordgraph" in done.err
+    assert "ZeroDivisionError: oh (a bug in coordgraph" in done.err
 
 
 @pytest.mark.parametrize("why", ["", "Unable to allocate 9 TiB"])

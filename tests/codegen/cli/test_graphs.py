@@ -84,7 +84,7 @@ def test_batches_and_groups():
         assert (compiled.code, "grouped=true" in compiled.out) == (0, gemm.grouped)
     wrong = coordgraph("show", "--groups", "n")
     assert wrong.code == 2
-    assert "groups part m, k or mnk, not 'n'" in " ".join(wrong.err.replace("│", " ").split())
+    assert "groups may divide m, k or mnk, not 'n'" in " ".join(wrong.err.replace("│", " ").split())
     fixed = coordgraph("show", "--groups", "mnk", "--m", "64")
     assert fixed.code != 0
     assert "given by offsets at launch" in " ".join(fixed.err.replace("│", " ").split())
@@ -157,7 +157,7 @@ def test_a_pipeline_that_fails_leaves_a_reproducer(tmp_path: Path):
     [
         ("coordgraph 1\nnonsense here\n", (2, 1), "unknown statement 'nonsense'"),
         ("", (1, 1), "the first line"),
-        ('{"coordgraph": 1,\n "gemm" 3}', (2, 9), "no JSON"),
+        ('{"coordgraph": 1,\n "gemm" 3}', (2, 9), "not valid JSON"),
     ],
 )
 def test_malformed_graphs_are_refused_with_their_place(text, where, why):
@@ -172,7 +172,8 @@ def test_malformed_graphs_are_refused_with_their_place(text, where, why):
 def test_an_index_with_numbers():
     """The index of a workgroup's fourth iteration equals the number computed by hand."""
     done = coordgraph(
-        *("eval", "A.tile.0", "B.tile.1", "A.1", "-s", "stream-k", "-w", "32", "--json"),
+        *("eval", "A.tile.0", "B.tile.1", "A.1", "--tile", "128x128x32", "--json"),
+        *("-s", "stream-k", "-w", "32"),
         *("--at", "workgroup=5,for_tile=0,for_k=3,A.index.1=7", "--with", "m=1280,n=1536,k=1024"),
     )
     found = done.json

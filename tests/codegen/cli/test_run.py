@@ -9,16 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+import codegen.architectures
 from codegen import explain
 from codegen.call import measured
 from codegen.call.request import PlanRequest
 from codegen.cli import check as checking
-from codegen.cli.options import default_tile
+from codegen.cli import doctor
 from codegen.kernel import Kernel
 from codegen.targets.nvptx import driver
 from codegen.toolchain import find_ptxas
 from coordgraph import Gemm
 from passes.choosing import Plan
+from passes.lowering import MMA_SYNC, Architecture
+from passes.lowering.sm_80.architecture import MmaSync
 from tests.codegen.cli.commands import coordgraph, process
 from tests.support.gpu import require_gpu
 
@@ -190,7 +193,7 @@ def test_a_single_wrong_element_fails_the_check(monkeypatch, value, found):
     import codegen
 
     compile_well = codegen.compile
-    monkeypatch.setattr(codegen, "compile", lambda *args: _Wrong(compile_well(*args), value))
+    monkeypatch.setattr(codegen, "compile", lambda *args, **_: _Wrong(compile_well(*args), value))
     words = ("run", *SMALL, "--dtype", "f32", "-t", "interpreter", "--check")
     done = coordgraph(*words)
     assert done.code == 1
@@ -228,20 +231,6 @@ def test_poison_is_no_number_and_no_usual_one(kind: str):
     made = checking.poisoned(2, 3, kind)
     assert np.isnan(made.astype(np.float64)).all()
     assert made.tobytes() != np.full_like(made, np.nan).tobytes()
-
-
-@pytest.mark.parametrize(
-    ("target", "extents", "tile"),
-    [
-        ("cpu", (None, None, None), (256, 256, 64)),
-        ("sm_90a", (None, None, None), (128, 256, 64)),
-        ("sm_80", (8192, 8192, 8192), (128, 256, 64)),
-        ("sm_80", (64, 65, 1), (64, 128, 16)),
-        ("cpu", (1, 129, 33), (16, 256, 64)),
-    ],
-)
-def test_tiles_shrink_to_small_problems(target, extents, tile):
-    assert default_tile(target, extents) == tile
 
 
 def test_compile_reports_and_writes_into_a_folder(tmp_path: Path):
@@ -284,8 +273,7 @@ def test_compile_for_the_host_prints_assembly():
     assert "target" in done.err
 
 
-def test_the_doctor_tries_what_is_here(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("codegen.cli.doctor.TILES", {})  # a tile that compiles faster
+def test_the_doctor_tries_what_is_here():
     done = coordgraph("doctor", "--json")
     found = done.json
     assert done.code == 0
@@ -294,13 +282,17 @@ def test_the_doctor_tries_what_is_here(monkeypatch: pytest.MonkeyPatch):
     for name, kind in (("interpreter", "f32"), ("cpu", "bf16")):
         assert targets[name]["status"] == "ok"
         assert f"multiplies {kind}" in targets[name]["detail"]
-    assert "lines of PTX" in targets["sm_80"]["detail"]
+    # One architecture for each lowering of the registry that is the best of some architecture.
+    families = {
+        entry["name"]: entry["detail"].partition(":")[0]
+        for entry in found["targets"]
+        if entry["name"].startswith("sm_")
+    }
+    assert families == {"sm_80": "mma.sync + cp.async", "sm_90a": "wgmma + TMA"}
     assert {"numpy", "sympy", "llvmlite"} <= {entry["name"] for entry in found["packages"]}
 
 
 def test_the_doctor_says_what_is_broken(monkeypatch: pytest.MonkeyPatch):
-    from codegen.cli import doctor
-
     def broken() -> str:
         raise RuntimeError("out of order")
 
@@ -309,7 +301,24 @@ def test_the_doctor_says_what_is_broken(monkeypatch: pytest.MonkeyPatch):
     done = coordgraph("doctor")
     assert done.code == 4
     assert re.search(r"^FAIL  cpu +RuntimeError: out of order$", done.out, re.MULTILINE)
-    assert "something that is needed does not work" in done.out
+    assert "a package, the interpreter or the CPU does not work" in done.out
+
+
+def test_the_doctor_asks_the_registry_of_architectures(monkeypatch: pytest.MonkeyPatch):
+    class Own(MmaSync):
+        instructions = "mma.sync.own"
+
+    codegen.architectures.register(
+        Architecture("sm_99x", 99, 101376, (Own(), MMA_SYNC)), emitters={Own.instructions: "a:b"}
+    )
+    tried: list[str] = []
+    monkeypatch.setattr(doctor, "_multiply", lambda target, dtype: "not tried")
+    monkeypatch.setattr(doctor, "_assemble", lambda architecture: tried.append(architecture) or "")
+    try:
+        assert coordgraph("doctor").code == 0
+    finally:
+        codegen.architectures.unregister("sm_99x")
+    assert tried == ["sm_80", "sm_90a", "sm_99x"]
 
 
 @pytest.mark.gpu

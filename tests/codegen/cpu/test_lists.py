@@ -254,7 +254,7 @@ def changed(axis: int, *entries: int) -> np.ndarray:
         ({"offsets": changed(0, -1, 3, 5)}, "m_offsets.* is negative"),
         ({"offsets": changed(2, 1, 0, 2)}, "entries must be non-decreasing"),
         ({"offsets": changed(0, 0, 3, 2**31 - 1)}, "is larger than 1073741824"),
-        ({"out": None}, "out is missing: how long it is follows from offsets"),
+        ({"out": None}, "out is missing: its length depends on offsets"),
         ({"a": np.zeros((5, 8), np.float32)}, "a has shape 5x8; a vector is needed"),
         ({"b": np.zeros((12, 8), np.float32)}, "b has shape 12x8; a vector is needed"),
         ({"out": np.zeros((8, 8), np.float32)}, "out has shape 8x8; a vector is needed"),

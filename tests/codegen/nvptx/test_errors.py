@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -50,15 +51,30 @@ def test_types(dtype: str):
         ((64, 64, 24), "the tile 64x64x24 must be a multiple of 16x16x16"),
         ((60, 64, 32), "must be a multiple of 16x16x16, as in"),
         ((64, 40, 32), "must be a multiple of 16x16x16"),
-        ((512, 512, 32), "512x512 does not fit the registers of the warps .* make it smaller"),
-        ((96, 80, 48), "96x80 does not fit the registers .* or its extents multiples of 64"),
-        ((256, 256, 16), "256x256 does not fit the registers"),
+        ((512, 512, 32), "512x512 needs 1024 accumulator registers in each thread of 8 warps"),
+        ((96, 80, 48), "96x80 cannot be divided among up to 8 warps"),
+        ((256, 256, 16), "256x256 needs 256 accumulator .* 128 fit; the tile 128x256x16 works"),
         ((128, 128, 512), "two stages of the tile 128x128x512 do not fit in sm_80's shared memory"),
     ],
 )
 def test_tiles(tile: tuple[int, int, int], words: str):
     with pytest.raises(CodegenError, match=words):
         codegen.compile(scheduled(tile), "sm_80")
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_86"])
+@pytest.mark.parametrize(
+    "tile",
+    [(256, 256, 64), (512, 512, 32), (96, 80, 48), (208, 208, 16), (128, 128, 512), (512, 48, 512)],
+)
+def test_a_refused_tile_names_one_that_works(architecture: str, tile: tuple[int, int, int]):
+    with pytest.raises(CodegenError) as caught:
+        codegen.compile(scheduled(tile), architecture)
+    named = re.search(r"the tile (\d+)x(\d+)x(\d+) works$", str(caught.value))
+    assert named
+    smaller = m, n, k = tuple(map(int, named.groups()))
+    assert m * n * k < tile[0] * tile[1] * tile[2]
+    assert codegen.compile(scheduled(smaller), architecture).ptx
 
 
 def test_shared_memory_is_that_of_the_architecture():

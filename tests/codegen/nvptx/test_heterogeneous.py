@@ -265,7 +265,7 @@ def test_batches_have_tiles_of_both_shapes(step: LowerToTensorCores | LowerToHop
             MMA,
             (128, 128, 32),
             (32, 32, 32),
-            "the output tile 32x32 cannot be divided by 8 warps, which the largest tile has",
+            "the output tile 32x32 cannot be divided among 8 warps, which the largest tile has",
         ),
         (MMA, (128, 128, 32), (128, 8, 32), "the tile 128x8x32 must be a multiple of 16x16x16"),
         (

@@ -182,7 +182,7 @@ REFUSED: dict[str, tuple[LowerToHopper, dict[str, object], tuple[int, int, int]]
         {},
         (40, 128, 64),
     ),
-    "part 192x144 of bf16 does not fit the registers of its warpgroups": (
+    "part 192x144 of bf16 needs 216 accumulator registers in each thread of its warpgroups": (
         LowerToHopper(),
         {"transpose_b": True},
         (192, 144, 64),
@@ -212,12 +212,12 @@ REFUSED: dict[str, tuple[LowerToHopper, dict[str, object], tuple[int, int, int]]
         {},
         (64, 64, 128),
     ),
-    "part 256x256 of bf16 does not fit the registers of its warpgroups; make it smaller": (
+    "part 256x256 of bf16 needs 256 accumulator registers in each thread of its warpgroups": (
         LowerToHopper(),
         {},
         (256, 256, 64),
     ),
-    "part 128x256 of f32 does not fit the registers of its warpgroups; make it smaller": (
+    "part 128x256 of f32 needs 128 accumulator registers in each thread of its warpgroups": (
         LowerToHopper(),
         {"out_dtype": "f32"},
         (128, 256, 64),
@@ -232,7 +232,7 @@ REFUSED: dict[str, tuple[LowerToHopper, dict[str, object], tuple[int, int, int]]
         {},
         (64, 64, 128),
     ),
-    "part 128x256 of bf16 does not fit the registers of its warpgroups": (
+    "part 128x256 of bf16 needs 256 accumulator registers in each thread": (
         LowerToHopper(consumers="pingpong"),
         {},
         (128, 256, 64),
@@ -261,7 +261,7 @@ def test_it_refuses_nothing_else(shape: tuple[tuple[int, int, int], tuple[int, i
     for layout in LAYOUTS:
         assert boxed(*shape, layout).program.why_not() is None
         why = boxed(*shape, layout, types=("bf16", "f32")).program.why_not()
-        assert why is None or "does not fit the registers of its warpgroups" in why
+        assert why is None or "accumulator registers in each thread of its warpgroups" in why
 
 
 def test_swapping_makes_narrow_tiles_fit():

@@ -130,7 +130,7 @@ def test_hopper_assembles(
 @pytest.mark.parametrize("schedule", [LAST, TURNS, ATOMIC, TWO_TILE, HYBRID])
 def test_streamed_parts_that_are_too_large(schedule: str):
     """Streamed parts with 128 x 256 accumulators leave too few registers for a group's indices."""
-    why = "part 128x256 of bf16 does not fit the registers"
+    why = "part 128x256 of bf16 needs 128 accumulator registers"
     for tile, lowering in (
         ((128, 256, 64), LowerToHopper()),
         ((256, 256, 64), LowerToHopper(cluster_m=2)),
@@ -364,7 +364,7 @@ def test_calls_that_are_refused(fake_driver: FakeDriver):
         ({"offsets": offsets(7, strides=(16, 2))}, "offsets is not contiguous"),
         ({"offsets": offsets(7, strides=(9, 1))}, r"offsets is not contiguous .*\(9, 1\)"),
         ({"offsets": offsets(7, strides=(-8, 1))}, r"offsets is not contiguous .*\(-8, 1\)"),
-        ({"out": None}, "out is missing: how long it is follows from offsets"),
+        ({"out": None}, "out is missing: its length depends on offsets"),
         ({"out": vector(OFFSETS_AT, 800)}, "out overlaps offsets"),
         ({"a": matrix(100, 80, A_AT)}, "a has shape 100x80; a vector is needed"),
         ({"c": vector(C_AT, 31), "beta": 1.0}, "c is 31, 32000 is needed"),

@@ -75,7 +75,8 @@ def test_the_explanation_tells_terms_and_reasons():
     assert text.splitlines()[0].split()[:3] == ["plan", "total", "launch"]
     assert text.splitlines()[1].startswith(str(found.best.plan))
     assert "What bounds it:" in text
-    assert "Figures of the device are measured" in text
+    assert "The figures of NVIDIA H200 are fitted to measurements: " in text
+    assert ".json" not in text
     assert len(found.rows()) == 9
     assert found.as_data()["plans"][0]["seconds"] == found.best.seconds
 

@@ -1,0 +1,78 @@
+"""GPUs that can be named where they are not in the machine, with their short names.
+
+The numbers of SMs and the compute capabilities are those of NVIDIA's architecture white papers and
+data sheets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+__all__ = ["KNOWN_GPUS", "KnownGpu", "matching", "short_name"]
+
+
+class KnownGpu(NamedTuple):
+    """A GPU model.
+
+    Args:
+        name: its name, as the driver reports it.
+        capability: compute capability times ten: 90 for 9.0.
+        processors: number of SMs.
+        others: further names by which it is known.
+    """
+
+    name: str
+    capability: int
+    processors: int
+    others: tuple[str, ...] = ()
+
+
+KNOWN_GPUS = (
+    KnownGpu("NVIDIA A100-SXM4-80GB", 80, 108),
+    KnownGpu("NVIDIA A100 80GB PCIe", 80, 108),
+    KnownGpu("NVIDIA A30", 80, 56),
+    KnownGpu("NVIDIA A10", 86, 72),
+    KnownGpu("NVIDIA A40", 86, 84),
+    KnownGpu("NVIDIA RTX A6000", 86, 84),
+    KnownGpu("NVIDIA GeForce RTX 3090", 86, 82),
+    KnownGpu("NVIDIA L4", 89, 58),
+    KnownGpu("NVIDIA L40", 89, 142),
+    KnownGpu("NVIDIA L40S", 89, 142),
+    KnownGpu("NVIDIA GeForce RTX 4090", 89, 128),
+    KnownGpu("NVIDIA H100 80GB HBM3", 90, 132, ("H100 SXM5",)),
+    KnownGpu("NVIDIA H100 PCIe", 90, 114),
+    KnownGpu("NVIDIA H100 NVL", 90, 132),
+    KnownGpu("NVIDIA H200", 90, 132, ("H200 SXM5", "H200 141GB")),
+    KnownGpu("NVIDIA GH200 480GB", 90, 132),
+    KnownGpu("NVIDIA B200", 100, 148),
+    KnownGpu("NVIDIA GeForce RTX 5090", 120, 170),
+)
+"""Models, the commonest of a short name first: `H100` is the first whose name begins with it."""
+MAKERS = {"nvidia", "geforce", "tesla", "rtx"}
+"""Words that names may leave out."""
+
+
+def matching(name: str, known: Iterable[str]) -> str | None:
+    """The first of the known names that a short name may stand for, or None.
+
+    Upper and lower case are alike, and `NVIDIA`, `GeForce`, `Tesla` and `RTX` may be left out. The
+    model, such as `H100`, must be there; each further word must begin a word of the known name, so
+    that `A100 SXM` stands for `NVIDIA A100-SXM4-80GB`.
+    """
+    model, *more = _words(name) or ("",)
+    for candidate in known:
+        first, *others = _words(candidate) or ("",)
+        if model == first and all(any(w.startswith(word) for w in others) for word in more):
+            return candidate
+    return None
+
+
+def short_name(name: str) -> str:
+    """The model in a GPU's name: `H100` of `NVIDIA H100 80GB HBM3`."""
+    return (_words(name) or [name])[0].upper()
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in re.findall(r"[a-z0-9]+", name.lower()) if word not in MAKERS]

@@ -1,0 +1,64 @@
+"""Every command line that `--help` prints as an example runs, in the printed order."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer.rich_utils
+
+from codegen.cli.errors import ExitCode
+from codegen.toolchain import find_cuobjdump, find_ptxas
+from tests.codegen.cli.commands import Outcome, coordgraph
+
+COMMANDS = ("run", "show", "eval", "opt", "compile", "passes", "explain", "doctor")
+NEEDS_GPU = "needs an NVIDIA GPU"
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path / "cache"))
+
+
+def examples(monkeypatch: pytest.MonkeyPatch, *command: str) -> list[str]:
+    """The example lines of a command's help, on a terminal that is wide enough not to wrap them."""
+    monkeypatch.setattr(typer.rich_utils, "MAX_WIDTH", 500)
+    printed = re.sub(r"\x1b\[[0-9;]*m", "", coordgraph(*command, "--help").out)
+    lines = (line.strip() for line in printed.splitlines())
+    return [line for line in lines if line.startswith("coordgraph ")]
+
+
+def run(line: str) -> Outcome:
+    """Run a line as a shell would: stages of a pipe in turn, of which `less` is left out."""
+    words = shlex.split(line, comments=True)
+    stages, text = [[]], None
+    for word in words:
+        if word == "|":
+            stages.append([])
+        else:
+            stages[-1].append(word)
+    done = Outcome(0, "", "")
+    for program, *given in stages:
+        if program == "less":
+            continue
+        assert program == "coordgraph"
+        done = coordgraph(*given, stdin=text)
+        text = done.out
+        if done.code:
+            break
+    return done
+
+
+@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)], ids="-".join)
+def test_examples_run(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
+    found = examples(monkeypatch, *command)
+    assert found
+    for line in found:
+        if " sass" in line and None in (find_ptxas(), find_cuobjdump()):
+            continue
+        done = run(line)
+        no_gpu = done.code == ExitCode.UNAVAILABLE and NEEDS_GPU in done.err
+        assert done.code == 0 or (no_gpu and "sm_" in line), f"{line}\n{done.err}"
