@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: every measure has a line, help and a module; examples in docstrings."""
+"""`python -m benchmarks`: every measure has an overview line, help, a module and examples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.measures import MEASURES
 
 ROOT = Path(benchmarks.measures.__file__).parents[2]
 HELPERS = {"__init__", "streaming"}
-"""Modules of `benchmarks.measures` that are no command; `chosen --streaming` runs the latter."""
+"""Modules of `measures` that are no commands; `chosen --streaming` runs `streaming`."""
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
@@ -53,7 +53,7 @@ def test_every_measure_has_help_with_an_example(
 
 
 def examples() -> list[str]:
-    """Modules below `benchmarks` with examples in their docstrings."""
+    """The modules of `benchmarks` that have examples in docstrings."""
     files = sorted((ROOT / "benchmarks").rglob("*.py"))
     return [
         ".".join(path.relative_to(ROOT).with_suffix("").parts)

@@ -1,4 +1,4 @@
-"""Imports among the modules of `benchmarks`: folders depend on each other in one direction."""
+"""Imports among modules of `benchmarks`: folders import each other in one direction only."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ BELOW = {
     "counting": set[str](),
     "reports": {"problems", "timing", "peers"},
 }
-"""The folders that each folder may import; measures and modules beside folders may import all."""
+"""The folders that each folder may import; `measures` and top-level modules may import all."""
 
 
 def imports() -> nx.DiGraph:
-    """Which module imports which, also inside functions."""
+    """The graph of imports between modules; imports inside functions count too."""
     files = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
         for path in (ROOT / "benchmarks").rglob("*.py")

@@ -1,4 +1,4 @@
-"""`benchmarks/results`: small, and every file is either linked by a page or part of the fit."""
+"""`benchmarks/results` is small; a page links every file, or the cost model is fitted to it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = RESULTS.parents[1]
 PAGES = [ROOT / "README.md", RESULTS.parent / "NOTES.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FIT = RESULTS / "fit"
 LIMIT = 2_000_000
-"""Bytes of all results. Remove what a newer run supersedes rather than raising it."""
+"""Largest size of all results in bytes. Remove superseded results rather than raising it."""
 
 
 def test_results_are_under_two_megabytes():
@@ -28,7 +28,7 @@ def test_every_result_outside_the_fit_is_linked_by_a_page():
 
 
 def test_the_times_of_the_fit_are_those_that_the_constants_name():
-    """The source of the constants says from which files, and from how many times, they are."""
+    """The device constants name exactly the files of times to which they were fitted."""
     source = constants_of("NVIDIA H200").source
     named = {re.sub(r"\.json(\.gz)?$", "", word) for word in source.split() if ".json" in word}
     named = {name.removesuffix(":").removesuffix(".json") for name in named}

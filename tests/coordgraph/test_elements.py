@@ -1,4 +1,4 @@
-"""Element types: laws of their records, and that adding one touches the record alone."""
+"""Element types: their records are consistent, and a new type needs nothing but a record."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_every_name_of_a_type_means_it(kind: DType):
 
 @EVERY
 def test_chunks_rows_and_instructions_have_the_same_bytes(kind: DType):
-    """16 in a chunk, 128 in a row of a box, and 32 along k of every matrix instruction."""
+    """A chunk has 16 bytes, a row of a TMA box 128, and a matrix instruction 32 along k."""
     assert (kind.chunk * kind.bytes, kind.row * kind.bytes) == (16, 128)
     assert {i.depth * kind.bytes for i in kind.instructions} <= {32}
     sums = dtype(kind.accumulator)
@@ -76,7 +76,7 @@ def test_what_gemm_takes():
 
 @pytest.fixture
 def i16(monkeypatch: pytest.MonkeyPatch) -> DType:
-    """A type that the library does not have: its record and nothing else."""
+    """A type that the library does not have, given by its record alone."""
     made = DType("i16", 16, Number.SIGNED, "int16", "i32")
     monkeypatch.setitem(DTYPES, made.name, made)
     return made
@@ -104,20 +104,21 @@ NAMES = {
     *(i.kind for kind in DTYPES.values() for i in kind.instructions),
 }
 KNOWN = {
-    "coordgraph/elements.py",  # the records
-    "codegen/emit/elements.py",  # LLVM's and PTX's names of floats
-    # Conversions between floats that LLVM or PTX have no one instruction for.
+    "coordgraph/elements.py",  # the records of the types
+    "codegen/emit/elements.py",  # names of floating-point types in LLVM and PTX
+    # Conversions of floating-point numbers for which LLVM or PTX has no single instruction.
     "codegen/targets/cpu/elements.py",
     "codegen/targets/cpu/machine.py",
     "codegen/targets/nvptx/sm_80/fragment_walker.py",
     "codegen/targets/nvptx/sm_80/instructions.py",
-    "passes/choosing/kernel_shape.py",  # the type that the model's figures were measured with
+    # The type for which the cost model's constants were measured.
+    "passes/choosing/kernel_shape.py",
 }
 INTEGERS = {"i8", "u8", "s8", "int8", "uint8"}
 
 
 def literals(path: Path) -> set[str]:
-    """The strings of a file that are the name of a type, but for defaults of arguments."""
+    """String literals of a file that name an element type, without defaults of arguments."""
     tree = ast.parse(path.read_text("utf-8"))
     defaults = {
         id(node)
@@ -136,7 +137,10 @@ def literals(path: Path) -> set[str]:
 
 
 def test_types_are_named_by_their_records():
-    """i32 alone is also what flags, tables and offsets are; some examples take one type."""
+    """Files name element types only through their records.
+
+    i32 is excepted, because flags, tables and offsets have that type; so are files with examples.
+    """
     found = {
         str(path.relative_to(ROOT)): names - {"i32", "int32"}
         for package in ("coordgraph", "passes", "codegen")
@@ -154,7 +158,7 @@ def test_types_are_named_by_their_records():
         "passes/choosing/counting.py",
         "passes/choosing/enumeration.py",
         "codegen/call/tuning.py",
-        # What epilogues compute with: f32, f64, i32 and bool, whatever the elements are.
+        # Types in which epilogues compute: f32, f64, i32 and bool, for all element types.
         "codegen/emit/elementwise.py",
         "coordgraph/epilogue/function.py",
         "coordgraph/epilogue/operation.py",

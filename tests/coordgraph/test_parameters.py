@@ -1,4 +1,4 @@
-"""Parameters that have no value in a launch."""
+"""Errors and proofs when a launch evaluates parameters."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def test_a_launch_with_the_entries_of_all_tables_proves_nothing(monkeypatch: pyt
     monkeypatch.setattr(Ranges, "interval", lambda *args: proofs.append(args) or interval(*args))
     assert parameters.launch(given, {"offsets": [0, 9, 20]})["tiles_m"] == 4
     assert not proofs
-    parameters.evaluate(given)  # without them, the assumptions are proved
+    parameters.evaluate(given)  # without entries of tables, the assumptions are proved
     assert proofs

@@ -1,4 +1,4 @@
-"""`wait_direction` on graphs whose waits are bent: it must not claim what it cannot prove."""
+"""`wait_direction` on graphs with changed waits: it must not claim what it cannot prove."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def streamed(owner: str = "first") -> KernelGraph:
 
 
 def receiving(graph: KernelGraph, start: object, stop: object) -> KernelGraph:
-    """The same with other bounds of the loop over peers."""
+    """The graph with other bounds of the loop that receives from peers."""
 
     def change(op: object) -> object:
         if isinstance(op, For) and op.dim == SLOT:
@@ -65,7 +65,7 @@ def test_a_slot_that_does_not_lead_back_to_its_sender_proves_nothing():
 
 
 def test_a_slot_that_leads_back_to_another_proves_nothing():
-    """Workgroup w sends to slot w + 1, so that who waits for slot w + 1 may wait for itself."""
+    """Workgroup w sends to slot w + 1, which by the graph belongs to workgroup w + 1."""
     graph = streamed()
 
     def change(op: Operation) -> Operation:
@@ -78,7 +78,7 @@ def test_a_slot_that_leads_back_to_another_proves_nothing():
 
 
 def test_a_turn_that_does_not_lead_back_to_its_sender_proves_nothing():
-    """Slot and turn together say who sends; joined by other strides they lead elsewhere."""
+    """Slot and turn determine the sender; with other strides they give another workgroup."""
     graph = StreamK(owner="last", reduction="turnstile")(Gemm("f32").graph())
     edge = Join((SLOT, "partial.turn"), "sk.workgroup", (Integer(1), Integer(1)))
     with graph.edit("elsewhere") as e:

@@ -1,4 +1,4 @@
-"""What a graph must say of its tables: edges that read them say what they need."""
+"""Checks of tables: the lengths and orders that the edges and operations of a graph need."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def edited(before: str, after: str) -> KernelGraph:
 
 
 def replaced(before: str, name: str) -> tuple[str, str]:
-    """An edge with another table in the place of the last one that is named."""
+    """A text replacement: an edge, and the same edge with `name` as its last table."""
     return before, f"{before.rpartition('=')[0]}={name}"
 
 
@@ -238,7 +238,7 @@ OF_D = {"elements_d": 5 * ROWS * 16}
 
 
 def arrays() -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-    """Operands of five products of three tiles each, and where they begin."""
+    """A and B of five products with different k, and their offsets."""
     sizes = [(ROWS, 16, k) for k in (16, 64, 8, 32, 16)]
     names = ("m_offsets", "n_offsets", "k_offsets")
     offsets = [np.array(ends, np.int32) for ends in ends_of(sizes)]
@@ -254,7 +254,7 @@ def test_the_arrays_fit():
 
 
 def test_indices_read_what_is_not_there():
-    """Who interprets a graph without verifying it is told."""
+    """`interpret` detects reads outside a table, in a graph that was not verified."""
     graph = edited(*replaced(PERMUTE, "m_tile_starts"))
     operands, tables = arrays()
     with pytest.raises(EvaluationError, match=r"an index reads entry .* entries; verify\(\) tells"):
@@ -309,7 +309,7 @@ READING = [name for name in STRATEGIES if name in ("Ragged", "Concatenate", "Dia
 @settings(max_examples=60)
 @given(st.sampled_from(READING).flatmap(lambda name: STRATEGIES[name]()))
 def test_edges_need_what_they_have(case: Case):
-    """Lengths, and whether entries rise or are an order, of tables with which edges keep laws."""
+    """`table_needs` fits the tables with which an edge obeys its laws: lengths and orders."""
     edge, above, below = case
     sizes = Sizes(tuple(map(Integer, above)), tuple(map(Integer, below)))
     tables, needs = table_of(edge), edge.table_needs(sizes)
@@ -323,7 +323,7 @@ def test_edges_need_what_they_have(case: Case):
 
 @dataclass(frozen=True)
 class Silent(Ragged):
-    """`Silent(I; G, O)`: as `Ragged`, but `table_needs` does not say so."""
+    """`Silent(I; G, O)`: like `Ragged`, but `table_needs` lists nothing."""
 
     laws = Ragged.laws
 

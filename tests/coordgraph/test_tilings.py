@@ -1,4 +1,4 @@
-"""Tilings: the shape of an accumulator's tiles, found from the numbers that operations name."""
+"""Tilings: the tile shape of each accumulator, found from the coordinates of operations."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_each_accumulator_has_its_shape():
     large, small = graph.tilings
     assert (large.accumulator, large.shape) == ("acc", (8, 8, 8))
     assert (small.accumulator, small.shape) == ("small", (2, 4, 8))
-    # K is not divided: both mean the same tiles along it.
+    # Along k nothing is divided, so tiles of both shapes have the same index along k.
     assert small.index("A", 1) == large.index("A", 1) == "A.index.1"
     assert small.own("A.shared") == "small.A.shared"
     assert graph.tilings.unit == (2, 4)
@@ -64,7 +64,7 @@ def test_each_accumulator_has_its_shape():
 
 
 def changed(graph: KernelGraph, kind: type[Operation], **fields: object) -> KernelGraph:
-    """A graph in which all operations of a kind are other ones."""
+    """The graph with the given fields replaced in all operations of a kind."""
 
     def change(op: Operation) -> Operation:
         return replace(op, **fields) if isinstance(op, kind) else op  # type: ignore[arg-type]
@@ -86,7 +86,7 @@ def test_an_accumulator_that_nothing_is_multiplied_into():
         two_shapes().tilings.of_operation(LoadTile("A", ("k_tile",)))
 
 
-# Traces of several shapes
+# Traces of kernels with several tile shapes
 
 
 def found(graph: KernelGraph) -> Trace:
@@ -94,7 +94,10 @@ def found(graph: KernelGraph) -> Trace:
 
 
 def test_a_trace_counts_the_tiles_that_divide_all():
-    """15 macro tiles on 4 workgroups: three waves, and three tiles in 24 small ones."""
+    """A trace of tiles of two shapes counts in the largest tile that divides both.
+
+    15 macro tiles on 4 workgroups: three full waves, and three macro tiles as 24 small ones.
+    """
     done = found(two_shapes())
     assert done.tiles == (20, 6, 2)
     assert not done.problems()

@@ -1,4 +1,4 @@
-"""What users give by mistake is refused in one way: `NAME = VALUE is not …`."""
+"""Invalid arguments are refused with messages of one form: `NAME = VALUE is not …`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedules of `examples/`, written outside the library, go through everything it does."""
+"""The schedules of `examples/`, which use public names only, work like the library's own."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ PLAIN = (RaggedSplitK(), SnakeDeal())
 EXAMPLES = (*SPLITS, SnakeDeal())
 TILE = (4, 4, 4)
 PROBLEMS = (
-    (20, 24, 37, 7),  # 30 tiles, 2 left: three pieces each
-    (20, 24, 37, 10),  # the workgroups divide the tiles
+    (20, 24, 37, 7),  # 30 tiles: full waves, and 2 tiles in three pieces each
+    (20, 24, 37, 10),  # the number of tiles is a multiple of the workgroups
     (8, 8, 30, 7),  # fewer tiles than workgroups
-    (12, 12, 9, 8),  # one tile left, more pieces than k tiles
+    (12, 12, 9, 8),  # one tile is left after full waves, with more pieces than k tiles
     (5, 3, 2, 3),
 )
 every_example = pytest.mark.parametrize("step", EXAMPLES, ids=str)
@@ -51,7 +51,7 @@ def operands(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def code_lines(path: Path) -> int:
-    """Lines with code, imports too; blank lines, comments and docstrings are none."""
+    """Number of lines with code or imports, without blank lines, comments and docstrings."""
     skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
     docstrings: set[int] = set()
     for node in ast.walk(ast.parse(path.read_bytes())):
@@ -161,7 +161,7 @@ def test_they_compose_with_orders(step: Pass):
 
 def test_the_ragged_wave_is_split_into_as_many_pieces_as_fit():
     graph = scheduled(RaggedSplitK())
-    # 30 tiles of 12 k tiles on 7 workgroups: 4 waves, 2 tiles left, 3 pieces of 4 each.
+    # 30 tiles of 12 k tiles on 7 workgroups: 4 full waves, and 2 tiles in 3 pieces of 4 k tiles.
     found = trace(graph, {"m": 20, "n": 24, "k": 48, "workgroups": 7})
     assert found.iterations == (*[4 * 12 + 4] * 6, 4 * 12)
     assert len([s for s in found.segments if s.role == "whole"]) == 28
@@ -177,7 +177,7 @@ def test_the_snake_deals_to_and_fro():
 
 
 def test_the_snake_balances_groups_that_are_sorted_by_depth():
-    """Eight products of one tile each, on two workgroups: 36 k tiles in all."""
+    """`snake-deal` balances groups sorted by depth: 18 of 36 k tiles for each of two workgroups."""
     gemm = Gemm("f32", grouped=True, group_axis="k").graph(TILE)
     depths = [3, 8, 1, 6, 5, 4, 7, 2]
     offsets = [0, *(4 * int(end) for end in np.cumsum(depths))]

@@ -7,12 +7,12 @@ import pytest
 
 from tests.support.gpu import Gpu, require_gpu
 
-# JAX would take three quarters of the GPU's memory for itself.
+# Without this setting JAX would reserve three quarters of the GPU's memory.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder carries the marker `gpu`."""
+    """Add the marker `gpu` to all tests in this folder."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
@@ -21,8 +21,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def gpu() -> Gpu:
-    """The GPU; without one the test skips, and says why.
+    """The GPU; without one the test is skipped, with the reason.
 
-    A test that has something to compile first calls `require_gpu()` after it instead.
+    A test that first compiles something calls `require_gpu()` after that instead.
     """
     return require_gpu()

@@ -1,4 +1,4 @@
-"""What tests of batches and groups share: kernels, operands, and where groups begin."""
+"""Kernels, operands and checks that tests of batches and groups on the GPU share."""
 
 from __future__ import annotations
 
@@ -17,40 +17,41 @@ __all__ = ["Products", "kernel", "normal", "on_device", "poisoned"]
 
 @cache
 def kernel(schedule: str, tile: tuple[int, int, int], target: str, **gemm: Any) -> Any:
-    """A kernel, compiled once a session."""
+    """A kernel that is compiled once per test session."""
     return codegen.compile(Pipeline.parse(schedule)(Gemm(**gemm).graph(tile)), target)
 
 
 def normal(*extents: int, dtype: str = "bf16") -> Any:
-    """Normal numbers on the GPU."""
+    """A tensor on the GPU with normally distributed numbers."""
     import torch
 
     return torch.randn(*extents, device="cuda", dtype=torch.float32).to(torch_type(dtype))
 
 
 def poisoned(*extents: int, dtype: str = "bf16") -> Any:
-    """An output that nothing was written to."""
+    """A tensor on the GPU filled with NaN, so that elements that are not written are found."""
     import torch
 
     return torch.full(extents, float("nan"), device="cuda", dtype=torch_type(dtype))
 
 
 def on_device(offsets: list[int]) -> Any:
-    """Where groups begin, and the last one ends."""
+    """The offsets of groups on the GPU: the first index of each group, and the end of the last."""
     import torch
 
     return torch.tensor(offsets, device="cuda", dtype=torch.int32)
 
 
 class Products:
-    """A list of products that share no extent, in vectors of matrices.
+    """Products that each have their own m, n and k; A, B, C and D are vectors of matrices.
 
     Args:
-        sizes: m, n and k of each.
-        layout: how A and B are stored.
-        fill: what rows are filled up with; it is not read.
-        dtype: of A and B.
-        out_dtype: of C and D.
+        sizes: m, n and k of each product.
+        layout: layouts of A and B, as in `nt`: `n` is row-major, `t` is stored as the transpose.
+        fill: value of the padding of rows, which kernels may not read.
+        dtype: type of A and B.
+        out_dtype: type of C and D; None is `dtype`.
+        device: PyTorch's name of the device that holds the tensors.
     """
 
     def __init__(
@@ -78,7 +79,10 @@ class Products:
             matrix.copy_(torch.randn(matrix.shape, device=device))
 
     def _vector(self, shapes: Sequence[tuple[int, int]], kind: Any) -> tuple[Any, list[Any]]:
-        """Matrices one after another, each row in so many elements as a multiple of 8 needs."""
+        """A vector, filled with `fill`, that holds one matrix of each shape; views of the matrices.
+
+        The length of every row is rounded up to a multiple of 8 elements.
+        """
         import torch
 
         steps = [rows * pitch(columns) for rows, columns in shapes]
@@ -98,14 +102,14 @@ class Products:
         return vector, each
 
     def run(self, made: Any, **options: Any) -> Any:
-        """D, in which every element that is not written shows."""
+        """Fill D with NaN, launch the kernel and return D."""
         c = self.c if options.get("beta") else None
         self.d.fill_(float("nan"))
         made(self.a, self.b, c, out=self.d, offsets=self.offsets, **options)
         return self.d
 
     def check(self, **scalars: float) -> None:
-        """Every product in D is right; one without k is zeros, or C."""
+        """Compare every product's D with float64; with k = 0 it is zeros, or beta·C."""
         everything = zip(self.each_d, self.each_a, self.each_b, self.each_c, strict=True)
         for d, a, b, c in everything:
             if d.numel():
@@ -114,7 +118,7 @@ class Products:
                 check(d, left, right, c, **scalars)
 
     def packed(self) -> Any:
-        """The elements of D's matrices alone: what fills rows up may be anything."""
+        """The elements of D's matrices without the padding of rows, which may have any value."""
         import torch
 
         return torch.cat([d.reshape(-1) for d in self.each_d])

@@ -1,7 +1,7 @@
-"""What of Hopper's kernels is launched: schedules, tiles, clusters, layouts, and problems for them.
+"""Kernels for Hopper that tests launch: schedules, tiles, clusters, layouts, and problems.
 
-Nothing here needs a GPU or an array library, so that without one it can be seen that every kernel
-is legal and assembles.
+This module needs neither a GPU nor an array library, so machines without a GPU can check that every
+kernel can be lowered and assembled.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ __all__ = [
 
 Shape = tuple[int, int, int]
 Code = tuple[Spec, Variant]
-"""One piece of machine code."""
+"""A kernel and the variant of its machine code."""
 ALONE = (1, 1, 1)
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SCALES = ((1.0, 0.0), (0.5, 2.0), (-1.5, 1.0), (0.0, 1.0), (2.0, -0.25))
-"""Of the epilogue: alpha and beta."""
+"""(alpha, beta) of the epilogue."""
 EVERY_ODD = 16
-"""One in so many random problems has rows that TMA does not take."""
+"""One of this many random problems has rows that TMA cannot load."""
 PROBLEMS, LONGEST, MOST_WORKGROUPS = 100, 3000, 60
-"""Of a kernel, at random; their longest extent, and the largest grid."""
+"""Random problems for each kernel; their largest extent; the largest number of workgroups."""
 
 
 def hopper(
@@ -77,7 +77,7 @@ def hopper(
     types: tuple[str, str] = ("bf16", "bf16"),
     consumers: str = "cooperative",
 ) -> Spec:
-    """A kernel as it is shipped: no watchdog, which would make the largest tiles spill."""
+    """A kernel as users get it, without a watchdog, which would make the largest tiles spill."""
     steps = Pipeline.parse(schedule).passes
     return Spec(steps, tile, layout, *types, "sm_90a", cluster, watchdog=False, consumers=consumers)
 
@@ -89,7 +89,7 @@ def pingpong(
     layout: str = "nt",
     types: tuple[str, str] = ("bf16", "bf16"),
 ) -> Spec:
-    """The same where warpgroups take turns."""
+    """A kernel whose warpgroups compute different tiles alternately (pingpong)."""
     return hopper(schedule, tile, cluster, layout, types, "pingpong")
 
 
@@ -105,7 +105,7 @@ WHOLE = (
     hopper("data-parallel{persistent=true}", (256, 176, 64), (2, 1, 1), layout="tt"),
     pingpong("data-parallel{persistent=true}", (256, 144, 64), (2, 1, 1), layout="nt"),
 )
-"""Kernels for random problems in which no tile is shared."""
+"""Kernels for random problems, in which every tile is computed by one workgroup."""
 SHARING = (
     hopper("stream-k{owner=last}", (16, 128, 64), layout="nn"),
     hopper("stream-k", (192, 192, 64), layout="tn"),
@@ -124,17 +124,18 @@ SHARING = (
     hopper("stream-k{owner=last}", (256, 144, 64), (2, 1, 1), layout="nt"),
     hopper("stream-k{reduction=scatter}", (128, 112, 64), layout="nt"),
 )
-"""Those in which workgroups share tiles."""
+"""Kernels for random problems, in which several workgroups share a tile."""
 ADDED = (
     hopper("stream-k{reduction=atomic}", (128, 256, 64), layout="nt"),
     hopper("stream-k{owner=last,reduction=atomic}", (256, 256, 64), (2, 1, 1), layout="tn"),
     hopper("two-tile-stream-k{owner=last,reduction=atomic}", (16, 256, 64), layout="nn"),
     hopper("split-k{splits=7,reduction=atomic}", (64, 128, 128), (1, 1, 2), layout="tt"),
     pingpong("hybrid-stream-k{reduction=atomic}", (64, 256, 64), layout="nt"),
-    # All workgroups of an owner that is first must be resident, for any shape.
+    # With owner=last no workgroup waits for higher-numbered ones. With owner=first all workgroups
+    # would have to be resident, which random shapes do not allow.
     pingpong("split-k{splits=5,reduction=atomic}", (128, 256, 64), (1, 2, 1)),
 )
-"""The same, but pieces are added as they come: other bits in every run."""
+"""Kernels that share tiles by atomic additions, so that results differ in their last bits."""
 STEADY = (*WHOLE, *SHARING)
 RANDOM = (*STEADY, *ADDED)
 
@@ -176,7 +177,7 @@ SWEEP = tuple(
     for number, schedule in enumerate(SCHEDULES)
     for turn, layout in enumerate(LAYOUTS)
 )
-"""A Latin square: every schedule and every shape in every layout, each time another pair."""
+"""A Latin square: every schedule and every shape in every layout, in varying combinations."""
 
 SCATTERED = (
     "stream-k{reduction=scatter}",
@@ -184,7 +185,10 @@ SCATTERED = (
     "two-tile-stream-k{reduction=scatter}",
     "hybrid-stream-k{first=dp,least=3,reduction=scatter}",
 )
-"""The last two have a second main loop; beside 128 sums the driver finds no registers for both."""
+"""Schedules with reduce-scatter; the last two have a second main loop.
+
+With 128 accumulators per thread there are not enough registers for two main loops.
+"""
 SCATTER = tuple(
     hopper(schedules[(number + turn) % len(schedules)], *shape, layout)
     for schedules, shapes in (
@@ -210,7 +214,7 @@ SCATTER = tuple(
     for number, shape in enumerate(shapes)
     for turn, layout in enumerate(LAYOUTS)
 )
-"""Every workgroup with a piece finishes a share: each shape in each layout, schedules in turn."""
+"""Kernels with reduce-scatter: every shape in every layout; the schedules alternate."""
 
 TURN_SHAPES = (
     ((64, 256, 64), ALONE),
@@ -232,7 +236,7 @@ TURNS = (
     pingpong("data-parallel{persistent=true}", (128, 192, 64)),
     pingpong("rasterize{width=4},data-parallel{persistent=true}", (256, 192, 64), (2, 1, 1)),
 )
-"""Warpgroups that take turns, under every schedule, with every shape and in every layout."""
+"""Pingpong kernels: every schedule, every shape and every layout."""
 
 TWO_SHAPES = (
     hopper("heterogeneous-tiles{small_m=64,small_n=64}", (128, 256, 64), layout="nt"),
@@ -248,7 +252,7 @@ TWO_SHAPES = (
     pingpong("heterogeneous-tiles{small_m=64,small_n=96}", (128, 192, 64), layout="nn"),
     pingpong("heterogeneous-tiles", (256, 128, 64), (2, 1, 1), layout="tt"),
 )
-"""Large tiles in full waves, small ones in the ragged wave."""
+"""Kernels that compute large tiles in full waves and small tiles in the ragged wave."""
 
 DIFFERENT_D = (
     hopper("stream-k{owner=last}", (128, 128, 64)),
@@ -268,15 +272,16 @@ WAYS_OF_D = (
     (264, 0, 1, 1),
     (262, 0, 1, 1),
 )
-"""Columns of D, elements between an aligned address and D's and C's, and elements of one access.
+"""Columns of D, offsets of D and of C from an aligned address, and elements per access to D.
 
-Of D in f32 one access moves at most 4 elements, which are 16 bytes.
+Columns and offsets are in elements. For D in f32 one access has at most 4 elements, which are 16
+bytes.
 """
 
 
 @dataclass(frozen=True)
 class Case:
-    """One launch: all that its result depends on."""
+    """A launch, with all inputs that its result depends on."""
 
     spec: Spec
     shape: Shape
@@ -287,7 +292,7 @@ class Case:
 
     @property
     def variant(self) -> Variant:
-        """The code that serves aligned arrays of this shape."""
+        """The variant of machine code for aligned arrays of this shape."""
         m, n, k = self.shape
         a, b = m if self.spec.layout[0] == "t" else k, k if self.spec.layout[1] == "t" else n
         whole = chunk_of_d(self.spec)
@@ -298,30 +303,36 @@ class Case:
 
 
 def chunk_of_d(spec: Spec) -> int:
-    """The elements of D that 16 bytes hold."""
+    """Number of D's elements in 16 bytes."""
     return dtype(spec.out_dtype or spec.dtype).chunk
 
 
 def boxes(d: int, *, reads_c: bool) -> Variant:
-    """The code for TMA that moves `d` elements of D at once."""
+    """The TMA variant that moves `d` elements of D per access."""
     return Variant(Vectors(8, 8, d), "wgmma", reads_c)
 
 
 def has_open_grid(spec: Spec) -> bool:
-    """Whether a launch says how many workgroups there are."""
+    """Whether the number of workgroups is a launch argument."""
     return _open_grid(spec.schedule)
 
 
 @cache
 def _open_grid(schedule: tuple[Pass, ...]) -> bool:
-    """The same for every kernel of a schedule, so it is asked of one tile, which all divide."""
+    """Whether the number of workgroups is a launch argument.
+
+    The answer is the same for all tiles, so one tile is used that all small tiles divide.
+    """
     graph = Pipeline(schedule)(Gemm("bf16").graph((768, 768, 64)))
     return any(p.name == "workgroups" for p in graph.parameters.given)
 
 
 @cache
 def random_cases(spec: Spec) -> tuple[Case, ...]:
-    """Extents from 1 to 3000, log-uniform; those of contiguous axes are multiples of 8."""
+    """Random cases of a kernel: extents from 1 to 3000, log-uniform.
+
+    Extents of contiguous axes are multiples of 8, except in a few cases with odd extents.
+    """
     seed = 1000 * RANDOM.index(spec)
     chance = random.Random(seed)
     narrow = CudaProgram(spec.graph, spec.target, Vectors(1, 1, 1)).why_not() is None
@@ -341,7 +352,7 @@ def random_cases(spec: Spec) -> tuple[Case, ...]:
 
 
 def sweep_cases(spec: Spec) -> tuple[Case, ...]:
-    """Whole tiles on the whole device; ragged ones, C and all, there and on three workgroups."""
+    """Whole tiles and ragged tiles with C on the whole device, and ragged tiles on 3 workgroups."""
     ragged = _served((997, 1218, 777), spec.layout)
     whole = (
         Case(spec, (1536, 1536, 1024), 1),
@@ -352,7 +363,7 @@ def sweep_cases(spec: Spec) -> tuple[Case, ...]:
 
 
 def two_shape_cases(spec: Spec) -> tuple[Case, ...]:
-    """Grids with which tiles of both shapes are there, of small ones alone, of large ones alone."""
+    """Grids with tiles of both shapes, with small tiles only, and with large tiles only."""
     m, n, _ = spec.tile
     ragged = _served((997, 1218, 777), spec.layout)
     return (
@@ -366,7 +377,7 @@ def two_shape_cases(spec: Spec) -> tuple[Case, ...]:
 
 
 def _served(shape: Shape, layout: str) -> Shape:
-    """The next extents that TMA takes: 16 bytes of whatever is contiguous."""
+    """Extents rounded up for TMA: contiguous axes to multiples of 8 elements (16 bytes)."""
     m, n, k = shape
     a_turned, b_turned = (side == "t" for side in layout)
 
@@ -377,12 +388,12 @@ def _served(shape: Shape, layout: str) -> Shape:
 
 
 def code_of(specs: Iterable[Spec], cases: Callable[[Spec], Iterable[Case]]) -> tuple[Code, ...]:
-    """The machine code that problems need, each once."""
+    """The machine code that the cases of kernels need, without duplicates."""
     return tuple(dict.fromkeys((spec, case.variant) for spec in specs for case in cases(spec)))
 
 
 def code_of_d() -> tuple[Code, ...]:
-    """The machine code for every way of D."""
+    """The machine code for all entries of WAYS_OF_D, with and without C."""
     codes = (
         (spec, boxes(min(width, chunk_of_d(spec)), reads_c=c))
         for spec in DIFFERENT_D
@@ -393,7 +404,7 @@ def code_of_d() -> tuple[Code, ...]:
 
 
 def program(code: Code) -> CudaProgram:
-    """What the kernel of a `Spec` makes of a variant."""
+    """The program of a kernel for a variant."""
     spec, variant = code
     return CudaProgram(
         spec.graph,
@@ -405,7 +416,7 @@ def program(code: Code) -> CudaProgram:
 
 
 def warm(codes: Iterable[Code]) -> None:
-    """Let other processes fill the cache on disk: generating code keeps one core busy."""
+    """Fill the disk cache in parallel processes, because generating code uses one core each."""
     if cache_directory() is None:
         return
     with ProcessPoolExecutor(min(16, os.cpu_count() or 1), get_context("spawn")) as pool:
@@ -414,5 +425,5 @@ def warm(codes: Iterable[Code]) -> None:
 
 def _load(code: Code) -> None:
     spec, variant = code
-    with suppress(CoordGraphError):  # the test that needs it will say so
+    with suppress(CoordGraphError):  # the test that needs this kernel reports the error
         kernel(spec)._load(device(0), variant)

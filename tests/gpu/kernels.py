@@ -1,4 +1,4 @@
-"""Kernels under test, each compiled once a session, and results held to double precision."""
+"""Kernels under test, each compiled once per session, and comparison with float64."""
 
 from __future__ import annotations
 
@@ -42,14 +42,20 @@ NAN = 0x7FC00000
 
 @dataclass(frozen=True)
 class Spec:
-    """How a kernel is made.
+    """The arguments that determine a kernel.
 
     Args:
-        cluster: how workgroups of a cluster divide the tile on sm_90a; None leaves lowering to the
-            target.
-        consumers: how warpgroups share the work there.
-        watchdog: what waits for ever traps. Its counting costs registers, so that the largest
-            tiles spill.
+        schedule: passes that are applied to the graph.
+        tile: macro tile (m, n, k).
+        layout: layouts of A and B, as in `nt`: `n` is row-major, `t` is stored as the transpose.
+        dtype: type of A and B.
+        out_dtype: type of C and D; empty if it is `dtype`.
+        target: name of the target.
+        cluster: workgroups of a cluster along m, n and k on sm_90a; None uses the target's default
+            lowering.
+        consumers: how warpgroups share a tile's work with `cluster`; see `LowerToHopper`.
+        watchdog: whether a workgroup that waits for too long traps. The watchdog's counter needs
+            registers, so the largest tiles spill.
     """
 
     schedule: tuple[Pass, ...] = (DataParallel(),)
@@ -69,7 +75,7 @@ class Spec:
 
     @property
     def graph(self) -> KernelGraph:
-        """As scheduled."""
+        """The scheduled graph."""
         return _scheduled(self.schedule, self.gemm, self.tile)
 
     @property
@@ -97,19 +103,19 @@ STREAM_K = Spec((StreamK(),))
 STREAM_K_LAST = Spec((StreamK(owner="last"),))
 TWO_TILE = Spec((TwoTileStreamK(),))
 WARPGROUPS = Spec((StreamK(),), (128, 128, 64))
-"""A tile that TMA and warpgroups take, where there are any."""
+"""A kernel with a tile that is lowered to TMA and wgmma if the GPU has them."""
 
 
 @cache
 def kernel(spec: Spec) -> CudaKernel:
-    """The kernel, made once."""
+    """The kernel of a spec, compiled once per session."""
     made = codegen.compile(spec.graph, spec.target, debug=spec.watchdog, lowering=spec.lowering)
     assert isinstance(made, CudaKernel)
     return made
 
 
 def buffers(made: CudaKernel, name: str) -> list[Any]:
-    """The workspaces of a kernel: `partials` or `flags`."""
+    """The device buffers of a kernel's workspace tensor `name`: `partials` or `flags`."""
     found = []
     for workspaces in made._workspaces.values():
         found += [b for (_, label), b in workspaces._buffers.items() if label == name]
@@ -117,9 +123,10 @@ def buffers(made: CudaKernel, name: str) -> list[Any]:
 
 
 def poison_partials(made: CudaKernel, stream: Any = None) -> None:
-    """What launches left in the workspaces becomes NaN, in the order of the current stream.
+    """Fill the partial sums in a kernel's workspaces with NaN, on the current stream.
 
-    Where a stream is given: in its own workspace alone, in its order. What must be zero stays so.
+    With `stream`, only the workspace of that stream is filled, on that stream. Workspaces that must
+    be zero before a launch are left alone.
     """
     if any(t.name == "partials" and t.role.zeroed for t in made.graph.tensors):
         return
@@ -131,7 +138,7 @@ def poison_partials(made: CudaKernel, stream: Any = None) -> None:
 
 
 def flags_are_down(made: CudaKernel) -> bool:
-    """Every launch has ended and left all flags zero, and sums that pieces are added to."""
+    """Whether flags and atomic sums in all workspaces are zero, after all launches have ended."""
     _torch().cuda.synchronize()
     zeroed = [t.name for t in made.graph.tensors if t.role.zeroed]
     for buffer in (buffer for name in zeroed for buffer in buffers(made, name)):
@@ -154,14 +161,14 @@ def torch_type(name: str) -> Any:
 
 
 def poisoned(shape: tuple[int, int], dtype: str) -> Any:
-    """An output in which every element that is not written shows."""
+    """A tensor filled with NaN, so that elements that are not written are found."""
     torch = _torch()
     return torch.full(shape, float("nan"), dtype=torch_type(dtype), device="cuda")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One multiplication: operands as a kernel of `spec` wants them, and as they are meant."""
+    """A matrix product with the operands stored as the kernel of `spec` needs them."""
 
     spec: Spec
     shape: tuple[int, int, int]
@@ -171,7 +178,7 @@ class Problem:
 
     @classmethod
     def make(cls, spec: Spec, shape: tuple[int, int, int], seed: int = 0) -> Problem:
-        """Normal numbers on the GPU."""
+        """A problem with normally distributed operands on the GPU."""
         torch, (m, n, k) = _torch(), shape
         generator = torch.Generator("cuda").manual_seed(seed + hash(shape) % 100000)
 
@@ -194,30 +201,30 @@ class Problem:
         return poisoned((self.shape[0], self.shape[1]), self.out_dtype)
 
     def run(self, **options: Any) -> Any:
-        """Launch into a poisoned output."""
+        """Launch the kernel; D is filled with NaN before."""
         out = self.out()
         kernel(self.spec)(self.a, self.b, out=out, **options)
         return out
 
     @property
     def operands(self) -> tuple[Any, Any, Any]:
-        """A as m x k, B as k x n, and C."""
+        """A as an m x k view, B as a k x n view, and C."""
         a = self.a.T if self.spec.layout[0] == "t" else self.a
         b = self.b.T if self.spec.layout[1] == "t" else self.b
         return a, b, self.c
 
     def check(self, found: Any, *, alpha: float = 1.0, beta: float = 0.0) -> None:
-        """Every element is as near as rounding allows."""
+        """Compare every element with float64, within rounding errors."""
         check(found, *self.operands, alpha, beta)
 
 
 def compare(
     found: Any, a: Any, b: Any, c: Any, alpha: float = 1.0, beta: float = 0.0
 ) -> tuple[Any, Any, Any]:
-    """Which elements are wrong, what is right, and the error allowed; nothing is waited for.
+    """The elements that are wrong, the exact result and the allowed error; does not synchronize.
 
-    Sums of k products in single precision (tensor cores cut off instead of rounding) may be wrong
-    by k·2^-22 of the sum of the absolute products; rounding the result adds half a unit.
+    A sum of k products in f32 (tensor cores truncate instead of rounding) may be wrong by k·2^-22
+    of the sum of the absolute products. Rounding the result adds half a unit in the last place.
     """
     torch = _torch()
     exact = alpha * (a.double() @ b.double())
@@ -228,12 +235,13 @@ def compare(
     half_unit = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
     allowed = half_unit[found.dtype] * exact.abs() + (a.shape[1] + 4) * 2.0**-22 * size
     if found.dtype == torch.float16:
-        allowed += 2.0**-25  # subnormal results
-    return ~((found.double() - exact).abs() <= allowed), exact, allowed  # NaN is wrong too
+        allowed += 2.0**-25  # half a unit of subnormal results
+    # `~(x <= y)`, so that NaN counts as wrong
+    return ~((found.double() - exact).abs() <= allowed), exact, allowed
 
 
 def check(found: Any, a: Any, b: Any, c: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
-    """Compare with double precision, element by element."""
+    """Fail unless every element is within rounding errors of the float64 result."""
     wrong, exact, allowed = compare(found, a, b, c, alpha, beta)
     if wrong.any():
         row, column = (int(x) for x in wrong.nonzero()[0])
@@ -257,9 +265,10 @@ CORNERS = (
 
 
 def shapes(seed: int, count: int, *, aligned: bool) -> Iterator[tuple[int, int, int]]:
-    """Extents from 1 to 3000, log-uniform; multiples of 8, or all odd.
+    """Extents from 1 to 3000, log-uniform: all multiples of 8, or all odd.
 
-    Operands of aligned problems are copied by 16 bytes, those of odd ones element by element.
+    Operands of aligned problems are copied 16 bytes at a time, those of odd ones one element at a
+    time.
     """
     chance = random.Random(seed)
 

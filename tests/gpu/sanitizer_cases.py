@@ -1,7 +1,7 @@
 """A few small launches for compute-sanitizer: `python -m tests.gpu.sanitizer_cases`.
 
-Exits with a message unless every result is exact. It needs no array library, so that the sanitizer
-watches nothing but our kernels.
+The program exits with a message unless every result is exact. It needs no array library, so the
+sanitizer checks only the project's own kernels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from coordgraph import Gemm
 from passes import DataParallel, LongestFirst, Pass, Pipeline, SplitK, StreamK, TwoTileStreamK
 from tests.support.lists import Sizes, ends_of, views
 
-# Schedule, tile, layout, the sizes m, n, k, the grid where the schedule leaves it open, target.
+# Schedule, tile, layout, (m, n, k), number of workgroups if it is a launch argument, target.
 CASES: tuple[tuple[Pass, tuple[int, int, int], str, tuple[int, int, int], int | None, str], ...] = (
     (DataParallel(), (64, 64, 32), "nn", (72, 80, 64), None, "sm_80"),
     (DataParallel(), (32, 48, 16), "tt", (37, 51, 45), None, "sm_80"),
@@ -35,14 +35,14 @@ CASES: tuple[tuple[Pass, tuple[int, int, int], str, tuple[int, int, int], int | 
     (StreamK(), (128, 64, 64), "nn", (136, 128, 392), 3, "native"),
     (DataParallel(), (128, 128, 64), "nt", (136, 72, 200), None, "native"),
 )
-# Schedule, tile, m and n, lengths of groups along k, the grid, target; A is given as its transpose.
+# Schedule, tile, (m, n), k of each group, number of workgroups, target. A is stored transposed.
 GROUPS: tuple[tuple[Pass, tuple[int, int, int], tuple[int, int], list[int], int, str], ...] = (
     (StreamK(owner="last"), (32, 32, 32), (40, 72), [33, 0, 100, 7], 5, "sm_80"),
     (StreamK(owner="last"), (128, 64, 64), (136, 72), [65, 0, 200, 7], 3, "native"),
     (DataParallel(persistent=True), (128, 128, 64), (136, 136), [1, 130, 64], 4, "native"),
 )
 DEEPEST_FIRST = Pipeline([LongestFirst(), DataParallel(persistent=True)])
-# Schedule, tile, sizes of products that share nothing, the grid, target.
+# Schedule, tile, (m, n, k) of each product, number of workgroups, target.
 LISTS: tuple[tuple[Pass | Pipeline, tuple[int, int, int], list[Sizes], int, str], ...] = (
     (StreamK(owner="last"), (32, 32, 32), [(40, 33, 70), (0, 9, 9), (7, 72, 0)], 5, "sm_80"),
     (StreamK(owner="last"), (128, 64, 64), [(130, 72, 65), (5, 0, 9), (9, 70, 200)], 3, "native"),
@@ -54,7 +54,7 @@ COUNT = len(CASES) + len(GROUPS) + len(LISTS)
 
 
 def run(number: int) -> None:
-    """Launch a case twice, and compare."""
+    """Run the case with this number; it launches twice and compares exactly."""
     if number < len(CASES):
         run_single(number)
     elif number < len(CASES) + len(GROUPS):
@@ -64,7 +64,7 @@ def run(number: int) -> None:
 
 
 def run_list(number: int) -> None:
-    """Products that share no extent: on Hopper by maps that the kernel writes."""
+    """Products that each have their own m, n and k; on Hopper the kernel writes tensor maps."""
     schedule, tile, sizes, workgroups, target = LISTS[number]
     gemm = Gemm("f16", "f32", transpose_b=True, grouped=True, group_axis="mnk")
     kernel = codegen.compile(schedule(gemm.graph(tile)), target)
@@ -88,7 +88,7 @@ def run_list(number: int) -> None:
 
 
 def run_groups(number: int) -> None:
-    """Groups along k, whose k tiles end inside what TMA brings."""
+    """Groups along k that end inside k tiles, so TMA also loads elements of the next group."""
     schedule, tile, (m, n), lengths, workgroups, target = GROUPS[number]
     gemm = Gemm("f16", "f32", transpose_a=True, grouped=True, group_axis="k")
     kernel = codegen.compile(schedule(gemm.graph(tile)), target)
@@ -112,7 +112,7 @@ def run_groups(number: int) -> None:
 
 
 def run_single(number: int) -> None:
-    """Launch a case twice, C and all, and compare; whole numbers make the results exact."""
+    """Launch a case twice with C; integer operands make the results exact."""
     schedule, tile, layout, (m, n, k), workgroups, target = CASES[number]
     a_turned, b_turned = (side == "t" for side in layout)
     gemm = Gemm("f16", "f32", transpose_a=a_turned, transpose_b=b_turned)

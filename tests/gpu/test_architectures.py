@@ -1,4 +1,4 @@
-"""Kernels of architectures from outside, and of a lesser lowering that was asked for, run."""
+"""Kernels run for architectures from outside, and for a lowering that the caller chooses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("gpu")
 
 SHAPES = ((520, 392, 2056), (517, 390, 2051))
-"""Rows that are multiples of 16 bytes, and rows that are not."""
+"""Shapes whose rows are multiples of 16 bytes, and ones whose rows are not."""
 
 
 @pytest.fixture(autouse=True)

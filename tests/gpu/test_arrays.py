@@ -1,4 +1,4 @@
-"""Arrays of every library, views at odd addresses, and tensors of more than 2^31 elements."""
+"""Arrays of several libraries, unaligned views, and tensors of more than 2^31 elements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("gpu")
 F16 = Spec((StreamK(),), dtype="f16")
 BF16 = Spec((StreamK(),))
 BIG = (128, 64, 64)
-"""A tile for tensors of more than 2^31 elements."""
+"""The tile of kernels for tensors of more than 2^31 elements."""
 
 
 def shifted(rows: int, columns: int, offset: int) -> Any:
@@ -43,7 +43,7 @@ def test_unaligned_views(offsets: tuple[int, int, int]):
 def operands(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     chance = np.random.default_rng(m)
     a, b = (chance.integers(-3, 4, shape).astype(np.float32) for shape in ((m, k), (k, n)))
-    return a, b, a @ b  # whole numbers: exact
+    return a, b, a @ b  # integers, so f32 is exact
 
 
 def test_cupy():
@@ -73,7 +73,7 @@ def test_jax(dtype: str):
     if jax.default_backend() != "gpu":
         pytest.skip(f"JAX runs on {jax.default_backend()} here")
     a, b, exact = operands(100, 72, 264)
-    # bf16 holds whole numbers up to 256 exactly.
+    # Integers up to 256 are exact in bf16.
     a, exact = (a[:, :16], a[:, :16] @ b[:16]) if dtype == "bfloat16" else (a, exact)
     b = b[:16] if dtype == "bfloat16" else b
     x, y = (jax.numpy.asarray(v, getattr(jax.numpy, dtype)) for v in (a, b))
@@ -84,7 +84,7 @@ def test_jax(dtype: str):
 
 
 class Exported:
-    """An array of a library that nobody knows, which speaks DLPack."""
+    """An array of an unknown library, which only supports DLPack."""
 
     def __init__(self, tensor: Any) -> None:
         self.tensor = tensor
@@ -113,7 +113,7 @@ def needs(gibibytes: int) -> None:
 
 
 def sampled(out: Any, a: Any, b: Any) -> None:
-    """Rows at both ends and between, where 32-bit offsets would have wrapped."""
+    """Check some rows, the first and last among them; 32-bit offsets would overflow in between."""
     chance = torch.Generator().manual_seed(1)
     rows = torch.randint(0, out.shape[0], (24,), generator=chance).tolist()
     rows += [0, 1, out.shape[0] - 2, out.shape[0] - 1]

@@ -1,7 +1,7 @@
-"""Atomic additions on the GPU: right in any order, and a workspace that is zero after every launch.
+"""The `atomic` reduction on the GPU: results, and workspaces that every launch leaves zero.
 
-Operands are small whole numbers, whose sums have no rounding: so results are the same bits,
-whatever came first.
+Operands are small integers, so sums have no rounding errors and results do not depend on the order
+of additions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from tests.gpu import hopper
 from tests.gpu.hopper import ADDED, has_open_grid
 from tests.gpu.kernels import Problem, Spec, buffers, flags_are_down, kernel, shapes
 
-torch: Any = pytest.importorskip("torch")  # before tests that need it are imported
+# Skips this file without torch, before the imports below need it.
+torch: Any = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("gpu")
 
 from tests.gpu.test_hopper import Lane, race  # noqa: E402
@@ -28,12 +29,12 @@ PLAIN = (
     Spec((LAST,), (128, 128, 32), "nt", "f16", "f32", target="sm_80"),
     Spec((TwoTileStreamK(first="dp", reduction="atomic"),), (96, 96, 48), "tt", target="sm_80"),
     Spec((SplitK(splits=5, reduction="atomic"),), (64, 64, 32), "tn", "f16", target="sm_80"),
-    # Tiles that TMA does not take: there vectors are added.
+    # Tiles that TMA cannot load: sums are added with vector atomics.
     Spec((HybridStreamK(owner="last", reduction="atomic"),), (64, 64, 32), "nt", "f16", "f32"),
     Spec((SplitK(splits=3, reduction="atomic"),), (32, 48, 32), "nn"),
 )
 TALL = ((512, 512, 16384), (128, 256, 65536), (264, 520, 8200), (8, 1032, 4104), (72, 8, 30008))
-"""Few tiles, many k tiles; ragged ones too."""
+"""Shapes with few output tiles and many k tiles, some of them ragged."""
 SHAPE, OTHER = (264, 392, 4104), (128, 136, 9000)
 
 
@@ -47,7 +48,7 @@ every_spec = pytest.mark.parametrize("spec", [*PLAIN, *ADDED], ids=str)
 
 
 def whole(spec: Spec, shape: tuple[int, int, int], seed: int = 0) -> Problem:
-    """A problem of whole numbers."""
+    """A problem with operands of small integers."""
     problem = Problem.make(on_this_device(spec), shape, seed)
     generator = torch.Generator("cuda").manual_seed(seed)
     for operand in (problem.a, problem.b, problem.c):
@@ -57,7 +58,7 @@ def whole(spec: Spec, shape: tuple[int, int, int], seed: int = 0) -> Problem:
 
 
 def exact(problem: Problem, alpha: float = 1.0, beta: float = 0.0) -> Any:
-    """What comes out."""
+    """The exact result, in D's type."""
     a, b, c = problem.operands
     sums = alpha * (a.double() @ b.double()) + beta * c.double()
     return sums.float().to(c.dtype)
@@ -65,7 +66,7 @@ def exact(problem: Problem, alpha: float = 1.0, beta: float = 0.0) -> Any:
 
 @every_spec
 def test_results(spec: Spec):
-    """Relaunched at once, with C and on few workgroups: exact each time."""
+    """Repeated launches, launches with C, and launches on few workgroups are exact."""
     on_this_device(spec)
     for shape in (*TALL, *shapes(1, 6, aligned=True)):
         problem = whole(spec, shape)
@@ -92,7 +93,7 @@ def test_normal_numbers_and_odd_extents(spec: Spec):
 
 @every_spec
 def test_what_is_no_number_does_not_stay(spec: Spec):
-    """Slots are cleared, whatever was in them."""
+    """Slots are cleared even if they contained NaN: the next launch is exact."""
     problem = whole(spec, SHAPE)
     right = exact(problem)
     a = problem.a.clone()
@@ -105,14 +106,14 @@ def test_what_is_no_number_does_not_stay(spec: Spec):
 
 @every_spec
 def test_the_workspace_is_used(spec: Spec):
-    """The tests above see that something was added."""
+    """The kernels of these tests do share tiles: they have a workspace of partial sums."""
     whole(spec, TALL[0]).run()
     assert buffers(kernel(spec), "partials")
 
 
 @every_spec
 def test_fifty_replays(spec: Spec):
-    """Of a CUDA graph with two launches, between launches outside."""
+    """A CUDA graph with two launches is replayed fifty times, with other launches in between."""
     problem = whole(spec, SHAPE)
     right, outs = exact(problem), (problem.out(), problem.out())
     assert torch.equal(problem.run(), right)
@@ -133,7 +134,7 @@ def test_fifty_replays(spec: Spec):
 
 @pytest.mark.parametrize("spec", [PLAIN[0], ADDED[0]], ids=str)
 def test_the_first_launch_may_be_captured(spec: Spec):
-    """Its workspace is zero when the graph is replayed."""
+    """If the first launch is captured, its workspace is zero when the CUDA graph is replayed."""
     problem = whole(spec, SHAPE)
     fresh = codegen.compile(spec.graph, spec.target, debug=spec.watchdog, lowering=spec.lowering)
     right, out, graph = exact(problem), problem.out(), torch.cuda.CUDAGraph()
@@ -147,7 +148,7 @@ def test_the_first_launch_may_be_captured(spec: Spec):
 
 @pytest.mark.parametrize("spec", [PLAIN[1], PLAIN[3], *ADDED[:2], ADDED[4]], ids=str)
 def test_two_streams_at_once(spec: Spec):
-    """Each has a workspace of its own."""
+    """Kernels run on two streams at once, each with its own workspace."""
     race([Lane(whole(spec, SHAPE)), Lane(whole(spec, OTHER, seed=1))], 20)
 
 

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("gpu")
 
 TOLERANCE = 4e-3
-"""Relative, in the Frobenius norm: bf16 rounds the result to 2⁻⁹."""
+"""Relative error in the Frobenius norm; bf16 rounds each result to 2⁻⁹."""
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SIZES = (
     (64, 512, 512, 512),
@@ -39,7 +39,7 @@ def check(found: Any, want: Any) -> None:
 
 
 def turned(array: Any) -> Any:
-    """The same matrices, in memory as their transposes."""
+    """The same matrices, stored as their transposes."""
     return array.mT.contiguous().mT
 
 
@@ -172,7 +172,7 @@ def test_as_pytorch_has_groups():
 
 
 def test_other_groups_in_a_cuda_graph():
-    """Where groups begin may be overwritten between replays."""
+    """Offsets of groups may be overwritten in place between replays of a CUDA graph."""
     matmul.forget()
     a, b, out = normal(2048, 512), normal(5, 512, 256), poisoned(2048, 256)
     borders = on_device(GROUPS[0])

@@ -1,4 +1,4 @@
-"""Batches and groups on the GPU: results, offsets that change, captured launches."""
+"""Batches and groups of rows on the GPU: results, offsets that change, captured launches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TILES = ((128, 128, 64), (128, 256, 64), (64, 128, 64), (16, 128, 64))
 
 
 def check_groups(d: Any, a: Any, b: Any, offsets: list[int], c: Any = None, **scalars: Any) -> None:
-    """Every group is right (B is given as its transpose), and no other row was written."""
+    """Compare every group with float64 (B is stored transposed); no other row may be written."""
     for group, (begin, end) in enumerate(pairwise(offsets)):
         if begin < end:
             rows = slice(begin, end)
@@ -44,7 +44,7 @@ def check_groups(d: Any, a: Any, b: Any, offsets: list[int], c: Any = None, **sc
 
 
 def drawn(seed: int, groups: int) -> list[int]:
-    """Uneven sizes, a third of them 0 or 1, and rows around that belong to no group."""
+    """Offsets of groups of random size, about half of them 0 or 1, after some rows of no group."""
     chance = random.Random(seed)
     sizes = [
         chance.choice((0, 1, chance.randint(2, 300), chance.randint(2, 900))) for _ in range(groups)
@@ -77,7 +77,7 @@ def test_groups(schedule: str, tile: tuple[int, int, int], target: str):
 
 
 ENDS = (0, 1, 63, 64, 65, 127, 128, 129, 0, 192, 256, 300, 48, 96, 0, 512, 17)
-"""Rows of groups: none, boxes and tiles exactly, a row less and a row more."""
+"""Rows of groups: none, whole TMA boxes or tiles, one row less, one row more, and others."""
 HOPPER = (
     ((128, 256, 64), LowerToHopper()),
     ((128, 128, 64), LowerToHopper()),
@@ -96,7 +96,7 @@ HOPPER = (
 def test_boxes_end_where_groups_do(
     schedule: str, tile: tuple[int, int, int], lowering: LowerToHopper
 ):
-    """All groups at once, then each alone: what lies around it stays as it was."""
+    """Rows outside the groups are not written, for all groups together and for each alone."""
     if device(0).architecture != "sm_90a":
         pytest.skip(f"these kernels are for sm_90a, this is {device(0).architecture}")
     gemm = Gemm(grouped=True, transpose_b=True)
@@ -110,7 +110,8 @@ def test_boxes_end_where_groups_do(
     d = poisoned(rows, n)
     made(a, b, c, out=d, alpha=0.5, beta=2.0, offsets=on_device(offsets))
     check_groups(d, a, b, offsets, c, alpha=0.5, beta=2.0)
-    # Side by side, a group's tile might mend what another has spoilt.
+    # In one launch of all groups, a group's own results could hide that its neighbour wrote its
+    # rows.
     for group, (begin, end) in enumerate(pairwise(offsets)):
         d = poisoned(rows, n)
         made(a, b[group : group + 1], out=d, offsets=on_device([begin, end]))
@@ -135,12 +136,13 @@ def test_groups_of_every_type_and_of_odd_rows(types: tuple[str, str], k: int, ta
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_captured_launch_serves_other_groups(schedule: str):
-    """Sizes are data: a CUDA graph is replayed after the offsets have changed in place."""
+    """A CUDA graph is replayed after the offsets of groups have changed in place."""
     made = kernel(schedule, (128, 128, 64), "native", grouped=True, transpose_b=True)
     rows, groups, n, k = 2048, 16, 512, 768
     a, b, d = normal(rows, k), normal(groups, n, k), poisoned(rows, n)
     given = on_device([0] * (groups + 1))
-    made(a, b, out=d, offsets=given)  # compiles, and makes the workspace of the stream
+    # Compiles the kernel and allocates the workspace of the stream.
+    made(a, b, out=d, offsets=given)
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -162,7 +164,10 @@ def test_a_captured_launch_serves_other_groups(schedule: str):
 
 
 def test_offsets_that_the_kernel_before_wrote():
-    """Launches follow each other closely: offsets are read only when they are there."""
+    """A launch reads offsets only after the kernel before it on the stream has written them.
+
+    Launches overlap, so an early read would see the old offsets.
+    """
     made = kernel(SCHEDULES[0], (128, 128, 64), "native", grouped=True, transpose_b=True)
     rows, groups, n, k = 1024, 8, 256, 256
     a, b = normal(rows, k), normal(groups, n, k)

@@ -1,4 +1,4 @@
-"""Measures, run as a whole on small problems: all contenders are right, and rows are written."""
+"""Benchmark commands run on small problems: all contenders are right, and rows are written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from benchmarks.counting import ncu
 from benchmarks.measures import epilogue, groups, random_sizes, schedules, traffic
 from benchmarks.reports.record import load
 
-torch = pytest.importorskip("torch")  # before tests that need it are imported
+# Skips this file without torch, before the imports below need it.
+torch = pytest.importorskip("torch")
 
 from tests.gpu.test_batches_and_groups import (  # noqa: E402
     check_groups,
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("gpu")
 def rows_of(
     measure: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str
 ) -> list[dict[str, Any]]:
-    """What a command writes."""
+    """Run a benchmark command and return the rows of its results file."""
     monkeypatch.setattr(sys, "argv", ["benchmarks", *words, "--results", str(folder)])
     measure.main()
     (path,) = folder.glob("*.json")
@@ -88,7 +89,10 @@ def test_schedules_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_orders_are_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    """With counters where the device gives them: an empty cache reads A and B once at least."""
+    """`traffic` measures tile orders, with hardware counters if the device gives them.
+
+    The L2 cache is empty before each launch, so all of A and B is read from DRAM at least once.
+    """
     rows = rows_of(
         traffic, tmp_path, monkeypatch, "--shapes", "2048x2048x1024", "--rounds", "2",
         "--orders", "none", "rasterize{width=4}",
@@ -123,7 +127,7 @@ def test_an_epilogue_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_counters_are_those_of_our_kernels():
-    """As many as there are launches; skips where the device gives none."""
+    """Nsight Compute gives counters for every plan's kernel; skipped if the device has none."""
     size = {"size": "1024x1024x512", "m": 1024, "n": 1024, "k": 512}
     plans = ["128x128x64 data-parallel", "128x128x64 stream-k{owner=last} on 60"]
     jobs = {"dtype": "bf16", "layout": "nn", "target": "native"}

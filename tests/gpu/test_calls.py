@@ -1,4 +1,4 @@
-"""Calls again and again: plans, tensor maps, threads, overlapping launches, the cache on disk."""
+"""Repeated calls: plans, tensor maps, threads, overlapping launches, the disk cache."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("gpu")
 
 BOXES = Spec((DataParallel(),), (128, 128, 64))
-"""Launches of this one overlap, where TMA is there."""
+"""A kernel whose launches overlap on GPUs with TMA."""
 STREAMED = Spec((TwoTileStreamK(owner="last"),), (128, 128, 64))
 PER_THREAD = 2
-"""CU_STREAM_PER_THREAD."""
+"""CU_STREAM_PER_THREAD: the handle of each thread's own default stream."""
 MOST_TIMES = 4
-"""How much longer a call may take on the host than torch.matmul."""
+"""Allowed ratio of a call's host time to that of torch.matmul."""
 every = pytest.mark.parametrize("spec", [DATA_PARALLEL, STREAM_K, BOXES, STREAMED], ids=str)
 
 
 def in_thread(work: Callable[[], None]) -> None:
-    """Run in a thread that has seen no CUDA yet; its errors are raised here."""
+    """Run `work` in a new thread, which has no CUDA context yet; raise its errors here."""
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -51,7 +51,7 @@ def in_thread(work: Callable[[], None]) -> None:
 
 @every
 def test_buffers_take_turns(spec: Spec):
-    """Other addresses, the same shapes: each launch has the tensors that it was given."""
+    """Calls with the same shapes and other addresses use the tensors that they are given."""
     problems = [Problem.make(spec, (264, 392, 520), seed) for seed in range(5)]
     expected = [problem.run().clone() for problem in problems]
     for _ in range(20):
@@ -63,7 +63,10 @@ def test_buffers_take_turns(spec: Spec):
 
 @every
 def test_each_launch_sees_what_the_one_before_wrote(spec: Spec):
-    """Back to back, results as operands: an overlap of launches must not show."""
+    """Each launch reads the result of the launch before, without synchronization by the host.
+
+    Launches may overlap, but may not read a result before it is complete.
+    """
     size, turns = 512, 40
     b = torch.randn(size, size, device="cuda").to(torch.bfloat16) / size**0.5
     first = torch.randn(size, size, device="cuda").to(torch.bfloat16)
@@ -109,7 +112,7 @@ def test_clusters(schedule: Any, cluster: dict[str, Any]):
 
 @every
 def test_threads(spec: Spec):
-    """Four at once, each on a stream of its own; then in a thread with no current context."""
+    """Four threads launch at once on their own streams; then one without a CUDA context does."""
     problems = [Problem.make(spec, (392, 264, 1032), seed) for seed in range(4)]
     expected = [problem.run() for problem in problems]
     torch.cuda.synchronize()
@@ -136,7 +139,10 @@ def test_threads(spec: Spec):
 
 
 def test_the_streams_of_threads_share_no_workspace():
-    """Two threads hand the driver the same number for two streams."""
+    """With CU_STREAM_PER_THREAD, two threads have one handle for two streams.
+
+    Each stream needs its own workspace.
+    """
     spec, made = STREAM_K, kernel(STREAM_K)
     problems = [Problem.make(spec, (392, 264, 3080), seed) for seed in range(2)]
     expected = [problem.run() for problem in problems]
@@ -164,7 +170,7 @@ def test_what_is_refused_after_a_good_call():
     problem = Problem.make(BOXES, (128, 128, 128))
     made, out = kernel(BOXES), problem.out()
     made(problem.a, problem.b, out=out)
-    # The same shapes, but not the same memory.
+    # The transposed matrix has the same shape, but its memory order differs.
     transposed = torch.empty_like(problem.b).T
     with pytest.raises(LaunchError, match="not contiguous row-major"):
         made(problem.a, transposed, out=out)
@@ -193,7 +199,7 @@ def test_a_new_output_each_time(spec: Spec):
 
 @pytest.mark.parametrize("spec", [DATA_PARALLEL, BOXES, STREAMED], ids=str)
 def test_from_the_cache_on_disk(spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The same bits as from the code that was generated, and nothing is generated again."""
+    """A kernel from the disk cache is not generated again, and gives the same bits."""
     monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
     graph = spec.schedule[0](spec.gemm.graph(spec.tile))
     problem = Problem.make(spec, (520, 264, 1032))

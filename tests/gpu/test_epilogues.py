@@ -1,4 +1,4 @@
-"""Epilogues on the GPU against double precision: schedules, reductions, types, odd sizes."""
+"""Epilogues on the GPU against float64: schedules, reductions, types, odd sizes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def numpy_kind(kind: str) -> Any:
 @pytest.mark.parametrize("kind", ["bf16", "f16"])
 @pytest.mark.parametrize(("schedule", "tile"), SCHEDULES, ids=str)
 def test_results(schedule: str, tile: tuple[int, int, int], kind: str, case: Case):
-    """Poisoned outputs, several launches of one kernel, sizes that are no multiples of anything."""
+    """Several launches of one kernel with ragged sizes; D is filled with NaN before each."""
     kernel = codegen.compile(
         Pipeline.parse(schedule)(Gemm(kind, epilogue=case.function).graph(tile)), debug=True
     )
@@ -107,7 +107,7 @@ def test_a_number_in_memory_may_change_between_launches():
 
 
 def test_unaligned_operands():
-    """A bias that begins anywhere, in a matrix with an odd number of columns."""
+    """A bias at an unaligned address, and a residual whose rows are not aligned either."""
     case = EPILOGUES[0]
     kernel = codegen.compile(
         Pipeline.parse("data-parallel")(Gemm("bf16", epilogue=case.function).graph())

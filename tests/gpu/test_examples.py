@@ -1,4 +1,4 @@
-"""The schedules of `examples/` on the GPU, against double precision."""
+"""The schedules of `examples/` on the GPU, against float64."""
 
 from __future__ import annotations
 

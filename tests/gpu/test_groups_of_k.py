@@ -1,4 +1,4 @@
-"""Groups along k on the GPU: results, neighbours that are no numbers, offsets that change."""
+"""Groups along k on the GPU: results, neighbours with NaN, offsets that change."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SCHEDULES = (
 LAYOUTS = ("nn", "nt", "tn", "tt")
 TARGETS = ("native", "sm_80")
 LENGTHS = (0, 1, 63, 64, 65, 127, 128, 0, 300, 8, 1000, 17, 512)
-"""Of groups: none, k tiles exactly, one less and one more."""
+"""Lengths of groups along k: none, whole k tiles, one less, one more, and others."""
 HOPPER = (
     ((128, 256, 64), LowerToHopper()),
     ((128, 128, 64), LowerToHopper()),
@@ -52,7 +52,7 @@ def turned(layout: str) -> dict[str, bool]:
 
 
 def operands(layout: str, m: int, n: int, offsets: list[int], dtype: str = "bf16") -> Any:
-    """A and B as they are stored; around the groups they hold no numbers."""
+    """A and B as they are stored, with NaN before the groups and infinity after them."""
     k = offsets[-1] + 8 - offsets[-1] % 8
     a, b = normal(k, m, dtype=dtype), normal(k, n, dtype=dtype)
     for x in (a, b):
@@ -66,7 +66,7 @@ def operands(layout: str, m: int, n: int, offsets: list[int], dtype: str = "bf16
 def check_each(
     d: Any, a: Any, b: Any, layout: str, offsets: list[int], c: Any = None, **scalars: Any
 ) -> None:
-    """Every group is right; one without k is zeros, or C."""
+    """Compare every group with float64; with k = 0 it is zeros, or beta·C."""
     left, right = a.T if layout[0] == "t" else a, b.T if layout[1] == "t" else b
     for group, (begin, end) in enumerate(pairwise(offsets)):
         own = None if c is None else c[group]
@@ -105,7 +105,7 @@ def test_groups(schedule: str, layout: str, target: str):
 def test_tiles_end_where_groups_do(
     schedule: str, tile: tuple[int, int, int], lowering: LowerToHopper
 ):
-    """All groups at once, then each alone between neighbours that are no numbers."""
+    """k tiles end where groups end: for all groups together, and for each alone between NaN."""
     if device(0).architecture != "sm_90a":
         pytest.skip(f"these kernels are for sm_90a, this is {device(0).architecture}")
     gemm = Gemm(grouped=True, group_axis="k", transpose_a=True)

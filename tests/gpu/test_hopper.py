@@ -1,7 +1,7 @@
-"""Kernels of TMA and warpgroups: results, D's ways out, the same bits under load.
+"""Hopper kernels: results, accesses to D of every width, equal bits under load.
 
-They are made as shipped, without a watchdog: run with `--timeout-method=thread`, which ends also
-what waits on the GPU for ever.
+The kernels have no watchdog, as users get them. Run with `--timeout-method=thread`, which also ends
+a test whose kernel never ends.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from tests.support.gpu import require_gpu
 torch: Any = pytest.importorskip("torch")
 
 FRAME = 1024
-"""Elements around an output that nobody may write; whole lines of memory."""
+"""Elements before and after an output that may not be written; whole cache lines."""
 SLEEP = 10_000_000
-"""Clock cycles, about 6 ms, in which launches pile up."""
+"""Clock cycles, about 6 ms, during which the host enqueues launches."""
 SHAPE, OTHER_SHAPE = (520, 776, 2056), (264, 1032, 3080)
 
 
@@ -65,26 +65,26 @@ every_sharing_kernel = pytest.mark.parametrize("spec", SHARING, ids=str)
 
 
 def framed(rows: int, columns: int, kind: Any, offset: int = 0) -> tuple[Any, Any]:
-    """Memory full of NaN, and a matrix in it, `offset` elements past an aligned place."""
+    """Memory full of NaN, and a matrix inside it, `offset` elements after an aligned address."""
     size, start = rows * columns, FRAME + offset
     memory = torch.full((size + 2 * FRAME + 16,), float("nan"), dtype=kind, device="cuda")
     return memory, memory[start : start + size].view(rows, columns)
 
 
 def written_outside(memory: Any, out: Any) -> Any:
-    """How many elements of a frame were written."""
+    """Number of elements outside `out` that were written."""
     start = out.storage_offset()
     around = (memory[:start], memory[start + out.numel() :])
     return sum((~part.isnan()).sum() for part in around)
 
 
 class Launched:
-    """A problem, launched; `wrong` counts on the GPU, which nobody waits for."""
+    """A launched case; `wrong` counts wrong elements on the GPU, without synchronization."""
 
     def __init__(self, case: Case) -> None:
         self.case, self.problem = case, Problem.make(case.spec, case.shape, case.seed)
         m, n, _ = case.shape
-        if not case.beta:  # C is not to be read
+        if not case.beta:  # C may not be read
             self.problem.c.fill_(float("nan"))
         self.memory, self.out = framed(m, n, self.problem.c.dtype)
         made, p = kernel(case.spec), self.problem
@@ -103,7 +103,7 @@ class Launched:
 
 
 def all_right(launches: list[Launched]) -> None:
-    """Wait for all of them; a failure names the seed and all else of the first wrong one."""
+    """Wait for all launches; fail with the case (seed, shape, scalars) of the first wrong one."""
     bad = torch.stack([launch.wrong for launch in launches]).nonzero().flatten().tolist()
     if not bad:
         return
@@ -118,7 +118,7 @@ def all_right(launches: list[Launched]) -> None:
 @pytest.mark.usefixtures("_code")
 @pytest.mark.parametrize("spec", RANDOM, ids=str)
 def test_thousands_of_random_shapes(spec: Spec):
-    """A hundred of them for each kernel; workspaces and outputs hold NaN before."""
+    """A hundred random cases of each kernel; workspaces and D are filled with NaN before."""
     cases = hopper.random_cases(spec)
     all_right([Launched(case) for case in cases])
     loaded = {variant for _, variant in kernel(spec)._functions}
@@ -149,7 +149,7 @@ def test_tiles_of_two_shapes(spec: Spec):
 
 
 def serves(made: CudaKernel, problem: Problem, out: Any, c: Any) -> int:
-    """Elements of D that the code for such a call moves at once."""
+    """Number of D's elements per access in the code that such a call uses."""
     views = made._views(problem.a, problem.b, c, out, None, ())
     plan = made._checked(views, (1.0, 1.0), None)
     assert isinstance(plan, CheckedCall)
@@ -162,7 +162,10 @@ def serves(made: CudaKernel, problem: Problem, out: Any, c: Any) -> int:
 @pytest.mark.parametrize(("columns", "d_offset", "c_offset", "width"), WAYS_OF_D)
 @pytest.mark.parametrize("spec", DIFFERENT_D, ids=str)
 def test_every_way_of_d(spec: Spec, columns: int, d_offset: int, c_offset: int, width: int):
-    """Boxes, pairs and single elements, as D and C are aligned; nothing around D is written."""
+    """D is stored by TMA boxes, pairs or single elements; nothing around D is written.
+
+    The alignment of D and C decides which.
+    """
     made, problem = kernel(spec), Problem.make(spec, (333, columns, 520))
     m, n = problem.c.shape
     _, c = framed(m, n, problem.c.dtype, c_offset)
@@ -173,7 +176,7 @@ def test_every_way_of_d(spec: Spec, columns: int, d_offset: int, c_offset: int, 
         assert made(problem.a, problem.b, c, out=out, alpha=alpha, beta=beta) is out
         problem.check(out, alpha=alpha, beta=beta)
         assert int(written_outside(memory, out)) == 0
-    # C may be the output.
+    # C and D may be the same tensor.
     memory, out = framed(m, n, c.dtype, d_offset)
     out.copy_(c)
     made(problem.a, problem.b, out, out=out, alpha=0.5, beta=-2.0)
@@ -182,7 +185,7 @@ def test_every_way_of_d(spec: Spec, columns: int, d_offset: int, c_offset: int, 
 
 
 class Lane:
-    """A stream with a problem of its own, and a count of the elements that were not as before."""
+    """A stream with its own problem, and a count of elements that differ from the first result."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.stream = problem, torch.cuda.Stream()
@@ -190,12 +193,12 @@ class Lane:
         problem.check(self.expected)
         torch.cuda.synchronize()
         with torch.cuda.stream(self.stream):
-            # Once, so that nothing is allocated or loaded later.
+            # The first launch is made here, so that later ones allocate and load nothing.
             self.out, self.wrong = problem.run(), torch.zeros((), dtype=torch.int64, device="cuda")
         torch.cuda.synchronize()
 
     def launch(self) -> None:
-        """Enqueue, for the GPU to compare."""
+        """Enqueue a launch and a comparison on the GPU."""
         made = kernel(self.problem.spec)
         with torch.cuda.stream(self.stream):
             poison_partials(made, self.stream)
@@ -205,7 +208,7 @@ class Lane:
 
 
 def race(lanes: list[Lane], rounds: int) -> None:
-    """All at once, round after round."""
+    """Launch on all streams at once, several times; all results must equal the first ones."""
     for lane in lanes:
         with torch.cuda.stream(lane.stream):
             torch.cuda._sleep(SLEEP)
@@ -221,7 +224,7 @@ def race(lanes: list[Lane], rounds: int) -> None:
 @pytest.mark.usefixtures("_code")
 @every_sharing_kernel
 def test_the_same_bits_on_two_streams_at_once(spec: Spec):
-    """Five launches each, of one kernel on different problems."""
+    """One kernel runs on different problems on two streams, five times each."""
     race([Lane(Problem.make(spec, SHAPE)), Lane(Problem.make(spec, OTHER_SHAPE, seed=1))], 5)
 
 
@@ -235,12 +238,12 @@ def test_two_kernels_on_streams_of_their_own(spec: Spec):
 @pytest.mark.usefixtures("_code")
 @every_sharing_kernel
 def test_fifty_replays(spec: Spec):
-    """Of a CUDA graph: every launch leaves the flags as the next one needs them."""
+    """Each replay of a CUDA graph leaves the flags as the next one needs them."""
     replay(spec, SHAPE, 50)
 
 
 def replay(spec: Spec, shape: tuple[int, int, int], times: int) -> None:
-    """Capture a launch, and replay it into poisoned memory: the same bits, and flags are down."""
+    """Capture a launch and replay it into poisoned memory: equal bits, and flags are zero again."""
     problem = Problem.make(spec, shape)
     expected, out = problem.run(), problem.out()
     problem.check(expected)
@@ -258,10 +261,10 @@ def replay(spec: Spec, shape: tuple[int, int, int], times: int) -> None:
 
 
 class Chain:
-    """Twenty products, each of the result before; small and large tiles and PyTorch's own kernels.
+    """Twenty products, each with the previous result as A, and PyTorch kernels in between.
 
-    Two buffers take turns, so that a launch that began too early would read what is not there yet,
-    or write what is still being read.
+    Two buffers alternate. A launch that starts too early would read a result that is not complete,
+    or overwrite one that is still read.
     """
 
     def __init__(self, size: int) -> None:
@@ -278,7 +281,10 @@ class Chain:
         self.buffers = (torch.empty_like(self.first), torch.empty_like(self.first))
 
     def run(self, *, wait: bool) -> Any:
-        """The last result, in one of the buffers; `wait` checks every product as well."""
+        """Run the chain and return the last result.
+
+        With `wait`, every product is checked before the next one starts.
+        """
         x, y = self.buffers
         x.copy_(self.first)
         y.fill_(float("nan"))
@@ -305,7 +311,8 @@ def test_a_chain_of_overlapping_launches(size: int):
     right = chain.run(wait=True).clone()
     assert right.isfinite().all()
     for _ in range(5):
-        torch.cuda._sleep(SLEEP)  # the host runs ahead: launches follow each other closely
+        # The host enqueues all launches meanwhile, so that they follow without gaps.
+        torch.cuda._sleep(SLEEP)
         assert torch.equal(chain.run(wait=False), right)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

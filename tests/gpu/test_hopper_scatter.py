@@ -1,6 +1,6 @@
-"""Reduce-scatter on Hopper: few tiles in many pieces, the same bits whenever and whatever runs.
+"""Reduce-scatter on Hopper: few tiles in many pieces, with equal bits in every run.
 
-Kernels are made as shipped, without a watchdog: run with `--timeout-method=thread`.
+The kernels have no watchdog, as users get them: run with `--timeout-method=thread`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from tests.gpu.hopper import SCATTER, Case, has_open_grid
 from tests.gpu.kernels import Problem, Spec, flags_are_down, kernel
 from tests.support.gpu import require_gpu
 
-torch: Any = pytest.importorskip("torch")  # before tests that need it are imported
+# Skips this file without torch, before the imports below need it.
+torch: Any = pytest.importorskip("torch")
 
 from tests.gpu.test_hopper import Lane, Launched, all_right, race, replay  # noqa: E402
 
 TALL = ((512, 512, 16384), (128, 256, 65536), (264, 520, 8200), (8, 1032, 4104), (72, 8, 30008))
-"""Few tiles, many k tiles; ragged ones too."""
+"""Shapes with few output tiles and many k tiles, some of them ragged."""
 SCALES = ((1.0, 0.0), (0.5, -2.0))
 QUICK = SCATTER[::5]
 
@@ -40,7 +41,7 @@ def _code(_on_hopper: None) -> None:
 
 
 def cases(spec: Spec) -> list[Case]:
-    """On the whole device with and without C; on few workgroups, where the grid is open."""
+    """Cases on the whole device with and without C, and on few workgroups if they can be chosen."""
     found = [Case(spec, shape, 3, *scale) for shape in TALL for scale in SCALES]
     if has_open_grid(spec):
         found += [Case(spec, TALL[2], 5, 1.0, 0.0, workgroups) for workgroups in (1, 2, 5, 31)]
@@ -48,7 +49,7 @@ def cases(spec: Spec) -> list[Case]:
 
 
 def fits(case: Case) -> bool:
-    """All workgroups of split-k are there at once; else the launch would be refused."""
+    """Whether all workgroups of split-k are resident at once; else a launch would be refused."""
     (schedule,) = (step for step in case.spec.schedule if hasattr(step, "reduction"))
     splits = getattr(schedule, "splits", 0)
     m, n, _ = case.shape
@@ -59,7 +60,7 @@ def fits(case: Case) -> bool:
 @pytest.mark.usefixtures("_code")
 @pytest.mark.parametrize("spec", SCATTER, ids=str)
 def test_tall_products(spec: Spec):
-    """Right, and the same bits the second time; workspaces and outputs hold NaN before."""
+    """Results are right and have equal bits the second time; workspaces and D are NaN before."""
     ours = cases(spec)
     assert len(ours) >= 2
     first, again = ([Launched(case) for case in ours] for _ in range(2))
@@ -71,7 +72,7 @@ def test_tall_products(spec: Spec):
 
 
 def shapes_of(spec: Spec) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """Two problems that it may be given on the whole device."""
+    """The shapes of two problems that the kernel can compute on the whole device."""
     shapes = dict.fromkeys(case.shape for case in cases(spec) if not case.workgroups)
     one, other, *_ = shapes
     return one, other
@@ -80,7 +81,7 @@ def shapes_of(spec: Spec) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
 @pytest.mark.usefixtures("_code")
 @pytest.mark.parametrize("spec", QUICK, ids=str)
 def test_two_streams_at_once(spec: Spec):
-    """Both kernels need all workgroups at the same time: one waits for the other to end."""
+    """Each kernel needs all its workgroups resident at once, so one waits for the other to end."""
     one, other = shapes_of(spec)
     race([Lane(Problem.make(spec, one)), Lane(Problem.make(spec, other, seed=1))], 20)
 
@@ -88,7 +89,7 @@ def test_two_streams_at_once(spec: Spec):
 @pytest.mark.usefixtures("_code")
 @pytest.mark.parametrize("spec", QUICK, ids=str)
 def test_hundred_replays(spec: Spec):
-    """Of a CUDA graph: the last reader leaves every flag as the next launch needs it."""
+    """In each replay of a CUDA graph, the last reader of a flag resets it for the next launch."""
     replay(spec, shapes_of(spec)[0], 100)
 
 

@@ -1,4 +1,4 @@
-"""int8 on a GPU: every result is bit-equal to sums of 64 bits, reduced modulo 2^32."""
+"""int8 on a GPU: results are bit-equal to 64-bit sums modulo 2^32."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SHAPES = (
     (384, 256, 4096),
     (1000, 776, 2064),
 )
-"""Multiples of 16, 4, 2 and of nothing: copies of 16, 4 and 2 bytes and of one, and by TMA."""
+"""Multiples of 16 (for TMA) or of smaller powers of 2, and odd extents (narrow copies)."""
 LOWERINGS = (
     ((128, 256, 128), LowerToHopper(), "i32"),
     ((128, 128, 128), LowerToHopper(), "i32"),
@@ -63,7 +63,7 @@ LOWERINGS = (
 
 
 def whole(dtype: str, *shape: int, seed: int = 0) -> Any:
-    """All values of a type alike, on the GPU; the extremes among them."""
+    """A tensor of random integers on the GPU, over the whole range of a type with its extremes."""
     info = torch.iinfo(TYPES[dtype])
     random = np.random.default_rng((seed, *shape))
     found = random.integers(info.min, info.max, shape, endpoint=True)
@@ -72,19 +72,22 @@ def whole(dtype: str, *shape: int, seed: int = 0) -> Any:
 
 
 def product(a: Any, b: Any) -> Any:
-    """A·B exactly, by floats of 64 bits, modulo 2^32."""
+    """A·B modulo 2^32, computed exactly in f64."""
     return (a.double() @ b.double()).long().to(torch.int32)
 
 
 def check(kernel: Any, dtype: str, shape: tuple[int, int, int], out: str, **options: Any) -> None:
-    """A launch on B given as its transpose, twice: workspaces are clean again."""
+    """Launch twice and compare; the second launch needs a workspace that is zero again.
+
+    B is stored as its transpose.
+    """
     m, n, k = shape
     a, b = whole(dtype, m, k), whole(dtype, n, k, seed=1)
     want = product(a, b.T)
     for _ in range(2):
         d = torch.full((m, n), 77, device="cuda", dtype=OUTPUTS[out])
         assert kernel(a, b, out=d, **options) is d
-        # Sums become 16 bits by way of f32.
+        # Sums in i32 become 16-bit floats by way of f32.
         floats = want if out == "i32" else want.float().to(OUTPUTS[out])
         assert torch.equal(d, floats)
 

@@ -1,4 +1,4 @@
-"""Launches: CUDA graphs, streams, grids, workspaces, and what is refused."""
+"""Launches: CUDA graphs, streams, grids, workspaces, and errors."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ every_schedule = pytest.mark.parametrize(
     "spec", [DATA_PARALLEL, STREAM_K, STREAM_K_LAST, TWO_TILE, WARPGROUPS], ids=str
 )
 SLEEP = 600_000_000
-"""Clock cycles: about a third of a second."""
+"""Clock cycles, about a third of a second."""
 
 
 @every_schedule
 def test_a_hundred_replays(spec: Spec):
-    """Of a CUDA graph in which the kernel was launched before."""
+    """A CUDA graph is replayed a hundred times; the kernel was launched before its capture."""
     problem = Problem.make(spec, SHAPE)
     expected, out = problem.run(), problem.out()
     graph = torch.cuda.CUDAGraph()
@@ -50,7 +50,7 @@ def test_a_hundred_replays(spec: Spec):
         out.fill_(float("nan"))
         graph.replay()
         assert torch.equal(out, expected)
-    # Launches outside go on between replays, with a workspace of their own.
+    # Launches outside the graph between replays use another workspace.
     for _ in range(10):
         out.fill_(float("nan"))
         other = problem.run()
@@ -74,7 +74,7 @@ def test_the_first_launch_may_be_captured(spec: Spec):
 
 
 def test_two_launches_in_one_graph():
-    """Of one kernel, one after the other: they share the capture's workspace."""
+    """Two launches of a kernel in one CUDA graph run in sequence and share its workspace."""
     one, two = Problem.make(STREAM_K, SHAPE), Problem.make(STREAM_K, (128, 1000, 4000), seed=1)
     outs, graph = (one.out(), two.out()), torch.cuda.CUDAGraph()
     expected = (one.run(), two.run())
@@ -185,7 +185,8 @@ def test_the_stream_argument():
     expected, run = problem.run(), kernel(STREAM_K)
     for handle in (lambda s: s, lambda s: s.cuda_stream):
         stream, out = torch.cuda.Stream(), problem.out()
-        # Once before, so that nothing is allocated or loaded while the stream sleeps.
+        # The first launch is made here, so that nothing is allocated or loaded while the stream
+        # sleeps.
         run(problem.a, problem.b, out=out, stream=handle(stream))
         torch.cuda.synchronize()
         assert out.fill_(float("nan")).isnan().all()

@@ -1,4 +1,4 @@
-"""Lists of products on the GPU: results, neighbours that are no numbers, lists that change."""
+"""Products that each have their own m, n and k on the GPU: results, NaN beside matrices."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ HOPPER = (
     ((128, 192, 64), LowerToHopper(), SCHEDULES[8]),
 )
 EDGES = (0, 1, 7, 8, 9, 63, 64, 65, 127, 128, 129, 255, 256, 257)
-"""Of extents: tiles and boxes exactly, one less and one more."""
+"""Extents: whole tiles and TMA boxes, one less, and one more."""
 
 
 def gemm(layout: str, **more: Any) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def gemm(layout: str, **more: Any) -> dict[str, Any]:
 
 
 def drawn(seed: int, groups: int, most: int = 700) -> list[Sizes]:
-    """Some extents are 0 or at the ends of tiles; at least one product has elements."""
+    """Random m, n and k of products, many of them in EDGES; the last product is never empty."""
     chance = random.Random(seed)
 
     def extent() -> int:
@@ -77,7 +77,7 @@ def on_hopper() -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_lists(schedule: str, layout: str, target: str):
-    """One product, several, and as many as there may be; again, and with C."""
+    """1, 7 and 64 (the most) products; repeated launches give equal bits, also with C."""
     made = kernel(schedule, (128, 128, 64), target, **gemm(layout))
     for seed, groups in enumerate((1, 7, 64)):
         problem = Products(drawn(seed, groups), layout, fill=(float("nan"), float("inf"))[seed % 2])
@@ -95,7 +95,7 @@ def test_lists(schedule: str, layout: str, target: str):
 
 @pytest.mark.parametrize(("tile", "lowering", "schedule"), HOPPER, ids=str)
 def test_hopper(tile: tuple[int, int, int], lowering: LowerToHopper, schedule: str):
-    """Maps end boxes where matrices end, at all of their sides."""
+    """Tensor maps end TMA boxes at the ends of matrices, in all directions."""
     on_hopper()
     graph = Pipeline.parse(schedule)(Gemm(**gemm("nt")).graph(tile))
     made = codegen.compile(graph, "sm_90a", lowering=lowering)
@@ -110,7 +110,7 @@ def test_hopper(tile: tuple[int, int, int], lowering: LowerToHopper, schedule: s
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("schedule", [PERSISTENT, SCHEDULES[2], SCHEDULES[5]])
 def test_every_edge(schedule: str, target: str):
-    """Each alone, between neighbours that are no numbers."""
+    """Every extent in EDGES along m, n or k, for a product between two that contain NaN."""
     made = kernel(schedule, (128, 128, 64), target, **gemm("nn"))
     for extent in EDGES:
         for own in ((extent, 72, 100), (72, extent, 100), (72, 100, extent)):
@@ -131,7 +131,7 @@ def test_every_edge(schedule: str, target: str):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_nothing_to_do(schedule: str, target: str):
-    """No output tile at all, though there is k: nobody waits, and nothing is written."""
+    """No product has output elements: the kernel ends and writes nothing."""
     made = kernel(schedule, (128, 128, 64), target, **gemm("nn"))
     for sizes in ([(0, 300, 500)], [(300, 0, 500)], [(5, 0, 9), (0, 400, 1000)], [(0, 0, 0)] * 3):
         problem = Products(sizes)
@@ -141,7 +141,7 @@ def test_nothing_to_do(schedule: str, target: str):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_k_at_all(target: str):
-    """Zeros, or C; also where vectors have no element."""
+    """Products with k = 0 give zeros, or beta·C; A and B may be empty vectors."""
     made = kernel(SCHEDULES[1], (128, 128, 64), target, **gemm("nt"))
     problem = Products([(130, 72, 0), (1, 1, 0), (64, 200, 0)], "nt")
     for empty in (False, True):
@@ -157,7 +157,7 @@ def test_no_k_at_all(target: str):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("dtype", "out_dtype"), [("f16", "f16"), ("bf16", "f32")])
 def test_every_type_and_where_vectors_begin(dtype: str, out_dtype: str, target: str):
-    """At a multiple of 16 bytes or not."""
+    """Vectors may begin at addresses that are not multiples of 16 bytes."""
     given = gemm("tn", dtype=dtype, out_dtype=out_dtype)
     made = kernel(SCHEDULES[2], (64, 64, 64), target, **given)
     problem = Products(drawn(5, 9), "tn", dtype=dtype, out_dtype=out_dtype)
@@ -174,7 +174,7 @@ def test_every_type_and_where_vectors_begin(dtype: str, out_dtype: str, target: 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_other_lists_in_the_same_vectors(schedule: str):
-    """Offsets change between launches that nothing is awaited between."""
+    """Launches with other offsets follow one another without synchronization."""
     made = kernel(schedule, (128, 128, 64), "native", **gemm("nt"))
     lists = [Products(drawn(seed, 12, 300), "nt") for seed in range(6)]
     for _ in range(3):
@@ -194,7 +194,10 @@ def test_few_and_many_workgroups(workgroups: int):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_captured_launch_serves_other_lists(schedule: str):
-    """In the same memory: as long as vectors have room, and groups are as many."""
+    """A CUDA graph is replayed with other offsets and matrices in the same memory.
+
+    The number of products must stay the same.
+    """
     made = kernel(schedule, (128, 128, 64), "native", **gemm("tn"))
     groups, room = 9, 300 * 304
     a, b, d = (torch.empty(groups * room, device="cuda", dtype=torch.bfloat16) for _ in range(3))

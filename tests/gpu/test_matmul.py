@@ -1,4 +1,4 @@
-"""`codegen.matmul` on a GPU: results in every layout, tuning, CUDA graphs, the cost of a call."""
+"""`codegen.matmul` on a GPU: results in every layout, tuning, CUDA graphs, host time."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("gpu")
 
 TOLERANCE = 4e-3
-"""Relative, in the Frobenius norm: bf16 rounds the result to 2⁻⁹."""
+"""Relative error in the Frobenius norm; bf16 rounds each result to 2⁻⁹."""
 ON_TOP = 5e-6
-"""Seconds that choosing may add to the kernel's own call, on a busy host."""
+"""Seconds of host time that `matmul` may add to the kernel's own call, on a busy host."""
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
 
 def stored(m: int, n: int, k: int, layout: str) -> tuple[Any, Any]:
-    """A and B, or their transposes, row-major."""
+    """Random A and B, stored row-major or as their transposes."""
     shapes = (k, m) if layout[0] == "t" else (m, k), (n, k) if layout[1] == "t" else (k, n)
     a, b = (torch.randn(*shape, device="cuda", dtype=torch.bfloat16) for shape in shapes)
     return a, b
@@ -40,7 +40,7 @@ def check(found: Any, want: Any) -> None:
 
 
 def sizes() -> list[tuple[int, int, int, str]]:
-    """Of every order of magnitude, most of them with rows that TMA takes."""
+    """Shapes of every order of magnitude; TMA can load the rows of most of them."""
     random, found = np.random.default_rng(0), []
     for place in range(24):
         size = np.exp(random.uniform(np.log(1), np.log(3000), 3)).astype(int)
@@ -139,7 +139,7 @@ def test_a_capture_takes_calls_but_no_tuning():
 
 
 def host_seconds(call: Callable[[], Any]) -> float:
-    """Of one call, by the best of many batches that the device is not behind with."""
+    """Host seconds of a call: the median of the five fastest of 15 batches of calls."""
     for _ in range(20):
         call()
     samples: list[float] = []

@@ -1,4 +1,4 @@
-"""Results on the GPU against double precision: shapes, schedules, layouts, types."""
+"""Results on the GPU against float64: shapes, schedules, layouts, types."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.gpu.kernels import CORNERS, Problem, Spec, kernel, shapes
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.usefixtures("gpu")
 
-# Each schedule, tile, layout and type is there; sizes are launch arguments, so these are all the
-# kernels that there are (each in two widths).
+# Every schedule, tile, layout and type occurs. Sizes are launch arguments, so these are all kernels
+# that there are, each with two widths of copies.
 SPECS = (
     Spec((DataParallel(),), (128, 128, 32), "nn"),
     Spec((DataParallel(),), (128, 256, 64), "nt", "f16"),
@@ -45,7 +45,7 @@ SPECS = (
     Spec((Rasterize(width=4, order="hilbert"), DataParallel()), (32, 32, 32), target="sm_80"),
     Spec((Grouped(groups=4), StreamK(owner="last")), (64, 64, 32), "tt", target="sm_80"),
     Spec((StreamK(),), (96, 96, 48), "nn", "f16", target="sm_80"),
-    # Tiles that TMA and warpgroups take, where there are any.
+    # Tiles that are lowered to TMA and wgmma if the GPU has them.
     Spec((DataParallel(persistent=True),), (256, 128, 64), "nn", "bf16"),
     Spec((StreamK(owner="last"),), (128, 128, 64), "tn", "f16", "f32"),
     Spec((TwoTileStreamK(),), (128, 192, 64), "nt", "bf16"),
@@ -61,7 +61,7 @@ SCALES = ((1.0, 0.0), (0.5, 2.0), (-1.5, 1.0), (0.0, 1.0), (2.0, -0.25))
 @pytest.mark.parametrize("aligned", [True, False], ids=["aligned", "odd"])
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_shapes(spec: Spec, aligned: bool):
-    """26 kernels x 2 widths x 9 shapes; every launch is made twice and gives the same bits."""
+    """Every kernel, with aligned and odd extents; a second launch gives the same bits."""
     for number, shape in enumerate(shapes(SPECS.index(spec), COUNT, aligned=aligned)):
         problem = Problem.make(spec, shape)
         first, again = problem.run(), problem.run()
@@ -73,11 +73,11 @@ def test_shapes(spec: Spec, aligned: bool):
 
 @pytest.mark.parametrize("layout", ["nn", "tt"])
 def test_every_width_of_copies(layout: str):
-    """Extents that are multiples of 1, 2, 4 and 8 elements, each with each other."""
+    """Copies of A and B of 1, 2, 4 and 8 elements, in all combinations."""
     spec = Spec((StreamK(),), (32, 32, 16), layout)
     for width in (1, 2, 4, 8):
         for other in (1, 2, 4, 8):
-            # What is contiguous: k and n of row-major operands, m and k of transposed ones.
+            # Contiguous axes: k and n of row-major operands, m and k of transposed ones.
             shape = (11, other * 13, width * 5) if layout == "nn" else (width * 11, 13, other * 5)
             Problem.make(spec, shape).check(Problem.make(spec, shape).run())
     made = {(v.vectors.a, v.vectors.b) for v in kernel(spec)._programs}
@@ -85,7 +85,7 @@ def test_every_width_of_copies(layout: str):
 
 
 def test_whole_numbers_are_exact():
-    """Sums of small whole numbers have no rounding, whoever adds them."""
+    """Sums of small integers have no rounding errors, so results are exact in any order."""
     for spec in (SPECS[4], SPECS[2], SPECS[6]):
         for m, n, k in CORNERS:
             k = min(k, 4000)
@@ -102,22 +102,22 @@ def test_the_epilogue():
     problem = Problem.make(SPECS[3], (200, 136, 320))
     a, b, c = problem.a, problem.b, problem.c
     run = kernel(problem.spec)
-    # C is not read where beta is zero: NaN there does no harm.
+    # C is not read if beta is zero, so NaN in C has no effect.
     nan = torch.full_like(c, float("nan"))
     problem.check(problem.run(c=nan, alpha=2.0), alpha=2.0)
-    # A new output comes back where none is given.
+    # A new tensor is returned if `out` is not given.
     made = run(a, b)
     assert made.dtype == c.dtype
     problem.check(made)
     problem.check(run(a, b, c, alpha=0.0, beta=1.0), alpha=0.0, beta=1.0)
-    # C may be the output.
+    # C and D may be the same tensor.
     inout = c.clone()
     assert run(a, b, inout, out=inout, alpha=0.5, beta=-1.0) is inout
     problem.check(inout, alpha=0.5, beta=-1.0)
 
 
 def test_padding_is_not_read():
-    """NaN around the operands does not reach the result, and nothing is written around that."""
+    """NaN around the operands does not reach the result, and nothing around D is written."""
     m, n, k = 65, 72, 40
     spec = SPECS[7]
 
@@ -135,7 +135,7 @@ def test_padding_is_not_read():
 
 
 def test_the_same_ptx_for_every_architecture():
-    """PTX for sm_80 gives the same bits as the code for another Ampere-style target."""
+    """PTX for sm_80 gives the same bits as code for sm_86."""
     shape = (300, 264, 520)
     for schedule in ((DataParallel(),), (StreamK(workgroups=50),)):
         spec = Spec(schedule, target="sm_80")

@@ -1,4 +1,4 @@
-"""compute-sanitizer finds no fault: no access outside of memory, no race in shared memory."""
+"""compute-sanitizer finds no invalid access and no race in shared memory."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def test_it_finds_nothing(tool: str):
     said = f"exit status {done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-2000:]}"
     assert done.returncode == 0, said
     assert done.stdout.count(" exact") == COUNT, said
-    # racecheck sums up in words of its own; the others count errors.
+    # The tool racecheck reports hazards, the others report errors.
     assert "0 errors" in done.stdout or "0 hazards" in done.stdout, said

@@ -1,4 +1,4 @@
-"""The simulated L2 cache: its laws, and the walk through it against a plain one; no GPU."""
+"""The simulated L2 cache: its laws, and a comparison with a plain LRU list; needs no GPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OTHERS = ["data-parallel", "split-k{splits=2}", "grouped,two-tile-stream-k{owner
 
 
 def read_by_lists(blocks: list[int], sizes: list[int], capacity: int) -> int:
-    """Bytes from memory, by a list with what was asked for last at its end."""
+    """Bytes read from memory, simulated with a list in LRU order, the latest block at its end."""
     held: list[int] = []
     read = 0
     for block in blocks:
@@ -61,7 +61,10 @@ def test_the_cache_evicts_what_was_not_asked_for_longest(
 @pytest.mark.parametrize("size", [WHOLE, RAGGED], ids=["whole", "ragged"])
 @pytest.mark.parametrize("pipeline", PIPELINES + OTHERS)
 def test_laws_of_every_order(pipeline: str, size: tuple[int, int, int]):
-    """An order does all iterations once; no cache reads each block once, and none all requests."""
+    """An order does every iteration once.
+
+    An unlimited cache reads each block once; without a cache every request is read from memory.
+    """
     m, n, k = size
     asked = requests(pipeline, TILE, size, SLOTS)
     tiles_m, tiles_n, depth = (-(-extent // 16) for extent in size)
@@ -78,13 +81,16 @@ def test_laws_of_every_order(pipeline: str, size: tuple[int, int, int]):
     assert none.read_bytes == none.asked_bytes == 2 * k * (m * tiles_n + n * tiles_m)
     between = [through_cache(asked, 1000 * kilo).read_bytes for kilo in (4, 8, 16, 40)]
     assert all(endless.read_bytes <= read <= none.read_bytes for read in between)
-    if size == WHOLE:  # all blocks are equally large
+    if size == WHOLE:  # with blocks of equal size, a larger LRU cache never reads more
         assert between == sorted(between, reverse=True)
 
 
 @pytest.mark.parametrize("pipeline", [*PIPELINES, OTHERS[2]])
 def test_workgroups_advance_in_step(pipeline: str):
-    """As lists of what each has, read across: this is how a grid that fits is walked."""
+    """Workgroups of a resident grid advance in step.
+
+    The requests of all workgroups' first iterations come first, then those of their second ones.
+    """
     values = dict(zip(("m", "n", "k"), RAGGED, strict=True), workgroups=SLOTS)
     found = trace(scheduled(pipeline, TILE, "bf16"), values)
     assert len(found.workgroups) == SLOTS
@@ -103,7 +109,10 @@ def test_workgroups_advance_in_step(pipeline: str):
 
 
 def test_who_is_free_takes_the_next_workgroup():
-    """One workgroup a tile is walked like a persistent grid of as many as there are slots."""
+    """A data-parallel grid is walked like a persistent grid with one workgroup per slot.
+
+    A slot that becomes free gets the next workgroup.
+    """
     one, stays = (
         requests(schedule, TILE, WHOLE, SLOTS) for schedule in ("data-parallel", WHOLE_TILES)
     )
@@ -113,9 +122,10 @@ def test_who_is_free_takes_the_next_workgroup():
 
 
 def test_bands_read_fewer_rows_and_columns():
-    """Of 10 x 12 tiles, 16 at a time are 2 rows and 12 columns, or 4 and 4 in bands of 4.
+    """Bands need fewer rows and columns of tiles at a time, so fewer blocks are read.
 
-    The cache holds what a step needs, and nothing of the wave before: its panels are deeper.
+    16 of 10 x 12 tiles are 2 rows and 12 columns in row-major order, or 4 rows and 4 columns in
+    bands of 4. The cache holds the blocks of one step, but none of the wave before.
     """
     size, block = (10 * 16, 12 * 16, 64 * 16), 2 * 16 * 16
     for order in (NONE, "rasterize{width=4}"):
@@ -132,14 +142,14 @@ def test_bands_read_fewer_rows_and_columns():
 
 
 def test_padding_takes_a_step_and_asks_for_nothing():
-    """Reordered groups of tiles have padding where they do not divide them."""
+    """Padding tiles of `reorder` take a step, but request no block."""
     padded = requests(f"reorder{{group=4}},{WHOLE_TILES}", TILE, RAGGED, SLOTS)
     plain = requests(WHOLE_TILES, TILE, RAGGED, SLOTS)
     assert sorted(padded.blocks.tolist()) == sorted(plain.blocks.tolist())
 
 
 def test_tiles_of_several_shapes_are_refused():
-    # Few tiles are all small, many are of both shapes.
+    # A problem with few tiles has small tiles only; one with many has tiles of both shapes.
     for size in ((160, 96, 64), (320, 192, 64)):
         with pytest.raises(VerifyError, match="tiles of several shapes"):
             requests("heterogeneous-tiles", (32, 32, 16), size, 132)

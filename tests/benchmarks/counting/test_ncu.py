@@ -1,4 +1,4 @@
-"""Hardware counters: output of ncu is parsed, and its refusals explained; a script replaces ncu."""
+"""Hardware counters: parsing of ncu's output and its errors; a script stands in for ncu."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def launch(number: int, *values: str) -> list[str]:
 
 
 def printed(*rows: list[str], units: list[str] = UNITS, names: list[str] = NAMES) -> str:
-    """As ncu 2025.3 writes it: lines of its own, names, units, and a line for every launch."""
+    """The output of ncu 2025.3: log lines, names, units, and one line for every launch."""
     return "\n".join(
         [
             "==PROF== Connected to process 4711 (/usr/bin/python3.12)",
@@ -124,7 +124,7 @@ JOBS = {
 
 
 def standing_in(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
-    """An `ncu` that launches everything by word alone, and then does as the lines say."""
+    """Install a script as `ncu`, which reports every kernel as launched and then runs `lines`."""
     path = folder / "ncu"
     path.write_text(SCRIPT.format(python=sys.executable) + "\n".join(lines), encoding="utf-8")
     path.chmod(0o755)
@@ -174,7 +174,7 @@ def test_what_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 class Device:
-    """Kernels that note their launches, and a clock that each of them lets run."""
+    """Kernels that record their launches, and a clock that each launch advances."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.launched, self.built = 0.0, [], []

@@ -1,4 +1,4 @@
-"""`benchmarks.measures.chosen`: which of measured plans the model prefers."""
+"""`benchmarks.measures.chosen`: which of the measured plans the cost model prefers."""
 
 from __future__ import annotations
 

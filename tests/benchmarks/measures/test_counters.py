@@ -1,4 +1,4 @@
-"""Hardware counters: launches become rows; only marked launches are counted."""
+"""Hardware counters: launches become rows of results; only marked launches are counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`benchmarks epilogue`: costs, the goal, who is checked how, and a run with made-up times."""
+"""`benchmarks epilogue`: costs, the goal, checks of contenders; a run with simulated times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLAN = "128x256x64 stream-k on 132"
 
 
 def rows_of(k: int, **times: float | None) -> list[Any]:
-    """Rows of one problem, in microseconds; None stands for a contender with a wrong result."""
+    """Result rows of one problem; times are in microseconds, None is a contender that failed."""
     names = {"plain": PLAIN, "fused": FUSED, "library": LIBRARY, "eager": EAGER,
              "compiled": TORCH_COMPILE}  # fmt: skip
     head = {"shape": f"k{k}", "m": 256, "n": 512, "k": k, "layout": "nt", "plan": PLAN}

@@ -1,4 +1,4 @@
-"""The command line of `gemm`."""
+"""The command line of `python -m benchmarks gemm`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measure of groups, apart from measuring."""
+"""`benchmarks groups`: everything but measuring on a GPU."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_plans_are_for_hopper(text: str):
 
 
 class Made:
-    """A problem whose contenders are functions; the right result is 7."""
+    """A simulated problem whose contenders are Python functions; the right result is 7."""
 
     shape = Shape("8x8x8", 8, 8, 8)
     sizes = (3, 5)
@@ -53,7 +53,7 @@ class Made:
 
 @pytest.fixture
 def samplers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Samplers that call, and take as long as their contender says."""
+    """Samplers that launch a contender once per buffer set and return the contender's own time."""
 
     class Fake(groups.Sampler):
         def __init__(self, launch: Any, sets: int, seconds: float, *, graphs: bool) -> None:
@@ -70,7 +70,7 @@ def samplers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("samplers")
 def test_contenders_that_are_wrong_or_fail_are_not_timed():
     def writing(value: int, then: int, takes: float) -> Prepare:
-        """Computes `value` in the first two launches, and `then` in later ones."""
+        """A contender that writes `value` in the first two launches, and `then` in later ones."""
 
         def prepare(problem: Any) -> Launch:
             calls = [0]

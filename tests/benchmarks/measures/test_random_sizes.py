@@ -1,4 +1,4 @@
-"""`benchmarks random`: sizes, classes, ratios, and a run with made-up times."""
+"""`benchmarks random`: sizes, classes, ratios, and a run with simulated times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.reports.record import load
 
 
 def row(name: str, seconds: float | None, k: int = 256, layout: str = "nt", m: int = 128) -> Any:
-    """A row of the record; without seconds it is a fault."""
+    """A result row; if `seconds` is None, a row with an error."""
     head = {"shape": "x", "m": m, "n": 512, "k": k, "layout": layout, "name": name}
     if seconds is None:
         return {**head, "problem": "no such kernel"}
@@ -102,7 +102,7 @@ def test_mistakes_are_explained(words: list[str], why: str, capsys: pytest.Captu
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """A made-up GPU on which ours takes half of cuBLAS's time; returns what is compiled ahead."""
+    """Simulate a GPU on which coordgraph takes half of cuBLAS's time; return the compiled sizes."""
     compiled: list[tuple[str, str]] = []
 
     def compete(contenders: Any, problem: Any, options: Any, **given: Any) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Schedules side by side: what is counted, against other ways to count it; no GPU."""
+"""`benchmarks schedules`: counts against other ways to count; needs no GPU."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_scale_has_whole_waves_and_nearly_square_products():
 
 
 def test_iterations_of_streamed_schedules_are_shared_equally():
-    """Streamed shares are even; least_segment takes back what borders move, at most."""
+    """Streamed shares are equal; `least_segment` lengthens a share by two moved borders at most."""
     for tiles in COUNTS:
         rows = {row["schedule"]: row for row in rows_of(TILE, tiles, 4096, SCHEDULES, 132)}
         even = math.ceil(tiles * 64 / 132)
@@ -85,7 +85,7 @@ def test_counting_needs_no_gpu(
 
 
 class Cuda:
-    """What a GPU does, made up: cuBLAS takes 1 ms, a schedule 1 ms by its utilisation."""
+    """A simulated GPU: cuBLAS takes 1 ms, and a schedule 1 ms divided by its utilisation."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.targets: list[tuple[str, str, str]] = []

@@ -1,4 +1,4 @@
-"""`benchmarks.measures.streaming`: streamed tiles against whole ones, measured and predicted."""
+"""`benchmarks.measures.streaming`: streamed against whole tiles, measured and predicted."""
 
 from __future__ import annotations
 
@@ -99,13 +99,13 @@ def test_the_command(
 
 
 def test_of_what_was_measured_the_model_says_which_kind_is_better():
-    """Of kept measurements: in the mean predicted ratios are those that were measured."""
+    """On recorded measurements, predicted ratios are within 5 % of measured ones on average."""
     paths = [*(RESULTS / "fit").glob("sweep-*.json.gz")]
     assert len(paths) > 5
     for path in paths:
         rows = load(path)["rows"]
         if len({key_of(row) for row in rows}) < 15:
-            continue  # of a few sizes, for one term of the model
+            continue  # a file of few sizes, which was measured for one term of the model
         found = means(compared(rows, "NVIDIA H200"))
         assert found["candidates"].problems > 15
         assert found["candidates"].bias == pytest.approx(1, abs=0.05)

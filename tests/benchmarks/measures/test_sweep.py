@@ -1,4 +1,4 @@
-"""`benchmarks.measures.sweep`: which problems and plans."""
+"""`benchmarks.measures.sweep`: the problems and plans that it measures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Utilisation of the last wave: formulas, whole waves, and the plans of a command line."""
+"""`benchmarks waves`: utilisation of the last wave, full waves, and plans of a command line."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""As much of Triton as the kernels of benchmarks need, over numpy: one program after another.
+"""The part of Triton that the benchmark kernels use, over NumPy; programs run one by one.
 
-It tells whether indices are right, not whether Triton compiles them.
+Tests with it check indices, not whether Triton compiles the kernels.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ __all__ = ["modules"]
 
 
 class OutOfResources(Exception):
-    """A configuration needs too much."""
+    """A configuration needs more registers or shared memory than the device has."""
 
 
 class Pointer:
-    """An array as a kernel sees it; `writes` counts how often each element is written."""
+    """A pointer into an array, as a kernel sees it; `writes` counts writes to every element."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.flat, self.writes = array.reshape(-1), Counter[int]()
@@ -34,7 +34,7 @@ class Pointer:
 
 
 class Descriptor:
-    """Boxes of a matrix; what is outside reads as zero."""
+    """A tensor descriptor: loads boxes of a matrix; elements outside the matrix are zero."""
 
     def __init__(self, array: np.ndarray, box: list[int]) -> None:
         assert array.ndim == len(box) == 2
@@ -54,7 +54,7 @@ class Descriptor:
 
 
 class Kernel:
-    """A function that is called once for every program of a grid."""
+    """A kernel: the function is called once for every program of the grid."""
 
     def __init__(self, function: Callable[..., None], language: Any) -> None:
         self.function, self.language = function, language
@@ -90,7 +90,7 @@ def _dot(a: np.ndarray, b: np.ndarray, total: np.ndarray) -> np.ndarray:
 
 
 def modules() -> dict[str, ModuleType]:
-    """What stands in `sys.modules` in the place of Triton."""
+    """The modules that replace Triton in `sys.modules`, by name."""
     names = ("triton", "triton.language", "triton.tools", "triton.tools.tensor_descriptor")
     found = {name: ModuleType(name) for name in names}
     base, language, tools, descriptor = found.values()

@@ -1,4 +1,4 @@
-"""Contenders in turn: who is timed, who is refused, and what the rows hold."""
+"""Contenders measured in turn: which are timed, which are refused, and the result rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from coordgraph import CodegenError
 
 
 class Contender:
-    """Writes a value into D; `then` from the third launch on, or raises an error."""
+    """A contender that writes `value` into D, and `then` from the third launch on.
+
+    If `value` is an exception, the contender raises it.
+    """
 
     def __init__(
         self, name: str, value: Any, seconds: float = 1e-3, *, then: int = 7, ours: bool = False
@@ -39,7 +42,7 @@ class Contender:
 
 
 class Problem:
-    """A problem whose right result is 7."""
+    """A simulated problem; the right result is 7."""
 
     shape, layout = Shape("tiny", 2, 4, 8), "nt"
 
@@ -60,7 +63,7 @@ class Problem:
 
 @pytest.fixture(autouse=True)
 def _samplers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sampler launches once for a sample; the launch says how long it took."""
+    """Samplers that launch once per sample and return the contender's own time."""
 
     class Sampler:
         def __init__(self, launch: Any, sets: int, seconds: float, *, graphs: bool) -> None:

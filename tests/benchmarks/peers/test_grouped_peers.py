@@ -1,4 +1,4 @@
-"""Contenders of grouped problems: what reaches a kernel, and who refuses what."""
+"""Contenders of grouped problems: the arguments of kernels, and what contenders refuse."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coordgraph import CoordGraphError, Gemm, KernelGraph
 
 
 def test_a_plan_is_built_for_groups_and_launched_on_its_grid(monkeypatch: pytest.MonkeyPatch):
-    """The compiler is a fake; what reaches it, and the kernel, is not."""
+    """A plan is built for groups and launched on its grid; only the compiler is replaced."""
     compiled: list[KernelGraph] = []
     launched: list[dict[str, object]] = []
 

@@ -1,4 +1,4 @@
-"""Plans of the command line, compiled side by side."""
+"""Plans of a command line, compiled in parallel."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Loaded:
 
 
 def test_the_lowering_is_the_plans(monkeypatch: pytest.MonkeyPatch):
-    """Options of a plan reach the compiler as a lowering; without options the default is used."""
+    """A plan's options are passed to the compiler as a lowering; without options it is None."""
     asked: dict[str, object] = {}
 
     def compile(graph: KernelGraph, target: str, lowering: object = None) -> Loaded:

@@ -1,4 +1,4 @@
-"""The Triton kernel of groups, over a fake of Triton: its indices, and how it is tuned."""
+"""The Triton kernel for groups, with Triton replaced: its indices and its tuning."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROCESSORS = 5
 
 @pytest.fixture(scope="module")
 def kernels() -> Any:
-    """`benchmarks.peers.triton_groups`, imported with the fake; forgotten afterwards."""
+    """`benchmarks.peers.triton_groups`, imported with a replacement of Triton for this test."""
     with pytest.MonkeyPatch.context() as patch:
         for name, module in modules().items():
             patch.setitem(sys.modules, name, module)
@@ -70,7 +70,7 @@ def test_configurations_fit_a_box_and_the_shared_memory_of_hopper(kernels: Modul
 
 
 class Problem:
-    """Operands on the host; a configuration's time is its number of elements."""
+    """Operands on the host; the simulated time of a configuration is its number of elements."""
 
     axis = "m"
 

@@ -1,4 +1,4 @@
-"""The epilogue's reference: GELU against its formula, and how far results may be from it."""
+"""The reference of `epilogue`: GELU against its formula, and the error bound of results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_slope_of_gelu_is_bounded():
 
 
 class Array(np.ndarray):
-    """A NumPy array with the methods of a torch tensor that the check calls."""
+    """A NumPy array with the methods of a torch tensor that the check of results calls."""
 
     def fill_(self, value: float) -> None:
         self[...] = value
@@ -55,7 +55,7 @@ def array(values: Any, dtype: Any = np.float64) -> Any:
 
 @pytest.fixture
 def problem() -> Any:
-    """A problem of 16 x 64 with k = 256 in bf16, whose rows are all sampled; on the host."""
+    """A problem on the host: 16 x 64 with k = 256 in bf16; all rows are checked."""
     random = np.random.default_rng(0)
     made: Any = object.__new__(EpilogueProblem)
     a, b = random.standard_normal((16, 256)), random.standard_normal((256, 64))
@@ -72,7 +72,7 @@ def problem() -> Any:
 
 
 def written(problem: Any, values: Any) -> Any:
-    """A function that writes values to D."""
+    """A function that writes `values` to D."""
 
     def compute() -> None:
         problem.sets[0][2][...] = values

@@ -1,4 +1,4 @@
-"""Grouped problems: sizes of uneven groups."""
+"""Grouped problems: the sizes of uneven groups."""
 
 from __future__ import annotations
 

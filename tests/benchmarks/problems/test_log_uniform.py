@@ -1,4 +1,4 @@
-"""Random sizes: their distribution, and that they are the same on every machine."""
+"""Random sizes: their distribution, which is the same on every machine."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ def test_the_corpus_is_log_uniform_and_the_same_every_time():
     assert shapes != log_uniform_shapes(400, seed=1)
     extents = [extent for found in shapes for extent in (found.m, found.n, found.k)]
     assert all(128 <= extent <= 8192 and extent % 8 == 0 for extent in extents)
-    below = sum(extent < 1024 for extent in extents) / len(extents)  # half of the octaves
+    # Half of the octaves are below 1024.
+    below = sum(extent < 1024 for extent in extents) / len(extents)
     assert 0.45 < below < 0.55
 
 
 def test_the_corpus_is_the_documented_one():
-    """Figures that are compared between machines, and between years, are of these shapes."""
+    """The first random sizes are the documented ones, so results stay comparable."""
     sizes = ["4288x2992x736", "376x1072x688", "3336x448x928", "1448x5592x1048"]
     assert [found.size for found in log_uniform_shapes(4)] == sizes
     assert [found.size for found in log_uniform_shapes(2, step=1)] == [

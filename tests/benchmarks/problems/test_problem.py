@@ -1,4 +1,4 @@
-"""Operands: how many sets of buffers are rotated, and layouts."""
+"""Operands of problems: the number of buffer sets, and layouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of shapes, and what the command line makes of shapes."""
+"""Groups of shapes, and shapes on a command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small record of `gemm` with made-up times."""
+"""A small results record of `gemm` with invented times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Row = dict[str, Any]
 
 
 def row(name: str, ratio: float | None, group: str = "E", **more: Any) -> Row:
-    """A row; a ratio of None is a fault."""
+    """A result row; with a ratio of None, a row with an error."""
     found: Row = {
         "group": group, "shape": "512^3", "m": 512, "n": 512, "k": 512, "layout": "nn",
         "regime": "sustained", "name": name, "ours": name.startswith("ours"), **more,
@@ -26,7 +26,7 @@ def row(name: str, ratio: float | None, group: str = "E", **more: Any) -> Row:
 
 
 def record() -> dict[str, Any]:
-    """Two groups, two plans of ours, a fault."""
+    """A record with two groups of shapes, two plans of ours, and two errors."""
     rows = [
         row("cuBLAS", 1.0), row("Triton", 0.5), row("ours a", 0.8), row("ours b", 0.92),
         row("cuBLAS", 1.0, layout="nt"), row("ours a", 1.25, layout="nt"),

@@ -1,4 +1,4 @@
-"""Plots of records."""
+"""Plots of results records."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_plots_of_a_record(
         assert word in text
     before = drawn[0].read_bytes()
     main()
-    assert drawn[0].read_bytes() == before  # the same record, the same file
+    assert drawn[0].read_bytes() == before  # an equal record gives an equal file
 
 
 def test_a_plot_of_waves(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Records: written, compressed, read back."""
+"""Results records: written, compressed and read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Geometric means, and the slowest problems."""
+"""Summaries: geometric means, and the slowest problems."""
 
 from __future__ import annotations
 
@@ -38,5 +38,6 @@ def test_slower_counts_faults_and_takes_the_best_of_ours():
     rows = record()["rows"]
     assert [ratio for ratio, _ in slower_than(rows, 0.95)] == [0.0, 0.92]
     assert [ratio for ratio, _ in slower_than(rows, 0.90)] == [0.0]
-    rows.append(row("coordgraph", 0.7, ours=True))  # which is judged alone where it is there
+    # If there is a row `coordgraph`, it alone is compared with cuBLAS.
+    rows.append(row("coordgraph", 0.7, ours=True))
     assert [ratio for ratio, _ in slower_than(rows, 0.95)] == [0.7]

@@ -1,4 +1,4 @@
-"""The tables that are printed after a run."""
+"""The tables that are printed after a benchmark."""
 
 from __future__ import annotations
 

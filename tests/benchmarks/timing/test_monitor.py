@@ -1,4 +1,4 @@
-"""Readings of nvidia-smi: parsing, medians, and a machine without it."""
+"""Readings of nvidia-smi: parsing, medians, and machines that lack nvidia-smi."""
 
 from __future__ import annotations
 

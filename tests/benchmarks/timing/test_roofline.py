@@ -1,4 +1,4 @@
-"""The roofline: the least time of a problem."""
+"""The roofline: a lower bound of a problem's time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples in rounds: their order and their end; medians; launches of a CUDA graph."""
+"""Samples in rounds: order, end of sampling, medians, and launches in a CUDA graph."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.timing.sampler import REGIMES, Spread, launches_in_graph, sample
 
 
 class Device:
-    """A clock, and samplers that let it run."""
+    """A simulated clock, and samplers that advance it."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -51,7 +51,8 @@ def test_a_burst_rests_before_every_sample_and_sustained_never():
     device = Device()
     device.sample_rounds(2, "burst")
     assert device.slept == [REGIMES["burst"].gap] * 6
-    assert "".join(device.order) == "abc" + "bca"  # no heating
+    # In the burst regime no round warms the device up.
+    assert "".join(device.order) == "abc" + "bca"
     device = Device()
     device.sample_rounds(2, "sustained", heat_seconds=0.5)
     assert device.slept == []

@@ -1,4 +1,4 @@
-"""What is known inside the body of a `SetCoordinate`."""
+"""What is known about indices inside the body of a `SetCoordinate`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIZE, COUNT = 100, 8
 
 
 def scope() -> Scoped:
-    """At the head of a kernel: only the workgroup is there."""
+    """The scope at the start of a kernel, where only the workgroup number is known."""
     with CoordinateGraph().edit() as e:
         for dimension in (
             Workgroup("workgroup", Integer(COUNT)),
@@ -34,7 +34,7 @@ def test_what_is_set_to_what_never_changes_bounds_what_is_set_inside():
     assert value == 12 * workgroup
     assert begin in inside.fixed
     _, within = inside.enter_set(SetCoordinate("place", minimum(workgroup**2, 99 - begin)))
-    # That needs the bound of place in terms of begin: 49 and 84 alone are too large together.
+    # This needs the bound 99 - begin of place: the largest values alone, 49 and 84, exceed SIZE.
     assert within.ranges.prove_less(begin + place, Integer(SIZE))
 
 
@@ -54,5 +54,6 @@ def test_what_never_changes_is_not_set_again():
     _, inside = here.enter_set(SetCoordinate("begin", 12 * workgroup))
     with pytest.raises(VerifyError, match="'begin' already has a value here"):
         inside.enter_set(SetCoordinate("begin", workgroup + 1))
-    _, beside = here.enter_set(SetCoordinate("begin", workgroup + 1))  # another body
+    # The body of another operation.
+    _, beside = here.enter_set(SetCoordinate("begin", workgroup + 1))
     assert beside.ranges.prove_less(here.coordinates.symbol("begin"), Integer(COUNT + 1))

@@ -1,4 +1,4 @@
-"""Edges with sizes that fit them: one Hypothesis strategy for every kind of edge."""
+"""Random edges with sizes that fit them: one Hypothesis strategy for every kind of edge."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from coordgraph.coordinates.edges import (
 from coordgraph.coordinates.laws import Trial
 
 Case = tuple[Edge, tuple[int, ...], tuple[int, ...]]
-"""An edge, the sizes upstream and the sizes downstream."""
+"""An edge, its upstream sizes and its downstream sizes."""
 
 STRATEGIES: dict[str, Callable[[], st.SearchStrategy[Case]]] = {}
 extents = st.integers(1, 6)
 
 
 def strategy(kind: type[Edge]) -> Callable[[Callable[..., Case]], None]:
-    """Register the strategy of a kind of edge."""
+    """A decorator that registers the strategy for a kind of edge."""
 
     def register(make: Callable[..., Case]) -> None:
         STRATEGIES[kind.__name__] = st.composite(make)
@@ -104,7 +104,10 @@ def share(draw: st.DrawFn) -> Case:
 
 
 def nested(draw: st.DrawFn) -> tuple[list[int], list[int]]:
-    """Sizes and strides that nest, with gaps, in any order."""
+    """Sizes and strides of a `Split`: each stride exceeds the reach of all smaller ones.
+
+    The strides may leave gaps, and come in any order.
+    """
     sizes = draw(st.lists(extents, min_size=1, max_size=4))
     strides: list[int] = []
     reach = 0
@@ -153,7 +156,7 @@ def swizzle(draw: st.DrawFn) -> Case:
 
 
 def table_of(edge: Edge) -> dict[str, tuple[int, ...]]:
-    """The entries of the tables that an edge reads, which are spelled in the tables' names."""
+    """The entries of the tables that an edge reads, parsed from the tables' names."""
     found = [
         x for value in edge.details.values() for x in (value if type(value) is tuple else (value,))
     ]
@@ -162,13 +165,13 @@ def table_of(edge: Edge) -> dict[str, tuple[int, ...]]:
 
 
 def named(entries: list[int]) -> str:
-    """A table whose name spells its entries."""
+    """The name of a table with the given entries, such as `table_0_2_5`."""
     return "_".join(["table", *map(str, entries)])
 
 
 @st.composite
 def borders(draw: st.DrawFn) -> list[int]:
-    """Rising borders of a few segments, some of them empty."""
+    """Non-decreasing borders of a few segments, some of them empty."""
     sizes = draw(st.lists(st.integers(0, 5), min_size=1, max_size=5).filter(any))
     return [sum(sizes[:i]) for i in range(len(sizes) + 1)]
 
@@ -199,7 +202,7 @@ def concatenate(draw: st.DrawFn) -> Case:
     if draw(st.booleans()):
         edge = Concatenate(above, "d0", named(entries))
         return edge, (len(sizes), *between, max(sizes)), (prod(between) * entries[-1],)
-    # Extents of each segment: of a row, or of all that lie between and of a row.
+    # Each segment has its own extents along all operands but the first.
     shapes = [[draw(extents) for _ in above[1:]] for _ in sizes]
     along = list(zip(*shapes, strict=True))
     starts = sums(map(prod, shapes))
@@ -208,7 +211,7 @@ def concatenate(draw: st.DrawFn) -> Case:
 
 
 def sums(sizes: Iterable[int]) -> list[int]:
-    """Where each of several parts begins, and the end."""
+    """The first index of each of several consecutive parts, and the end of the last."""
     return [0, *accumulate(sizes)]
 
 
@@ -223,7 +226,7 @@ def diagonal(draw: st.DrawFn) -> Case:
 
 
 def trial_of(case: Case) -> Trial:
-    """The edge with its numbers; segments have the indices that their borders leave them."""
+    """A `Trial` of an edge; for a `Concatenate`, upstream indices must lie inside their segment."""
     edge, above, below = case
     tables = table_of(edge)
     if not isinstance(edge, Concatenate):
@@ -239,7 +242,7 @@ def trial_of(case: Case) -> Trial:
 
 
 def graph_of(case: Case) -> CoordinateGraph:
-    """The edge alone in a graph, its dimensions named u0, u1, … and d0, d1, …."""
+    """A graph with one edge; its dimensions are named u0, u1, … and d0, d1, …."""
     edge, above, below = case
     with CoordinateGraph().edit() as e:
         for name, size in zip((*edge.upstream, *edge.downstream), (*above, *below), strict=True):

@@ -1,4 +1,4 @@
-"""`Concatenate` with operands between: segments that are row-major blocks."""
+"""`Concatenate` with more than two operands: every segment is a row-major block."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def starts_of(sizes: list[int]) -> list[int]:
 def blocks(
     groups: object, rows: object, columns: object, whole: object = None, k: object = None
 ) -> CoordinateGraph:
-    """`group, row, column, k -> all`, sizes as given."""
+    """A graph `group, row, column, k -> all` with the given sizes."""
     with CoordinateGraph().edit() as e:
         for name, size in zip((*PARTS, "all"), (groups, rows, columns, k, whole), strict=True):
             e.add(Linear(name, size))  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ def searches(*exprs: Expr) -> set[Expr]:
 @few
 @given(lengths, extents, extents)
 def test_segments_are_blocks_one_after_another(sizes: list[int], rows: int, columns: int):
-    """As they would be written down: group by group, in each row by row, k fastest."""
+    """Indices count group by group, row by row, column by column, and k is the fastest."""
     starts = starts_of(sizes)
     known = {"t": starts, "groups": len(sizes), "rows": rows, "columns": columns}
     forward, back = OPEN.forward(PARTS, ["all"]), OPEN.reverse(["all"], PARTS)
@@ -71,7 +71,7 @@ def test_segments_are_blocks_one_after_another(sizes: list[int], rows: int, colu
 @few
 @given(lengths.filter(lambda sizes: sizes[-1] > 0), extents, extents, st.integers(0, 9))
 def test_what_is_behind_belongs_to_no_segment(sizes: list[int], rows: int, columns: int, over: int):
-    """It lies behind the rows of the last block, as indices past the end of a `Flatten` do."""
+    """An index past the end is in the last group, in a row past its last one, as in a `Flatten`."""
     edge, starts = Concatenate(PARTS, "all", "t"), starts_of(sizes)
     whole = rows * columns * starts[-1]
     above = (len(sizes), rows, columns, max(sizes))
@@ -96,7 +96,7 @@ def test_blocks_of_equal_segments_are_a_flatten():
 @few
 @given(lengths, st.lists(extents, max_size=3), st.integers(-3, 3))
 def test_size_rule(sizes: list[int], between: list[int], more: int):
-    """As many as all segments have together, at least; what is not known is not asked."""
+    """The downstream size is at least that of all segments; unknown sizes are not checked."""
     names = tuple(f"u{i}" for i in range(2 + len(between)))
     edge, starts = Concatenate(names, "all", "t"), starts_of(sizes)
     whole, above = prod(between) * starts[-1] + more, (len(sizes), *between, max(sizes))
@@ -104,7 +104,7 @@ def test_size_rule(sizes: list[int], between: list[int], more: int):
     (rule,) = edge.size_rule(Sizes(up, (Integer(whole),)))
     assert bool(evaluate(rule, {"t": starts})) == (more >= 0)
     assert edge.size_rule(Sizes(up, (None,))) == ()
-    # How many are in a segment is data: that size is not read.
+    # The length of a segment is data, so the size of the last operand is not used.
     assert edge.size_rule(Sizes((*up[:-1], None), (Integer(whole),))) == (rule,)
     for unknown in range(len(up) - 1):
         missing = tuple(None if i == unknown else size for i, size in enumerate(up))
@@ -150,13 +150,13 @@ def test_the_number_of_segments_is_needed_to_find_one():
         graph.reverse(["all"], ["k"])
 
 
-# What is known beside
+# Indices of which some are known
 
 
 @few
 @given(lengths, extents, extents)
 def test_a_segment_that_is_known_is_not_searched_for(sizes: list[int], rows: int, columns: int):
-    """The others are the same, in terms of its name."""
+    """If the segment is known there is no search; the other indices are written with its symbol."""
     starts = starts_of(sizes)
     known = {"t": starts, "groups": len(sizes), "rows": rows, "columns": columns}
     others = list(PARTS[1:])
@@ -171,7 +171,7 @@ def test_a_segment_that_is_known_is_not_searched_for(sizes: list[int], rows: int
 
 
 def test_a_segment_known_as_an_expression():
-    """Here of another coordinate; it stands where the search would."""
+    """A segment that is known as an expression takes the place of the search."""
     place, here = index_symbol("place"), index_symbol("here")
     group, k = OPEN.reverse({"all": place, "group": here + 1}, ["group", "k"])
     assert group == here + 1
@@ -181,7 +181,7 @@ def test_a_segment_known_as_an_expression():
 
 @dataclass(frozen=True)
 class Found(Edge):
-    """`Found(I, J; O)`: `i = o mod n_i`, `j = 2·i`; with one index alone `i = o`, `j = o + 1`."""
+    """`Found(I, J; O)`: `i = o mod |I|`, `j = 2·i`; if |I| is unknown, `i = o`, `j = o + 1`."""
 
     arity = (2, 1)
     laws = frozenset({Law.FORWARD_UNDOES_REVERSE})
@@ -212,7 +212,10 @@ def found_in(size: int | None) -> CoordinateGraph:
 
 
 def test_siblings_of_any_edge():
-    """What an edge finds twice is found once; a bare name says nothing about what else has it."""
+    """A known index takes the place of its own expression in the other indices of an edge.
+
+    If that expression is only a symbol, it is not replaced.
+    """
     graph, i, o = found_in(5), index_symbol("i"), index_symbol("o")
     assert graph.reverse(["o"], ["j"]) == [2 * floor_mod(o, 5)]
     assert graph.reverse(["o", "i"], ["j"]) == [2 * i]
@@ -223,5 +226,5 @@ def test_siblings_of_any_edge():
 
 def test_siblings_that_share_nothing_change_nothing():
     assert OPEN.reverse(["all", "row"], ["k"]) == OPEN.reverse(["all"], ["k"])
-    single = blocks(GROUPS, 1, 1)  # indices of single rows are the number 0
+    single = blocks(GROUPS, 1, 1)  # rows and columns of size 1 have the index 0
     assert single.reverse({"all": None, "row": 0}, ["k"]) == single.reverse(["all"], ["k"])

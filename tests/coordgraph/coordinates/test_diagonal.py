@@ -1,4 +1,4 @@
-"""`Diagonal`, and `Concatenate` of segments that share no extent: where things lie, and errors."""
+"""`Diagonal`, and `Concatenate` with extents for each segment: positions and errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coordgraph.coordinates.edges import Concatenate, Diagonal, Sizes
 from coordgraph.integers import Ranges, compile_function, index_symbol, symbols_of
 
 ROWS, COLUMNS, STARTS = (0, 2, 2, 5), (0, 9, 12, 13), (0, 32, 32, 56)
-"""Blocks of 2 x 9, none x 3 and 3 x 1, rows of which begin at multiples of 8."""
+"""Blocks of 2 x 9, 0 x 3 and 3 x 1 elements, whose rows begin at multiples of 8."""
 PARTS = ("group", "row", "column")
 EDGE = Diagonal("memory", PARTS, "starts", "rows", "columns", 8)
 TABLES = {"starts": STARTS, "rows": ROWS, "columns": COLUMNS}
@@ -25,7 +25,7 @@ def value(expr: Expr, **tables: tuple[int, ...]) -> int:
 
 
 def test_blocks_lie_one_after_another():
-    """Every element has a place of its own; what fills rows up is of the block, and outside."""
+    """Every element has its own position; padding of rows is in its block, outside the columns."""
     sizes, places = Sizes((Integer(56),), (Integer(3), None, None)), dict[int, tuple[int, ...]]()
     for group in range(3):
         every = product(
@@ -48,7 +48,7 @@ def test_blocks_lie_one_after_another():
 
 
 def test_segments_with_extents_of_their_own():
-    """One that has no row has no index; the last extent is the same in all."""
+    """A segment without rows has no indices; the last extent is the same for all segments."""
     edge = Concatenate(("group", "row", "column"), "all", "starts", ("rows", ""))
     sizes = Sizes((Integer(3), None, Integer(4)), (Integer(20),))
     tables = {"starts": (0, 8, 8, 20), "rows": ROWS}

@@ -1,4 +1,4 @@
-"""The graph: editing, traversal and its errors, guards, derivatives."""
+"""Coordinate graphs: editing, traversal and its errors, guards, derivatives."""
 
 from __future__ import annotations
 
@@ -205,7 +205,10 @@ class TestGuards:
         assert guard == Lt(index_symbol("y"), 2)
 
     def test_only_what_a_selector_reads_is_guarded(self):
-        """Segments in ragged tiles, one of them parted again: as each known selector has it."""
+        """A guard with symbolic selectors agrees with the guards for every value of the selectors.
+
+        One segment of a `Sunder` has a ragged tile, another is divided by a second `Sunder`.
+        """
         with CoordinateGraph().edit() as e:
             sizes = {"i": 12, "a": 5, "b": 7, "c": 4, "d": 3, "at": 3, "ae": 2, "ct": 2}
             for name, size in {**sizes, "e": 3, "shared": 3}.items():
@@ -228,7 +231,7 @@ class TestGuards:
             assert here == bool(evaluate(graph.guards(at, ["i"]), {})), at
             outside += not here
         assert 0 < outside < 3 * 2 * 2 * 3 * 2 * 2
-        # A coordinate that is wanted itself is inside, whatever is selected.
+        # A coordinate that is asked for must be in range, whatever the selectors are.
         assert not bool(evaluate(graph.guards(known, ["i", "a"]), {**at, "shared": 2, "ae": 1}))
 
 
@@ -248,7 +251,7 @@ class TestDerivatives:
     )
     @settings(max_examples=25)
     def test_the_law(self, sizes: list[int], data: st.DataObject):
-        """d(wanted)/d(by) is the difference of the values, at every index that has a next one."""
+        """d(wanted)/d(by) is the difference of the values at an index and at the next one."""
         total = 1
         for size in sizes:
             total *= size
@@ -268,7 +271,7 @@ class TestDerivatives:
         assert evaluate(found, at) == after - here
 
     def test_where_the_path_divides(self):
-        """Through a Flatten's reverse the derivative depends on the place."""
+        """Through the reverse of a `Flatten`, the derivative depends on the index."""
         graph = build({"a": 4, "b": 8, "o": 32}, Flatten(("a", "b"), "o"))
         found = graph.derivative("a", "o", ["o"])
         for o in range(31):

@@ -1,4 +1,4 @@
-"""Every registered edge keeps its laws, its size rule and its guard, at every index."""
+"""Every registered edge obeys its laws, its size rule and its guard, at every index."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OURS = {name: kind for name, kind in EDGES.items() if kind.__module__.startswith
 
 
 def reads_table(kind: type[Edge]) -> bool:
-    """Sizes of segments are data then: nothing can be wrong with them before a launch."""
+    """Whether an edge reads a table: its segments' sizes are then known only at launch."""
     return any(f.name == "table" for f in fields(kind))
 
 
@@ -51,7 +51,7 @@ def test_every_edge_declares_laws_and_has_a_strategy(name: str):
 
 @every_edge
 def test_every_edge_keeps_its_laws(name: str):
-    """The size rule, the guard, and both formulas at every index."""
+    """The size rule, the guard and both formulas hold at every index."""
 
     @few
     @given(STRATEGIES[name]())
@@ -74,7 +74,7 @@ def test_laws_are_checked_by_name(case: Case):
 
 @dataclass(frozen=True)
 class Wrong(Edge):
-    """`Wrong(I; O)`: what is wrong with it is told by its name."""
+    """`Wrong(I; O)`: an edge with the error that its field `fault` names."""
 
     fault: str = ""
 
@@ -131,7 +131,7 @@ def test_the_other_law_is_checked_too():
 
 @every_edge
 def test_formulas_with_symbols_agree_with_formulas_of_numbers(name: str):
-    """Simplified expressions, in both directions, at every index."""
+    """Formulas simplified with symbols agree with formulas of numbers, in both directions."""
 
     @settings(max_examples=15)
     @given(STRATEGIES[name]())
@@ -152,7 +152,7 @@ def test_formulas_with_symbols_agree_with_formulas_of_numbers(name: str):
 
 
 def reachable(trial: Trial) -> set[tuple[int, ...]]:
-    """Upstream indices; a Split's strides may leave gaps between them, where forward is void."""
+    """The upstream indices for which forward is defined: strides of a `Split` may leave gaps."""
     if Law.REVERSE_UNDOES_FORWARD in trial.edge.laws:
         return set(trial.upstream)
     return {trial.reverse(below) for below in trial.downstream}
@@ -165,7 +165,7 @@ def test_sizes_that_break_the_rule_are_refused(name: str):
     def law(case: Case):
         edge, above, below = case
         graph_of(case)
-        # Upstream is larger than what the downstream indices can reach.
+        # The upstream size is larger than downstream indices can reach.
         broken = (edge, (above[0] + 10**6, *above[1:]), below)
         with pytest.raises(VerifyError, match="break its size rule"):
             graph_of(broken)

@@ -1,4 +1,4 @@
-"""What the coordinate graph refuses, and what it knows without being told."""
+"""Errors of coordinate graphs, and bounds that they derive from the sizes of dimensions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def flattened(*sizes: object) -> CoordinateGraph:
 
 
 def test_forward_then_reverse_gives_the_symbols_back():
-    """The sizes of dimensions that a known value mentions count, though they are not known."""
+    """The sizes of the dimensions that a given expression mentions bound its value."""
     graph = flattened(*(size_symbol(name) for name in ("TM", "TN", "TK")))
     (whole,) = graph.forward(["m", "n", "k"], ["o"])
     assert graph.reverse({"o": whole}, ["m", "n", "k"]) == [graph.symbol(d) for d in "mnk"]
@@ -112,7 +112,10 @@ def test_fields_of_edges(make: Callable[[], Edge], why: str):
 
 
 def test_a_size_of_zero_leaves_no_index():
-    """Such sizes are right where nothing asks: a schedule may have no data-parallel waves."""
+    """A size of 0 is an error only if an index along it is computed.
+
+    A schedule may have no data-parallel waves.
+    """
     with CoordinateGraph().edit() as e:
         for name, size in (("i", None), ("tile", Integer(3)), ("inside", Integer(0))):
             e.add(Linear(name, size))

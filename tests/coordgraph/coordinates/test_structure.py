@@ -1,4 +1,4 @@
-"""The networkx graph that holds a coordinate graph, and what is asked of it."""
+"""The networkx graph of a coordinate graph, and queries on it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ by_graph = pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
 
 
 def diamond() -> CoordinateGraph:
-    """Two ways from `top` to `end`, and a dimension that nothing touches."""
+    """Two paths from `top` to `end`, and a dimension without edges."""
     with CoordinateGraph().edit() as e:
         for name, size in {"top": 12, "a": 3, "b": 4, "flat": 12, "alone": 1, "end": 12}.items():
             e.add(Linear(name, Integer(size)))
@@ -140,13 +140,16 @@ def test_an_edit_that_changes_nothing_returns_the_graph():
         assert e.finish() is first
         e.remove("more")
         e.remove("alone")
-        e.add(graph["alone"])  # the same, but the last
+        e.add(graph["alone"])  # the same dimension, but added last
     assert e.graph == graph
     assert [*e.graph.dimensions][-2:] == ["end", "alone"]
 
 
 def test_a_pickled_graph_has_the_hash_of_its_process():
-    """Hashes of strings differ from process to process; a set must find the graph all the same."""
+    """A pickled graph can be found in a set of the process that loads it.
+
+    Hashes of strings differ between processes.
+    """
     graph = diamond()
     assert hash(graph)
     script = (

@@ -1,4 +1,4 @@
-"""Published vectors, and what the formulas look like."""
+"""Edges against published index values, and the form of their formulas."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_split_then_tile():
 
 
 BANDS = [[0, 2, 4], [1, 3, 5], [6, 8, 10], [7, 9, 11], [12, 13, 14]]
-"""Five rows of three columns in bands of two rows: when each place is visited."""
+"""For 5 rows of 3 columns in bands of two rows: the position of each element in the order."""
 SNAKE = [BANDS[0], BANDS[1], BANDS[2][::-1], BANDS[3][::-1], BANDS[4]]
 THICK = [[5 * column + row for column in range(3)] for row in range(5)]
 
@@ -86,7 +86,7 @@ def test_bands(width: int, snake: bool, order: list[list[int]], symbolic: bool):
 
 @pytest.mark.parametrize("snake", [False, True])
 def test_bands_are_fit_for_code(snake: bool):
-    """Divisors are known at launch, and indices are proved to be inside, with sizes of any kind."""
+    """`Bands` divides only by expressions of sizes, and its indices are proved to be in range."""
     m, n = size_symbol("M"), size_symbol("N")
     graph = build(
         [Linear("i", m), Linear("j", n), Linear("o", m * n)],
@@ -132,7 +132,7 @@ def test_a_curve_needs_a_power_of_two(options: dict[str, Any], why: str):
     ids=lambda edge: edge.function,
 )
 def test_curves_are_fit_for_code(edge: Curve):
-    """Only powers of two are divided by, and indices are proved to be inside."""
+    """`Curve` divides only by constants, and its indices are proved to be in range."""
     m, n = size_symbol("M"), size_symbol("N")
     graph = build([Linear("i", m), Linear("j", n), Linear("k", m), Linear("l", n)], edge)
     for index, size in zip(graph.reverse(["k", "l"], ["i", "j"]), (m, n), strict=True):
@@ -168,7 +168,7 @@ SUNDERED = build(
 
 @pytest.mark.parametrize(("x", "at", "index"), [(0, 83, 83), (1, 10, 110), (2, 16, 140)])
 def test_sunder(x: int, at: int, index: int):
-    # Only the selected segment's index need be known.
+    # Only the index in the selected segment must be given.
     assert SUNDERED.reverse({f"s{x}": at, "x": x}, ["i"]) == [index]
     *_, selector = SUNDERED.forward({"i": index}, ["s0", "s1", "s2", "x"])
     assert selector == x
@@ -195,7 +195,7 @@ def test_the_selector_of_every_index():
 
 
 def test_symbolic_sizes_cancel_quickly():
-    """Flatten then reverse gives the very symbols back, and takes under 50 ms."""
+    """Forward and reverse of a `Flatten` give the original symbols, in less than 50 ms."""
     seconds: list[float] = []
     for attempt in range(3):
         m, n, k = (size_symbol(f"{name}{attempt}") for name in ("M", "N", "K"))

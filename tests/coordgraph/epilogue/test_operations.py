@@ -1,4 +1,4 @@
-"""Operations: their meaning against NumPy in f64, the host's code, and one from outside."""
+"""Epilogue operations: values against NumPy in f64, CPU code, GPU formulas, own operations."""
 
 from __future__ import annotations
 
@@ -65,15 +65,15 @@ EXACT: dict[str, tuple[Any, Any]] = {
         lambda x, y: x * (1 + _ERF(x / np.sqrt(2))) / 2 + tanh_gelu(y),
     ),
 }
-"""Each as an epilogue of the product x and an operand y, and as it is in f64."""
+"""For each operation: an epilogue of the product x and an operand y, and its NumPy function."""
 BOUND = 2.0**-21
-"""Of every operation in f32, beside the largest of its arguments and results."""
+"""Error bound of an f32 operation, relative to the largest of 1, its result and |x| + |y|."""
 
 
 def function(name: str) -> ep.EpilogueFunction:
     def body(acc: Any, y: Any) -> Any:
         made = EXACT[name][0](acc, y)
-        return made + (y - y)  # every operand must be used
+        return made + (y - y)  # an epilogue must use all its operands
 
     return ep.epilogue(y="mn")(body)
 
@@ -90,7 +90,7 @@ def test_every_operation_has_an_exact_meaning_here():
 
 @pytest.mark.parametrize("name", EXACT)
 def test_the_meaning_and_the_host_s_code(name: str):
-    """Both within a bound of f64; the host's functions of the C library really link."""
+    """Interpreter and CPU kernel are within a bound of f64; C library functions are linked."""
     m, n = 13, 21
     x, y = samples(m, n)
     exact = EXACT[name][1](x.astype(np.float64), y.astype(np.float64))
@@ -128,7 +128,7 @@ def test_nan_stays_nan(name: str):
 
 
 def emulated(instruction: str, *arguments: Array) -> Array:
-    """What a PTX instruction on f32 comes to, rounded to nearest: its own error is beside this."""
+    """The result of a PTX instruction on f32, correctly rounded; its own error is not emulated."""
     meaning: dict[str, Any] = {
         "ex2.approx.ftz.f32": np.exp2,
         "lg2.approx.f32": np.log2,
@@ -142,7 +142,7 @@ def emulated(instruction: str, *arguments: Array) -> Array:
 
 
 class ByHand:
-    """The GPU's way of an operation on arrays of NumPy: an `Emitter` that computes."""
+    """An `Emitter` that computes with NumPy arrays what an operation emits for GPUs."""
 
     gpu = True
 
@@ -198,18 +198,21 @@ class ByHand:
 @pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("name", EXACT)
 def test_the_gpu_s_way_is_as_exact_as_its_instructions(name: str, fast: bool):
-    """Polynomials, ranges and choices are right; instructions add what the PTX ISA allows them."""
+    """GPU formulas are as exact as the f32 instructions that they use, if these round correctly.
+
+    This tests polynomials, argument ranges and selections.
+    """
     x = np.concatenate([np.linspace(-12, 12, 4001), np.logspace(-8, 1.9, 999)]).astype(np.float32)
     y = np.roll(x, 17)
     y[y == 0] = 1
     exact = EXACT[name][1](x.astype(np.float64), y.astype(np.float64))
     with np.errstate(all="ignore"):
         made = function(name).emit(ByHand(fast=fast), {"acc": x, "y": y}, "f32", "f32")
-    # What the rounding of x / ln 2 costs a fast exponential is in its docstring.
+    # A fast exponential also has the rounding error of x / ln 2, as its docstring says.
     bound = 2.0**-16 if fast and name in ("exp", "sigmoid", "silu") else 2.0**-20
     least = {"gelu": np.abs(x) + np.abs(y), "log": 1}.get(name, 1e-3)
     room = bound * np.maximum(np.abs(exact), least)
-    small = np.abs(exact) < 1e-36  # the instructions flush these to 0
+    small = np.abs(exact) < 1e-36  # the instructions flush such results to 0
     assert ((np.abs(made - exact) <= room) | small | (np.abs(x) + np.abs(y) > 60)).all()
 
 
@@ -221,12 +224,12 @@ def cube() -> Iterator[ep.Elementwise]:
         name = "test_cube"
 
         def numpy(self, *arguments: Array, **constants: Any) -> Array:
-            """By two products."""
+            """Compute a · a · a with NumPy."""
             (a,) = arguments
             return a * a * a
 
         def llvm(self, emit: ep.Emitter, kind: str, *arguments: Any, **constants: Any) -> Any:
-            """The same."""
+            """Emit two multiplications."""
             (a,) = arguments
             return emit.mul(kind, emit.mul(kind, a, a), a)
 
@@ -235,7 +238,10 @@ def cube() -> Iterator[ep.Elementwise]:
 
 
 def test_an_operation_from_outside_is_one_class(cube: ep.Elementwise):
-    """It traces, prints, parses, runs on the interpreter and the CPU, and makes PTX."""
+    """One class from outside adds an operation.
+
+    It can be traced, printed and parsed, runs in the interpreter and on the CPU, and has PTX.
+    """
 
     @ep.epilogue(bias="n")
     def cubed(acc: Any, bias: Any) -> Any:
@@ -265,7 +271,10 @@ def test_an_operation_from_outside_is_one_class(cube: ep.Elementwise):
     ],
 )
 def test_what_a_host_s_code_cannot_call(call: Any, why: str):
-    """An error names it before the code is linked: a missing symbol would end the process."""
+    """An error names the unknown function before the code is linked.
+
+    With a missing symbol, linking would end the process.
+    """
 
     class Wrong(ep.Elementwise):
         name = "test_wrong"
@@ -283,7 +292,10 @@ def test_what_a_host_s_code_cannot_call(call: Any, why: str):
 
 
 def test_names_of_operations():
-    """One of another module is kept; the same module may define its own again; text holds names."""
+    """An operation's name cannot be taken by another module, but by the same module again.
+
+    Names must be valid in the text form.
+    """
     relu = OPERATIONS["relu"]
     with pytest.raises(VerifyError, match=r"has the name 'relu', .* by .*operations.relu.Relu"):
         type("Mine", (ep.Elementwise,), {"name": "relu"})

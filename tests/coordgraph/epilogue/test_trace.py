@@ -1,4 +1,4 @@
-"""Tracing: what a Python function becomes, what is refused, and the text that is read back."""
+"""Tracing of epilogues: the recorded steps, functions that are refused, and the text form."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_function_becomes_steps():
 def test_the_same_step_is_recorded_once_and_a_dead_one_not_at_all():
     @ep.epilogue(bias="n")
     def twice(acc: Any, bias: Any) -> Any:
-        ep.exp(acc)  # nobody reads it
+        ep.exp(acc)  # a value that nothing uses
         return ep.relu(acc + bias) * (acc + bias)
 
     assert [step.operation for step in twice.steps] == ["add", "relu", "mul"]
@@ -51,7 +51,7 @@ def test_only_what_is_exact_is_folded():
 
     @ep.epilogue()
     def not_the_same(acc: Any) -> Any:
-        return acc + 0.0  # of -0 it makes 0
+        return acc + 0.0  # -0 + 0 is 0, so this is not acc
 
     assert len(not_the_same.steps) == 1
 
@@ -129,7 +129,7 @@ def test_what_is_refused():
 
 
 class Adding:
-    """An object that can be called like a function."""
+    """An object that can be called."""
 
     def __call__(self, acc: Any, bias: Any) -> Any:
         return acc + bias
@@ -141,7 +141,7 @@ def scaled(acc: Any, bias: Any) -> Any:
 
 def test_what_can_be_called_is_traced():
     for function in (Adding(), functools.partial(scaled)):
-        assert ep.epilogue(bias="n")(function).name == "epilogue"  # it has no name of its own
+        assert ep.epilogue(bias="n")(function).name == "epilogue"  # a callable without `__name__`
 
 
 @pytest.mark.parametrize("given", [5, None, ["n"]])
@@ -207,7 +207,7 @@ def test_a_decorator_without_parentheses():
 
 
 def test_an_epilogue_of_many_steps():
-    """Longer than Python's stack is deep."""
+    """An epilogue with more steps than Python's recursion limit."""
 
     @ep.epilogue(c=ep.operand("mn", optional=True))
     def long(acc: Any, c: Any) -> Any:
@@ -295,12 +295,15 @@ SCHEDULES = (
 
 @pytest.mark.parametrize("options", PROBLEMS, ids=str)
 def test_no_operand_can_have_a_name_of_a_graph(options: dict[str, Any]):
-    """Tensors and coordinates of operands are in the same graph: their names must be free."""
+    """All names of a graph's tensors, parameters and coordinates are reserved.
+
+    An operand of an epilogue has a tensor and coordinates in the same graph.
+    """
     gemm = Gemm("f32", **options)
     for schedule in SCHEDULES:
         try:
             graph = Pipeline.parse(schedule)(gemm.graph((8, 8, 8)))
-        except PassError:  # groups are not for every schedule
+        except PassError:  # not every schedule can be applied to groups
             continue
         parameters = graph.parameters
         named = (*parameters, *parameters.tables, *graph.tensors)
@@ -372,7 +375,7 @@ def test_what_is_linear_in_the_accumulator(body: Any, linear: bool):
 
 
 def test_constants_are_equal_only_if_they_are_written_alike():
-    """A sign of zero or a type decides what is computed; one step must not stand for another."""
+    """Constants that differ in type or in the sign of zero are different steps."""
 
     @ep.epilogue()
     def signs(acc: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Random expressions over a few small symbols, and their every valuation."""
+"""Random expressions over a few small symbols, and all valuations of the symbols."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ Valuation = dict[Symbol, int]
 
 
 def value_or_none(expr: Basic, values: Valuation) -> int | None:
-    """The value; None where the expression divides by zero and has none."""
+    """The value of an expression, or None if it divides by zero."""
     try:
         return evaluate(expr, values)
     except ZeroDivisionError:
@@ -38,7 +38,7 @@ def value_or_none(expr: Basic, values: Valuation) -> int | None:
 
 @dataclass(frozen=True)
 class Space:
-    """Ranges, and the finite set of valuations that they describe."""
+    """Ranges, and the finite set of valuations that satisfy them."""
 
     ranges: Ranges
     sizes: tuple[int, int]

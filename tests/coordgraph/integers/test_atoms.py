@@ -1,4 +1,4 @@
-"""Atoms of polynomials: one object for all equal expressions, or proofs would miss that."""
+"""Atoms of polynomials: equal expressions must be one object, or proofs would fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluation and compilation agree, and are exact."""
+"""Evaluation and compiled functions agree, and are exact."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -77,7 +77,7 @@ def test_something_foreign_is_refused() -> None:
 def test_long_and_shared_expressions_compile() -> None:
     expr: Expr = x
     for i in range(60):
-        # Without sharing this would have 2**60 nodes.
+        # Without sharing of equal parts the expression would have 2**60 nodes.
         expr = floor_div(expr * 3 + floor_mod(expr, i + 2), 2)
     values: dict[Symbol, int] = {x: 12345}
     assert compile_function([expr], [x])(12345) == (evaluate(expr, values),)

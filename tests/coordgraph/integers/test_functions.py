@@ -1,4 +1,4 @@
-"""Evaluation by the constructors: only what is certain without ranges."""
+"""Constructors of integer functions evaluate only what holds without ranges."""
 
 import pytest
 from sympy import Lt, Rational, S, Symbol
@@ -33,7 +33,7 @@ def test_identities() -> None:
     assert FloorDiv(x, 1) == x
     assert FloorDiv(0, x) == 0
     assert FloorDiv(size, size) == 1
-    assert FloorDiv(x, x).func is FloorDiv  # x may be 0
+    assert FloorDiv(x, x).func is FloorDiv  # x may be 0, so this is not 1
     assert FloorMod(x, 1) == 0
     assert FloorMod(size, size) == 0
     assert Minimum(x, x) == Maximum(x, x) == x
@@ -46,7 +46,7 @@ def test_identities() -> None:
 
 
 def test_nested_remainders_are_left_alone() -> None:
-    # sympy's own Mod makes 2*(x % 3) of this, which is wrong.
+    # sympy's Mod would turn this into 2*(x % 3), which is wrong.
     nested = FloorMod(2 * FloorMod(x, 3), 3)
     assert nested.args == (2 * FloorMod(x, 3), 3)
 

@@ -1,4 +1,4 @@
-"""Nested ranges share what they find, and share nothing that does not hold in all of them."""
+"""Nested ranges share proofs, but only those that hold in all of them."""
 
 from itertools import islice
 

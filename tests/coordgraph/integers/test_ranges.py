@@ -1,4 +1,4 @@
-"""What ranges must be able to prove, and what they must not."""
+"""Ranges: what they must be able to prove, and what they must not prove."""
 
 import pytest
 from sympy import And, Eq, Lt, Symbol
@@ -45,7 +45,7 @@ def test_parts_of_a_bounded_product_are_bounded() -> None:
     assert known.interval(TM * TK) == (1, 1000)
     assert known.interval(m) == (0, 999)
     assert known.with_bounds(TN, 10, ()).interval(TM * TK) == (1, 100)
-    # A size that may be 0 bounds nothing.
+    # The size s may be 0, so s*TM <= 5 gives no bound of TM.
     assert known.with_fact(s * TM, 5).interval(TM) == (1, 1000)
     assert Ranges().with_fact(s * TM, 5).interval(TM) == (1, None)
 

@@ -1,4 +1,4 @@
-"""Each rule of the simplifier by its expected text; values are checked by the property tests."""
+"""Each rule of the simplifier, by its expected text; property tests check the values."""
 
 import time
 
@@ -99,7 +99,7 @@ def parse(text: str) -> Expr:
         ("select(lane < 31, x, y)", "select(lane < 31, x, y)"),
         ("lane % 64 ^ (x - x % 1 - x)", "lane"),
         ("x // 8 ^ y*0", "x // 8"),
-        # untouched
+        # Not simplified
         ("TK*(x + y)*(m + n) + 1", "TK*(m + n)*(x + y) + 1"),
         ("(x*(y + 1) + 3) % TK", "(x*(y + 1) + 3) % TK"),
     ],
@@ -116,7 +116,8 @@ def test_rules(before: str, after: str) -> None:
         ("(share*wg + t + k + 2*TK) // TK", "(share*wg + t) // TK + 2"),
         ("(share*wg + t + k) // TK // TN", "(share*wg + t) // (TK*TN)"),
         ("(share*wg + t + k) // TK % TN", "(share*wg + t) // TK % TN"),
-        ("(share*wg + k) % TK", "(share*wg + k) % TK"),  # another sum: no carry bound known
+        # Another sum: nothing is known about its carry.
+        ("(share*wg + k) % TK", "(share*wg + k) % TK"),
     ],
 )
 def test_a_segment_never_carries(before: str, after: str) -> None:
@@ -147,7 +148,7 @@ def test_flatten_then_reverse_gives_back_the_indices_quickly(ranges: Ranges) -> 
         floor_mod(floor_div(g, TK), TN),
         floor_div(floor_div(g, TK), TN),
     )
-    for expr in exprs:  # sympy's first use of a class is slow
+    for expr in exprs:  # sympy is slow when a class is used for the first time
         simplify(expr, ranges)
     fresh = ranges.with_fact(0, 0)
     start = time.perf_counter()
@@ -211,7 +212,7 @@ def test_sharing_is_quick() -> None:
 
 def test_rounding_up_and_down() -> None:
     assert to_text(simplify(ceil_div(total, W), RANGES)) == "(total - 1) // W + 1"
-    # s may be 0: s - 1 would no longer be fit for an unsigned division.
+    # If s is 0, s - 1 would be negative, which an unsigned division cannot divide.
     assert simplify(ceil_div(s, W), RANGES) == ceil_div(s, W)
     assert simplify(floor_mod(s + W - 1, W), RANGES) == floor_mod(s + W - 1, W)
     assert to_text(simplify(floor_div(TK * TM - 1, TK), RANGES)) == "TM - 1"

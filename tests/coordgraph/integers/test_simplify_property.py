@@ -1,4 +1,4 @@
-"""The simplifier and the proofs against brute force on random expressions and ranges."""
+"""The simplifier and proofs against brute force, on random expressions and ranges."""
 
 from itertools import islice
 
@@ -44,7 +44,7 @@ def test_a_simplified_condition_has_the_same_truth(space: Space, condition: Expr
 @given(spaces(), expressions)
 def test_simplifying_twice_changes_nothing_more(space: Space, expr: Expr) -> None:
     once = simplify(expr, space.ranges)
-    # A copy without the memory of the first time.
+    # A copy of the ranges, without cached results.
     assert simplify(once, space.ranges.with_fact(0, 0)) == once
 
 

@@ -1,4 +1,4 @@
-"""Quotient and remainder identities with constants, checked by a solver for every integer."""
+"""Quotient and remainder identities with constants, checked for all integers by a solver."""
 
 from itertools import product
 
@@ -35,7 +35,7 @@ def test_a_solver_finds_no_difference(expr: Expr) -> None:
             return z3.IntVal(int(e))
         args = [translated(a) for a in e.args]
         if isinstance(e, FloorDiv):
-            return args[0] / args[1]  # floor for a positive divisor
+            return args[0] / args[1]  # z3 rounds down if the divisor is positive
         if isinstance(e, FloorMod):
             return args[0] % args[1]
         result = args[0]

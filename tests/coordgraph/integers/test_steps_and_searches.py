@@ -1,4 +1,4 @@
-"""What follows from a table's least step, and from what a search in it found."""
+"""Proofs from the least step of a table, and from the result of a search in a table."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ N, P, Q, M = (size_symbol(name) for name in ("n", "p", "q", "m"))
 STEP = 2
 KNOWN = Ranges().with_index(X, M).with_table(T, M, from_zero=True, step=STEP)
 INLINE = search(T, N, floor_div(X, P))
-"""Which block of `p·(t[g + 1] - t[g])` an index is in."""
+"""The block that contains x, if block g begins at `p·t[g]` and ends at `p·t[g + 1]`."""
 INSIDE = X - P * load(T, G)
-"""And where in that block."""
+"""The position of x in block g."""
 
 
 def located(ranges: Ranges = KNOWN, value: Expr = INLINE) -> Ranges:
-    """As `Locate` says it: the name takes a value, then it is known what that was."""
+    """The ranges inside a `Locate`: g has the value of a search, and is known as its result."""
     return ranges.with_value(G, value).with_found(G, value)
 
 
@@ -44,11 +44,11 @@ def test_entries_rise_by_the_least_step():
     assert KNOWN.interval(load(T, G + 3) - load(T, G + 1))[0] == 2 * STEP
     assert KNOWN.prove_less(load(T, G), load(T, G + 1))
     assert KNOWN.interval(load(T, Integer(2)))[0] == 2 * STEP
-    assert KNOWN.interval(load(T, Integer(5000)))[0] == 0  # proofs do not go so far
+    assert KNOWN.interval(load(T, Integer(5000)))[0] == 0  # a step this long is not proved
 
 
 def test_entries_before_the_first_are_none():
-    """`t[1 - g]` may be the first entry, which has none before it."""
+    """`t[1 - g]` may be the first entry, which is not above any other."""
     assert not KNOWN.with_index(G, 2).prove_nonnegative(load(T, 1 - G) - STEP)
 
 
@@ -69,7 +69,7 @@ def test_entries_of_other_tables_only_rise():
         assert not ranges.prove_nonnegative(length - 1)
     unknown = Ranges()
     assert not unknown.prove_nonnegative(load(T, G + 1) - load(T, G))
-    # Nothing is said of entries whose order is not known.
+    # Nothing is proved about entries whose order is not known.
     assert not KNOWN.prove_nonnegative(load(T, H) - load(T, G))
     assert not KNOWN.prove_nonnegative(load(T, G) - load(T, G + 1))
 
@@ -84,7 +84,7 @@ def test_entries_of_other_tables_only_rise():
 def test_what_is_proved_holds(
     sizes: list[int], step: int, named: bool, p: int, data: st.DataObject
 ):
-    """By brute force: every lower bound that is given for a distance is one."""
+    """Brute force: every lower bound that is proved for a distance holds."""
     table = [sum(sizes[:i]) + step * i for i in range(len(sizes) + 1)]
     x = data.draw(st.integers(0, p * table[-1]))
     ranges = KNOWN.with_table(T, M, from_zero=True, step=step)
@@ -131,7 +131,7 @@ def test_a_name_says_nothing_before_it_was_found():
     assert not KNOWN.prove_nonnegative(INSIDE)
     assert not KNOWN.with_value(G, INLINE).prove_nonnegative(INSIDE)
     assert located().prove_nonnegative(INSIDE)
-    # Of another name, of an entry in another table, and where the first entry may be above 0.
+    # Not proved for another symbol, for another table, or if the first entry may be above 0.
     assert not located().prove_nonnegative(X - P * load(T, H))
     both = KNOWN.with_table(U, M, from_zero=True)
     assert not located(both).prove_nonnegative(X - P * load(U, G))
@@ -139,7 +139,7 @@ def test_a_name_says_nothing_before_it_was_found():
 
 
 def test_what_may_be_below_0_is_not_found():
-    """A search for -1 finds entry 0, which is larger."""
+    """A search for -1 gives entry 0, which is larger, so the value is not proved to be past it."""
     before = X - Y
     group = search(T, N, before)
     assert not KNOWN.prove_nonnegative(before - load(T, group))
@@ -153,7 +153,7 @@ def test_two_names_in_one_table():
     assert both.prove_nonnegative(Y - load(T, H))
     assert not both.prove_nonnegative(Y - load(T, G))
     assert not both.prove_nonnegative(X - P * load(T, H))
-    # One is found anew; the other is what it was.
+    # The new value of h drops what a search found for h, and keeps what was found for g.
     again = both.with_value(H, other)
     assert again.prove_nonnegative(INSIDE)
     assert not again.prove_nonnegative(Y - load(T, H))
@@ -178,13 +178,13 @@ NEW_VALUES: dict[str, Callable[[Ranges, Symbol], Ranges]] = {
 @pytest.mark.parametrize("symbol", [G, X, P], ids=str)
 @pytest.mark.parametrize("how", NEW_VALUES)
 def test_a_new_value_of_what_was_found_or_searched_for(symbol: Symbol, how: str):
-    """Each is known before, so that it can only be another one."""
+    """If a symbol of a search or of its result gets a new value, what was found is dropped."""
     before = located(KNOWN.with_bounds(P, 1, (5,)))
     assert before.prove_nonnegative(INSIDE)
     after = NEW_VALUES[how](before, symbol)
     assert not after.prove_nonnegative(INSIDE)
     assert not after.tables[T].found
-    # What is known of the table itself stays, and what was known before is untouched.
+    # What is known of the table itself remains, and the ranges before the change are unchanged.
     assert after.prove_nonnegative(load(T, H + 1) - load(T, H) - STEP)
     assert after.prove_nonnegative(X - P * load(T, INLINE))
     assert before.prove_nonnegative(INSIDE)
@@ -196,7 +196,7 @@ def test_new_values_of_others_change_nothing(how: str):
 
 
 def test_more_that_is_said_of_the_same_value():
-    """A branch inside, and a search for the same again."""
+    """Further bounds of the same value keep what was found; a new search for g replaces it."""
     inside = located().with_upper(X, 40).with_guard(Lt(G, 5)).with_upper(G, 4)
     assert inside.prove_nonnegative(INSIDE)
     again = inside.with_value(G, search(T, N, floor_div(X, Q)))
@@ -206,7 +206,7 @@ def test_more_that_is_said_of_the_same_value():
 
 
 def test_proofs_of_outer_ranges_are_not_those_of_inner_ones():
-    """Inside a loop what was found of its index is no news to the ranges around it."""
+    """What a search finds for a loop index inside the loop is not known to the ranges around it."""
     loop = index_symbol("loop")
     around = KNOWN
     body = around.with_bounds(loop, 0, (M - 1,))
@@ -215,7 +215,7 @@ def test_proofs_of_outer_ranges_are_not_those_of_inner_ones():
     assert inside.prove_nonnegative(loop - P * load(T, G))
     assert not body.prove_nonnegative(loop - P * load(T, G))
     assert not around.prove_nonnegative(loop - P * load(T, G))
-    # A name inside that nothing is stated of: the proof goes out to where all of it is known.
+    # `deeper` only adds the symbol h, so the proof uses the ranges of `inside`.
     deeper = inside.with_index(H, 4)
     assert deeper.about(loop - P * load(T, G)) is inside
     assert deeper.prove_nonnegative(loop - P * load(T, G))

@@ -1,4 +1,4 @@
-"""`load` and `search`: values, text, and what is proved of them."""
+"""`load` and `search`: their values, their text, and proofs about them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ tables = st.lists(st.integers(0, 9), min_size=1, max_size=9).map(sorted)
 
 
 def slowly(table: list[int], count: int, x: int) -> int:
-    """What `search` means."""
+    """`search` by its definition: the last entry that is not larger than x; entry 0 if none."""
     return max((g for g in range(count) if table[g] <= x), default=0)
 
 
@@ -45,7 +45,7 @@ def test_search_is_the_last_entry_that_is_not_larger(table: list[int], x: int, d
 
 @given(tables.map(lambda entries: [0, *entries]), st.integers(0, 12))
 def test_what_is_proved_holds(table: list[int], x: int):
-    """Bounds of the group, of an entry, and of the place in the group."""
+    """Proved bounds of the group, of an entry and of the position in the group hold."""
     most = table[-1]
     ranges = Ranges().with_bounds(N, 1, (10,)).with_table(T, most, from_zero=True)
     group = search(T, N, X)
@@ -65,7 +65,7 @@ def test_what_is_proved_holds(table: list[int], x: int):
 
 
 def test_what_does_not_follow_is_not_proved():
-    """A table that may begin after 0 may have no entry that is not larger."""
+    """If a table may begin above 0, a value is not proved to be past the entry that is found."""
     ranges = Ranges().with_table(T, M)
     assert not ranges.prove_nonnegative(X - load(T, search(T, N, X)))
     assert not ranges.prove_nonnegative(X - load(T, G))

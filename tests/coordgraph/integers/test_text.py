@@ -1,4 +1,4 @@
-"""The canonical text, and reading it back."""
+"""The canonical text of expressions, and parsing it."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings

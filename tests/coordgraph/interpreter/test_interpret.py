@@ -1,4 +1,4 @@
-"""`interpret` itself: arguments, types, C, padding, and the mistakes of schedules that it finds."""
+"""`interpret`: arguments, types, C, padding, and errors of schedules that it detects."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def test_types(name: str, out: str):
 
 @pytest.mark.parametrize(("name", "large"), [("bf16", 1024), ("f16", 2048)])
 def test_sums_are_kept_in_the_accumulator_type(name: str, large: int):
-    # large + 1 is large in the narrow type: the ten ones would be lost one by one.
+    # In the narrow type large + 1 rounds to large, so the ten ones would be lost.
     a = np.array([[large, *[1] * 10]], TYPES[name])
     b = np.ones((11, 1), TYPES[name])
     assert interpret(graph(Gemm(name, "f32")), a, b).d.item() == large + 10
 
 
 def test_a_graph_is_asked_once(monkeypatch: pytest.MonkeyPatch):
-    """Where tiles and slots lie is worked out for the first run, not whenever one is met."""
+    """Indices of tiles and slots are derived from the graph once, in the first run."""
     asked: list[tuple[object, ...]] = []
 
     def noted(*question: object) -> Solution:
@@ -166,7 +166,7 @@ def test_a_graph_without_a_schedule():
 
 
 def changed(g: KernelGraph, kind: type[Operation], *instead: Operation) -> KernelGraph:
-    """The graph with operations of a kind replaced."""
+    """The graph with every operation of a kind replaced by other operations."""
     with g.edit("broken") as e:
         e.control = e.control.rewrite(lambda op: instead if isinstance(op, kind) else op)
     return e.graph
@@ -218,14 +218,14 @@ def test_an_output_tile_is_not_written():
 
 
 def test_an_index_that_no_guard_keeps_inside():
-    """Without the Tile's guard, a load in padding would leave the tensor."""
+    """The interpreter refuses a load outside a tensor if no guard masks it."""
     g = DataParallel()(Gemm("f32", m=4, n=4, k=4).graph((4, 4, 4)))
     (loop,) = g.control.of_kind(For)
     with g.edit("broken") as e:
         e.control = e.control.rewrite(
             lambda op: For("k_tile", Integer(0), Integer(2), body=op.body) if op == loop else op
         )
-    # k = 4 is exact, so the graph has no guard; the second iteration is outside.
+    # Here k is a multiple of the tile, so the graph has no guard; the second iteration is outside.
     a = whole(4, 4)
     with pytest.raises(EvaluationError, match=r"are outside 0\.\.15, and no guard"):
         interpret(e.graph, a, a)
@@ -252,7 +252,7 @@ def test_product_of_what_was_not_loaded():
 
 
 def test_every_point_is_an_interruption():
-    """A scheduler sees the events of two workgroups that share a tile."""
+    """The scheduler chooses at every event of two workgroups that share a tile."""
 
     class Watching(InOrder):
         def __init__(self) -> None:

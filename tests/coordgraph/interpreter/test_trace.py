@@ -1,4 +1,4 @@
-"""`trace`: what it records, how it takes whole loops at once, and which mistakes it sees."""
+"""`trace`: recorded events, main loops recorded as one range, and errors of schedules."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_roles(first: int, count: int, role: str):
 
 
 def accumulations(graph: KernelGraph) -> list[bool]:
-    """Whether each loop that multiplies is taken at once."""
+    """For each main loop, whether it is recorded as one range instead of being walked."""
     found: list[bool] = []
     stack = list(program(graph).steps)
     while stack:
@@ -100,7 +100,7 @@ def test_accumulation_loops_are_taken_at_once(pipeline: Pipeline):
 
 
 def skipping(graph: KernelGraph) -> KernelGraph:
-    """The same with every second k tile left out."""
+    """The graph with a main loop that leaves out every second k tile."""
     (loop,) = (
         op
         for op in graph.control.of_kind(For)
@@ -113,7 +113,7 @@ def skipping(graph: KernelGraph) -> KernelGraph:
 
 
 def test_other_loops_are_walked():
-    """Every other k tile: not one range, and so not whole."""
+    """A main loop with a step of 2 is walked, because its k tiles are not one range."""
     graph = skipping(DataParallel()(Gemm("f32").graph((4, 4, 4))))
     assert accumulations(graph) == [False]
     found = trace(graph, SIZES)
@@ -138,7 +138,7 @@ def test_padding_of_the_visiting_order_is_told_apart():
 
 
 def grouped(graph: KernelGraph) -> KernelGraph:
-    """The k loop in groups of three, the last one padded."""
+    """The k loop divided into groups of three k tiles, with padding in the last group."""
     (loop,) = graph.control.of_kind(For)
     groups = ceil_div(graph.coordinates["k_tile"].size, Integer(3))
     inner = For("inner", Integer(0), Integer(3), body=loop.body)

@@ -1,1 +1,1 @@
-"""Tests of diagrams and pseudo-code."""
+"""Tests of diagrams and pseudocode."""

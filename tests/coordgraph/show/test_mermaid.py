@@ -1,4 +1,4 @@
-"""Diagrams: what they show, what they colour, and that mermaid draws them."""
+"""Diagrams: their contents and colours, and that mermaid can draw them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STREAMED = StreamK(workgroups=132)(PROBLEM)
 
 
 def drawn(text: str) -> str:
-    """The words that mermaid draws, word joiners aside."""
+    """The words in mermaid's drawing, without word joiners (U+2060)."""
     (svg,) = render([text])
     words = "".join(ElementTree.fromstring(svg).itertext()).replace("\u2060", "")
     return " ".join(words.split())
@@ -135,7 +135,7 @@ def test_control_edges_are_labelled():
     assert "If x < 3" in drawn(text)
 
 
-# A node may have any of these as its id, or as its whole note.
+# Names that must work as a node's id and as its whole note.
 NAMES = (
     "end graph style class click call href default subgraph.x interpolate linkStyle direction "
     "constructor __proto__ toString hasOwnProperty _self _blank TD v o x a_b Flatten_o n_end "

@@ -1,4 +1,4 @@
-"""The loop nest as a reader sees it."""
+"""Pseudocode: the loop nest of a kernel."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_lowered_operations_have_every_index_written_out():
 
 
 def test_a_table_that_sorts_is_code():
-    """Keys like the entries of other tables, and a call."""
+    """Pseudocode of a table that sorts: a loop that computes keys, and a call."""
     lines = (
         scheduled(Gemm("f32", grouped=True, group_axis="k"), "longest-first")
         .pseudocode()
@@ -75,7 +75,7 @@ def test_a_table_that_sorts_is_code():
 
 
 def test_the_seed_is_recognised():
-    """Tile numbers and fix-up of 10 x 12 tiles of 512 iterations on 32 workgroups."""
+    """The pseudocode of stream-k for 10 x 12 tiles of 512 iterations on 32 workgroups."""
     text = scheduled(SEED, "stream-k{workgroups=32}").pseudocode()
     for line in (
         "for (uint workgroup = 0; workgroup < 32; workgroup++)",
@@ -89,7 +89,7 @@ def test_the_seed_is_recognised():
 
 
 class Unsigned(int):
-    """C's `uint`: what is less than 0 comes round at the other end."""
+    """C's `uint`: arithmetic is modulo 2^32."""
 
     def __new__(cls, value: int) -> Unsigned:
         return super().__new__(cls, int(value) % 2**32)
@@ -106,7 +106,7 @@ Unsigned.__neg__ = lambda self: Unsigned(2**32 - int(self))  # type: ignore[meth
 
 
 def signed(value: int) -> int:
-    """What an unsigned argument becomes where a signed one is taken."""
+    """The value of a `uint` argument that is passed as an `int`."""
     return (int(value) + 2**31) % 2**32 - 2**31
 
 
@@ -119,7 +119,7 @@ C_NAMES = {
 
 @dataclass(frozen=True)
 class Backwards(Pass):
-    """Output tiles from the last to the first."""
+    """Output tiles are visited from the last to the first."""
 
     name = "test-pseudocode-backwards"
     establishes = ("problem",)
@@ -136,7 +136,10 @@ class Backwards(Pass):
 
 
 def as_python(text: str) -> str:
-    """The loops, branches and assignments as Python; a load notes the tile that it is of."""
+    """The loops, branches and assignments of pseudocode as Python code.
+
+    The load of a B tile becomes code that appends its tile numbers to `visits`.
+    """
     lines, steps = list[str](), dict[int, str]()
     for line in text.splitlines():
         depth = len(line) - len(line.lstrip())
@@ -152,7 +155,7 @@ def as_python(text: str) -> str:
         elif code == "else":
             lines.append(f"{indent}else:")
         elif code == "{":
-            # A block of its own, too, which is only there for its variable.
+            # A block without a head only limits the scope of a variable.
             if not lines or not lines[-1].endswith(":") or lines[-1].startswith(indent + " "):
                 lines.append(f"{indent}if True:")
             lines.append(f"{indent}    pass")
@@ -178,7 +181,7 @@ def as_python(text: str) -> str:
 )
 @pytest.mark.parametrize(("m", "n", "k"), [(5, 3, 4), (4, 7, 3), (1, 1, 9)])
 def test_what_it_says_is_right(pipeline: str, m: int, n: int, k: int):
-    """Read as a program, it visits every tile once, and k tiles in order."""
+    """Run as a program, the pseudocode visits every k tile of every output tile exactly once."""
     graph = scheduled(Gemm(m=128 * m, n=128 * n, k=32 * k), pipeline)
     visits: list[tuple[int, int, int]] = []
     exec(as_python(graph.pseudocode()), {"visits": visits, **C_NAMES})
@@ -188,7 +191,7 @@ def test_what_it_says_is_right(pipeline: str, m: int, n: int, k: int):
 
 
 def test_what_may_be_negative_is_divided_by_a_function():
-    """Multiples of the divisor are taken out of dividends, and what is left may be below 0."""
+    """A dividend that may be negative is divided by `floor_div`, because C rounds towards 0."""
     text = scheduled(Gemm(), f"{Backwards.name},stream-k").pseudocode()
     tile = r"uint tile_m = floor_div\(-.*, tiles_n\) \+ tiles_m;"
     assert re.search(tile, text)

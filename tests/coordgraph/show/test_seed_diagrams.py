@@ -1,8 +1,9 @@
-"""The diagrams of the Stream-K design notes of AMD's rocRoller, rebuilt from code.
+"""The diagrams in the Stream-K design notes of AMD's rocRoller, compared with drawn graphs.
 
-Each is a part of a graph that passes made: 10 x 12 output tiles, 512 iterations over k, and 32
-workgroups. What the notes draw is written here as sets of (edge, upstream, downstream), with the
-notes' own node names, and compared after those are mapped to ids.
+Each diagram shows a part of a scheduled graph: 10 x 12 output tiles, 512 iterations over k, and 32
+workgroups. The arrows in the notes are listed here as sets of (edge, upstream, downstream) with the
+notes' own node names. A test maps these names to ids of dimensions, and compares the arrows with
+those of the graph and of its drawing.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Arrow = tuple[str, tuple[str, ...], tuple[str, ...]]
 class Diagram:
     pipeline: str
     names: dict[str, str]
-    """Node name in the notes to id."""
+    """Maps names of nodes in the notes to ids of dimensions."""
     edges: set[Arrow]
     green: set[str]
     sizes: dict[str, int]
@@ -131,7 +132,7 @@ DIAGRAMS = {
 
 
 def read(text: str) -> tuple[dict[str, str], set[Arrow], set[str]]:
-    """A drawn graph: node to label, edges with operands in the order of their numbers, greens."""
+    """Parse a drawn graph: labels by node, edges with operands in order, and green nodes."""
     labels, boxes = dict[str, str](), dict[str, str]()
     above, below = dict[str, dict[int, str]](), dict[str, dict[int, str]]()
     direct, green = set[Arrow](), set[str]()

@@ -1,1 +1,1 @@
-"""Tests of graphs in writing."""
+"""Tests of the text form of graphs."""

@@ -1,4 +1,4 @@
-"""Graphs of every level, for the tests of what is written of them."""
+"""Graphs of every level, for tests of their text forms."""
 
 from __future__ import annotations
 

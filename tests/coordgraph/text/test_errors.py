@@ -1,4 +1,4 @@
-"""What is wrong, where, and what was meant."""
+"""Errors of the text parser: messages, positions and suggestions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEAD = "coordgraph 1\ngemm\n"
 DIMS = HEAD + "dim a: Linear size=6\ndim b: Linear size=6\n"
 KERNEL = DIMS + "control {\n  Kernel {\n    %s\n  }\n}"
 
-# The text, the place that `^` marks, and the message.
+# For each case: the text, the line and column that `^` marks, and the message.
 CASES = {
     "no header": ("gemm", 1, 1, "expected the first line, 'coordgraph 1', found 'gemm'"),
     "nothing": ("", 1, 1, "expected the first line, 'coordgraph 1', found the end"),
@@ -118,7 +118,7 @@ def test_the_place_and_the_message(case: str):
     assert error.source == text.split("\n")[line - 1]
     if error.source.strip():
         assert str(error).splitlines()[-1].index("^") == column + 1
-    else:  # in a blank line there is nothing to point at
+    else:  # an empty line has no character to mark
         assert len(str(error).splitlines()) == 1
 
 
@@ -135,7 +135,7 @@ def test_a_note_may_be_a_field_but_not_both():
 
 
 def changed(path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
-    """The plain data of a graph, something in it replaced."""
+    """The plain data of a graph, with the value at `path` replaced."""
     data = to_json(scheduled(Gemm(), "stream-k{workgroups=132,owner=last}"))
     here: Any = data
     for part in path[:-1]:

@@ -1,4 +1,4 @@
-"""Whatever the text, the reader answers with a graph or with an error of its own."""
+"""For any text, the parser returns a graph or raises an error of its own."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def answers(text: str) -> KernelGraph | None:
 @settings(max_examples=150)
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 4))
 def test_mutated_texts(seed: int, count: int):
-    """A whole text, in which lines and pieces are dropped, doubled, swapped or replaced."""
+    """A valid text with lines and pieces deleted, repeated, swapped or replaced."""
     draw = random.Random(seed)
     lines = TEXT.split("\n")
     for _ in range(count):
@@ -114,7 +114,7 @@ SIZES = st.sampled_from(["x", "y", "6", "0", "-2", "x*y", "x // 2", "min(x, y)",
 @settings(max_examples=150)
 @given(st.lists(SIZES, min_size=4, max_size=4), st.sampled_from(["1", "0", "x", "-1"]))
 def test_edges_of_any_sizes(sizes: list[str], stride: str):
-    """Size rules of nonsense sizes are an answer too."""
+    """The parser checks size rules of arbitrary sizes without other errors."""
     text = "coordgraph 1\ngemm\nparam x in 1..5\nparam y in 0..5\n"
     text += "".join(f"dim d{i}: Linear size={size}\n" for i, size in enumerate(sizes))
     for edge in (

@@ -1,4 +1,4 @@
-"""The text form: the law, the format, and what a person may write."""
+"""The text form: `parse(print(g)) == g`, its format, and free formatting in the input."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_parse_is_exported():
 
 @pytest.fixture
 def registries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is gone after it."""
+    """Use copies of the registries, so that classes are registered for one test only."""
     for module, name, registry in (
         ("control.operations", "OPERATIONS", OPERATIONS),
         ("coordinates.dimensions", "DIMENSIONS", DIMENSIONS),
@@ -178,7 +178,7 @@ def registries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def third_party() -> KernelGraph:
-    """A graph of classes that this repository does not have."""
+    """A graph of dimensions and edges that the library does not have."""
 
     @dataclass(frozen=True)
     class Bank(Dimension):
