@@ -147,7 +147,7 @@ def test_what_is_registered_is_checked():
     class Unheard(type(MMA_SYNC)):
         instructions = "mma.unheard"
 
-    with pytest.raises(CodegenError, match=r"sm_8z: the lowering mma\.unheard has no emitter; pass emitters="):
+    with pytest.raises(CodegenError, match=r"lowering mma\.unheard has no emitter; pass emi"):
         register(Architecture("sm_8z", 80, 1 << 16, (Unheard(),)))
     with pytest.raises(CodegenError, match=r"mma\.sync have another emitter already"):
         register(Architecture("sm_8z", 80, 1 << 16, (MMA_SYNC,)), emitters={"mma.sync": "x:y"})
