@@ -4,9 +4,8 @@ Every index in a kernel is a path through a graph of coordinate transforms. See 
 front end, `CoordinateGraph` for the graph, `passes` for schedules and `codegen` to run them.
 """
 
-from coordgraph import checks as checks
-from coordgraph import show as show
-from coordgraph.coordinates import CoordinateGraph
+from typing import TYPE_CHECKING
+
 from coordgraph.errors import (
     AmbiguousPath,
     CodegenError,
@@ -19,10 +18,34 @@ from coordgraph.errors import (
     PassError,
     VerifyError,
 )
-from coordgraph.frontend import Gemm
-from coordgraph.kernel import KernelGraph
-from coordgraph.text import from_json
-from coordgraph.text import parse_graph as parse
+from coordgraph.late import late_names
+from coordgraph.version import __version__
+
+if TYPE_CHECKING:
+    from coordgraph import checks as checks
+    from coordgraph import show as show
+    from coordgraph.coordinates import CoordinateGraph
+    from coordgraph.frontend import Gemm
+    from coordgraph.kernel import KernelGraph
+    from coordgraph.text import from_json
+    from coordgraph.text import parse_graph as parse
+else:
+    # These modules load sympy and networkx.
+    __getattr__, __dir__ = late_names(
+        __name__,
+        {
+            "CoordinateGraph": "coordgraph.coordinates:CoordinateGraph",
+            "Gemm": "coordgraph.frontend:Gemm",
+            "KernelGraph": "coordgraph.kernel:KernelGraph",
+            "from_json": "coordgraph.text:from_json",
+            "parse": "coordgraph.text:parse_graph",
+        },
+        modules=(
+            *("checks", "control", "coordinates", "elements", "epilogue", "frontend", "gemm"),
+            *("integers", "interpreter", "kernel", "parameters", "problem", "products", "progress"),
+            *("show", "tables", "tensors", "text", "tilings", "validation"),
+        ),
+    )
 
 __all__ = [
     "AmbiguousPath",
@@ -38,6 +61,7 @@ __all__ = [
     "ParseError",
     "PassError",
     "VerifyError",
+    "__version__",
     "from_json",
     "parse",
 ]

@@ -2,12 +2,14 @@
 
 `KernelGraph.text()` needs the printer, and the printer needs `KernelGraph`. Python would run such
 an import cycle only with imports inside functions. A hook breaks it: the graph's module declares
-one and calls it, the printer's module implements it, and `coordgraph/__init__.py` imports both.
+one with the name of the printer's module and calls it, the printer's module implements it, and the
+first call imports that module.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Generic, ParamSpec, TypeVar
 
 __all__ = ["Hook"]
@@ -20,10 +22,14 @@ class Hook(Generic[P, R]):
     """A function that is declared in one module and implemented in another.
 
     Decorate the implementation with `implement`; call the hook like the function.
+
+    Args:
+        name: what the function is called in errors.
+        module: the module that implements it; the first call imports it.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, module: str) -> None:
+        self.name, self.module = name, module
         self._function: Callable[P, R] | None = None
 
     def implement(self, function: Callable[P, R]) -> Callable[P, R]:
@@ -36,5 +42,7 @@ class Hook(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the implementation."""
         if self._function is None:
-            raise RuntimeError(f"'{self.name}' is not implemented: `import coordgraph` does that")
+            import_module(self.module)
+        if self._function is None:
+            raise RuntimeError(f"'{self.name}' is not implemented by {self.module}")
         return self._function(*args, **kwargs)

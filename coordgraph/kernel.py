@@ -136,14 +136,10 @@ class KernelGraph:
         return {"text/plain": self.pseudocode(), "text/markdown": markdown}
 
 
-VERIFY = Hook[[KernelGraph], None]("KernelGraph.verify")
-"""Implemented by `coordgraph.checks`."""
-PSEUDOCODE = Hook[[KernelGraph], str]("KernelGraph.pseudocode")
-"""Implemented by `coordgraph.show.pseudocode`."""
-TEXT = Hook[[KernelGraph], str]("KernelGraph.text")
-"""Implemented by `coordgraph.text.printer`."""
-JSON = Hook[[KernelGraph], dict[str, Any]]("KernelGraph.json")
-"""Implemented by `coordgraph.text.plain`."""
+VERIFY = Hook[[KernelGraph], None]("KernelGraph.verify", "coordgraph.checks")
+PSEUDOCODE = Hook[[KernelGraph], str]("KernelGraph.pseudocode", "coordgraph.show.pseudocode")
+TEXT = Hook[[KernelGraph], str]("KernelGraph.text", "coordgraph.text.printer")
+JSON = Hook[[KernelGraph], dict[str, Any]]("KernelGraph.json", "coordgraph.text.plain")
 
 
 def _basics(value: object) -> Iterator[Basic]:

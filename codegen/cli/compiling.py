@@ -23,7 +23,6 @@ from codegen.cli.options import (
     Source,
 )
 from codegen.cli.output import duration, print_block, print_json, stderr, working, write_document
-from codegen.cli.stages import read_graph
 from coordgraph import CodegenError
 
 if TYPE_CHECKING:
@@ -89,6 +88,7 @@ def compile_command(
       coordgraph compile --target sm_90a --groups k --transpose-a -s data-parallel -e ptx
     """
     from codegen.cli.scheduled import from_graph, scheduled
+    from codegen.cli.stages import read_graph
     from codegen.cli.targets import resolve
 
     wanted = list(dict.fromkeys(emit or ()))

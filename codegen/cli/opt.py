@@ -8,7 +8,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -24,9 +24,11 @@ from codegen.cli.output import (
     working,
     write_document,
 )
-from codegen.cli.stages import read_graph
-from coordgraph import KernelGraph, PassError
-from passes.base import Pass
+from coordgraph import PassError
+
+if TYPE_CHECKING:
+    from coordgraph import KernelGraph
+    from passes.base import Pass
 
 __all__ = ["opt"]
 
@@ -66,6 +68,8 @@ def opt(
       coordgraph opt gemm.txt -p 'reorder{group=8},stream-k{workgroups=132}' --time
       coordgraph show text --stage 0 | coordgraph opt -p stream-k | coordgraph show --from -
     """
+    from codegen.cli.stages import read_graph
+
     watch = _Watch(dump_dir)
     steps = read_pipeline(pipeline, scheduling.workgroups, [watch])
     start = time.perf_counter()

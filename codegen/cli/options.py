@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from codegen.api import TARGETS
-from coordgraph import CoordGraphError, Gemm, KernelGraph
-from coordgraph.gemm import GROUP_AXES
-from coordgraph.tensors import DTYPES, dtype
+from coordgraph import CoordGraphError
+from coordgraph.elements import DTYPES, dtype
 
 if TYPE_CHECKING:
+    from coordgraph import Gemm, KernelGraph
     from passes.base import Pass
     from passes.pipeline import Instrument, Pipeline
 
@@ -42,6 +41,13 @@ __all__ = [
 
 DEFAULT_SCHEDULE = "two-tile-stream-k"
 PROBLEM, SCHEDULE = "Problem", "Schedule and target"
+# Copies of `codegen.TARGETS` and `coordgraph.gemm.GROUP_AXES`, whose modules load sympy: help and
+# completion do without. A test holds them to the originals.
+TARGET_NAMES = (
+    *("interpreter", "cpu", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a"),
+    *("sm_100", "sm_120", "native"),
+)
+GROUP_NAMES = ("m", "k", "mnk")
 GPU_TILE, HOST_TILE = (128, 256, 64), (256, 256, 64)
 SMALLEST_TILE = 16
 """What the matrix instructions of every target divide."""
@@ -73,14 +79,18 @@ def _tile(text: str) -> tuple[int, int, int]:
 
 
 def _groups(text: str) -> str:
-    if text not in ("", *GROUP_AXES):
-        *first, last = GROUP_AXES
+    if text not in ("", *GROUP_NAMES):
+        *first, last = GROUP_NAMES
         raise typer.BadParameter(f"groups part {', '.join(first)} or {last}, not '{text}'")
     return text
 
 
 def _target(text: str) -> str:
-    if text not in TARGETS and not re.fullmatch(r"sm_\d{2,3}[af]?", text):
+    if text in TARGET_NAMES or re.fullmatch(r"sm_\d{2,3}[af]?", text):
+        return text
+    from codegen.api import TARGETS  # with architectures from outside
+
+    if text not in TARGETS:
         raise typer.BadParameter(f"'{text}' is none of {', '.join(TARGETS)}")
     return text
 
@@ -143,7 +153,7 @@ Groups = Annotated[
     typer.Option(
         "--groups",
         parser=_groups,
-        metavar="|".join(GROUP_AXES),
+        metavar="|".join(GROUP_NAMES),
         help="Many products whose extent along this axis, or along all of them, is data.",
         show_default=False,
         rich_help_panel=PROBLEM,
@@ -218,7 +228,7 @@ Target = Annotated[
         "--target",
         "-t",
         parser=_target,
-        metavar="|".join(TARGETS),
+        metavar="|".join(TARGET_NAMES),
         help="The machine; native is the GPU where there is one, else the CPU.",
         rich_help_panel=SCHEDULE,
     ),
@@ -283,6 +293,8 @@ class Problem:
 
     def gemm(self, *, fixed: bool) -> Gemm:
         """The front end's record, with the sizes as numbers or as launch arguments."""
+        from coordgraph import Gemm
+
         m, n, k = (self.m, self.n, self.k) if fixed else (None, None, None)
         return Gemm(
             *(self.dtype, self.out_dtype, m, n, k, self.transpose_a, self.transpose_b),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from difflib import unified_diff
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -22,8 +22,9 @@ from codegen.cli.options import (
     read_pipeline,
 )
 from codegen.cli.output import print_json, stdout, working, write_document
-from codegen.cli.stages import Stage, choose, lower, read_graph, stages
-from codegen.cli.targets import resolve
+
+if TYPE_CHECKING:
+    from codegen.cli.stages import Stage
 
 __all__ = ["Form", "Part", "render", "show"]
 
@@ -75,6 +76,9 @@ def show(
       coordgraph show text -s stream-k | coordgraph show pseudocode --from -
       coordgraph show mermaid --groups k --schedule stream-k
     """
+    from codegen.cli.stages import choose, lower, read_graph, stages
+    from codegen.cli.targets import resolve
+
     schedule, workgroups = scheduling.schedule, scheduling.workgroups
     target = resolve(scheduling.target, problem.dtype)  # native is settled here: tiles depend on it
     if source is None:

@@ -105,8 +105,7 @@ def _add(graph: networkx.DiGraph[int], op: Operation) -> int:
     return own
 
 
-MERMAID = Hook[..., str]("ControlGraph.mermaid")
-"""Implemented by `coordgraph.show.mermaid`."""
+MERMAID = Hook[..., str]("ControlGraph.mermaid", "coordgraph.show.mermaid")
 
 
 def rewrite(op: Operation, change: Rewrite) -> Body:

@@ -102,8 +102,7 @@ def _fence(text: str) -> str:
     return f"```mermaid\n{text}\n```"
 
 
-MERMAID = Hook[..., str]("CoordinateGraph.mermaid")
-"""Implemented by `coordgraph.show.mermaid`."""
+MERMAID = Hook[..., str]("CoordinateGraph.mermaid", "coordgraph.show.mermaid")
 
 
 class CoordinateEditor:
