@@ -5,7 +5,10 @@ It knows no schedule: it walks the control graph and asks the coordinate graph f
 
 from typing import TYPE_CHECKING
 
+from coordgraph.import_names import require
 from coordgraph.late import late_names
+
+require("passes")  # before an import of its modules fails for a reason that is hard to see
 
 if TYPE_CHECKING:
     from codegen.api import TARGETS, compile

@@ -4,6 +4,7 @@ Every index in a kernel is a path through a graph of coordinate transforms. See 
 front end, `CoordinateGraph` for the graph, `passes` for schedules and `codegen` to run them.
 """
 
+import warnings
 from typing import TYPE_CHECKING
 
 from coordgraph.errors import (
@@ -18,6 +19,7 @@ from coordgraph.errors import (
     PassError,
     VerifyError,
 )
+from coordgraph.import_names import hidden
 from coordgraph.late import late_names
 from coordgraph.version import __version__
 
@@ -46,6 +48,11 @@ else:
             *("show", "tables", "tensors", "text", "tilings", "validation"),
         ),
     )
+
+# A program that imports another `passes` fails later, with no hint at the cause.
+if reason := hidden():
+    warnings.warn(reason, RuntimeWarning, stacklevel=2)
+del reason
 
 __all__ = [
     "AmbiguousPath",

@@ -1,4 +1,4 @@
-"""Passes: graph to graph. Schedules decide which workgroup does what; pipelines chain them."""
+"""Passes of coordgraph, graph to graph: schedules say which workgroup does what."""
 
 from passes import kit
 from passes.base import PASSES, Pass, option
