@@ -32,6 +32,8 @@ PASSES: dict[str, type[Pass]] = {}
 """Every pass that is defined and imported, by name; defining a class with a name adds it."""
 _NAME = re.compile(r"[A-Za-z0-9_.+-]+")
 """Allowed names of passes: pipeline text can hold no other characters."""
+RESERVED = ("lower-to-host", "lower-to-tensor-cores", "lower-to-hopper")
+"""The names of passes of this library that `import passes` does not define."""
 
 
 def _register(kind: type[Pass]) -> None:
@@ -40,9 +42,14 @@ def _register(kind: type[Pass]) -> None:
     Defining the pass again in the same module replaces it, as in a notebook.
 
     Raises:
-        PassError: the name has characters that pipeline text cannot hold, or a pass of another
-            module has the name.
+        PassError: the name is no string, it has characters that pipeline text cannot hold, or a
+            pass of another module has it.
     """
+    if not isinstance(kind.name, str):
+        raise PassError(
+            f"{kind.__qualname__} has the name {kind.name!r}, a {type(kind.name).__name__}; write "
+            'a string, as in name = "my-schedule"'
+        )
     if not _NAME.fullmatch(kind.name):
         raise PassError(
             f"{kind.__qualname__} has the name '{kind.name}', which the text of pipelines cannot "
@@ -54,7 +61,24 @@ def _register(kind: type[Pass]) -> None:
             f"{kind.__module__}.{kind.__qualname__} has the name '{kind.name}' of "
             f"{other.__module__}.{other.__qualname__}; give it another name"
         )
+    if kind.name in RESERVED and not _of_library(kind):
+        raise PassError(
+            f"{kind.__module__}.{kind.__qualname__} has the name '{kind.name}' of a pass in "
+            "passes.lowering; give it another name"
+        )
     PASSES[kind.name] = kind
+
+
+def _of_library(kind: type[Pass]) -> bool:
+    """Whether a pass is this library's own."""
+    return kind.__module__.partition(".")[0] == LIBRARY
+
+
+def _wrong_name(kind: type[Pass]) -> str | None:
+    """A message about a class without a name, or None."""
+    if kind.name:
+        return None
+    return f'the pass {kind.__qualname__} has no name; write name = "…" in its class'
 
 
 @dataclass(frozen=True)
@@ -79,10 +103,8 @@ class Pass(ABC):
             _register(cls)
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise PassError(
-                f'the pass {type(self).__qualname__} has no name; write name = "…" in its class'
-            )
+        if wrong := _wrong_name(type(self)):
+            raise PassError(wrong)
         if wrong := wrong_option(self):
             raise PassError(f"{self.name} refuses: {wrong}")
 
@@ -145,7 +167,9 @@ class Pass(ABC):
         Raises:
             PassError: a check or `why_not` itself fails.
         """
-        if wrong := wrong_option(self):  # a subclass may override __post_init__
+        if wrong := _wrong_name(type(self)):  # a subclass may override __post_init__
+            return wrong
+        if wrong := wrong_option(self):
             return f"{self.name} refuses: {wrong}"
         if not isinstance(graph, KernelGraph):
             return f"{self} cannot start: it needs a KernelGraph, not a {type(graph).__name__}"
@@ -192,8 +216,7 @@ class Pass(ABC):
 
     def _follows_work(self, verify: Verify) -> bool:
         """Whether the result's work is checked on small problems, at a level of `Verify`."""
-        own = type(self).__module__.partition(".")[0] == LIBRARY
-        wanted = verify == "work" or (verify == "outside" and not own)
+        wanted = verify == "work" or (verify == "outside" and not _of_library(type(self)))
         return wanted and "scheduled" in self.establishes
 
     @contextmanager
