@@ -47,8 +47,8 @@ def _register(kind: type[Pass]) -> None:
     """
     if not isinstance(kind.name, str):
         raise PassError(
-            f"{kind.__qualname__} has the name {kind.name!r}, a {type(kind.name).__name__}; write "
-            'a string, as in name = "my-schedule"'
+            f"{kind.__qualname__} has the name {kind.name!r} of type {type(kind.name).__name__}; "
+            'write a string, as in name = "my-schedule"'
         )
     if not _NAME.fullmatch(kind.name):
         raise PassError(

@@ -32,7 +32,7 @@ class Grouped(Pass):
     `Reorder(group=G)` has the same order where it does, and padding where it does not.
 
     Args:
-        groups: how many, at most 8.
+        groups: number of groups, G above; 1 leaves the graph as it is.
     """
 
     groups: int = option(MOST_GROUPS, least=1, most=MOST_GROUPS)

@@ -36,12 +36,13 @@ class Rasterize(Pass):
     plane: 4^k of them within a square of 2^k rows and columns.
 
     Args:
-        width: rows of a band.
+        width: number of tiles across a band.
         snake: walk every other band's columns backwards, so that a band begins where the one
             before it ended.
-        along: `m` for bands of rows; `n` for bands of columns, each walked row by row.
-        order: of the tiles in a band: `columns`, or `hilbert` or `morton` in its squares; a width
-            is then a power of two.
+        along: `m` for bands of rows, each walked column by column; `n` for bands of columns, each
+            walked row by row.
+        order: the order of the tiles in a band: `columns`, or along the curve of `hilbert` or
+            `morton` in each of its squares, whose width must be a power of two.
     """
 
     width: int = option(8, least=1, most=LARGEST_INDEX)

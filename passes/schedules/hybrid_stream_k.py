@@ -27,8 +27,6 @@ class HybridStreamK(PartlyStreamed):
         m, n, k_tile --Flatten--> global --Sunder--> sk.tiles, dp.tiles, selector
         sk.tiles --Tile--> workgroup, sk.local --Split{1, 1}--> ForTile, ForK
         dp.tiles --Tile--> dp.wave, workgroup, dp.local --PassThrough--> ForK
-
-    Options are those of `PartlyStreamed`.
     """
 
     name = "hybrid-stream-k"

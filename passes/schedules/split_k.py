@@ -44,10 +44,13 @@ class SplitK(Pass):
         splits: pieces of a tile, two or more.
         owner: `first` or `last` piece of a tile runs the epilogue. With `last` workgroups wait for
             lower numbers alone, so that any grid makes progress.
-        reduction: how pieces are added up; see `passes.kit.fixup`. A `turnstile` needs a slot for
-            each tile, as does `atomic`, which has other bits in every run; the others need one for
-            each piece. With `scatter` nobody owns a tile: every workgroup finishes a share of it,
-            waits for higher and for lower numbers, and `owner` means nothing.
+        reduction: how the pieces of a tile are added up. `peers`: the owner adds one piece after
+            another. `tree`: pieces are added in pairs, and pairs of pairs, at the same time.
+            `turnstile`: the pieces pass one slot of the workspace, one by one. `scatter`: every
+            workgroup finishes a share of the tile, and waits for workgroups of higher and of lower
+            number; `owner` has no effect. `atomic`: atomic additions to one slot, so the last bits
+            differ from run to run. `turnstile` and `atomic` need a slot for each tile, the others
+            one for each piece.
     """
 
     splits: int = option(2, least=2, most=MOST_WORKGROUPS, hint="data-parallel has whole tiles")

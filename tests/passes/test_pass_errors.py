@@ -134,7 +134,7 @@ def test_names_are_checked_at_the_call_too():
 
 
 def test_a_name_is_a_string():
-    with pytest.raises(PassError, match="Odd has the name 3, a int; write a string, as in name"):
+    with pytest.raises(PassError, match="Odd has the name 3 of type int; write a string"):
         type("Odd", (StreamK,), {"name": 3})
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from coordgraph import Gemm, from_json, parse
-from passes import PASSES, Pipeline, StreamK
+from passes import PASSES, Pipeline, StreamK, lowering
+from passes.options import allowed_values
 from tests.codegen.cli.commands import coordgraph, process
 
 PIPELINE = "reorder{swap=true},stream-k"
 TILE = ("--tile", "16x16x16")
 # Tests register passes too, whose docstrings are their own affair.
+LOWERINGS = (lowering.LowerToHost, lowering.LowerToTensorCores, lowering.LowerToHopper)
 OWN_PASSES = sorted(n for n, kind in PASSES.items() if kind.__module__.startswith("passes."))
 OPENINGS = {"mermaid": "graph TD", "text": "coordgraph 1", "pseudocode": "//", "json": "{"}
 
@@ -239,4 +242,22 @@ def test_explain_prints_the_docstring(name: str):
     assert "Before: " in done.out
     data = coordgraph("explain", name, "--json").json
     assert data["name"] == name
-    assert data["documentation"] in done.out
+    assert data["documentation"].partition("\nArgs:")[0] in done.out
+
+
+@pytest.mark.parametrize("name", OWN_PASSES)
+def test_explain_says_what_every_option_means(name: str):
+    """Of every pass, those that it inherits too: name, allowed values, default and meaning."""
+    kind = PASSES[name]
+    done, told = coordgraph("explain", kind.name), coordgraph("explain", kind.name, "--json").json
+    listed = {o["name"]: o for o in told["options"]}
+    assert list(listed) == [f.name for f in fields(kind)]
+    assert "Args:" not in done.out
+    for f in fields(kind):
+        o = listed[f.name]
+        assert Pipeline.parse(f"{kind.name}{{{f.name}={o['default']}}}").passes == (kind(),)
+        assert f"\n{f.name}: {o['type']} = {o['default']}\n    {o['meaning']}\n" in done.out
+        assert len(o["meaning"]) > 8, f"{kind.__qualname__}: no entry of {f.name} under Args"
+        assert "see `" not in o["meaning"]
+        for value in filter(None, allowed_values(kind)[f.name]):
+            assert f"`{value}`" in o["meaning"], f"{kind.name}, {f.name}: {value} is not explained"
