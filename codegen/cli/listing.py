@@ -12,9 +12,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from codegen.cli import completion
 from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
     PROBLEM,
+    Batches,
     Beta,
     Import,
     Json,
@@ -52,7 +54,13 @@ def passes(*, modules: Import = None, as_json: Json = False) -> None:
 @takes_groups(without=("batched", "groups"))
 def explain(
     name: Annotated[
-        str | None, typer.Argument(metavar="PASS", help="A pass by name.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="PASS",
+            autocompletion=completion.names_of_passes,
+            help="A pass by name.",
+            show_default=False,
+        ),
     ] = None,
     *,
     problem: Problem,
@@ -68,12 +76,7 @@ def explain(
         ),
     ] = None,
     beta: Beta = 0.0,
-    batches: Annotated[
-        int | None,
-        typer.Option(
-            "--batches", min=1, help="A batch of so many products.", rich_help_panel=PROBLEM
-        ),
-    ] = None,
+    batches: Batches = None,
     modules: Import = None,
     as_json: Json = False,
 ) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from codegen.cli import completion
 from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import Import, Json, Output, Scheduling, read_pipeline
 from codegen.cli.output import (
@@ -42,7 +43,14 @@ def opt(
     ] = "-",
     *,
     pipeline: Annotated[
-        str, typer.Option("--pipeline", "-p", metavar="PIPELINE", help="The passes to apply.")
+        str,
+        typer.Option(
+            "--pipeline",
+            "-p",
+            metavar="PIPELINE",
+            autocompletion=completion.pipelines,
+            help="The passes to apply.",
+        ),
     ],
     scheduling: Scheduling,
     output: Output = None,

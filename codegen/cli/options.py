@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from codegen.cli import completion
 from coordgraph import CoordGraphError
 from coordgraph.elements import DTYPES, dtype
 
@@ -25,7 +26,9 @@ __all__ = [
     "DEFAULT_SCHEDULE",
     "PROBLEM",
     "Alpha",
+    "Batches",
     "Beta",
+    "Extents",
     "Fixed",
     "Import",
     "Json",
@@ -118,7 +121,7 @@ M = Annotated[int | None, typer.Option("--m", min=1, help="Rows of A.", rich_hel
 N = Annotated[int | None, typer.Option("--n", min=1, help="Columns of B.", rich_help_panel=PROBLEM)]
 K = Annotated[
     int | None,
-    typer.Option("--k", min=1, help="Columns of A, rows of B.", rich_help_panel=PROBLEM),
+    typer.Option("--k", min=0, help="Columns of A, rows of B.", rich_help_panel=PROBLEM),
 ]
 DType = Annotated[
     str,
@@ -159,6 +162,20 @@ Groups = Annotated[
         rich_help_panel=PROBLEM,
     ),
 ]
+Batches = Annotated[
+    int | None,
+    typer.Option("--batches", min=1, help="A batch of so many products.", rich_help_panel=PROBLEM),
+]
+Extents = Annotated[
+    str | None,
+    typer.Option(
+        "--extents",
+        metavar="E,E,…",
+        help="With --groups: the extent of each group along that axis, as 200,0,56; of groups "
+        "along mnk those of each product, as 64x96x128,32x200x8.",
+        rich_help_panel=PROBLEM,
+    ),
+]
 Fixed = Annotated[
     bool,
     typer.Option(
@@ -183,6 +200,7 @@ Schedule = Annotated[
         "--schedule",
         "-s",
         metavar="PIPELINE",
+        autocompletion=completion.schedules,
         help="A pass, or several: 'reorder{swap=true},stream-k{workgroups=8}'. "
         f"{DEFAULT_SCHEDULE} where nothing else says how: a plan, or a graph that is read.",
         show_default=False,
@@ -228,8 +246,10 @@ Target = Annotated[
         "--target",
         "-t",
         parser=_target,
-        metavar="|".join(TARGET_NAMES),
-        help="The machine; native is the GPU where there is one, else the CPU.",
+        metavar="TARGET",
+        autocompletion=completion.targets,
+        help=f"{', '.join(TARGET_NAMES[:-1])}, or native: the GPU if there is one that multiplies "
+        "the type, else cpu.",
         rich_help_panel=SCHEDULE,
     ),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from difflib import unified_diff
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -56,6 +57,14 @@ def show(
     ] = Part.COORDINATES,
     stage: StageName = None,
     diff: Annotated[bool, typer.Option("--diff", help="Show what the stage added.")] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            metavar="NAME,…",
+            help="Draw these coordinates and the edges among them; more than once if wanted.",
+        ),
+    ] = None,
     source: Source = None,
     scheduling: Scheduling,
     problem: Problem,
@@ -75,6 +84,7 @@ def show(
       coordgraph show text --stage lowered --target sm_80
       coordgraph show text -s stream-k | coordgraph show pseudocode --from -
       coordgraph show mermaid --groups k --schedule stream-k
+      coordgraph show mermaid --only A.tile.0,B.tile.1,k_tile,global,selector
     """
     from codegen.cli.stages import choose, lower, read_graph, stages
     from codegen.cli.targets import resolve
@@ -97,22 +107,36 @@ def show(
     before = found[chosen.number - 1] if diff and chosen.number else None
     if diff and before is None:
         raise typer.BadParameter("--diff needs a stage before the one that is shown")
+    names = [name.strip() for text in only or () for name in text.split(",") if name.strip()]
+    if names and (form, part) != (Form.MERMAID, Part.COORDINATES):
+        raise typer.BadParameter("--only is for diagrams of coordinates: show mermaid --only NAMES")
     if as_json:
-        _print_json(chosen, before, form, part, [s.name for s in found])
+        _print_json(chosen, before, form, part, [s.name for s in found], names)
         return
     with working("drawing"):
-        text = render(chosen, before, form, part)
+        text = render(chosen, before, form, part, names)
     if before is not None and form is not Form.MERMAID and output is None:
         _print_diff(text)
     else:
         write_document(text, output)
 
 
-def render(stage: Stage, before: Stage | None, form: Form, part: Part) -> str:
-    """The text to print; a diff against `before` where there is one."""
+def render(
+    stage: Stage, before: Stage | None, form: Form, part: Part, only: Sequence[str] = ()
+) -> str:
+    """The text to print; a diff against `before` where there is one.
+
+    Args:
+        stage: the graph to show.
+        before: what it is compared to.
+        form, part: how, and which of its graphs, if in a diagram.
+        only: the coordinates to draw; all where there are none.
+    """
     if form is Form.MERMAID:
         drawn = getattr(stage.graph, part.value)
-        return drawn.mermaid(compare_to=getattr(before.graph, part.value) if before else None)
+        kept = {"only": only} if only else {}
+        old = getattr(before.graph, part.value) if before else None
+        return drawn.mermaid(compare_to=old, **kept)
     if before is None:
         return _written(stage, form)
     old, new = (_written(s, form).splitlines() for s in (before, stage))
@@ -132,7 +156,12 @@ def _written(stage: Stage, form: Form) -> str:
 
 
 def _print_json(
-    stage: Stage, before: Stage | None, form: Form, part: Part, names: list[str]
+    stage: Stage,
+    before: Stage | None,
+    form: Form,
+    part: Part,
+    names: list[str],
+    only: Sequence[str],
 ) -> None:
     """With the graph itself as data where that is asked for."""
     found = {"stages": names, "stage": stage.number, "name": stage.name, "form": form.value}
@@ -141,7 +170,7 @@ def _print_json(
         return
     if form is Form.MERMAID:
         found["part"] = part.value
-    print_json({**found, "text": render(stage, before, form, part)})
+    print_json({**found, "text": render(stage, before, form, part, only)})
 
 
 def _print_diff(text: str) -> None:

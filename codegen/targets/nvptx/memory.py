@@ -26,9 +26,9 @@ class DeviceMemory:
         self._pointers: list[int] = []
 
     def allocate(self, size: int) -> int:
-        """Address of `size` bytes."""
+        """Address of `size` bytes, at least one: the driver allocates no fewer."""
         self.device.activate()
-        pointer = int(cuda("cuMemAlloc", size))
+        pointer = int(cuda("cuMemAlloc", max(size, 1)))
         self._pointers.append(pointer)
         return pointer
 
@@ -36,7 +36,8 @@ class DeviceMemory:
         """A copy of a numpy array on the device, row-major."""
         source = np.ascontiguousarray(array)
         pointer = self.allocate(source.nbytes)
-        cuda("cuMemcpyHtoD", pointer, source.ctypes.data, source.nbytes)
+        if source.nbytes:
+            cuda("cuMemcpyHtoD", pointer, source.ctypes.data, source.nbytes)
         strides = tuple(stride // source.itemsize for stride in source.strides)
         kind = dtype(source.dtype.name).name
         return TensorView(pointer, source.shape, strides, kind, self.device.ordinal)

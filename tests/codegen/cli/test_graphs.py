@@ -224,6 +224,24 @@ def test_eval_for_people():
     assert "path   PassThrough(sk.workgroup -> workgroup)" in done.out
 
 
+def test_a_diagram_of_some_coordinates():
+    graph = StreamK()(Gemm("bf16").graph((256, 256, 64)))
+    kept = ["A.tile.0", "B.tile.1", "k_tile", "global"]
+    words = ("show", "mermaid", "-s", "stream-k", "--tile", "256x256x64")
+    expected = graph.coordinates.mermaid(only=kept)
+    one = ("--only", ",".join(kept))
+    two = ("--only", ",".join(kept[:2]), "--only", " k_tile,global")
+    assert coordgraph(*words, *one).out == expected
+    assert coordgraph(*words, *two).out == expected
+    assert coordgraph(*words, *one, "--json").json["text"] == expected
+    assert len(coordgraph(*words).out) > len(expected)
+    wrong = coordgraph(*words, "--only", "A.tile.7")
+    assert (wrong.code, "did you mean 'A.tile.1'" in wrong.err) == (3, True)
+    for others in (("show", "--only", "A"), (*words, "-p", "control", "--only", "A")):
+        refused = coordgraph(*others, "--json")
+        assert (refused.code, "coordinates" in refused.json["error"]["message"]) == (2, True)
+
+
 def test_passes_lists_all_of_them():
     found = coordgraph("passes", "--json").json["passes"]
     assert {entry["name"] for entry in found} >= set(PASSES)
