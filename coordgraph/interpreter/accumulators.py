@@ -2,6 +2,9 @@
 
 An accumulator is zeroed, takes iterations and partials of one output tile, and is then either sent
 or finished by the epilogue and stored. Before it takes more iterations it must be zeroed again.
+
+In a reduce-scatter a workgroup waits for the slots of all pieces of a tile. Each accumulator that
+it then finishes for a share of the tile must have taken every one of these slots once.
 """
 
 from __future__ import annotations
@@ -35,12 +38,17 @@ class Accumulators:
         """The output tile whose iterations an accumulator holds."""
         self._used: set[str] = set()
         """The accumulators that hold a sum which is still to be sent or stored."""
+        self._awaited: dict[OutputTile, list[int]] = {}
+        """The slots with the pieces of a tile that the workgroup waited for."""
+        self._taken: dict[str, list[int]] = {}
+        """The slots that were added to an accumulator since it was zeroed."""
 
     def zero(self, name: str) -> None:
         """The accumulator becomes zero."""
         self._check_used(name, "zeroes")
         self._states[name] = _State.SUMMING
         self._tiles.pop(name, None)
+        self._taken.pop(name, None)
 
     def add(self, name: str, tile: OutputTile | None) -> None:
         """The accumulator takes iterations of a tile; without a tile, those of padding."""
@@ -57,6 +65,17 @@ class Accumulators:
             self._states[name] = _State.EXCHANGED
         self._used.add(name)
 
+    def wait_for(self, slot: int, tile: OutputTile) -> None:
+        """The workgroup has waited for a slot with a piece of a tile."""
+        self._awaited.setdefault(tile, []).append(slot)
+
+    def take(self, name: str, slot: int) -> None:
+        """The accumulator takes the piece in a slot that the workgroup has waited for."""
+        self.receive(name)
+        if not any(slot in slots for slots in self._awaited.values()):
+            self._report(f"adds slot {slot} to accumulator '{name}' and did not wait for the slot")
+        self._taken.setdefault(name, []).append(slot)
+
     def send(self, name: str) -> None:
         """The accumulator goes to a slot of the workspace, or to several."""
         self._check(name, "sends", _State.SUMMING, _State.SENT, _State.EXCHANGED)
@@ -67,6 +86,13 @@ class Accumulators:
         """The epilogue changes the accumulator; without a tile, that of padding."""
         self._check(name, "runs the epilogue on", _State.SUMMING, _State.EXCHANGED)
         self._check_tile(name, "finishes", tile)
+        if tile in self._awaited:
+            awaited, taken = sorted(self._awaited[tile]), sorted(self._taken.get(name, []))
+            if awaited != taken:
+                self._report(
+                    f"runs the epilogue of output tile {tile} on accumulator '{name}', to which it "
+                    f"added slots {taken}, and it waited for slots {awaited}"
+                )
         self._states[name] = _State.FINISHED
 
     def store(self, name: str, tile: OutputTile | None) -> None:
