@@ -88,10 +88,8 @@ def test_sizes_that_do_not_go_together(words: tuple[str, ...], why: str):
 
 
 def problem(*, groups: str = "", transposed: bool = False) -> Problem:
-    sizes = {axis: None if axis in groups else 8 + i for i, axis in enumerate("mnk")}
-    return Problem(
-        **sizes, dtype="f32", transpose_a=transposed, transpose_b=transposed, groups=groups
-    )
+    m, n, k = (None if axis in groups else 8 + i for i, axis in enumerate("mnk"))
+    return Problem(m, n, k, "f32", None, transposed, transposed, groups=groups)
 
 
 def multiplied(products: Products) -> tuple[np.ndarray, Inputs]:
