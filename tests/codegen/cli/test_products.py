@@ -10,6 +10,7 @@ import pytest
 from codegen.cli.check import Check, Inputs, make_inputs, poisoned_output
 from codegen.cli.options import Problem
 from codegen.cli.products import Products
+from codegen.cli.run import run
 from tests.codegen.cli.commands import coordgraph
 
 QUICK = ("--dtype", "f32", "-t", "cpu", "--tile", "16x16x16", "--repeat", "1", "--check")
@@ -46,6 +47,23 @@ def test_many_products(words: tuple[str, ...], products: list[list[int]]):
     # A product without k takes an iteration too: its D is written.
     depth = sum(-(-m // 16) * -(-n // 16) * max(-(-k // 16), 1) for m, n, k in products)
     assert found["schedule"]["iterations"] == depth
+
+
+EXAMPLES = [
+    line.split()[1:]
+    for line in (run.__doc__ or "").splitlines()
+    if line.split()[:2] == ["coordgraph", "run"] and ("--batches" in line or "--groups" in line)
+]
+
+
+@pytest.mark.parametrize("words", EXAMPLES, ids=" ".join)
+def test_the_examples_of_the_help(words: list[str]):
+    assert coordgraph(*words, "--tile", "32x32x32", "--repeat", "1").code == 0
+
+
+def test_there_is_an_example_of_every_kind():
+    kinds = [words[words.index("--groups") + 1] for words in EXAMPLES if "--groups" in words]
+    assert (len(EXAMPLES), sorted(kinds)) == (4, ["k", "m", "mnk"])
 
 
 def test_the_report_of_groups():
