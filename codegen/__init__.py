@@ -4,30 +4,33 @@ Code generation depends on no particular schedule: it emits the operations of th
 order, and computes every index from the coordinate graph.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from codegen.api import TARGETS, compile
-from codegen.cache import cache_directory
-from codegen.kernel import Kernel
+from coordgraph.import_names import require
+from coordgraph.late import late_names
+
+require("passes")  # before an import of its modules fails for a reason that is hard to see
 
 if TYPE_CHECKING:
+    from codegen.api import TARGETS, compile
+    from codegen.cache import cache_directory
     from codegen.call.explain import explain
     from codegen.call.matmul import grouped_matmul, matmul
+    from codegen.kernel import Kernel
+else:
+    # These modules load sympy, networkx and numpy.
+    __getattr__, __dir__ = late_names(
+        __name__,
+        {
+            "Kernel": "codegen.kernel:Kernel",
+            "TARGETS": "codegen.api:TARGETS",
+            "cache_directory": "codegen.cache:cache_directory",
+            "compile": "codegen.api:compile",
+            "explain": "codegen.call.explain:explain",
+            "grouped_matmul": "codegen.call.matmul:grouped_matmul",
+            "matmul": "codegen.call.matmul:matmul",
+        },
+        modules=("api", "architectures", "cache", "call", "kernel", "targets"),
+    )
 
 __all__ = ["TARGETS", "Kernel", "cache_directory", "compile", "explain", "grouped_matmul", "matmul"]
-
-_LATE = {
-    "explain": "codegen.call.explain",
-    "grouped_matmul": "codegen.call.matmul",
-    "matmul": "codegen.call.matmul",
-}
-"""Functions whose modules import numpy, by name: a module is imported at the first use."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LATE:
-        raise AttributeError(f"module 'codegen' has no attribute '{name}'")
-    from importlib import import_module
-
-    found = globals()[name] = getattr(import_module(_LATE[name]), name)
-    return found

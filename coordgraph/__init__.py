@@ -5,9 +5,9 @@ matrix product and builds its graph; `CoordinateGraph` is the graph; the package
 schedules, which rewrite it; the package `codegen` compiles and runs the result.
 """
 
-from coordgraph import checks as checks
-from coordgraph import show as show
-from coordgraph.coordinates import CoordinateGraph
+import warnings
+from typing import TYPE_CHECKING
+
 from coordgraph.errors import (
     AmbiguousPath,
     CodegenError,
@@ -20,10 +20,40 @@ from coordgraph.errors import (
     PassError,
     VerifyError,
 )
-from coordgraph.frontend import Gemm
-from coordgraph.kernel import KernelGraph
-from coordgraph.text import from_json
-from coordgraph.text import parse_graph as parse
+from coordgraph.import_names import hidden
+from coordgraph.late import late_names
+from coordgraph.version import __version__
+
+if TYPE_CHECKING:
+    from coordgraph import checks as checks
+    from coordgraph import show as show
+    from coordgraph.coordinates import CoordinateGraph
+    from coordgraph.frontend import Gemm
+    from coordgraph.kernel import KernelGraph
+    from coordgraph.text import from_json
+    from coordgraph.text import parse_graph as parse
+else:
+    # These modules load sympy and networkx.
+    __getattr__, __dir__ = late_names(
+        __name__,
+        {
+            "CoordinateGraph": "coordgraph.coordinates:CoordinateGraph",
+            "Gemm": "coordgraph.frontend:Gemm",
+            "KernelGraph": "coordgraph.kernel:KernelGraph",
+            "from_json": "coordgraph.text:from_json",
+            "parse": "coordgraph.text:parse_graph",
+        },
+        modules=(
+            *("checks", "control", "coordinates", "elements", "epilogue", "frontend", "gemm"),
+            *("integers", "interpreter", "kernel", "parameters", "problem", "products", "progress"),
+            *("show", "tables", "tensors", "text", "tilings", "validation"),
+        ),
+    )
+
+# A program that imports another `passes` fails later, with no hint at the cause.
+if reason := hidden():
+    warnings.warn(reason, RuntimeWarning, stacklevel=2)
+del reason
 
 __all__ = [
     "AmbiguousPath",
@@ -39,6 +69,7 @@ __all__ = [
     "ParseError",
     "PassError",
     "VerifyError",
+    "__version__",
     "from_json",
     "parse",
 ]

@@ -2,12 +2,14 @@
 
 `KernelGraph.text()` needs the printer, and the printer needs `KernelGraph`. Python would run such
 an import cycle only with imports inside functions. A hook breaks it: the graph's module declares
-one and calls it, the printer's module implements it, and `coordgraph/__init__.py` imports both.
+one with the name of the printer's module and calls it, the printer's module implements it, and the
+first call imports that module.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Generic, ParamSpec, TypeVar
 
 __all__ = ["Hook"]
@@ -23,10 +25,11 @@ class Hook(Generic[P, R]):
 
     Args:
         name: how error messages name the hook, such as `KernelGraph.text`.
+        module: the module that implements it; the first call imports it.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, module: str) -> None:
+        self.name, self.module = name, module
         self._function: Callable[P, R] | None = None
 
     def implement(self, function: Callable[P, R]) -> Callable[P, R]:
@@ -42,8 +45,10 @@ class Hook(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the implementation; RuntimeError if no module has registered one."""
         if self._function is None:
+            import_module(self.module)
+        if self._function is None:
             raise RuntimeError(
-                f"the hook '{self.name}' has no implementation yet; `import coordgraph` registers "
-                "all implementations"
+                f"the hook '{self.name}' has no implementation in {self.module}; decorate one "
+                "there with `implement`"
             )
         return self._function(*args, **kwargs)

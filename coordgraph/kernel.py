@@ -170,13 +170,13 @@ class KernelGraph:
         return {"text/plain": self.pseudocode(), "text/markdown": markdown}
 
 
-VERIFY = Hook[[KernelGraph], None]("KernelGraph.verify")
+VERIFY = Hook[[KernelGraph], None]("KernelGraph.verify", "coordgraph.checks")
 """The function behind `KernelGraph.verify`, implemented by `coordgraph.checks`."""
-PSEUDOCODE = Hook[[KernelGraph], str]("KernelGraph.pseudocode")
+PSEUDOCODE = Hook[[KernelGraph], str]("KernelGraph.pseudocode", "coordgraph.show.pseudocode")
 """The function behind `KernelGraph.pseudocode`, implemented by `coordgraph.show.pseudocode`."""
-TEXT = Hook[[KernelGraph], str]("KernelGraph.text")
+TEXT = Hook[[KernelGraph], str]("KernelGraph.text", "coordgraph.text.printer")
 """The function behind `KernelGraph.text`, implemented by `coordgraph.text.printer`."""
-JSON = Hook[[KernelGraph], dict[str, Any]]("KernelGraph.json")
+JSON = Hook[[KernelGraph], dict[str, Any]]("KernelGraph.json", "coordgraph.text.plain")
 """The function behind `KernelGraph.json`, implemented by `coordgraph.text.plain`."""
 
 

@@ -36,6 +36,8 @@ PASSES: dict[str, type[Pass]] = {}
 `Pass` that has a name adds it."""
 _NAME = re.compile(r"[A-Za-z0-9_.+-]+")
 """Pattern of allowed pass names: those that the text of a pipeline can hold."""
+RESERVED = ("lower-to-host", "lower-to-tensor-cores", "lower-to-hopper")
+"""The names of passes of this library that `import passes` does not define."""
 
 
 def _register(kind: type[Pass]) -> None:
@@ -45,9 +47,14 @@ def _register(kind: type[Pass]) -> None:
     can run twice.
 
     Raises:
-        PassError: the name has characters that pipeline text cannot hold, or a pass of another
-            module has the same name.
+        PassError: the name is no string, or has characters that pipeline text cannot hold; or
+            a pass of another module has the same name.
     """
+    if not isinstance(kind.name, str):
+        raise PassError(
+            f"{kind.__qualname__} has the name {kind.name!r} of type {type(kind.name).__name__}; "
+            'write a string, as in name = "my-schedule"'
+        )
     if not _NAME.fullmatch(kind.name):
         raise PassError(
             f"{kind.__qualname__} has the name '{kind.name}', which the text of pipelines cannot "
@@ -59,7 +66,24 @@ def _register(kind: type[Pass]) -> None:
             f"{kind.__module__}.{kind.__qualname__} has the name '{kind.name}' of "
             f"{other.__module__}.{other.__qualname__}; give it another name"
         )
+    if kind.name in RESERVED and not _of_library(kind):
+        raise PassError(
+            f"{kind.__module__}.{kind.__qualname__} has the name '{kind.name}' of a pass in "
+            "passes.lowering; give it another name"
+        )
     PASSES[kind.name] = kind
+
+
+def _of_library(kind: type[Pass]) -> bool:
+    """Whether a pass is this library's own."""
+    return kind.__module__.partition(".")[0] == LIBRARY
+
+
+def _wrong_name(kind: type[Pass]) -> str | None:
+    """A message about a class without a name, or None."""
+    if kind.name:
+        return None
+    return f'the pass {kind.__qualname__} has no name; write name = "…" in its class'
 
 
 @dataclass(frozen=True)
@@ -88,10 +112,8 @@ class Pass(ABC):
             _register(cls)
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise PassError(
-                f'the pass {type(self).__qualname__} has no name; write name = "…" in its class'
-            )
+        if wrong := _wrong_name(type(self)):
+            raise PassError(wrong)
         if wrong := wrong_option(self):
             raise PassError(f"{self.name} refuses: {wrong}")
 
@@ -165,7 +187,9 @@ class Pass(ABC):
         Raises:
             PassError: a check or `why_not` raises an error.
         """
-        if wrong := wrong_option(self):  # __post_init__, which checks options, may be overridden
+        if wrong := _wrong_name(type(self)):  # a subclass may override __post_init__
+            return wrong
+        if wrong := wrong_option(self):
             return f"{self.name} refuses: {wrong}"
         if not isinstance(graph, KernelGraph):
             return f"{self} cannot start: it needs a KernelGraph, not a {type(graph).__name__}"
@@ -212,8 +236,7 @@ class Pass(ABC):
 
     def _follows_work(self, verify: Verify) -> bool:
         """Whether the level `verify` traces the workgroups of the result on small problems."""
-        own = type(self).__module__.partition(".")[0] == LIBRARY
-        wanted = verify == "work" or (verify == "outside" and not own)
+        wanted = verify == "work" or (verify == "outside" and not _of_library(type(self)))
         return wanted and "scheduled" in self.establishes
 
     @contextmanager

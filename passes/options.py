@@ -7,6 +7,8 @@ values whenever a pass is constructed.
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterator
 from dataclasses import Field, field, fields
 from functools import cache
@@ -25,8 +27,10 @@ __all__ = [
     "allowed_range",
     "allowed_values",
     "option",
+    "option_meaning",
     "option_text",
     "option_types",
+    "without_options",
     "wrong_option",
 ]
 
@@ -110,6 +114,35 @@ def option_text(kind: type[Any], name: str) -> str:
     if limits:
         text += f", {limits.least}..{limits.most}"
     return f"{text}, or none" if NoneType in types else text
+
+
+def option_meaning(kind: type[Any], name: str) -> str:
+    """What an option means, in one line: its entry under `Args:` in the docstring of the class.
+
+    An option that a base class declares may be described there. '' where no docstring has it.
+    """
+    for owner in kind.__mro__:
+        if name in (described := _described(owner)):
+            return described[name]
+    return ""
+
+
+def without_options(docstring: str) -> str:
+    """A docstring, as `inspect.cleandoc` returns it, without its section `Args:`."""
+    return _SECTION.sub("", docstring).strip()
+
+
+_SECTION = re.compile(r"^Args:\n((?:[ ]+.*\n?|\n)*)", re.MULTILINE)
+_ENTRY = re.compile(r"^    (\w+(?:, \w+)*): (.*(?:\n {5,}.*)*)", re.MULTILINE)
+
+
+def _described(kind: type[Any]) -> dict[str, str]:
+    """The entries under `Args:` in a class's own docstring, by option."""
+    section = _SECTION.search(inspect.cleandoc(vars(kind).get("__doc__") or ""))
+    found: dict[str, str] = {}
+    for names, text in _ENTRY.findall(section.group(1) if section else ""):
+        found |= dict.fromkeys(names.split(", "), " ".join(text.split()))
+    return found
 
 
 @cache

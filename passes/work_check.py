@@ -3,6 +3,7 @@
 A scheduled graph must do every iteration (m, n, k) exactly once, run one epilogue and one store for
 every output tile, and send one signal for every wait, so that no workgroup waits for ever. Each
 workgroup must zero an accumulator, sum in it, then send it or finish and store it, in this order.
+In a reduce-scatter it must add every piece of a tile that it waited for, once to each share.
 
 The problems are edge cases: numbers of tiles that are a multiple of the workgroups, one more and
 one less; fewer tiles than workgroups; one k tile. The extents of m, n and k differ, so that a

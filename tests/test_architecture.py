@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import re
 import subprocess
@@ -27,6 +28,8 @@ FORBIDDEN = {
 }
 GUESTS = {"torch", "cupy", "jax", "scipy", "mermaidx"}
 """Packages that users may install: imported inside functions, never at module level."""
+HEAVY = ("cuda", "cupy", "jax", "llvmlite", "matplotlib", "ml_dtypes", "rich", "scipy", "torch")
+"""Packages that importing coordgraph, passes or codegen must not load."""
 IMPORT_NAMES = {"cuda-python": "cuda"}
 
 
@@ -162,12 +165,19 @@ def test_what_is_imported_is_required(package: str):
     assert used <= known, f"missing from pyproject.toml: {sorted(used - known)}"
 
 
-def test_graphs_and_passes_load_neither_llvm_nor_cuda():
-    """`import coordgraph, passes` in a new process loads no heavy package and prints nothing."""
+@pytest.mark.parametrize(
+    ("packages", "heavy"),
+    [
+        ("coordgraph", (*HEAVY, "networkx", "numpy", "passes", "sympy")),
+        ("codegen", (*HEAVY, "networkx", "numpy", "passes", "sympy")),
+        ("coordgraph, passes", (*HEAVY, "codegen")),
+    ],
+)
+def test_imports_are_light(packages: str, heavy: tuple[str, ...]):
+    """Importing the packages in a new process loads no heavy package and prints nothing."""
     script = (
-        "import sys, coordgraph, passes\n"
-        "heavy = {'codegen', 'llvmlite', 'cuda', 'torch', 'cupy', 'jax', 'matplotlib'}\n"
-        "loaded = sorted(heavy & {name.partition('.')[0] for name in sys.modules})\n"
+        f"import sys, {packages}\n"
+        f"loaded = sorted({set(heavy)} & {{name.partition('.')[0] for name in sys.modules}})\n"
         "sys.exit(f'loaded: {loaded}' if loaded else 0)\n"
     )
     done = subprocess.run(
@@ -179,6 +189,30 @@ def test_graphs_and_passes_load_neither_llvm_nor_cuda():
         timeout=120,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("package", ["coordgraph", "codegen"])
+def test_late_names_are_those_of_the_package(package: str):
+    """Type checkers see imports, Python a table: both name the same objects."""
+    path = ROOT / package / "__init__.py"
+    (checked,) = (
+        node
+        for node in ast.parse(path.read_bytes()).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+    module = importlib.import_module(package)
+    seen = set[str]()
+    for node in checked.body:
+        assert isinstance(node, ast.ImportFrom)
+        for alias in node.names:
+            name = alias.asname or alias.name
+            home = importlib.import_module(node.module or "")
+            assert getattr(module, name) is getattr(home, alias.name)
+            seen.add(name)
+    assert len(seen) > 5
+    assert {*module.__all__, *seen} <= set(dir(module))
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'Gem'"):
+        module.Gem  # noqa: B018
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +18,7 @@ from codegen.cli.opt import opt
 from codegen.cli.output import print_error, print_json, utf8
 from codegen.cli.run import run
 from codegen.cli.show import show
+from coordgraph import __version__
 
 __all__ = ["Commands", "app", "main"]
 
@@ -87,11 +87,7 @@ app = typer.Typer(
 def _version(wanted: bool) -> None:
     if not wanted:
         return
-    try:
-        found = version("coordgraph")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        found = "unknown (not installed)"
-    typer.echo(f"coordgraph {found}")
+    typer.echo(f"coordgraph {__version__}")
     raise typer.Exit
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from codegen.cli.options import Problem
+from codegen.cli.products import Matrices, Products
 from coordgraph.elements import dtype
 from coordgraph.interpreter.arguments import numpy_dtype
 
-__all__ = ["Check", "Inputs", "make_inputs", "poisoned"]
+__all__ = ["Check", "Inputs", "make_inputs", "poisoned", "poisoned_output"]
 
 Array = npt.NDArray[Any]
 
@@ -29,39 +31,54 @@ class Inputs:
     c: Array | None
     alpha: float
     beta: float
+    offsets: Array | None = None
+    """Where groups begin; None where there are none."""
 
 
-def make_inputs(problem: Problem, alpha: float, beta: float, seed: int) -> Inputs:
+def make_inputs(
+    problem: Problem, alpha: float, beta: float, seed: int, products: Products | None = None
+) -> Inputs:
     """Random matrices for a problem: floats from N(0, 1), integers uniform over their type.
 
     Args:
         problem: the problem with its sizes.
         alpha, beta: scalars of the epilogue; C is made if beta is not 0.
         seed: the same seed gives the same matrices.
+        products: the sizes of all products; by default the one product of the problem.
     """
-    m, n, k = problem.m, problem.n, problem.k
-    assert m is not None
-    assert n is not None
-    assert k is not None
+    products = products or Products.of(problem, None, None)
     random = np.random.default_rng(seed)
 
-    def normal(rows: int, columns: int, kind: str) -> Array:
+    def normal(shape: tuple[int, ...], kind: str) -> Array:
         found = dtype(kind)
         if not found.is_float:
-            whole = random.integers(found.least, found.largest, (rows, columns), endpoint=True)
+            whole = random.integers(found.least, found.largest, shape, endpoint=True)
             return whole.astype(numpy_dtype(kind))
         exact = np.float64 if found.bits == 64 else np.float32
-        return random.standard_normal((rows, columns), exact).astype(numpy_dtype(kind), copy=False)
+        return random.standard_normal(shape, exact).astype(numpy_dtype(kind), copy=False)
 
-    a = normal(k, m, problem.dtype) if problem.transpose_a else normal(m, k, problem.dtype)
-    b = normal(n, k, problem.dtype) if problem.transpose_b else normal(k, n, problem.dtype)
-    c = normal(m, n, problem.out_dtype or dtype(problem.dtype).result) if beta else None
-    return Inputs(a, b, c, alpha, beta)
+    def array(tensor: str, kind: str) -> Array:
+        return products.joined([normal(shape, kind) for shape in products.shapes_of(tensor)])
+
+    a, b = array("A", problem.dtype), array("B", problem.dtype)
+    c = array("C", problem.out_dtype or dtype(problem.dtype).result) if beta else None
+    return Inputs(a, b, c, alpha, beta, products.offsets)
+
+
+def poisoned_output(products: Products, kind: str) -> Array:
+    """An array for D of all products, of the value of `poisoned`."""
+    shapes = products.shapes_of("D")
+    return _poisoned(
+        products.joined([np.empty(shape, numpy_dtype(kind)) for shape in shapes]), kind
+    )
 
 
 def poisoned(rows: int, columns: int, kind: str) -> Array:
     """A matrix filled with bits that no result has, so that elements not written are found."""
-    made = np.empty((rows, columns), numpy_dtype(kind))
+    return _poisoned(np.empty((rows, columns), numpy_dtype(kind)), kind)
+
+
+def _poisoned(made: Array, kind: str) -> Array:
     _bits(made).fill(_poison(kind))
     return made
 
@@ -109,31 +126,71 @@ class Check:
         return self.error <= self.tolerance and not self.wrong and not self.unwritten
 
     @classmethod
-    def of(cls, d: Array, inputs: Inputs, problem: Problem) -> Check:
-        """Compare D with the reference, a block of rows at a time to bound the memory."""
-        a = inputs.a.T if problem.transpose_a else inputs.a
-        b = inputs.b.T if problem.transpose_b else inputs.b
-        # Products of 8-bit integers are exact in 64-bit floats, and so are sums of up to 2^37.
-        k, b64 = b.shape[0], b.astype(np.float64)
+    def of(
+        cls,
+        d: Array,
+        inputs: Inputs,
+        problem: Problem,
+        products: Products | None = None,
+        progress: Callable[[float], None] = lambda done: None,
+    ) -> Check:
+        """Compare D with the reference, a block of rows at a time to bound the memory.
+
+        Args:
+            d: the output of the kernel.
+            inputs: the operands of the call.
+            problem: the types, and the sizes if `products` is None.
+            products: the sizes of all products.
+            progress: called after each block with the compared fraction of all rows, 0 to 1.
+        """
+        products = products or Products.of(problem, None, None)
         kind = problem.out_dtype or dtype(problem.dtype).result
         out, accumulator = dtype(kind).roundoff, dtype(dtype(problem.dtype).accumulator).roundoff
+        found, rows = _Difference(problem.dtype, kind), sum(shape.m for shape in products.shapes)
+        done = 0
+        for matrices in products.matrices(inputs.a, inputs.b, inputs.c, d):
+            for block in found.add(matrices, inputs.alpha, inputs.beta):
+                done += block
+                progress(done / rows)
+        squares, total = found.squares, found.total
+        error = (squares / total) ** 0.5 if total else squares**0.5
+        tolerance = out + SLACK * accumulator * products.depth**0.5
+        return cls(error, tolerance, found.wrong, found.unwritten)
+
+
+@dataclass
+class _Difference:
+    """The difference between D and the reference, summed over all products."""
+
+    dtype: str
+    out_dtype: str
+    squares: float = 0.0
+    total: float = 0.0
+    wrong: int = 0
+    unwritten: int = 0
+
+    def add(self, matrices: Matrices, alpha: float, beta: float) -> Iterator[int]:
+        """Add the difference of one product; yield the number of rows after each block."""
+        a, b, c, d = matrices
+        # Products of 8-bit integers are exact in 64-bit floats, and so are sums of up to 2^37.
+        k, b64 = b.shape[0], b.astype(np.float64)
+        out = dtype(self.out_dtype).roundoff
+        accumulator = dtype(dtype(self.dtype).accumulator).roundoff
         # Sums of k products of N(0, 1) are about √k, so a rounding error is about √k · roundoff.
-        floor = SLACK * accumulator * k * (abs(inputs.alpha) + abs(inputs.beta))
-        squares, total, wrong, unwritten = 0.0, 0.0, 0, 0
-        rows = max(1, (1 << 24) // max(d.shape[1], k))
+        floor = SLACK * accumulator * k * (abs(alpha) + abs(beta))
+        rows = max(1, (1 << 24) // max(d.shape[1], k, 1))
         for first in range(0, d.shape[0], rows):
             part = slice(first, first + rows)
-            reference = inputs.alpha * (a[part].astype(np.float64) @ b64)
-            if inputs.c is not None:
-                reference += inputs.beta * inputs.c[part].astype(np.float64)
-            unwritten += int((_bits(d[part]) == _poison(kind)).sum())
-            if not dtype(problem.dtype).is_float:
+            reference = alpha * (a[part].astype(np.float64) @ b64)
+            if c is not None:
+                reference += beta * c[part].astype(np.float64)
+            self.unwritten += int((_bits(d[part]) == _poison(self.out_dtype)).sum())
+            if not dtype(self.dtype).is_float:
                 reference = _stored(reference, d.dtype)
             found = d[part].astype(np.float64)
             with np.errstate(invalid="ignore"):  # equal infinities count as equal
                 difference = np.where(found == reference, 0, np.abs(found - reference))
-            wrong += int((~(difference <= 2 * out * np.abs(reference) + floor)).sum())
-            squares += float(np.square(difference).sum())
-            total += float(np.square(reference).sum())
-        error = (squares / total) ** 0.5 if total else squares**0.5
-        return cls(error, out + SLACK * accumulator * k**0.5, wrong, unwritten)
+            self.wrong += int((~(difference <= 2 * out * np.abs(reference) + floor)).sum())
+            self.squares += float(np.square(difference).sum())
+            self.total += float(np.square(reference).sum())
+            yield d[part].shape[0]

@@ -24,7 +24,6 @@ from codegen.cli.options import (
     Source,
 )
 from codegen.cli.output import duration, print_block, print_json, stderr, working, write_document
-from codegen.cli.stages import read_graph
 from coordgraph import CodegenError
 
 if TYPE_CHECKING:
@@ -93,6 +92,7 @@ def compile_command(
       coordgraph compile --target sm_90a --tile 128x256x64 --instructions wgmma
     """
     from codegen.cli.scheduled import from_graph, scheduled
+    from codegen.cli.stages import read_graph
     from codegen.cli.targets import resolve
 
     wanted = list(dict.fromkeys(emit or ()))

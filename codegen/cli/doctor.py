@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import typer
@@ -16,12 +17,12 @@ from rich.text import Text
 from codegen.cli.errors import ExitCode
 from codegen.cli.options import Json
 from codegen.cli.output import print_block, print_json, stdout, working
-from coordgraph import CoordGraphError
+from coordgraph import CoordGraphError, import_names
 
 if TYPE_CHECKING:
     from codegen.kernel import Kernel
 
-__all__ = ["Finding", "Status", "doctor"]
+__all__ = ["Finding", "Status", "doctor", "import_name"]
 
 Status = Literal["ok", "absent", "failed"]
 NEEDED = ("numpy", "sympy", "networkx", "llvmlite", "ml_dtypes", "typer", "rich")
@@ -111,6 +112,23 @@ def _packages() -> Iterator[Finding]:
             yield Finding(name, "ok", found, needed)
         else:
             yield Finding(name, "failed" if needed else "absent", "not installed", needed)
+    yield from map(import_name, import_names.NAMES)
+
+
+def import_name(name: str) -> Finding:
+    """Whether `import name` finds the package of this distribution, here and in other programs."""
+    title, own = f"import {name}", import_names.package_folder(name)
+    if reason := import_names.hidden([name]):
+        return Finding(title, "failed", reason, needed=True)
+    for file in (Path(name, "__init__.py").resolve(), Path(f"{name}.py").resolve()):
+        if file.is_file() and not import_names.is_own(name, str(file)):
+            detail = f"Python programs that start in this folder import {file}, not {own}: rename "
+            return Finding(title, "failed", detail + ("it" if file.stem == name else "its folder"))
+    if others := import_names.claimants(name):
+        both = " and ".join(others)
+        detail = f"{both} installed a package of this name too, into {own} or elsewhere: uninstall "
+        return Finding(title, "failed", detail + both)
+    return Finding(title, "ok", own, needed=True)
 
 
 def _version(*names: str) -> str | None:

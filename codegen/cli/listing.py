@@ -8,12 +8,15 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from codegen.cli import completion
 from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
     PROBLEM,
+    Batches,
     Beta,
     Import,
     Json,
@@ -51,7 +54,13 @@ def passes(*, modules: Import = None, as_json: Json = False) -> None:
 @takes_groups(without=("batched", "groups"))
 def explain(
     name: Annotated[
-        str | None, typer.Argument(metavar="PASS", help="The name of a pass.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="PASS",
+            autocompletion=completion.names_of_passes,
+            help="The name of a pass.",
+            show_default=False,
+        ),
     ] = None,
     *,
     problem: Problem,
@@ -68,12 +77,7 @@ def explain(
         ),
     ] = None,
     beta: Beta = 0.0,
-    batches: Annotated[
-        int | None,
-        typer.Option(
-            "--batches", min=1, help="Number of products in a batch.", rich_help_panel=PROBLEM
-        ),
-    ] = None,
+    batches: Batches = None,
     modules: Import = None,
     as_json: Json = False,
 ) -> None:
@@ -116,17 +120,29 @@ def explain(
     if as_json:
         print_json(_data(kind))
         return
+    from passes.options import without_options
+
     console = stdout()
     console.print(Text(name, "bold cyan"))
-    console.print(Text(f"\n{_documentation(kind)}"), soft_wrap=True)
-    rows = [("requires", ", ".join(kind.requires))]
-    rows += [("establishes", ", ".join(kind.establishes))]
-    rows += [("option", f"{o['name']}: {o['type']} = {o['default']}") for o in _options(kind)]
+    console.print(Text(f"\n{without_options(_documentation(kind))}"), soft_wrap=True)
+    rows = [("requires", ", ".join(kind.requires)), ("establishes", ", ".join(kind.establishes))]
     rows += [("Python", f"{kind.__module__}.{kind.__qualname__}")]
+    console.print()
+    _print_rows(rows)
+    if options := _options(kind):
+        console.print(Text("\nOptions: type and allowed values = default", "bold"))
+    for o in options:
+        console.print()
+        console.print(Text(f"{o['name']}: {o['type']} = {o['default']}", "cyan"), soft_wrap=True)
+        if o["meaning"]:
+            print_block(Padding(Text(o["meaning"]), (0, 0, 0, 4)))
+
+
+def _print_rows(rows: list[tuple[str, str]]) -> None:
+    """A label and a text in each row."""
     table = Table.grid(padding=(0, 2))
     for label, text in rows:
         table.add_row(Text(label, "bold"), Text(text))
-    console.print()
     print_block(table)
 
 
@@ -139,15 +155,16 @@ def _summary(kind: type[Pass]) -> str:
 
 
 def _options(kind: type[Pass]) -> list[dict[str, str]]:
-    """Name, type and default of each option of a pass, as text in the syntax of pipelines."""
-    from passes.options import option_text
+    """Name, type, default and meaning of each option of a pass, as text."""
+    from passes.options import option_meaning, option_text
 
     found: list[dict[str, str]] = []
     for f in fields(kind):
         default = "" if f.default is MISSING else str(f.default)
         if isinstance(f.default, bool) or f.default is None:
             default = default.lower()
-        found.append({"name": f.name, "type": option_text(kind, f.name), "default": default})
+        about = {"type": option_text(kind, f.name), "meaning": option_meaning(kind, f.name)}
+        found.append({"name": f.name, "default": default, **about})
     return found
 
 

@@ -8,11 +8,12 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
+from codegen.cli import completion
 from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import Import, Json, Output, Scheduling, read_pipeline
 from codegen.cli.output import (
@@ -24,9 +25,11 @@ from codegen.cli.output import (
     working,
     write_document,
 )
-from codegen.cli.stages import read_graph
-from coordgraph import KernelGraph, PassError
-from passes.base import Pass
+from coordgraph import PassError
+
+if TYPE_CHECKING:
+    from coordgraph import KernelGraph
+    from passes.base import Pass
 
 __all__ = ["opt"]
 
@@ -40,7 +43,14 @@ def opt(
     ] = "-",
     *,
     pipeline: Annotated[
-        str, typer.Option("--pipeline", "-p", metavar="PIPELINE", help="The passes to apply.")
+        str,
+        typer.Option(
+            "--pipeline",
+            "-p",
+            metavar="PIPELINE",
+            autocompletion=completion.pipelines,
+            help="The passes to apply.",
+        ),
     ],
     scheduling: Scheduling,
     output: Output = None,
@@ -67,6 +77,8 @@ def opt(
       coordgraph show text --stage 0 | coordgraph opt -p stream-k | coordgraph show --from -
       coordgraph opt gemm.txt -p stream-k | coordgraph compile --from - -t sm_80 -e ptx
     """
+    from codegen.cli.stages import read_graph
+
     watch = _Watch(dump_dir)
     steps = read_pipeline(pipeline, scheduling.workgroups, [watch])
     start = time.perf_counter()

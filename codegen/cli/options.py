@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from codegen.api import TARGETS
-from coordgraph import CoordGraphError, Gemm, KernelGraph
-from coordgraph.frontend import default_tile
-from coordgraph.gemm import GROUP_AXES
-from coordgraph.tensors import DTYPES, dtype
+from codegen.cli import completion
+from coordgraph import CoordGraphError
+from coordgraph.elements import DTYPES, dtype
 
 if TYPE_CHECKING:
+    from coordgraph import Gemm, KernelGraph
     from passes.base import Pass
     from passes.pipeline import Instrument, Pipeline
 
@@ -27,7 +26,9 @@ __all__ = [
     "DEFAULT_SCHEDULE",
     "PROBLEM",
     "Alpha",
+    "Batches",
     "Beta",
+    "Extents",
     "Fixed",
     "Import",
     "Instructions",
@@ -43,6 +44,13 @@ __all__ = [
 
 DEFAULT_SCHEDULE = "two-tile-stream-k"
 PROBLEM, SCHEDULE = "Problem", "Schedule and target"
+# Copies of `codegen.TARGETS` and `coordgraph.gemm.GROUP_AXES`: the modules of the originals import
+# sympy, which help and completion do not need. A test compares the copies with the originals.
+TARGET_NAMES = (
+    *("interpreter", "cpu", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a"),
+    *("sm_100", "sm_120", "native"),
+)
+GROUP_NAMES = ("m", "k", "mnk")
 
 
 def _dtype(text: str) -> str:
@@ -71,14 +79,18 @@ def _tile(text: str) -> tuple[int, int, int]:
 
 
 def _groups(text: str) -> str:
-    if text not in ("", *GROUP_AXES):
-        *first, last = GROUP_AXES
+    if text not in ("", *GROUP_NAMES):
+        *first, last = GROUP_NAMES
         raise typer.BadParameter(f"groups may divide {', '.join(first)} or {last}, not '{text}'")
     return text
 
 
 def _target(text: str) -> str:
-    if text not in TARGETS and not re.fullmatch(r"sm_\d{2,3}[af]?", text):
+    if text in TARGET_NAMES or re.fullmatch(r"sm_\d{2,3}[af]?", text):
+        return text
+    from codegen.api import TARGETS  # with architectures from outside
+
+    if text not in TARGETS:
         raise typer.BadParameter(f"'{text}' is not a target; there are {', '.join(TARGETS)}")
     return text
 
@@ -106,7 +118,7 @@ M = Annotated[int | None, typer.Option("--m", min=1, help="Rows of A.", rich_hel
 N = Annotated[int | None, typer.Option("--n", min=1, help="Columns of B.", rich_help_panel=PROBLEM)]
 K = Annotated[
     int | None,
-    typer.Option("--k", min=1, help="Columns of A, rows of B.", rich_help_panel=PROBLEM),
+    typer.Option("--k", min=0, help="Columns of A, rows of B.", rich_help_panel=PROBLEM),
 ]
 DType = Annotated[
     str,
@@ -147,10 +159,24 @@ Groups = Annotated[
     typer.Option(
         "--groups",
         parser=_groups,
-        metavar="|".join(GROUP_AXES),
+        metavar="|".join(GROUP_NAMES),
         help="Grouped products: extents along m, along k, or along m, n and k are data in device "
         "memory.",
         show_default=False,
+        rich_help_panel=PROBLEM,
+    ),
+]
+Batches = Annotated[
+    int | None,
+    typer.Option("--batches", min=1, help="A batch of so many products.", rich_help_panel=PROBLEM),
+]
+Extents = Annotated[
+    str | None,
+    typer.Option(
+        "--extents",
+        metavar="E,E,…",
+        help="With --groups: the extent of each group along that axis, as 200,0,56; of groups "
+        "along mnk those of each product, as 64x96x128,32x200x8.",
         rich_help_panel=PROBLEM,
     ),
 ]
@@ -180,6 +206,7 @@ Schedule = Annotated[
         "--schedule",
         "-s",
         metavar="PIPELINE",
+        autocompletion=completion.schedules,
         help="A pass or several, as in 'reorder{swap=true},stream-k{workgroups=8}'. By default "
         f"{DEFAULT_SCHEDULE}, unless --plan or --from is given.",
         show_default=False,
@@ -225,9 +252,10 @@ Target = Annotated[
         "--target",
         "-t",
         parser=_target,
-        metavar="|".join(TARGETS),
-        help="What to compile for. native is the GPU of this machine if it has one that "
-        "multiplies the type, else the CPU.",
+        metavar="TARGET",
+        autocompletion=completion.targets,
+        help=f"What to compile for: {', '.join(TARGET_NAMES[:-1])}, or native, the GPU of this "
+        "machine if it has one that multiplies the type, else the CPU.",
         rich_help_panel=SCHEDULE,
     ),
 ]
@@ -301,6 +329,8 @@ class Problem:
 
     def gemm(self, *, fixed: bool) -> Gemm:
         """The problem as a `Gemm`; sizes are constants if `fixed`, else launch arguments."""
+        from coordgraph import Gemm
+
         m, n, k = (self.m, self.n, self.k) if fixed else (None, None, None)
         return Gemm(
             *(self.dtype, self.out_dtype, m, n, k, self.transpose_a, self.transpose_b),
@@ -311,6 +341,8 @@ class Problem:
 
     def graph(self, tile: tuple[int, int, int] | None, *, fixed: bool) -> KernelGraph:
         """The graph that schedules start from; by default its tile is that of `default_tile`."""
+        from coordgraph.frontend import default_tile
+
         return self.gemm(fixed=fixed).graph(tile or default_tile(self.dtype, (self.m, self.n)))
 
 

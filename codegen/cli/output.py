@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ __all__ = [
     "print_document",
     "print_error",
     "print_json",
+    "progress",
     "speed",
     "stderr",
     "stdout",
@@ -58,6 +59,23 @@ def working(what: str) -> Generator[None]:
     """Show a spinner with a text until the block ends."""
     with stderr().status(what):
         yield
+
+
+@contextmanager
+def progress(what: str) -> Generator[Callable[[float], None]]:
+    """A bar with a percentage while something takes time whose end is known.
+
+    What it yields takes the part that is done, from 0 to 1.
+    """
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn
+
+    console = stderr()
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bars:
+        task = bars.add_task(what, total=1.0)
+        yield lambda done: bars.update(task, completed=min(done, 1.0))
 
 
 def print_block(block: RenderableType, console: Console | None = None) -> None:

@@ -49,6 +49,7 @@ class Summary:
     """
 
     tiles: tuple[int, ...]
+    iterations: int
     workgroups: int
     idle: int
     least: int
@@ -56,6 +57,8 @@ class Summary:
     segments: dict[str, int]
     fix_ups: int
     utilisation: float
+    products: tuple[tuple[int, ...], ...] = ()
+    """Tiles in m, n and k of each product, where they have numbers of their own."""
 
     @classmethod
     def of(cls, trace: Trace) -> Summary:
@@ -63,6 +66,7 @@ class Summary:
         roles = Counter(segment.role for segment in trace.segments)
         return cls(
             trace.tiles,
+            trace.useful,
             len(trace.workgroups),
             len(trace.idle),
             min(trace.iterations, default=0),
@@ -70,19 +74,13 @@ class Summary:
             {role: roles[role] for role in GLYPHS if roles[role]},
             len(trace.fix_ups),
             trace.utilisation,
+            trace.shapes,
         )
-
-    @property
-    def iterations(self) -> int:
-        """Iterations of the whole problem: k tiles of all output tiles."""
-        return prod(self.tiles)
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """The lines of the summary, each with a label and a text."""
-        *output, depth = self.tiles
         work = f"{self.iterations} iteration{_s(self.iterations)}"
-        counts = f"{' x '.join(map(str, output))} = {prod(output)}"
-        yield "tiles", f"{counts} of the output, {depth} deep: {work}"
+        yield "tiles", f"{self._output()} deep: {work}"
         share = f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
         idle = f", {self.idle} idle" if self.idle else ""
         yield "workgroups", f"{self.workgroups}{idle}, {share} iteration{_s(self.most)} each"
@@ -93,6 +91,16 @@ class Summary:
         yield "segments", ", ".join(parts)
         yield "fix-ups", f"{self.fix_ups} partial sum{_s(self.fix_ups)} handed to another workgroup"
         yield "balance", f"{self.utilisation:.1%} of the workgroups' time is useful"
+
+    def _output(self) -> str:
+        """How many output tiles there are, and how many k tiles each of them takes."""
+        if not self.products:
+            *output, depth = self.tiles
+            return f"{' x '.join(map(str, output))} = {prod(output)} of the output, {depth}"
+        count = sum(m * n for m, n, _ in self.products)
+        depths = sorted({depth for *_, depth in self.products})
+        deep = str(depths[0]) if len(depths) == 1 else f"{depths[0]} to {depths[-1]}"
+        return f"{count} of the outputs of {len(self.products)} products, {deep}"
 
     def as_data(self) -> dict[str, Any]:
         """Plain data for JSON."""

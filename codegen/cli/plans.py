@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.table import Table
 from rich.text import Text
 
 from codegen.cli.output import print_block, print_json, stdout
-from coordgraph import Gemm
+
+if TYPE_CHECKING:
+    from coordgraph import Gemm
 
 __all__ = ["explain_choice"]
 

@@ -16,7 +16,9 @@ from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
     PROBLEM,
     Alpha,
+    Batches,
     Beta,
+    Extents,
     Fixed,
     Import,
     Instructions,
@@ -24,10 +26,11 @@ from codegen.cli.options import (
     Problem,
     Scheduling,
 )
-from codegen.cli.output import duration, print_block, print_json, speed, stdout, working
+from codegen.cli.output import duration, print_block, print_json, progress, speed, stdout, working
 
 if TYPE_CHECKING:
     from codegen.cli.check import Check
+    from codegen.cli.products import Products
     from codegen.cli.scheduled import Scheduled
     from codegen.cli.timing import Launched
     from coordgraph import KernelGraph
@@ -39,10 +42,12 @@ MOST_TRACED = 100_000
 """The most output tiles of a problem for which the schedule is traced for the summary."""
 
 
-@takes_groups(required=("m", "n", "k"), without=("batched", "groups"))
+@takes_groups(without=("batched",))
 def run(
     *,
     problem: Problem,
+    batches: Batches = None,
+    extents: Extents = None,
     alpha: Alpha = 1.0,
     beta: Beta = 0.0,
     seed: Annotated[
@@ -88,7 +93,12 @@ def run(
       coordgraph run --m 512 --n 768 --k 1024 --plan '64x64x32 stream-k{owner=last} on 5' --check
       coordgraph run --m 512 --n 768 --k 1024 --plan auto --check
       coordgraph run --m 8192 --n 8192 --k 8192 -s 'reorder{group=8},stream-k' --target sm_90a
+      coordgraph run --m 64 --n 96 --k 128 --batches 8 --dtype f32 -t cpu --check
+      coordgraph run --groups m --extents 200,0,56 --n 96 --k 128 --dtype f32 -t cpu --check
+      coordgraph run --groups k --extents 200,0,56 --m 64 --n 96 --dtype f32 -t cpu --check
+      coordgraph run --groups mnk --extents 64x96x128,32x200x8 --dtype f32 -t cpu --check
     """
+    from codegen.cli.products import Products
     from codegen.cli.scheduled import scheduled
     from codegen.cli.targets import resolve, runnable
 
@@ -97,8 +107,11 @@ def run(
     if threads is not None and target != "cpu":
         raise typer.BadParameter(f"--threads is for --target cpu, and the target is {target}")
     how = replace(scheduling, target=target)
-    made = scheduled(problem, how, fixed=fixed, reads_c=beta != 0)
-    done = _execute(made, target, (alpha, beta, seed), threads, check, repeat, instructions)
+    products = Products.of(problem, batches, extents)
+    made = scheduled(products.problem, how, fixed=fixed, reads_c=beta != 0)
+    done = _execute(
+        made, products, target, (alpha, beta, seed), threads, check, repeat, instructions
+    )
     done.diagrams = _diagrams(made, mermaid_dir)
     if as_json:
         print_json(done.as_data())
@@ -119,6 +132,7 @@ class _Done:
     """The results of a run."""
 
     made: Scheduled
+    products: Products
     target: str
     machine: str
     instructions: str
@@ -140,8 +154,7 @@ class _Done:
 
     @property
     def flops(self) -> float:
-        p = self.problem
-        return 2.0 * (p.m or 0) * (p.n or 0) * (p.k or 0)
+        return self.products.flops
 
     @property
     def tile(self) -> tuple[int, ...]:
@@ -157,6 +170,8 @@ class _Done:
                 **{"m": p.m, "n": p.n, "k": p.k, "dtype": p.dtype},
                 "out_dtype": self.graph.gemm.out_dtype,
                 **{"transpose_a": p.transpose_a, "transpose_b": p.transpose_b},
+                **{"batched": p.batched, "groups": p.groups or None},
+                "products": self.products.shapes,
             },
             "target": self.target,
             "machine": self.machine,
@@ -184,6 +199,7 @@ class _Done:
 
 def _execute(
     made: Scheduled,
+    products: Products,
     target: str,
     scalars: tuple[float, float, int],
     threads: int | None,
@@ -192,7 +208,7 @@ def _execute(
     instructions: str | None,
 ) -> _Done:
     """Compile and run the kernel, trace its schedule, and check D if asked to."""
-    from codegen.cli.check import Check, make_inputs, poisoned
+    from codegen.cli.check import Check, make_inputs, poisoned_output
     from codegen.cli.targets import describe_target, settled_workgroups
     from codegen.cli.timing import launch
 
@@ -203,35 +219,37 @@ def _execute(
         grid = settled_workgroups(kernel, made.grid, threads)
     compiled = time.perf_counter() - start
     with working("making matrices"):
-        inputs = make_inputs(problem, *scalars)
-        out = poisoned(problem.m or 0, problem.n or 0, graph.tensor("D").dtype)
+        inputs = make_inputs(problem, *scalars, products)
+        out = poisoned_output(products, graph.tensor("D").dtype)
     given: dict[str, Any] = {} if threads is None else {"threads": threads}
-    with working("running"):
-        launched = launch(kernel, inputs, out, repeat, workgroups=grid, **given)
+    with progress("running") as step:
+        launched = launch(kernel, inputs, out, repeat, step, workgroups=grid, **given)
     with working("tracing the schedule"):
-        trace = _trace(problem, graph, grid)
+        trace = _trace(products, graph, grid)
     checked = None
     if check:
-        with working("comparing with numpy in 64 bits"):
-            checked = Check.of(launched.d, inputs, problem)
+        with progress("comparing with numpy in 64 bits") as step:
+            checked = Check.of(launched.d, inputs, problem, products, step)
     machine = describe_target(target, threads)
     how = made.instructions(kernel, reads_c=beta != 0)
     times = compiled, kernel.build_steps
-    return _Done(made, target, machine, *how, *times, launched, trace, checked, {})
+    return _Done(made, products, target, machine, *how, *times, launched, trace, checked, {})
 
 
-def _trace(problem: Problem, graph: KernelGraph, grid: int | None) -> Trace | None:
-    """The trace of the schedule: the segments of every workgroup; None for too many tiles."""
+def _trace(products: Products, graph: KernelGraph, grid: int | None) -> Trace | None:
+    """The segments of every workgroup; None if D is empty or has too many tiles."""
     from coordgraph.interpreter import trace
 
-    sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "workgroups": grid}
     names = {p.name for p in graph.parameters.given}
+    sizes = {**products.arguments(), "workgroups": grid}
     given = {name: value for name, value in sizes.items() if name in names and value is not None}
-    axes = zip((problem.m or 0, problem.n or 0), ("A.index.0", "B.index.1"), strict=True)
-    tiles = 1
-    for extent, dimension in axes:
-        tiles *= -(-extent // graph.coordinates[dimension].fixed_size)
-    return trace(graph, given) if tiles <= MOST_TRACED else None
+    rows, columns = (
+        graph.coordinates[dimension].fixed_size for dimension in ("A.index.0", "B.index.1")
+    )
+    tiles = sum(-(-shape.m // rows) * -(-shape.n // columns) for shape in products.shapes)
+    if products.empty or tiles > MOST_TRACED:
+        return None
+    return trace(graph, given, products.tables())
 
 
 class _Report:
@@ -258,7 +276,7 @@ class _Report:
         p, gemm = self.done.problem, self.done.graph.gemm
         a, b = ("Aᵀ" if p.transpose_a else "A"), ("Bᵀ" if p.transpose_b else "B")
         title = Text(f"D = {a} x {b}", "bold")
-        title.append(f"   {p.m} x {p.n} x {p.k}", "bold cyan")
+        title.append(f"   {self.done.products}", "bold cyan")
         title.append(f", {gemm.dtype} to {gemm.out_dtype}, sums in {gemm.accumulator}", "cyan")
         return title
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from difflib import unified_diff
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -24,8 +25,9 @@ from codegen.cli.options import (
     read_pipeline,
 )
 from codegen.cli.output import print_json, stdout, working, write_document
-from codegen.cli.stages import Stage, choose, lower, read_graph, stages
-from codegen.cli.targets import resolve
+
+if TYPE_CHECKING:
+    from codegen.cli.stages import Stage
 
 __all__ = ["Form", "Part", "render", "show"]
 
@@ -64,6 +66,14 @@ def show(
     diff: Annotated[
         bool, typer.Option("--diff", help="Show what changed since the stage before.")
     ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            metavar="NAME,…",
+            help="Draw these coordinates and the edges among them; more than once if wanted.",
+        ),
+    ] = None,
     source: Source = None,
     scheduling: Scheduling,
     problem: Problem,
@@ -85,7 +95,11 @@ def show(
       coordgraph show text --stage lowered --target sm_80
       coordgraph show text -s stream-k | coordgraph show pseudocode --from -
       coordgraph show mermaid --groups k --schedule stream-k
+      coordgraph show mermaid --only A.tile.0,B.tile.1,k_tile,global,selector
     """
+    from codegen.cli.stages import choose, lower, read_graph, stages
+    from codegen.cli.targets import resolve
+
     form = _form(form, output)
     schedule, workgroups = scheduling.schedule, scheduling.workgroups
     if source is None:
@@ -106,11 +120,14 @@ def show(
         raise typer.BadParameter(
             "--diff compares with the stage before, and stage 0 has none; choose a later --stage"
         )
+    names = [name.strip() for text in only or () for name in text.split(",") if name.strip()]
+    if names and (form, part) != (Form.MERMAID, Part.COORDINATES):
+        raise typer.BadParameter("--only is for diagrams of coordinates: show mermaid --only NAMES")
     if as_json:
-        _print_json(chosen, before, form, part, [s.name for s in found])
+        _print_json(chosen, before, form, part, [s.name for s in found], names)
         return
     with working("writing the graph"):
-        text = render(chosen, before, form, part)
+        text = render(chosen, before, form, part, names)
     if output is not None and _is_picture(output):
         from codegen.cli.drawing import draw
 
@@ -142,18 +159,23 @@ def _form(form: Form | None, output: Path | None) -> Form:
     return Form.MERMAID
 
 
-def render(stage: Stage, before: Stage | None, form: Form, part: Part) -> str:
+def render(
+    stage: Stage, before: Stage | None, form: Form, part: Part, only: Sequence[str] = ()
+) -> str:
     """A stage as text.
 
     Args:
-        stage: the stage to show.
+        stage: the graph to show.
         before: the stage to compare with, or None for the whole graph.
         form: the form of the text.
         part: the graph that a diagram shows.
+        only: the coordinates that a diagram shows; empty for all.
     """
     if form is Form.MERMAID:
         drawn = getattr(stage.graph, part.value)
-        return drawn.mermaid(compare_to=getattr(before.graph, part.value) if before else None)
+        kept = {"only": only} if only else {}
+        old = getattr(before.graph, part.value) if before else None
+        return drawn.mermaid(compare_to=old, **kept)
     if before is None:
         return _written(stage, form)
     old, new = (_written(s, form).splitlines() for s in (before, stage))
@@ -173,7 +195,12 @@ def _written(stage: Stage, form: Form) -> str:
 
 
 def _print_json(
-    stage: Stage, before: Stage | None, form: Form, part: Part, names: list[str]
+    stage: Stage,
+    before: Stage | None,
+    form: Form,
+    part: Part,
+    names: list[str],
+    only: Sequence[str],
 ) -> None:
     """Print one JSON document; with form json, the graph is data in it, else text."""
     found = {"stages": names, "stage": stage.number, "name": stage.name, "form": form.value}
@@ -182,7 +209,7 @@ def _print_json(
         return
     if form is Form.MERMAID:
         found["part"] = part.value
-    print_json({**found, "text": render(stage, before, form, part)})
+    print_json({**found, "text": render(stage, before, form, part, only)})
 
 
 def _print_diff(text: str) -> None:

@@ -17,6 +17,8 @@ from codegen.kernel import Kernel
 __all__ = ["Launched", "launch"]
 
 Array = npt.NDArray[Any]
+Progress = Callable[[float], None]
+"""Takes the part that is done, from 0 to 1."""
 
 MOST_REPEATS, BUDGET_SECONDS = 20, 2.0
 """Limits on the number of timed launches and their total seconds, where no number is given."""
@@ -39,7 +41,12 @@ class Launched:
 
 
 def launch(
-    kernel: Kernel, inputs: Inputs, out: Array, repeat: int | None, **given: Any
+    kernel: Kernel,
+    inputs: Inputs,
+    out: Array,
+    repeat: int | None,
+    progress: Progress = lambda done: None,
+    **given: Any,
 ) -> Launched:
     """Launch a kernel once, writing D to `out`, and then time further launches.
 
@@ -48,11 +55,14 @@ def launch(
         inputs: A, B, C, alpha and beta.
         out: the array for D.
         repeat: the number of launches to time; None for up to 20 within two seconds.
+        progress: called after each launch with the elapsed fraction of the time limit, 0 to 1.
         given: further arguments of the kernel's call.
     """
     if kernel.target.startswith("sm_"):
-        return _on_gpu(kernel, inputs, out, repeat, given)
+        return _on_gpu(kernel, inputs, out, repeat, progress, given)
     scratch = out.copy()
+    if inputs.offsets is not None:
+        given["offsets"] = inputs.offsets
 
     def run(into: Array) -> None:
         kernel(inputs.a, inputs.b, inputs.c, into, inputs.alpha, inputs.beta, **given)
@@ -67,21 +77,30 @@ def launch(
     once = time.perf_counter() - first
     if repeat is None and once > BUDGET_SECONDS:
         return Launched(out, (once,))
-    return Launched(out, _repeated(timed, repeat))
+    return Launched(out, _repeated(timed, repeat, progress))
 
 
-def _repeated(timed: Callable[[], float], repeat: int | None) -> tuple[float, ...]:
-    if repeat is not None:
-        return tuple(timed() for _ in range(repeat))
+def _repeated(
+    timed: Callable[[], float], repeat: int | None, progress: Progress
+) -> tuple[float, ...]:
     seconds: list[float] = []
-    start = time.perf_counter()
-    while len(seconds) < MOST_REPEATS and time.perf_counter() - start < BUDGET_SECONDS:
+    start, done = time.perf_counter(), 0.0
+    while done < 1:
         seconds.append(timed())
+        done = len(seconds) / (repeat or MOST_REPEATS)
+        if repeat is None:
+            done = max(done, (time.perf_counter() - start) / BUDGET_SECONDS)
+        progress(done)
     return tuple(seconds)
 
 
 def _on_gpu(
-    kernel: Kernel, inputs: Inputs, out: Array, repeat: int | None, given: dict[str, Any]
+    kernel: Kernel,
+    inputs: Inputs,
+    out: Array,
+    repeat: int | None,
+    progress: Progress,
+    given: dict[str, Any],
 ) -> Launched:
     """Launch and time a kernel on the first GPU, by events and with a flushed L2 cache."""
     from codegen.targets.nvptx.driver import cuda, device
@@ -91,6 +110,8 @@ def _on_gpu(
         a, b = memory.upload(inputs.a), memory.upload(inputs.b)
         c = None if inputs.c is None else memory.upload(inputs.c)
         d, scratch = memory.upload(out), memory.upload(out)
+        if inputs.offsets is not None:
+            given["offsets"] = memory.upload(inputs.offsets)
 
         def run(into: Any) -> None:
             kernel(a, b, c, into, inputs.alpha, inputs.beta, stream=0, **given)
@@ -112,7 +133,7 @@ def _on_gpu(
             return float(cuda("cuEventElapsedTime", before, after)) / 1e3
 
         timed()
-        seconds = _repeated(timed, repeat)
+        seconds = _repeated(timed, repeat, progress)
         for event in (before, after):
             cuda("cuEventDestroy", event)
     return Launched(found, seconds)

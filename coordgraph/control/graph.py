@@ -129,7 +129,7 @@ def _add(graph: networkx.DiGraph[int], op: Operation) -> int:
     return own
 
 
-MERMAID = Hook[..., str]("ControlGraph.mermaid")
+MERMAID = Hook[..., str]("ControlGraph.mermaid", "coordgraph.show.mermaid")
 """The function behind `ControlGraph.mermaid`, implemented by `coordgraph.show.mermaid`."""
 
 

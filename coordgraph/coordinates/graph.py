@@ -126,7 +126,7 @@ def _fence(text: str) -> str:
     return f"```mermaid\n{text}\n```"
 
 
-MERMAID = Hook[..., str]("CoordinateGraph.mermaid")
+MERMAID = Hook[..., str]("CoordinateGraph.mermaid", "coordgraph.show.mermaid")
 """The function behind `CoordinateGraph.mermaid`, implemented by `coordgraph.show.mermaid`."""
 
 

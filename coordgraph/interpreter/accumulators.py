@@ -3,6 +3,9 @@
 The valid order: zero the accumulator; add products and partial sums of one output tile to it; then
 either send it to the workspace, or run the epilogue on it and store it. It must be zeroed again
 before more products are added.
+
+In a reduce-scatter a workgroup waits for the slots of all pieces of a tile. Each accumulator that
+it then finishes for a share of the tile must have added every one of these slots once.
 """
 
 from __future__ import annotations
@@ -39,12 +42,17 @@ class Accumulators:
         """By accumulator, the output tile whose products it holds; absent if it holds none."""
         self._used: set[str] = set()
         """Names of the accumulators whose sums have been neither sent nor stored yet."""
+        self._awaited: dict[OutputTile, list[int]] = {}
+        """For each tile, the slots of its pieces that the workgroup has waited for."""
+        self._taken: dict[str, list[int]] = {}
+        """For each accumulator, the slots added to it since it was zeroed."""
 
     def zero(self, name: str) -> None:
         """Note that the workgroup zeroes the accumulator `name`."""
         self._check_used(name, "zeroes")
         self._states[name] = _State.SUMMING
         self._tiles.pop(name, None)
+        self._taken.pop(name, None)
 
     def add(self, name: str, tile: OutputTile | None) -> None:
         """Note that products of output tile `tile` are added to `name`; None means padding."""
@@ -61,6 +69,17 @@ class Accumulators:
             self._states[name] = _State.EXCHANGED
         self._used.add(name)
 
+    def wait_for(self, slot: int, tile: OutputTile) -> None:
+        """The workgroup has waited for a slot with a piece of a tile."""
+        self._awaited.setdefault(tile, []).append(slot)
+
+    def take(self, name: str, slot: int) -> None:
+        """The accumulator takes the piece in a slot that the workgroup has waited for."""
+        self.receive(name)
+        if not any(slot in slots for slots in self._awaited.values()):
+            self._report(f"adds slot {slot} to accumulator '{name}' and did not wait for the slot")
+        self._taken.setdefault(name, []).append(slot)
+
     def send(self, name: str) -> None:
         """Note that the accumulator `name` is written to a slot of the workspace."""
         self._check(name, "sends", _State.SUMMING, _State.SENT, _State.EXCHANGED)
@@ -71,6 +90,13 @@ class Accumulators:
         """Note that the epilogue of output tile `tile` runs on `name`; None means padding."""
         self._check(name, "runs the epilogue on", _State.SUMMING, _State.EXCHANGED)
         self._check_tile(name, "finishes", tile)
+        if tile in self._awaited:
+            awaited, taken = sorted(self._awaited[tile]), sorted(self._taken.get(name, []))
+            if awaited != taken:
+                self._report(
+                    f"runs the epilogue of output tile {tile} on accumulator '{name}', to which it "
+                    f"added slots {taken}, and it waited for slots {awaited}"
+                )
         self._states[name] = _State.FINISHED
 
     def store(self, name: str, tile: OutputTile | None) -> None:

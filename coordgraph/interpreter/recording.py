@@ -133,6 +133,7 @@ class _Recorder:
             case AwaitPartial():
                 (slot,) = work.slot(env)
                 self.events.append(Receive(self.workgroup, slot, work.output(env)))
+                self.accumulators.wait_for(slot, work.output(env))
             case SendPartial() | AccumulatePartial():
                 self.flush(op.accumulator)
                 self.accumulators.send(op.accumulator)
@@ -142,7 +143,8 @@ class _Recorder:
                 self.accumulators.receive(op.accumulator)
                 self._receive(work, op, env)
             case AddPartial():
-                self.accumulators.receive(op.accumulator)
+                (slot,) = work.slot(env)
+                self.accumulators.take(op.accumulator, slot)
             case _:
                 pass
         yield from ()

@@ -35,7 +35,7 @@ class Grouped(Pass):
     If G divides it, `Reorder(group=G)` gives the same order; otherwise that pass adds padding.
 
     Args:
-        groups: number of groups G, at most 8.
+        groups: number of groups G, at most 8; 1 leaves the graph as it is.
     """
 
     groups: int = option(MOST_GROUPS, least=1, most=MOST_GROUPS)

@@ -30,8 +30,6 @@ class HybridStreamK(PartlyStreamed):
         m, n, k_tile --Flatten--> global --Sunder--> sk.tiles, dp.tiles, selector
         sk.tiles --Tile--> workgroup, sk.local --Split{1, 1}--> ForTile, ForK
         dp.tiles --Tile--> dp.wave, workgroup, dp.local --PassThrough--> ForK
-
-    The options are those of `PartlyStreamed`.
     """
 
     name = "hybrid-stream-k"

@@ -71,20 +71,25 @@ class PartlyStreamed(Pass):
         dp.tile --Tile--> dp.wave, workgroup; k_tile --PassThrough--> dp.k
 
     Args:
-        workgroups: number of workgroups W; None makes it a launch argument.
-        owner: which segment of a shared tile runs the epilogue, `first` or `last`; see `Stream`.
-        first: which tiles have the lowest numbers and are computed first: streamed ones (`sk`) or
-            data-parallel ones (`dp`).
-        waves: which data-parallel tiles a workgroup computes. `strided`: every W-th tile, so that
-            at any time all workgroups compute W neighbouring tiles and share operands in the L2
-            cache. `contiguous`: consecutive tiles, as in the figures of Osama et al., Stream-K,
-            arXiv:2301.03598. The edges of data-parallel tiles are then
+        workgroups: the grid; None makes it a launch argument.
+        owner: which piece of a shared tile is that of its owner, who adds the others and runs the
+            epilogue: the `first` along k, which waits for workgroups of higher number, or the
+            `last`, which waits for those of lower number. `reduction=scatter` has no owner.
+        first: which part comes first, in the tile space and in time: `sk` or `dp`.
+        waves: which data-parallel tiles a workgroup has. `strided`: every W-th, so that at any
+            time W neighbours are worked on and share what they read in the L2 cache.
+            `contiguous`: neighbours, as the paper draws it; the coordinates are then
             `dp.tiles --Tile--> workgroup, dp.local --Split{1, 1}--> ForTile, ForK`.
-        least: smallest number of iterations in the streamed share of a workgroup; see `Stream`.
-        least_segment: smallest number of iterations that a share has of a tile. If it is more than
-            1, the edge of shares is `sk.tiles --Share--> workgroup, sk.begin, sk.local`; see
-            `Stream`.
-        reduction: how the partial sums of a shared tile are added up; see `Stream`.
+        least: smallest number of iterations in a share. Where fewer fall to a workgroup, some
+            workgroups get no share and exit at once.
+        least_segment: smallest number of iterations of one tile in a share, unless the tile has
+            fewer. Where the border of a share would leave fewer, it moves to the end of the tile;
+            the coordinates are then `sk.tiles --Share--> workgroup, sk.begin, sk.local`.
+        reduction: how the pieces of a shared tile are added up. `peers`: the owner adds one piece
+            after another. `tree`: pieces are added in pairs, and pairs of pairs, at the same time.
+            `turnstile`: the pieces pass one slot of the workspace, one by one. `scatter`: every
+            workgroup with a piece finishes a share of the tile. `atomic`: atomic additions to one
+            slot, so the last bits differ from run to run.
     """
 
     workgroups: int | None = option(None, least=1, most=MOST_WORKGROUPS)

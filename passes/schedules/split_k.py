@@ -44,15 +44,16 @@ class SplitK(Pass):
         slot --PassThrough--> tile; turn --PassThrough--> piece
 
     Args:
-        splits: number of pieces of a tile, two or more.
-        owner: which piece of a tile runs the epilogue, `first` or `last`. With `last`, a workgroup
-            waits only for workgroups of lower number, so the kernel finishes even if not all
-            workgroups are resident at the same time.
-        reduction: how the partial sums of the pieces are added up; see `passes.kit.fixup`. With
-            `turnstile` and `atomic` the workspace has one slot for each tile, otherwise one for
-            each piece. Sums by `atomic` differ in their last bits from run to run. With `scatter`
-            no workgroup owns a tile: each finishes a share of it and waits for workgroups of higher
-            and of lower number, and `owner` has no effect.
+        splits: pieces of a tile, two or more.
+        owner: `first` or `last` piece of a tile runs the epilogue. With `last` workgroups wait for
+            lower numbers alone, so that any grid makes progress.
+        reduction: how the pieces of a tile are added up. `peers`: the owner adds one piece after
+            another. `tree`: pieces are added in pairs, and pairs of pairs, at the same time.
+            `turnstile`: the pieces pass one slot of the workspace, one by one. `scatter`: every
+            workgroup finishes a share of the tile, and waits for workgroups of higher and of lower
+            number; `owner` has no effect. `atomic`: atomic additions to one slot, so the last bits
+            differ from run to run. `turnstile` and `atomic` need a slot for each tile, the others
+            one for each piece.
     """
 
     splits: int = option(2, least=2, most=MOST_WORKGROUPS, hint="data-parallel has whole tiles")

@@ -63,11 +63,19 @@ class StreamK(Pass):
         global --Share--> workgroup, begin, local
 
     Args:
-        workgroups: number of workgroups W; None makes it a launch argument.
-        owner: which segment of a shared tile runs the epilogue, `first` or `last`; see `Stream`.
-        least: smallest number of iterations in a workgroup's share; see `Stream`.
-        least_segment: smallest number of iterations that a share has of a tile; see `Stream`.
-        reduction: how the partial sums of a shared tile are added up; see `Stream`.
+        workgroups: the grid; None makes it a launch argument.
+        owner: which piece of a shared tile is that of its owner, who adds the others and runs the
+            epilogue: the `first` along k, which waits for workgroups of higher number, or the
+            `last`, which waits for those of lower number. `reduction=scatter` has no owner.
+        least: smallest number of iterations in a share. Where fewer fall to a workgroup, some
+            workgroups get no share and exit at once.
+        least_segment: smallest number of iterations of one tile in a share, unless the tile has
+            fewer. Where the border of a share would leave fewer, it moves to the end of the tile.
+        reduction: how the pieces of a shared tile are added up. `peers`: the owner adds one piece
+            after another. `tree`: pieces are added in pairs, and pairs of pairs, at the same time.
+            `turnstile`: the pieces pass one slot of the workspace, one by one. `scatter`: every
+            workgroup with a piece finishes a share of the tile. `atomic`: atomic additions to one
+            slot, so the last bits differ from run to run.
     """
 
     workgroups: int | None = option(None, least=1, most=MOST_WORKGROUPS)

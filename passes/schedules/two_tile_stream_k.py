@@ -18,15 +18,19 @@ __all__ = ["TwoTileStreamK"]
 class TwoTileStreamK(PartlyStreamed):
     """Each workgroup streams one to two output tiles' iterations; other tiles are data-parallel.
 
-    With T output tiles of TK iterations and W workgroups, `T div W - 1` waves are data-parallel,
-    all of them where W divides T, none where T < W; `((T mod W) + W)·TK` iterations are streamed.
-    So a tile has two contributors at most. Before: dangling m and n, a loop over k tiles. After::
+    With T output tiles and W workgroups, if T > W and W does not divide T, `T div W - 1` waves of W
+    tiles are data-parallel, and the other `(T mod W) + W` tiles are streamed. If W divides T, all
+    tiles are data-parallel; if T < W, all are streamed.
+
+    With TK iterations in a tile, a share is `ceil(streamed tiles·TK/W)` iterations. If T > W, that
+    is at least TK, so at most two workgroups work on a tile. If T < W, it may be fewer, and up to
+    `ceil((TK - 1)/share) + 1` workgroups work on a tile.
+
+    Before: dangling m and n, a loop over k tiles. After::
 
         m, n, k_tile --Flatten--> global --Sunder--> sk.tiles, dp.tiles, selector
         sk.tiles --Tile--> workgroup, sk.local --Split{1, 1}--> ForTile, ForK
         dp.tiles --Tile--> dp.wave, workgroup, dp.local --PassThrough--> ForK
-
-    The options are those of `PartlyStreamed`.
     """
 
     name = "two-tile-stream-k"

@@ -7,8 +7,10 @@ from typing import Any, cast
 
 import pytest
 
+import passes.lowering  # noqa: F401 - registers passes
 from coordgraph import CoordGraphError, Gemm, KernelGraph, ParseError, PassError, VerifyError
 from passes import PASSES, Pass, Pipeline, StreamK
+from passes.base import RESERVED
 
 PROBLEM = Gemm("f32").graph((4, 4, 4))
 
@@ -116,6 +118,36 @@ def test_a_pass_without_a_name_is_refused():
 
     with pytest.raises(PassError, match=r'Nameless has no name; write name = "…" in its class'):
         Nameless()
+
+
+def test_names_are_checked_at_the_call_too():
+    @dataclass(frozen=True)
+    class Nameless(Pass):
+        def __post_init__(self) -> None:
+            pass
+
+        def apply(self, graph: KernelGraph) -> KernelGraph:
+            return graph
+
+    with pytest.raises(PassError, match=r'Nameless has no name; write name = "…" in its class'):
+        Nameless()(PROBLEM)
+
+
+def test_a_name_is_a_string():
+    with pytest.raises(PassError, match="Odd has the name 3 of type int; write a string"):
+        type("Odd", (StreamK,), {"name": 3})
+
+
+def test_names_of_lowerings_are_taken_before_they_are_imported(monkeypatch: pytest.MonkeyPatch):
+    of_lowerings = {
+        name for name, kind in PASSES.items() if kind.__module__.startswith("passes.lowering.")
+    }
+    assert of_lowerings == set(RESERVED)
+    for name in RESERVED:
+        monkeypatch.delitem(PASSES, name)
+        with pytest.raises(PassError, match=f"'{name}' of a pass in passes.lowering; give it an"):
+            type("Mine", (StreamK,), {"name": name})
+        assert name not in PASSES
 
 
 @pytest.mark.parametrize("taken", ["stream-k", "reorder", "data-parallel"])

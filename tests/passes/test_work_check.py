@@ -12,6 +12,7 @@ from sympy import Expr, Integer
 
 from coordgraph import Gemm, KernelGraph, PassError
 from coordgraph.control.operations import (
+    AddPartial,
     AwaitPartial,
     Body,
     Epilogue,
@@ -150,6 +151,13 @@ def both_own(op: Operation) -> Operation | Body:
     return op
 
 
+def first_piece_left_out(op: Operation) -> Operation:
+    """The loop that adds the pieces of a tile begins with the second one."""
+    if isinstance(op, For) and any(isinstance(x, AddPartial) for x in op.walk()):
+        return replace(op, start=op.start + 1) if op.dim == "partial.peer" else op
+    return op
+
+
 def waits_first(op: Operation) -> Operation:
     """A fault: each workgroup waits for the pieces of all others before it sends its own."""
     walks = [x for x in getattr(op, "body", ()) if isinstance(x, For) and x.dim == kit.TILE]
@@ -227,6 +235,22 @@ FAULTS: dict[str, tuple[Pass, str]] = {
     "doubled signal": (Faulty(StreamK(owner="last"), twice(SendPartial)), "is sent"),
     "no wait": (Faulty(SplitK(splits=3), without(ReceivePartial)), "but received for []"),
     "no wait for a share": (Faulty(StreamK(reduction="scatter"), without(AwaitPartial)), "sent"),
+    "pieces not added": (
+        Faulty(StreamK(reduction="scatter"), without(AddPartial)),
+        "on accumulator 'acc', to which it added slots [], and it waited for slots [",
+    ),
+    "pieces of a split not added": (
+        Faulty(SplitK(splits=3, reduction="scatter"), without(AddPartial)),
+        "on accumulator 'acc', to which it added slots [], and it waited for slots [",
+    ),
+    "first piece not added": (
+        Faulty(StreamK(reduction="scatter"), first_piece_left_out),
+        "on accumulator 'acc', to which it added slots [",
+    ),
+    "pieces added twice": (
+        Faulty(TwoTileStreamK(reduction="scatter"), twice(AddPartial)),
+        "on accumulator 'acc', to which it added slots [",
+    ),
     "wrong slot": (Faulty(SplitK(splits=3), next_slot), "slot"),
     "ends before the loop": (
         Faulty(PERSISTENT, ordered(InitAccumulator, Epilogue, StoreTile, For)),
@@ -329,6 +353,15 @@ def test_a_sum_that_is_left_at_the_end_is_seen():
     assert used.problem == (
         "workgroup 3 ends with accumulator 'acc', whose sum of output tile (0, 1) is neither sent "
         "nor stored"
+    )
+
+
+def test_a_slot_is_added_after_a_wait():
+    used = Accumulators(3)
+    used.zero("acc")
+    used.take("acc", 5)
+    assert used.problem == (
+        "workgroup 3 adds slot 5 to accumulator 'acc' and did not wait for the slot"
     )
 
 

@@ -29,9 +29,9 @@ class DeviceMemory:
         self._pointers: list[int] = []
 
     def allocate(self, size: int) -> int:
-        """Allocate `size` bytes of GPU memory, and return their address."""
+        """Allocate `size` bytes of GPU memory, at least one, and return their address."""
         self.device.activate()
-        pointer = int(cuda("cuMemAlloc", size))
+        pointer = int(cuda("cuMemAlloc", max(size, 1)))
         self._pointers.append(pointer)
         return pointer
 
@@ -39,7 +39,8 @@ class DeviceMemory:
         """Copy a numpy array to the GPU, row-major, and return a view of the copy."""
         source = np.ascontiguousarray(array)
         pointer = self.allocate(source.nbytes)
-        cuda("cuMemcpyHtoD", pointer, source.ctypes.data, source.nbytes)
+        if source.nbytes:
+            cuda("cuMemcpyHtoD", pointer, source.ctypes.data, source.nbytes)
         strides = tuple(stride // source.itemsize for stride in source.strides)
         kind = dtype(source.dtype.name).name
         return TensorView(pointer, source.shape, strides, kind, self.device.ordinal)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from coordgraph import Gemm, from_json, parse
-from passes import PASSES, Pipeline, StreamK
+from passes import PASSES, Pipeline, StreamK, lowering
+from passes.options import allowed_values
 from tests.codegen.cli.commands import coordgraph, process
 
 PIPELINE = "reorder{swap=true},stream-k"
 TILE = ("--tile", "16x16x16")
 # Other tests register passes too, so only those of the library are checked.
+LOWERINGS = (lowering.LowerToHost, lowering.LowerToTensorCores, lowering.LowerToHopper)
 OWN_PASSES = sorted(n for n, kind in PASSES.items() if kind.__module__.startswith("passes."))
 OPENINGS = {"mermaid": "graph TD", "text": "coordgraph 1", "pseudocode": "//", "json": "{"}
 
@@ -222,6 +225,24 @@ def test_eval_for_people():
     assert "path   PassThrough(sk.workgroup -> workgroup)" in done.out
 
 
+def test_a_diagram_of_some_coordinates():
+    graph = StreamK()(Gemm("bf16").graph((256, 256, 64)))
+    kept = ["A.tile.0", "B.tile.1", "k_tile", "global"]
+    words = ("show", "mermaid", "-s", "stream-k", "--tile", "256x256x64")
+    expected = graph.coordinates.mermaid(only=kept)
+    one = ("--only", ",".join(kept))
+    two = ("--only", ",".join(kept[:2]), "--only", " k_tile,global")
+    assert coordgraph(*words, *one).out == expected
+    assert coordgraph(*words, *two).out == expected
+    assert coordgraph(*words, *one, "--json").json["text"] == expected
+    assert len(coordgraph(*words).out) > len(expected)
+    wrong = coordgraph(*words, "--only", "A.tile.7")
+    assert (wrong.code, "did you mean 'A.tile.1'" in wrong.err) == (3, True)
+    for others in (("show", "--only", "A"), (*words, "-p", "control", "--only", "A")):
+        refused = coordgraph(*others, "--json")
+        assert (refused.code, "coordinates" in refused.json["error"]["message"]) == (2, True)
+
+
 def test_passes_lists_all_of_them():
     found = coordgraph("passes", "--json").json["passes"]
     assert {entry["name"] for entry in found} >= set(PASSES)
@@ -240,4 +261,22 @@ def test_explain_prints_the_docstring(name: str):
     assert "Before: " in done.out
     data = coordgraph("explain", name, "--json").json
     assert data["name"] == name
-    assert data["documentation"] in done.out
+    assert data["documentation"].partition("\nArgs:")[0] in done.out
+
+
+@pytest.mark.parametrize("name", OWN_PASSES)
+def test_explain_says_what_every_option_means(name: str):
+    """Of every pass, those that it inherits too: name, allowed values, default and meaning."""
+    kind = PASSES[name]
+    done, told = coordgraph("explain", kind.name), coordgraph("explain", kind.name, "--json").json
+    listed = {o["name"]: o for o in told["options"]}
+    assert list(listed) == [f.name for f in fields(kind)]
+    assert "Args:" not in done.out
+    for f in fields(kind):
+        o = listed[f.name]
+        assert Pipeline.parse(f"{kind.name}{{{f.name}={o['default']}}}").passes == (kind(),)
+        assert f"\n{f.name}: {o['type']} = {o['default']}\n    {o['meaning']}\n" in done.out
+        assert len(o["meaning"]) > 8, f"{kind.__qualname__}: no entry of {f.name} under Args"
+        assert "see `" not in o["meaning"]
+        for value in filter(None, allowed_values(kind)[f.name]):
+            assert f"`{value}`" in o["meaning"], f"{kind.name}, {f.name}: {value} is not explained"

@@ -14,7 +14,9 @@ import typer
 from typer.testing import CliRunner
 
 import codegen.cli
+from codegen.cli import options as shared_options
 from codegen.cli.option_groups import takes_groups
+from coordgraph.gemm import GROUP_AXES
 
 FOLDER = Path(codegen.cli.__file__).parent
 
@@ -46,6 +48,11 @@ def test_every_option_says_its_flag():
     counted.
     """
     assert all(any(flag.startswith("--") for flag in flags) for flags in every_declaration())
+
+
+def test_copies_of_names_are_complete():
+    assert tuple(codegen.TARGETS) == shared_options.TARGET_NAMES
+    assert shared_options.GROUP_NAMES == GROUP_AXES
 
 
 def test_declarations_are_found():

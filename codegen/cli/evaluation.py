@@ -1,0 +1,168 @@
+"""The answers of `coordgraph eval`: coordinates of a graph as expressions of known ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, cast
+
+import typer
+from sympy import Expr, Integer, Symbol
+
+from coordgraph import KernelGraph, LaunchError, VerifyError
+from coordgraph.control import Scoped
+from coordgraph.coordinates.traverse import Direction, Solution, solve
+from coordgraph.integers import (
+    ExpressionSyntaxError,
+    evaluate,
+    parse_expression,
+    simplify,
+    to_text,
+)
+
+__all__ = ["Answer", "answer_of", "check_exists", "known_scope", "launch_values"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An expression of a coordinate, its condition, and the edges that lead to it."""
+
+    name: str
+    solution: Solution
+    value: Expr
+    """The expression with the parameters' values put in."""
+    guard: Any
+
+    @property
+    def number(self) -> int | None:
+        """The value, where all in it is known."""
+        return int(self.value) if isinstance(self.value, Integer) else None
+
+    def as_data(self) -> dict[str, Any]:
+        """The answer as one JSON object."""
+        return {
+            "coordinate": self.name,
+            "expression": to_text(self.solution.values[0]),
+            "value": self.number,
+            "guard": to_text(self.guard),
+            "path": [str(edge) for edge in self.solution.path],
+        }
+
+
+def answer_of(scope: Scoped, direction: Direction, name: str, values: Mapping[str, int]) -> Answer:
+    """The answer for one coordinate; `values` are the known launch arguments."""
+    found = solve(scope.coordinates, direction, scope.known, [name], scope.ranges)
+    expr, guard = found.values[0], found.guard
+    symbols = {s: values[s.name] for s in _symbols(expr, guard) if s.name in values}
+    if symbols:
+        expr = _put_in(expr, symbols, scope)
+        guard = guard.xreplace({s: Integer(v) for s, v in symbols.items()})
+    return Answer(name, found, expr, guard)
+
+
+def _put_in(expr: Expr, symbols: Mapping[Symbol, int], scope: Scoped) -> Expr:
+    if expr.free_symbols <= set(symbols):
+        return Integer(evaluate(expr, symbols))
+    numbers = {s: Integer(v) for s, v in symbols.items()}
+    return simplify(cast(Expr, expr.xreplace(numbers)), scope.ranges)
+
+
+def _symbols(*expressions: Any) -> set[Symbol]:
+    return {s for e in expressions for s in e.free_symbols}
+
+
+def known_scope(
+    graph: KernelGraph,
+    at: Mapping[str, str | None],
+    direction: Direction,
+    values: Mapping[str, int],
+) -> Scoped:
+    """The known coordinates: those of `at`, or all at the graph's end where `at` is empty.
+
+    That end is the lower one for `Direction.REVERSE`, else the upper one.
+    """
+    coordinates = graph.coordinates
+    scope = Scoped(coordinates, graph.parameters.ranges())
+    if not at:
+        beyond = (
+            coordinates.edges_below if direction is Direction.REVERSE else coordinates.edges_above
+        )
+        return scope.hardware([d.id for d in coordinates if not beyond(d)])
+    for name in at:
+        check_exists(graph, name)
+    scope = scope.hardware([name for name, value in at.items() if value is None])
+    for name, text in at.items():
+        if text is not None:
+            scope = scope.binding(name, _read(graph, name, text, values))
+    return scope
+
+
+def check_exists(graph: KernelGraph, name: str) -> None:
+    """Raise VerifyError if the graph has no such coordinate; a note lists those that it has."""
+    try:
+        graph.coordinates[name]
+    except VerifyError as error:
+        error.add_note(f"the coordinates here are {', '.join(graph.coordinates.dimensions)}")
+        raise
+
+
+def _read(graph: KernelGraph, name: str, text: str, values: Mapping[str, int]) -> Expr:
+    """The value that `--at` gives a coordinate; its names are parameters and coordinates."""
+
+    def symbol(word: str) -> Expr:
+        if word in graph.parameters:
+            return graph.parameters[word].symbol
+        if word in graph.coordinates:
+            return graph.coordinates.symbol(word)
+        raise KeyError(word)
+
+    try:
+        value = parse_expression(text, symbol)
+    except ExpressionSyntaxError as error:
+        raise typer.BadParameter(f"--at {name}={text}: {error}") from None
+    if getattr(value, "is_Boolean", False):
+        raise typer.BadParameter(f"--at {name}={text}: an integer is needed, not a condition")
+    if isinstance(value, Integer):
+        _check_size(name, int(value), graph.coordinates.size(name), values)
+    return value
+
+
+def _check_size(name: str, value: int, size: Expr | None, values: Mapping[str, int]) -> None:
+    """An index that is a number must be inside its dimension, where the size is known."""
+    known = size is not None and {s.name for s in _symbols(size)} <= set(values)
+    end = int(evaluate(size, values)) if size is not None and known else None
+    if value < 0 or (end is not None and value >= end):
+        bounds = "0 or more" if end is None else f"0..{end - 1}"
+        raise VerifyError(f"{name} = {value} is outside its size: {bounds}")
+
+
+def launch_values(graph: KernelGraph, given: Mapping[str, str]) -> dict[str, int]:
+    """The launch arguments and all that follows from them, as far as they are given.
+
+    Raises:
+        LaunchError: a name is none of the graph's parameters, or a value is out of bounds.
+    """
+    known = [p.name for p in graph.parameters.given]
+    numbers: dict[str, int] = {}
+    for name, text in given.items():
+        if name not in known:
+            close = get_close_matches(name, known, n=3)
+            hint = f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(known)}"
+            raise LaunchError(f"'{name}' is no launch argument of this graph; {hint}")
+        try:
+            numbers[name] = int(text)
+        except ValueError:
+            raise typer.BadParameter(f"--with {name}={text}: a whole number is needed") from None
+    if {p.name for p in graph.parameters.given} <= {*numbers, "read_c"}:
+        return (
+            graph.parameters.evaluate({**({"read_c": 0} if "read_c" in known else {}), **numbers})
+            if numbers
+            else {}
+        )
+    for p in graph.parameters.items:
+        if p.name in numbers and not p.minimum <= numbers[p.name] <= p.maximum:
+            raise LaunchError(f"{p.name} = {numbers[p.name]} is outside {p.minimum}..{p.maximum}")
+        if p.value is not None and {s.name for s in _symbols(p.value)} <= set(numbers):
+            numbers[p.name] = int(evaluate(p.value, numbers))
+    return numbers

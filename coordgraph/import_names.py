@@ -1,0 +1,103 @@
+"""The import names of this distribution, and what hides one of its packages.
+
+The distribution installs the packages `coordgraph`, `passes` and `codegen`. Python imports the
+first package of a name on `sys.path`: a folder `passes` beside a program, or another distribution
+with a package `codegen`, is then imported in place of the one that is installed here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+
+__all__ = ["NAMES", "claimants", "hidden", "hiding_file", "is_own", "package_folder", "require"]
+
+NAMES = ("coordgraph", "passes", "codegen")
+"""The packages that the distribution installs."""
+HOME = os.path.realpath(os.path.join(os.path.dirname(__file__), os.pardir))
+"""The folder that the three packages are in."""
+MARK = b"coordgraph"
+"""What the `__init__.py` of each package mentions. A file of another distribution that was
+installed over it does not."""
+
+
+def package_folder(name: str) -> str:
+    """The folder of this distribution's package."""
+    return os.path.join(HOME, name)
+
+
+def hiding_file(name: str) -> str | None:
+    """The file that `import name` runs in place of this distribution's package, or None."""
+    spec = _spec(name)
+    if spec is None:
+        return None
+    file = spec.origin or next(iter(spec.submodule_search_locations or ()), name)
+    return None if is_own(name, file) else file
+
+
+def is_own(name: str, file: str) -> bool:
+    """Whether a file is the `__init__.py` that this distribution installed for a package."""
+    if os.path.realpath(os.path.dirname(file)) != package_folder(name):
+        return False
+    if not file.endswith(".py"):
+        return True
+    try:
+        with open(file, "rb") as source:
+            return MARK in source.read()
+    except OSError:  # in an archive
+        return True
+
+
+def hidden(names: Iterable[str] = NAMES) -> str | None:
+    """What hides a package of this distribution and what to do, or None if nothing does."""
+    for name in names:
+        if (file := hiding_file(name)) is not None:
+            return _advice(name, file)
+    return None
+
+
+def require(*names: str) -> None:
+    """Refuse to go on where `import` finds other packages under these names.
+
+    Raises:
+        ImportError: it names the file that is in the way.
+    """
+    if reason := hidden(names):
+        raise ImportError(reason)
+
+
+def claimants(name: str) -> tuple[str, ...]:
+    """The other installed distributions that have a top-level package of this name."""
+    from importlib.metadata import packages_distributions  # reads every distribution's file list
+
+    found = packages_distributions().get(name, ())
+    return tuple(sorted({each for each in found if each != "coordgraph"}))
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    try:
+        return find_spec(name)
+    except ValueError:  # a module that was made without a spec
+        file = getattr(sys.modules[name], "__file__", None)
+        return ModuleSpec(name, None, origin=file) if file else None
+
+
+def _advice(name: str, file: str) -> str:
+    *first, last = NAMES
+    found = (
+        f"'import {name}' runs {file}, which is not part of coordgraph. The distribution "
+        f"coordgraph installs the packages {', '.join(first)} and {last}; its {name} is in "
+        f"{package_folder(name)}."
+    )
+    if others := claimants(name):
+        named = " and ".join(f"'{other}'" for other in others)
+        return (
+            f"{found} The package may be that of {named}: uninstall {named} and reinstall "
+            "coordgraph, or install coordgraph in a virtual environment of its own"
+        )
+    folder = file if os.path.isdir(file) else os.path.dirname(file)
+    what = folder if os.path.basename(folder) == name else file
+    return f"{found} Rename {what}, or run Python where it is not found first on sys.path"

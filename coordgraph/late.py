@@ -1,0 +1,43 @@
+"""Packages whose modules are imported when one of their names is first used (PEP 562).
+
+`import coordgraph` then costs a few milliseconds; sympy and networkx, which graphs are built with,
+are loaded with the first name that needs them. A package lists its names twice: under
+`TYPE_CHECKING` as ordinary imports, for type checkers and editors, and in a call of `late_names`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+
+__all__ = ["late_names"]
+
+
+def late_names(
+    package: str, names: Mapping[str, str], modules: Iterable[str] = ()
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """The `__getattr__` and the `__dir__` of a package.
+
+    Args:
+        package: the `__name__` of the package.
+        names: `module:attribute` of each late name.
+        modules: the submodules that are attributes of the package.
+    """
+    submodules = frozenset(modules)
+
+    def __getattr__(name: str) -> object:
+        if name in names:
+            module, _, attribute = names[name].partition(":")
+            found = getattr(import_module(module), attribute)
+        elif name in submodules:
+            found = import_module(f"{package}.{name}")
+        else:
+            raise AttributeError(f"module '{package}' has no attribute '{name}'")
+        setattr(sys.modules[package], name, found)
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *names, *submodules})
+
+    return __getattr__, __dir__

@@ -1,0 +1,62 @@
+"""Hooks import the module that implements them, whatever was imported before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import codegen
+import coordgraph
+from coordgraph.hooks import Hook
+from passes import StreamK
+
+ROOT = Path(__file__).resolve().parents[2]
+METHODS = ("coordinates.mermaid()", "pseudocode()", "verify()", "text()", "json()")
+"""Each in the order in which no implementation imports the next one."""
+
+
+def python(script: str, stdin: str = "") -> str:
+    """What a fresh interpreter prints."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        cwd=ROOT,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_the_first_call_imports_the_implementation():
+    calls = "".join(f"print(graph.{method})\n" for method in METHODS)
+    made = "from coordgraph.frontend import Gemm\ngraph = Gemm('f32').graph((16, 16, 16))\n"
+    graph = coordgraph.Gemm("f32").graph((16, 16, 16))
+    parts = (
+        graph.coordinates.mermaid(),
+        graph.pseudocode(),
+        graph.verify(),
+        graph.text(),
+        graph.json(),
+    )
+    assert python(made + calls) == "".join(f"{part}\n" for part in parts)
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm_90a"])
+def test_the_reader_knows_every_operation(target: str):
+    """Operations register when their module is imported: reading a text must import them all."""
+    graph = StreamK(workgroups=3)(coordgraph.Gemm("bf16").graph((128, 256, 64)))
+    lowered = codegen.compile(graph, target).lowered.text()
+    again = "import sys, coordgraph\nprint(coordgraph.parse(sys.stdin.read()).text(), end='')"
+    assert python(again, lowered) == lowered
+
+
+def test_a_module_that_implements_nothing():
+    hook = Hook[[], None]("Graph.fold", "coordgraph.errors")
+    with pytest.raises(RuntimeError, match=r"'Graph.fold' is not implemented by coordgraph.errors"):
+        hook()

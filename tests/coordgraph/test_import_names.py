@@ -1,0 +1,112 @@
+"""Other packages under the names that the distribution installs are named, with what to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from codegen.cli.doctor import Finding, import_name
+from coordgraph import import_names
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def python(*words: str, cwd: Path, path: tuple[Path, ...] = (ROOT,)) -> tuple[int, str]:
+    """Exit code and stderr of a program that starts in a folder."""
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    return done.returncode, done.stderr
+
+
+def package(folder: Path, name: str) -> Path:
+    """A package of somebody else."""
+    (folder / name).mkdir(parents=True)
+    file = folder / name / "__init__.py"
+    file.write_text("def build(): ...\n")
+    return file
+
+
+def test_nothing_is_in_the_way_here():
+    assert [import_names.hiding_file(name) for name in import_names.NAMES] == [None] * 3
+    assert import_names.hidden() is None
+    assert [import_name(name).status for name in import_names.NAMES] == ["ok"] * 3
+
+
+@pytest.mark.parametrize("kind", ["a folder", "a module"])
+def test_passes_of_the_user(tmp_path: Path, kind: str):
+    if kind == "a folder":
+        file = package(tmp_path, "passes")
+        advice = f"Rename {tmp_path}/passes, or run Python"
+    else:
+        file = tmp_path / "passes.py"
+        file.write_text("")
+        advice = f"Rename {tmp_path}/passes.py, or run Python"
+    code, err = python("-c", "import codegen", cwd=tmp_path)
+    assert code == 1
+    last = err.splitlines()[-1]
+    assert last.startswith(f"ImportError: 'import passes' runs {file}, which is not part of")
+    assert f"its passes is in {ROOT}/passes. {advice}" in last
+    code, err = python("-c", "import coordgraph; coordgraph.Gemm", cwd=tmp_path)
+    assert code == 0
+    assert f"RuntimeWarning: 'import passes' runs {file}" in err
+    code, err = python("-m", "coordgraph", "doctor", cwd=tmp_path)
+    assert code == 4
+    assert err.splitlines()[-1].startswith(f"error: 'import passes' runs {file}")
+
+
+def test_codegen_of_another_distribution(tmp_path: Path):
+    """The command line starts in `coordgraph`, so it can say what hides `codegen`."""
+    file = package(tmp_path / "site", "codegen")
+    info = tmp_path / "site" / "codegen-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: astor-codegen\nVersion: 1.0\n")
+    (info / "top_level.txt").write_text("codegen\n")
+    paths = (tmp_path / "site", ROOT)
+    code, err = python("-m", "coordgraph", "--help", cwd=tmp_path, path=paths)
+    assert code == 4
+    assert f"error: 'import codegen' runs {file}" in err
+    assert "that of 'astor-codegen': uninstall 'astor-codegen' and reinstall coordgraph" in err
+
+
+def test_a_distribution_that_was_installed_over_ours(tmp_path: Path):
+    """Both are in one folder: whose `__init__.py` is there is seen in the file."""
+    ignored = shutil.ignore_patterns("__pycache__", "[a-z]*")
+    shutil.copytree(ROOT / "coordgraph", tmp_path / "coordgraph", ignore=ignored)
+    for name in ("errors", "import_names", "late", "version"):
+        shutil.copy(ROOT / "coordgraph" / f"{name}.py", tmp_path / "coordgraph")
+    file = package(tmp_path, "codegen")
+    shutil.copytree(ROOT / "passes", tmp_path / "passes", ignore=ignored)
+    code, err = python("-c", "import coordgraph", cwd=tmp_path, path=())
+    assert (code, f"'import codegen' runs {file}, which is not part" in err) == (0, True)
+    shutil.copy(ROOT / "codegen" / "__init__.py", file)
+    assert python("-c", "import coordgraph", cwd=tmp_path, path=()) == (0, "")
+
+
+def test_the_doctor_looks_into_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The installed command does not import from the folder it starts in, user programs do."""
+    monkeypatch.chdir(tmp_path)
+    file = package(tmp_path, "passes")
+    assert import_name("coordgraph").status == "ok"
+    own = ROOT / "passes"
+    said = f"Python programs that start in this folder import {file}, not {own}: rename its folder"
+    assert import_name("passes") == Finding("import passes", "failed", said)
+
+
+def test_the_doctor_asks_for_distributions(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(import_names, "claimants", lambda name: ("astor-codegen",))
+    found = import_name("codegen")
+    assert found.status == "failed"
+    assert found.detail.startswith("astor-codegen installed a package of this name too, into")
+    assert found.detail.endswith("uninstall astor-codegen")
