@@ -1,4 +1,4 @@
-"""Passes: rewrites of one kernel graph into another.
+"""Passes of coordgraph: rewrites of one kernel graph into another.
 
 Schedules assign the work on output tiles to workgroups; orders change which tile comes after which;
 lowering passes replace operations on tiles by those of a target; a `Pipeline` applies several.
