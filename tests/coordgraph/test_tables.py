@@ -257,7 +257,8 @@ def test_indices_read_what_is_not_there():
     """`interpret` detects reads outside a table, in a graph that was not verified."""
     graph = edited(*replaced(PERMUTE, "m_tile_starts"))
     operands, tables = arrays()
-    with pytest.raises(EvaluationError, match=r"an index reads entry .* entries; verify\(\) tells"):
+    why = r"reads beyond the end of a table \(entry 7 of a table of 6 entries\); call .* verify\(\)"
+    with pytest.raises(EvaluationError, match=why):
         interpret(graph, *operands, parameters=OF_D, tables=tables)
 
 

@@ -135,5 +135,5 @@ def test_where_pytorch_cannot_compile_it_is_left_out():
         raise RuntimeError("no triton")
 
     problem: Any = SimpleNamespace(torch=torch(refuse), layout="nt")
-    with pytest.raises(Unavailable, match=r"torch\.compile: RuntimeError: no triton"):
+    with pytest.raises(Unavailable, match=r"torch\.compile failed: RuntimeError: no triton"):
         TorchCompile().prepare(problem)
