@@ -26,17 +26,17 @@ __all__ = ["Answer", "answer_of", "check_exists", "known_scope", "launch_values"
 
 @dataclass(frozen=True)
 class Answer:
-    """An expression of a coordinate, its condition, and the edges that lead to it."""
+    """A coordinate as an expression of known ones, its guard, and the edges of its path."""
 
     name: str
     solution: Solution
     value: Expr
-    """The expression with the parameters' values put in."""
+    """The expression after the values of parameters are substituted."""
     guard: Any
 
     @property
     def number(self) -> int | None:
-        """The value, where all in it is known."""
+        """The value of the expression if it is a number, else None."""
         return int(self.value) if isinstance(self.value, Integer) else None
 
     def as_data(self) -> dict[str, Any]:
@@ -78,9 +78,10 @@ def known_scope(
     direction: Direction,
     values: Mapping[str, int],
 ) -> Scoped:
-    """The known coordinates: those of `at`, or all at the graph's end where `at` is empty.
+    """The scope with the known coordinates: those in `at`, or all at which paths begin.
 
-    That end is the lower one for `Direction.REVERSE`, else the upper one.
+    Paths begin at the dimensions without edges below them for `Direction.REVERSE`, else at those
+    without edges above them.
     """
     coordinates = graph.coordinates
     scope = Scoped(coordinates, graph.parameters.ranges())
@@ -103,12 +104,14 @@ def check_exists(graph: KernelGraph, name: str) -> None:
     try:
         graph.coordinates[name]
     except VerifyError as error:
-        error.add_note(f"the coordinates here are {', '.join(graph.coordinates.dimensions)}")
+        error.add_note(
+            f"the coordinates of the graph are {', '.join(graph.coordinates.dimensions)}"
+        )
         raise
 
 
 def _read(graph: KernelGraph, name: str, text: str, values: Mapping[str, int]) -> Expr:
-    """The value that `--at` gives a coordinate; its names are parameters and coordinates."""
+    """Parse the value of a coordinate; names in it are parameters or other coordinates."""
 
     def symbol(word: str) -> Expr:
         if word in graph.parameters:
@@ -129,19 +132,19 @@ def _read(graph: KernelGraph, name: str, text: str, values: Mapping[str, int]) -
 
 
 def _check_size(name: str, value: int, size: Expr | None, values: Mapping[str, int]) -> None:
-    """An index that is a number must be inside its dimension, where the size is known."""
+    """Refuse a number that is outside its dimension, where the size of the dimension is known."""
     known = size is not None and {s.name for s in _symbols(size)} <= set(values)
     end = int(evaluate(size, values)) if size is not None and known else None
     if value < 0 or (end is not None and value >= end):
         bounds = "0 or more" if end is None else f"0..{end - 1}"
-        raise VerifyError(f"{name} = {value} is outside its size: {bounds}")
+        raise VerifyError(f"{name} = {value} is outside its size: it must be in {bounds}")
 
 
 def launch_values(graph: KernelGraph, given: Mapping[str, str]) -> dict[str, int]:
-    """The launch arguments and all that follows from them, as far as they are given.
+    """The values of the graph's parameters: those given, and those that follow from them.
 
     Raises:
-        LaunchError: a name is none of the graph's parameters, or a value is out of bounds.
+        LaunchError: a name is not a launch argument of the graph, or a value is out of bounds.
     """
     known = [p.name for p in graph.parameters.given]
     numbers: dict[str, int] = {}
@@ -149,7 +152,7 @@ def launch_values(graph: KernelGraph, given: Mapping[str, str]) -> dict[str, int
         if name not in known:
             close = get_close_matches(name, known, n=3)
             hint = f"did you mean {', '.join(close)}?" if close else f"there are {', '.join(known)}"
-            raise LaunchError(f"'{name}' is no launch argument of this graph; {hint}")
+            raise LaunchError(f"'{name}' is not a launch argument of this graph; {hint}")
         try:
             numbers[name] = int(text)
         except ValueError:
