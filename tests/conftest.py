@@ -72,7 +72,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     count = config.getoption("--sample")
     if count is None:
         return
-    seed = config.getoption("--sample-seed")
+    seed = str(config.getoption("--sample-seed"))
     picked = sample([item.nodeid for item in items], count, seed)
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in picked])
     items[:] = [item for item in items if item.nodeid in picked]

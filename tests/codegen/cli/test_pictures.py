@@ -88,7 +88,9 @@ def test_a_cache_that_is_off_leaves_none(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_graphs_of_one_schedule_do_not_overwrite_each_other(folder: Path):
     """The log of a schedule is the same for all types and tiles."""
     step = StreamK(workgroups=3)
-    graphs = [step(Gemm(kind).graph(tile)) for kind in ("f32", "f16") for tile in (None, (64,) * 3)]
+    graphs = [
+        step(Gemm(kind).graph(tile)) for kind in ("f32", "f16") for tile in (None, (64, 64, 64))
+    ]
     found = [diagrams.write_diagrams(graph, "stream-k", None) for graph in graphs]
     assert diagrams.write_diagrams(graphs[0], "stream-k", None) == found[0]
     texts = {path: path.read_text() for paths in found for path in paths.values()}

@@ -72,9 +72,9 @@ def test_a_refused_tile_names_one_that_works(architecture: str, tile: tuple[int,
         codegen.compile(scheduled(tile), architecture)
     named = re.search(r"the tile (\d+)x(\d+)x(\d+) works$", str(caught.value))
     assert named
-    smaller = m, n, k = tuple(map(int, named.groups()))
+    m, n, k = map(int, named.groups())
     assert m * n * k < tile[0] * tile[1] * tile[2]
-    assert codegen.compile(scheduled(smaller), architecture).ptx
+    assert codegen.compile(scheduled((m, n, k)), architecture).ptx
 
 
 def test_shared_memory_is_that_of_the_architecture():
