@@ -224,7 +224,7 @@ def test_matmul(case: Case):
         codegen.matmul(a, b, epilogue=case.function, nothing=1, **given)
     with pytest.raises(LaunchError, match="bias is no operand of the epilogue alpha_beta"):
         codegen.matmul(a, b, bias=a)
-    with pytest.raises(LaunchError, match="epilogue = 3 is none"):
+    with pytest.raises(LaunchError, match="epilogue = 3 is not a traced epilogue"):
         codegen.matmul(a, b, epilogue=3)  # type: ignore[arg-type]
 
 

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -100,6 +101,15 @@ def test_a_batch_with_gaps_between_matrices_is_in_bounds():
     assert np.array_equal(kernel(a[::2], b), a[::2] @ b)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Python's own handler of SIGINT, which shells disable in background jobs."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_waits_for_all_threads():
     """Ctrl-C calls `stop`, and KeyboardInterrupt is raised only when no thread works any more."""
     begun, stopped = threading.Barrier(4), threading.Event()
@@ -126,6 +136,7 @@ INTERRUPTED = """
     from codegen.targets.cpu import HostKernel
     from tests.passes.schedules import symbolic
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     kernel = HostKernel(symbolic("stream-k"))
     a, b, out = np.ones((64, 20000), "f4"), np.ones((20000, 96), "f4"), np.empty((64, 96), "f4")
     kernel(a, b, out=out, workgroups=32, threads=8)
