@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
+from itertools import product
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from coordgraph.interpreter import trace
 from coordgraph.progress import wait_direction
 from tests.codegen.cpu.kernels import EVERY_SCHEDULE, Problem, kernel
 from tests.passes.schedules import CORNERS, parameters, symbolic
+from tests.support.sampling import cover
 
 # A kernel that hangs does so in native code, where only another thread can end it.
 pytestmark = pytest.mark.timeout(240, method="thread")
@@ -41,8 +43,7 @@ def test_two_runs_give_the_same_bits_on_any_number_of_threads(name: str):
             assert np.array_equal(problem.run(workgroups=7, threads=threads), first)
 
 
-@pytest.mark.parametrize("name", WAITING)
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(("name", "threads"), cover(0, product(WAITING, [1, 2, 3])))
 def test_one_tile_in_many_pieces(name: str, threads: int):
     """Every workgroup waits or is waited for."""
     Problem(kernel(name), 10, 30, 24 * 40, 1.0, 1.0).check(workgroups=40, threads=threads)
