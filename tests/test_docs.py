@@ -21,6 +21,7 @@ from passes import PASSES
 from tests.support.gpu import Gpu, find_gpu
 from tests.support.mermaid import render
 from tests.support.pages import Page, read_blocks
+from tests.support.sampling import chosen
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -77,7 +78,7 @@ def test_blocks_hold_what_the_code_makes(path: Path, request: pytest.FixtureRequ
         pytest.fail(f"{told}\n\nif the code is right: pytest --update-golden", pytrace=False)
 
 
-@pytest.mark.parametrize("path", WITH_HIDDEN, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", chosen(PAGES[:1], WITH_HIDDEN), ids=lambda path: path.name)
 @pytest.mark.usefixtures("reader")
 def test_blocks_that_are_shown_need_no_others(path: Path):
     page = Page(path, gpu=isinstance(find_gpu(), Gpu), targets=TARGETS, shown_only=True)
