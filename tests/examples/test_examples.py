@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import tokenize
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from examples.snake_deal import SnakeDeal
 from passes import LongestFirst, Pass, Pipeline, Rasterize, kit
 from tests.support.mermaid import render
 from tests.support.ptxas import assemble, assert_clean
+from tests.support.sampling import cover, words
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_LINES = 60
@@ -36,7 +38,7 @@ PROBLEMS = (
     (12, 12, 9, 8),  # one tile is left after full waves, with more pieces than k tiles
     (5, 3, 2, 3),
 )
-every_example = pytest.mark.parametrize("step", EXAMPLES, ids=str)
+every_example = pytest.mark.parametrize("step", cover(0, EXAMPLES, words), ids=str)
 each_example = pytest.mark.parametrize("step", PLAIN, ids=str)
 
 
@@ -131,9 +133,13 @@ def test_the_cpu_agrees_with_numpy(step: Pass):
         assert np.array_equal(kernel(a, b, workgroups=workgroups), a @ b)
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize(
-    "step", [*PLAIN, RaggedSplitK(workgroups=132, reduction="scatter")], ids=str
+    ("target", "step"),
+    cover(
+        0,
+        product(["sm_80", "sm_90a"], [*PLAIN, RaggedSplitK(workgroups=132, reduction="scatter")]),
+    ),
+    ids=str,
 )
 def test_gpu_kernels_are_assembled_without_a_spill(step: Pass, target: str):
     graph = scheduled(step, (128, 128, 32 if target == "sm_80" else 64), "bf16")

@@ -84,7 +84,7 @@ def test_groups(name: str, transpose_b: bool, dtype: str):
     on()
 
 
-@pytest.mark.parametrize("name", ["data-parallel", *GROUPED])
+@pytest.mark.parametrize("name", cover(0, ["data-parallel", *GROUPED], words))
 def test_batches(name: str):
     made = kernel(name, batched=True, transpose_a=True)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from coordgraph.interpreter import interpret
 from tests.codegen.cpu.kernels import EVERY_SCHEDULE, TILE, Problem, kernel
 from tests.passes.schedules import ORDERS, SCHEDULES, parameters
-from tests.support.sampling import cover
+from tests.support.sampling import chosen, cover
 
 SIZES = [(1, 1, 1), (1, 40, 24), (12, 1, 25), (13, 41, 1), (24, 80, 48), (25, 95, 131), (61, 7, 90)]
 TYPES = [("f32", None), ("f64", None), ("bf16", None), ("f16", None)]
@@ -28,7 +28,14 @@ def test_every_schedule_at_every_size(name: str):
 
 @pytest.mark.parametrize(
     ("name", "order"),
-    cover(0, product(("data-parallel", "two-tile-stream-k"), [o for o in ORDERS if o != "plain"])),
+    chosen(
+        (
+            ("data-parallel", "grouped"),
+            ("two-tile-stream-k", "hilbert"),
+            ("data-parallel", "swap-group"),
+        ),
+        product(("data-parallel", "two-tile-stream-k"), [o for o in ORDERS if o != "plain"]),
+    ),
 )
 def test_every_order(name: str, order: str):
     for m, n, k in SIZES:
@@ -100,12 +107,11 @@ def test_tiles_of_two_shapes(small: str, dtype: str, out_dtype: str | None, tran
 TILES = [(1, 1, 1), (5, 7, 3), (2, 3, 64), (33, 17, 8), (64, 1, 5), (1, 70, 2)]
 
 
-@pytest.mark.parametrize("tile", TILES)
-def test_every_tile_shape(tile: tuple[int, int, int]):
-    for dtype in ("f32", "f64"):
-        code = kernel("data-parallel", tile=tile, dtype=dtype)
-        for m, n, k in ((1, 1, 1), (9, 16, 7), (35, 36, 65)):
-            Problem(code, m, n, k, alpha=2.0, beta=1.0).check()
+@pytest.mark.parametrize(("tile", "dtype"), cover(0, product(TILES, ("f32", "f64"))))
+def test_every_tile_shape(tile: tuple[int, int, int], dtype: str):
+    code = kernel("data-parallel", tile=tile, dtype=dtype)
+    for m, n, k in ((1, 1, 1), (9, 16, 7), (35, 36, 65)):
+        Problem(code, m, n, k, alpha=2.0, beta=1.0).check()
 
 
 @settings(max_examples=60, deadline=None)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
+from itertools import product
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from coordgraph.interpreter import trace
 from coordgraph.progress import wait_direction
 from tests.codegen.cpu.kernels import EVERY_SCHEDULE, Problem, kernel
 from tests.passes.schedules import CORNERS, parameters, symbolic
+from tests.support.sampling import cover
 
 # A kernel that hangs is in native code, so only the timeout of another thread can end the test.
 pytestmark = pytest.mark.timeout(240, method="thread")
@@ -44,8 +46,7 @@ def test_two_runs_give_the_same_bits_on_any_number_of_threads(name: str):
             assert np.array_equal(problem.run(workgroups=7, threads=threads), first)
 
 
-@pytest.mark.parametrize("name", WAITING)
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(("name", "threads"), cover(0, product(WAITING, [1, 2, 3])))
 def test_one_tile_in_many_pieces(name: str, threads: int):
     """Each workgroup waits for another one, or another one waits for it."""
     Problem(kernel(name), 10, 30, 24 * 40, 1.0, 1.0).check(workgroups=40, threads=threads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from passes import DataParallel, Pass, StreamK, TwoTileStreamK
 from passes.lowering import LowerToHopper, LowerToTensorCores
 from tests.codegen.nvptx.fake_driver import CLUSTERS, FakeDriver, matrix
 from tests.passes.test_third_party import LastRowFirst
+from tests.support.sampling import cover
 
 SCHEDULES = (DataParallel(), StreamK(), TwoTileStreamK(owner="last"))
 
@@ -57,8 +59,9 @@ def launch(made: CudaKernel, **options: Any) -> None:
     made(a, b, out=d, **options)
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
+@pytest.mark.parametrize(
+    ("target", "schedule"), cover(0, product(["sm_80", "sm_90a"], SCHEDULES)), ids=str
+)
 def test_what_is_cached_is_not_generated(
     fake_driver: FakeDriver, folder: Path, schedule: Pass, target: str, monkeypatch: Any
 ):

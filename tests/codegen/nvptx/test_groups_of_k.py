@@ -31,7 +31,7 @@ from passes import Pipeline
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 from tests.support.ptxas import HAS_WHEEL, assert_clean
-from tests.support.sampling import chosen, cover
+from tests.support.sampling import chosen, cover, words
 
 WIDE, PAIRS = Vectors(8, 8, 8), Vectors(8, 8, 2)
 WHOLE, PERSISTENT = "data-parallel", "data-parallel{persistent=true}"
@@ -116,9 +116,10 @@ MORE: tuple[tuple[Tile, LowerToHopper, str], ...] = (
 @needs_ptxas
 @pytest.mark.parametrize(
     ("tile", "lowering", "schedule", "reads_c"),
-    chosen(
-        [(*case, number % 2 == 0) for number, case in enumerate(HOPPER)],
+    cover(
+        0,
         [(*case, reads_c) for case in (*HOPPER, *MORE) for reads_c in (False, True)],
+        lambda case: (*words(case[2]), case[1].consumers, case[3]),
     ),
     ids=str,
 )
@@ -130,8 +131,9 @@ def test_hopper_assembles(tile: Tile, lowering: LowerToHopper, schedule: str, re
 # Lowering
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("vectors", [PAIRS, Vectors(2, 4, 2)], ids=["wide", "narrow"])
+@pytest.mark.parametrize(
+    ("layout", "vectors"), cover(0, product(LAYOUTS, [PAIRS, Vectors(2, 4, 2)])), ids=str
+)
 def test_sm_80_copies_elements_where_groups_part_a_contiguous_axis(layout: str, vectors: Vectors):
     """On sm_80, single elements are copied where groups part the contiguous axis, since a group may
     begin anywhere.
@@ -299,7 +301,7 @@ def test_boxes():
     assert made.ptx.index("griddepcontrol.wait") < made.ptx.index("ld.global")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", chosen(("nt", "tn"), LAYOUTS))
 def test_which_layouts_the_copy_engine_takes(layout: str):
     """TMA cannot load a layout in which groups part the contiguous axis:
 

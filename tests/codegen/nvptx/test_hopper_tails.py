@@ -79,7 +79,7 @@ def play(graph: KernelGraph, sizes: tuple[int, ...], first: int = 5, workgroups:
 def cases() -> list[ParameterSet]:
     """Problems and schedules; all warpgroups finish shares together, so ping-pong is left out."""
     odd = {SCHEDULES[2], "taking turns"}
-    return cover(12, [case for case in product(SCHEDULES, GROUPS, LOWERINGS) if not odd <= {*case}])
+    return cover(0, [case for case in product(SCHEDULES, GROUPS, LOWERINGS) if not odd <= {*case}])
 
 
 @pytest.mark.parametrize(("schedule", "groups", "name"), cases())

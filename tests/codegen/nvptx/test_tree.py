@@ -10,6 +10,7 @@ from passes import StreamK, TwoTileStreamK
 from tests.codegen.nvptx.configurations import Configuration, boxed
 from tests.codegen.nvptx.test_assembly import check
 from tests.codegen.nvptx.test_ptx import accumulation_loops
+from tests.support.sampling import chosen
 
 FIRST, LAST = (StreamK(owner=owner, reduction="tree") for owner in ("first", "last"))
 TWO_TILE = TwoTileStreamK(owner="last", reduction="tree")
@@ -25,7 +26,7 @@ every_kernel = pytest.mark.parametrize("configuration", KERNELS, ids=str)
 
 
 @pytest.mark.usefixtures("ptxas")
-@every_kernel
+@pytest.mark.parametrize("configuration", chosen(KERNELS[1:6:2], KERNELS), ids=str)
 def test_it_is_assembled(configuration: Configuration):
     check(configuration)
 
