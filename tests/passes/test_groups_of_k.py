@@ -232,7 +232,10 @@ def test_a_record_that_is_wrong_about_depths_is_found(name: str):
     values = {"m": 4, "n": 4, "k": 20, "groups": 2, "workgroups": 2}
     right = trace(made, values, {"offsets": [0, 12, 20]})
     assert not right.problems()
-    for depths, why in (((3, 3), "from 2 of output tile"), ((2, 2), "from 3 of output tile")):
+    for depths, why in (
+        ((3, 3), "2..2 of output tile (1, 0, 0) are left out"),
+        ((2, 2), "(0, 0, 0) do not exist"),
+    ):
         shapes = tuple((*right.tiles[1:3], depth) for depth in depths)
         wrong = Trace(right.workgroups, right.tiles, right.slots, shapes)
         assert [problem for problem in wrong.problems() if why in problem]

@@ -84,7 +84,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], words: 
 
 
 def test_tiles_too_large_for_buffers_are_refused():
-    with pytest.raises(PassError, match="make it smaller"):
+    with pytest.raises(PassError, match="use a smaller tile"):
         lowered((16384, 16384, 128))
 
 
