@@ -124,7 +124,7 @@ class Builder:
             )
         if reason := self.why_not(found):
             raise CodegenError(
-                f"{self.architecture}: instructions='{instructions}' was asked for, and "
+                f"{self.architecture}: instructions='{instructions}' was passed, and "
                 f"{found.family} refuses: {reason}"
             )
         return found
@@ -176,7 +176,7 @@ class Builder:
         if lowering not in self.lowerings:
             if self.instructions is not None:
                 return f"instructions='{self.instructions}' was asked for"
-            return f"lowering={self.lowering} was asked for"
+            return f"the caller passed lowering={self.lowering}"
         if refusal := self.why_not(lowering) or lowering.why_not_aligned(alignment.bytes):
             return refusal
         return self._program(lowering.variant(alignment, reads_c=reads_c)).why_not()
