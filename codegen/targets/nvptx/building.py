@@ -175,7 +175,7 @@ class Builder:
         """Why a lowering does not serve tensors of an alignment."""
         if lowering not in self.lowerings:
             if self.instructions is not None:
-                return f"instructions='{self.instructions}' was asked for"
+                return f"the caller passed instructions='{self.instructions}'"
             return f"the caller passed lowering={self.lowering}"
         if refusal := self.why_not(lowering) or lowering.why_not_aligned(alignment.bytes):
             return refusal

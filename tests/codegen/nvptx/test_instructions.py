@@ -45,7 +45,7 @@ def test_the_instructions_that_are_demanded_multiply():
         made = codegen.compile(GRAPH, "sm_90a", instructions=name)
         assert isinstance(made, CudaKernel)
         assert (made.instructions, ptx in made.ptx) == (name, True)
-    assert made.lowering_notes == ("wgmma: instructions='mma.sync' was asked for",)
+    assert made.lowering_notes == ("wgmma: the caller passed instructions='mma.sync'",)
 
 
 @pytest.mark.parametrize(
