@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from codegen.cli import completion
+from codegen.cli.completion import names_of_passes
 from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
     PROBLEM,
@@ -57,7 +57,7 @@ def explain(
         str | None,
         typer.Argument(
             metavar="PASS",
-            autocompletion=completion.names_of_passes,
+            autocompletion=names_of_passes,
             help="The name of a pass.",
             show_default=False,
         ),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from codegen.cli import completion
+from codegen.cli.completion import pipelines
 from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import Import, Json, Output, Scheduling, read_pipeline
 from codegen.cli.output import (
@@ -48,7 +48,7 @@ def opt(
             "--pipeline",
             "-p",
             metavar="PIPELINE",
-            autocompletion=completion.pipelines,
+            autocompletion=pipelines,
             help="The passes to apply.",
         ),
     ],

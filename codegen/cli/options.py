@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from codegen.cli import completion
+from codegen.cli.completion import schedules, targets
 from coordgraph import CoordGraphError
 from coordgraph.elements import DTYPES, dtype
 
@@ -206,7 +206,7 @@ Schedule = Annotated[
         "--schedule",
         "-s",
         metavar="PIPELINE",
-        autocompletion=completion.schedules,
+        autocompletion=schedules,
         help="A pass or several, as in 'reorder{swap=true},stream-k{workgroups=8}'. By default "
         f"{DEFAULT_SCHEDULE}, unless --plan or --from is given.",
         show_default=False,
@@ -253,7 +253,7 @@ Target = Annotated[
         "-t",
         parser=_target,
         metavar="TARGET",
-        autocompletion=completion.targets,
+        autocompletion=targets,
         help=f"What to compile for: {', '.join(TARGET_NAMES[:-1])}, or native, the GPU of this "
         "machine if it has one that multiplies the type, else the CPU.",
         rich_help_panel=SCHEDULE,

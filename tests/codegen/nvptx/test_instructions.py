@@ -52,7 +52,7 @@ def test_the_instructions_that_are_demanded_multiply():
     ("graph", "target", "instructions", "why"),
     [
         (SHALLOW_GRAPH, "sm_90a", "wgmma", f"wgmma \\+ TMA refuses: {SHALLOW}"),
-        (GRAPH, "sm_80", "wgmma", "sm_80 has no wgmma; there are mma.sync"),
+        (GRAPH, "sm_80", "wgmma", "sm_80 has no lowering to .wgmma.; choose one of: mma.sync"),
         (GRAPH, "sm_90a", "", "instructions = '' is no name, such as 'wgmma'"),
         (GRAPH, "sm_90a", 5, "instructions = 5 is no name"),
         (GRAPH, "interpreter", "wgmma", "is for NVIDIA GPUs; leave it out for 'interpreter'"),
