@@ -7,20 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from codegen.cli.names import TARGET_NAMES, registered_passes
+
 __all__ = ["names_of_passes", "pipelines", "schedules", "targets"]
 
 
 def targets(incomplete: str) -> list[str]:
     """The targets that begin like this, without loading what they need."""
-    from codegen.cli.options import TARGET_NAMES
-
     return _beginning(incomplete, TARGET_NAMES)
 
 
 def names_of_passes(incomplete: str) -> list[str]:
     """The passes that begin like this: those of this library and of installed distributions."""
-    from codegen.cli.options import registered_passes
-
     return _beginning(incomplete, registered_passes())
 
 
@@ -34,8 +32,6 @@ def pipelines(incomplete: str) -> list[str]:
 
 def schedules(incomplete: str) -> list[str]:
     """As `pipelines`, with the passes that graphs without a lowering take."""
-    from codegen.cli.options import registered_passes
-
     later = {name for name, kind in registered_passes().items() if "scheduled" in kind.requires}
     return [text for text in pipelines(incomplete) if text.rpartition(",")[2] not in later]
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from codegen.cli.completion import names_of_passes
+from codegen.cli.names import registered_passes
 from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
     PROBLEM,
@@ -21,7 +22,6 @@ from codegen.cli.options import (
     Import,
     Json,
     Problem,
-    registered_passes,
 )
 from codegen.cli.output import print_block, print_json, stdout
 from codegen.cli.plans import explain_choice

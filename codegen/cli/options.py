@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from codegen.cli.completion import schedules, targets
+from codegen.cli.names import GROUP_NAMES, TARGET_NAMES, import_lowerings
 from coordgraph import CoordGraphError
 from coordgraph.elements import DTYPES, dtype
 
 if TYPE_CHECKING:
     from coordgraph import Gemm, KernelGraph
-    from passes.base import Pass
     from passes.pipeline import Instrument, Pipeline
 
 __all__ = [
@@ -39,18 +39,10 @@ __all__ = [
     "Source",
     "StageName",
     "read_pipeline",
-    "registered_passes",
 ]
 
 DEFAULT_SCHEDULE = "two-tile-stream-k"
 PROBLEM, SCHEDULE = "Problem", "Schedule and target"
-# Copies of `codegen.TARGETS` and `coordgraph.gemm.GROUP_AXES`: the modules of the originals import
-# sympy, which help and completion do not need. A test compares the copies with the originals.
-TARGET_NAMES = (
-    *("interpreter", "cpu", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a"),
-    *("sm_100", "sm_120", "native"),
-)
-GROUP_NAMES = ("m", "k", "mnk")
 
 
 def _dtype(text: str) -> str:
@@ -357,20 +349,6 @@ class Scheduling:
     target: Target = "native"
 
 
-def registered_passes() -> dict[str, type[Pass]]:
-    """All passes by name, with those of lowering and of installed distributions."""
-    _import_lowerings()
-    from passes.registry import all_passes
-
-    return all_passes()
-
-
-def _import_lowerings() -> None:
-    """Register the passes of lowering, which `import passes` alone does not load."""
-    for module in ("passes.lowering", "passes.lowering.host"):
-        import_module(module)
-
-
 def read_pipeline(
     text: str, workgroups: int | None = None, instruments: Iterable[Instrument] = ()
 ) -> Pipeline:
@@ -387,7 +365,7 @@ def read_pipeline(
     """
     from passes import Pipeline
 
-    _import_lowerings()
+    import_lowerings()
     instruments = tuple(instruments)
     parsed = Pipeline.parse(text, instruments)
     if workgroups is None:

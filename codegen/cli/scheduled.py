@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from codegen.cli.errors import Unavailable
+from codegen.cli.names import registered_passes
 from codegen.cli.options import (
     DEFAULT_SCHEDULE,
     Problem,
     Scheduling,
     read_pipeline,
-    registered_passes,
 )
 from coordgraph import Gemm, KernelGraph, PassError
 from passes.lowering.architectures import ALIGNED_BYTES

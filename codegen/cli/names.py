@@ -1,0 +1,33 @@
+"""Names that options and shell completion accept: targets, axes of groups, passes."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from passes.base import Pass
+
+__all__ = ["GROUP_NAMES", "TARGET_NAMES", "import_lowerings", "registered_passes"]
+
+# Copies of `codegen.TARGETS` and `coordgraph.gemm.GROUP_AXES`: the modules of the originals import
+# sympy, which help and completion do not need. A test compares the copies with the originals.
+TARGET_NAMES = (
+    *("interpreter", "cpu", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a"),
+    *("sm_100", "sm_120", "native"),
+)
+GROUP_NAMES = ("m", "k", "mnk")
+
+
+def registered_passes() -> dict[str, type[Pass]]:
+    """All passes by name, with those of lowering and of installed distributions."""
+    import_lowerings()
+    from passes.registry import all_passes
+
+    return all_passes()
+
+
+def import_lowerings() -> None:
+    """Register the passes of lowering, which `import passes` alone does not load."""
+    for module in ("passes.lowering", "passes.lowering.host"):
+        import_module(module)
