@@ -17,7 +17,7 @@ from tests.support.sampling import Slow, sample
 _QUIET = [HealthCheck.too_slow]
 settings.register_profile(
     "ci",
-    max_examples=50,
+    max_examples=30,
     deadline=None,
     derandomize=True,
     database=None,
@@ -25,7 +25,7 @@ settings.register_profile(
     suppress_health_check=_QUIET,
 )
 settings.register_profile(
-    "dev", max_examples=100, deadline=None, print_blob=True, suppress_health_check=_QUIET
+    "dev", max_examples=30, deadline=None, print_blob=True, suppress_health_check=_QUIET
 )
 _IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if _IN_CI else "dev"))

@@ -48,7 +48,7 @@ def stored(batch: np.ndarray, turned: bool) -> np.ndarray:
     *(st.booleans() for _ in "AB"),
     st.sampled_from([0, 0, 0, 1, 2]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_batches_are_as_numpy_has_them(
     l: int,  # noqa: E741
     m: int,

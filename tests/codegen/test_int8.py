@@ -69,7 +69,7 @@ def problems(draw: st.DrawFn) -> tuple[str, Any, Any]:
     return dtype, a, b
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(problem=problems(), schedule=st.sampled_from(SCHEDULES))
 def test_sums_are_exact(problem: tuple[str, Any, Any], schedule: Any):
     dtype, a, b = problem

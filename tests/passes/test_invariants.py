@@ -26,7 +26,7 @@ from tests.passes.schedules import (
     problems,
     symbolic,
 )
-from tests.support.sampling import cover
+from tests.support.sampling import cover, words
 
 PERSISTENT = "data-parallel{persistent=true}"
 every_schedule = pytest.mark.parametrize("name", SCHEDULES)
@@ -97,7 +97,7 @@ def test_one_graph_serves_all_problems_at_length(name: str, order: str):
     on()
 
 
-@pytest.mark.parametrize(("name", "corner"), cover(0, product(SCHEDULES, CORNERS)))
+@pytest.mark.parametrize(("name", "corner"), cover(20, product(SCHEDULES, CORNERS), words))
 def test_a_graph_of_numbers_does_the_same_as_one_of_symbols(name: str, corner: str):
     problem = CORNERS[corner]
     assert check(numeric(name, problem), problem, name) == check(symbolic(name), problem, name)
@@ -185,7 +185,7 @@ def test_heterogeneous_tiles_divide_the_ragged_wave_alone(name: str, problem: Pr
         assert found.utilisation == pytest.approx(useful / (busiest * workgroups))
 
 
-@every_schedule
+@pytest.mark.parametrize("name", cover(0, SCHEDULES, words))
 def test_the_direction_of_waits_is_derived(name: str):
     sharing = "lower" if waits_for_lower(name) else "higher"
     expected = "none" if name.startswith(WHOLE_TILES) else sharing

@@ -47,6 +47,7 @@ __all__ = [
 ]
 
 Choice = TypeVar("Choice")
+KINDS = ("reduction=", "order=")
 KEPT = 128
 """Graphs and programs that are kept: sweeps have thousands."""
 
@@ -261,13 +262,14 @@ def _program(made: Configuration) -> CudaProgram:
 
 
 def traits(made: Configuration) -> tuple[object, ...]:
-    """What a cover of configurations has each of: all but the tile and pairs of options."""
+    """What a cover of assembled kernels has each of.
+
+    Of the schedule that is its family, its order and its reduction: other options change indices,
+    which are tested without ptxas.
+    """
     cluster = tuple(extent > 1 for extent in made.cluster)
-    return (
-        *words(made.schedule),
-        *(made.layout, made.types, (made.boxes, made.vectors)),
-        *(made.architecture, (made.consumers, cluster)),
-    )
+    schedule = (word for word in words(made.schedule) if word.startswith(KINDS) or "=" not in word)
+    return *schedule, made.layout, made.types, made.architecture, (made.consumers, cluster)
 
 
 def sweep(turn: int = 0) -> Iterator[Configuration]:

@@ -91,7 +91,7 @@ HOPPER = (
 @pytest.mark.parametrize(
     ("reads_c", "schedule", "kind", "shape"),
     cover(
-        8,
+        0,
         product((False, True), (PERSISTENT, LAST, TURNSTILE, ATOMIC), ("batch", "group"), HOPPER),
     ),
     ids=str,

@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def graph(schedule: Pass, tile: Any = (128, 128, 64), **gemm: Any) -> KernelGraph:
+def graph(schedule: Pass, tile: Any = (64, 64, 64), **gemm: Any) -> KernelGraph:
     return schedule(Gemm(**gemm).graph(tile))
 
 

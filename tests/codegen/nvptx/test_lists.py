@@ -75,7 +75,11 @@ def program(
 @needs_ptxas
 @pytest.mark.parametrize(
     ("schedule", "layout", "vectors"),
-    cover(0, product((PERSISTENT, LAST, SCATTER, TWO_TILE, SORTED), LAYOUTS, (PAIRS, NARROW))),
+    cover(
+        0,
+        product((PERSISTENT, LAST, SCATTER, TWO_TILE, SORTED), LAYOUTS, (PAIRS, NARROW)),
+        lambda case: (*words(case[0]), case[2]),
+    ),
     ids=str,
 )
 def test_sm_80_assembles(schedule: str, layout: str, vectors: Vectors):
@@ -117,7 +121,7 @@ MORE: tuple[tuple[Tile, LowerToHopper, str, str, bool], ...] = (
 @pytest.mark.parametrize(
     ("tile", "lowering", "schedule", "layout", "reads_c"),
     [
-        *cover(0, HOPPER, lambda case: (*words(case[2]), case[1].consumers, case[3], case[4])),
+        *cover(0, HOPPER, lambda case: (*words(case[2]), case[1].consumers)),
         *chosen((), MORE),
     ],
     ids=str,
