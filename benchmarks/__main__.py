@@ -12,11 +12,11 @@ OPTIONAL_PACKAGES = {
     "torch": "a GPU build of PyTorch",
     "matplotlib": "'coordgraph[bench]' by pip",
 }
-"""By package that only some measures import: what to install to get it."""
+"""For each package that only some measures import: what to install to get it."""
 
 
 def overview() -> str:
-    """The text of `python -m benchmarks --help`."""
+    """The help text that `python -m benchmarks --help` prints."""
     width = max(map(len, MEASURES))
     lines = (
         f"  {name:{width}}  {measure.summary}{' (GPU)' if measure.gpu else ''}"

@@ -79,16 +79,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Exclude objects that exist after collection from garbage collection: they stay to the end."""
+    """Exclude the objects that exist after collection from garbage collection, since they stay."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def frozen() -> Iterator[None]:
-    """Graphs and kernels that a module leaves in caches are gigabytes, all of which stay.
+    """Exclude the graphs and kernels that a test module leaves in caches from garbage collection.
 
-    Without this every full collection walks them again.
+    They are gigabytes that stay to the end; every full collection would walk them again.
     """
     yield
     gc.freeze()

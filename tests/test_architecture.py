@@ -27,7 +27,7 @@ FORBIDDEN = {
     "codegen": set[str](),
 }
 GUESTS = {"torch", "cupy", "jax", "scipy", "mermaidx"}
-"""Packages that users may install: imported inside functions, never at module level."""
+"""Packages that users may install; they are imported inside functions, never at module level."""
 HEAVY = ("cuda", "cupy", "jax", "llvmlite", "matplotlib", "ml_dtypes", "rich", "scipy", "torch")
 """Packages that importing coordgraph, passes or codegen must not load."""
 IMPORT_NAMES = {"cuda-python": "cuda"}
@@ -193,7 +193,7 @@ def test_imports_are_light(packages: str, heavy: tuple[str, ...]):
 
 @pytest.mark.parametrize("package", ["coordgraph", "codegen"])
 def test_late_names_are_those_of_the_package(package: str):
-    """Type checkers see imports, Python a table: both name the same objects."""
+    """Type checkers read imports, Python reads a table of names: both give the same objects."""
     path = ROOT / package / "__init__.py"
     (checked,) = (
         node
@@ -224,7 +224,7 @@ def test_files_stay_small(package: str):
 
 
 def test_no_file_points_outside_the_repository():
-    """No file names a folder outside the checkout."""
+    """No file of the repository names a folder outside of it."""
     outside = re.compile(rb"\.\./" + rb"shared(?![\w.-])")
     files = repository_files()
     assert ROOT / "pyproject.toml" in files

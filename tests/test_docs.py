@@ -127,7 +127,9 @@ def test_every_pass_has_a_page():
 
 
 def test_the_reference_describes_every_epilogue_operation():
-    """They are instances, which mkdocstrings leaves out: the page names the class of each."""
+    """Operations are instances, which mkdocstrings leaves out, so the page names each one's
+    class.
+    """
     from coordgraph import epilogue
 
     text = (REFERENCE / "api" / "epilogue.md").read_text(encoding="utf-8")

@@ -72,7 +72,7 @@ class Counters:
     l2_read: int
 
     def json(self) -> dict[str, int]:
-        """The fields, for a record."""
+        """All fields as a dict, for a JSON record."""
         return {f"{name}_bytes": value for name, value in vars(self).items()}
 
 

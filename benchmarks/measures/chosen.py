@@ -223,13 +223,16 @@ def main() -> None:
 
 
 NEEDED = {False: "cuBLAS and a plan", True: "a plan of whole tiles and one that streams"}
-"""By value of --streaming, what must have been measured on a problem, for error messages."""
+"""By value of --streaming: the measurements that a problem needs, as text for error messages."""
 
 
 def print_chosen(
     rows: list[dict[str, Any]], name: str, device: str, worst: int, console: Console
 ) -> dict[str, Any] | None:
-    """Print the model's choices; returns their record, or None if no problem has enough times."""
+    """Print the model's choices and the `worst` problems; return a record, or None.
+
+    It is None if there is no problem on which both cuBLAS and a candidate plan were timed.
+    """
     found = judge(rows, device)
     if not found:
         return None
@@ -246,9 +249,9 @@ def print_chosen(
 def print_streaming(
     rows: list[dict[str, Any]], name: str, device: str, worst: int, console: Console
 ) -> dict[str, Any] | None:
-    """Print the speedup of tiles split along k over whole tiles; returns a record, or None.
+    """Print the speedup of tiles split along k over whole tiles; return a record, or None.
 
-    It is None if no problem of `rows` has times of both kinds of plan.
+    It is None if there is no problem in `rows` on which plans of both kinds were timed.
     """
     found = compared(rows, device)
     if not found:

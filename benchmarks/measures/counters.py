@@ -94,7 +94,10 @@ def rows_of(problems: Iterable[Row], launches: Sequence[Profiled]) -> list[Row]:
 
 
 def _figures(launches: Sequence[Profiled]) -> Row:
-    """A contender's figures: cycles and seconds of all its kernels, others of the longest one."""
+    """The counters of a contender:
+
+    cycles and seconds summed over its kernels, others of the longest.
+    """
 
     def total(name: str) -> float:
         return sum(launch.values[name] for launch in launches)

@@ -50,7 +50,7 @@ KERNEL = (
 
 @dataclass(frozen=True)
 class Cost:
-    """Host microseconds of one call of a driver function, by cuda-python and by ctypes."""
+    """The host microseconds of one call of a driver function, by cuda-python and by ctypes."""
 
     name: str
     bindings: float
@@ -73,7 +73,10 @@ def median_microseconds(
     *,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> tuple[float, float]:
-    """Median host microseconds of one call by each way, over rounds of `QUEUE` calls in turn."""
+    """Median host microseconds of one call of each function in `ways`.
+
+    In each round the two functions take turns, with `QUEUE` calls in a row of each.
+    """
     found: tuple[list[float], list[float]] = ([], [])
     for call in ways:
         call()
@@ -131,7 +134,7 @@ def launches(where: Device) -> dict[str, Ways]:
 
 
 def measure(rounds: int) -> list[Cost]:
-    """Time every driver function by both ways."""
+    """Time every driver function, called by cuda-python and by ctypes."""
     where = device(0)
     where.activate()
     return [

@@ -136,7 +136,7 @@ def costs(rows: Iterable[Row]) -> list[Costs]:
 
 
 def summary(found: Sequence[Costs]) -> dict[str, Any]:
-    """Geometric means, and the largest cost for k of at least `DEEP`; {} without problems."""
+    """Geometric means over problems, and the largest cost if k is at least `DEEP`; {} if empty."""
     if not found:
         return {}
     deep = [one.cost for one in found if one.k >= DEEP]
@@ -169,7 +169,7 @@ def table_of(found: Sequence[Costs]) -> Table:
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """Print every problem, the means, whether the cost is at most `GOAL`, and the faults."""
+    """Print every problem, the means, whether the costs are at most `GOAL`, and what failed."""
     found = costs(rows)
     console.print(table_of(found))
     if means := summary(found):
@@ -201,7 +201,9 @@ def plan_for(shape: Shape, layout: str, dtype: str, epilogue: Any) -> Plan:
 
 
 def check_of(problem: EpilogueProblem) -> Callable[[Contender, Callable[[], Any]], str | None]:
-    """A function that checks a contender's D: of the plain kernel, without the epilogue."""
+    """A function that checks a contender's D; the plain kernel's D is checked without the
+    epilogue.
+    """
 
     def check(contender: Contender, compute: Callable[[], Any]) -> str | None:
         if contender.name == PLAIN:

@@ -57,11 +57,11 @@ __all__ = ["Comparison", "compare", "faults", "main", "summaries"]
 
 COUNT = 80
 MICROSECONDS = (8, 20, 60)
-"""Bounds of the classes of problems by cuBLAS's time, in microseconds."""
+"""Bounds, in microseconds of cuBLAS's time, between the classes of problems."""
 DEPTHS = (512, 1024, 2048, 4096)
-"""Bounds of the classes of problems by their extent in k."""
+"""Bounds, in extents along k, between the classes of problems."""
 SLOW = 0.9
-"""Problems with a lower speed than this, relative to the fastest library's, count as slow."""
+"""Problems on which the speed relative to the fastest library is below this count as slow."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def _classes(bounds: Sequence[int], name: str, unit: str = "") -> list[str]:
 
 
 def summaries(found: Sequence[Comparison]) -> dict[str, Summary]:
-    """By name, the summaries of all problems and of each class that has problems."""
+    """The summary of all problems and of each class that has problems, by the class's name."""
     names = [
         "all",
         *(f"layout {layout}" for layout in dict.fromkeys(one.layout for one in found)),

@@ -177,7 +177,7 @@ def rows_of(
 def merged(
     counted: Sequence[dict[str, Any]], timed: Iterable[dict[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """The rows of `timed`, each with the counts of the same plan; cuBLAS has no counts."""
+    """The rows of `timed`, each with the counts of its plan added; cuBLAS has no counts."""
     by_name = {row["name"]: row for row in counted}
     first = counted[0]
     shared = {name: first[name] for name in ("tile", "tiles", "processors")}

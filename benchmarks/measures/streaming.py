@@ -63,7 +63,7 @@ class Compared:
         return self.whole_seconds / self.streaming_seconds
 
     def error(self) -> float:
-        """The absolute value of the logarithm of the predicted over the measured speedup."""
+        """The absolute value of the logarithm of predicted speedup divided by measured speedup."""
         return abs(log(self.predicted / self.measured))
 
 
@@ -90,7 +90,7 @@ class Means:
 
 
 def compared(rows: Sequence[dict[str, Any]], device: str) -> list[Compared]:
-    """Every problem on which plans that split tiles, and plans of whole tiles, were measured."""
+    """Every problem on which a plan that splits tiles and a plan of whole tiles were measured."""
     plans, constants = known_plans(rows), constants_of(device)
     ours = [row for row in rows if row["plan"] in plans]
     if not ours:
@@ -124,7 +124,9 @@ def compared(rows: Sequence[dict[str, Any]], device: str) -> list[Compared]:
 
 
 def means(found: Sequence[Compared]) -> dict[str, Means]:
-    """Means by group of shapes, for `all` problems, and for those of `candidates` of the model."""
+    """Means by group of shapes, for `all` problems, and for problems where both plans are
+    candidates.
+    """
     groups = {
         name: [one for one in found if one.group == name]
         for name in sorted({one.group for one in found})
@@ -146,7 +148,7 @@ def _mean(found: Sequence[Compared]) -> Means:
 
 
 def table_of(found: Sequence[Compared], title: str) -> RichTable:
-    """A table of the means with a line per group, one for all problems, one for candidates."""
+    """A table of the means: a line per group, one for all problems, one for those of candidates."""
     heads = ("group", "problems", "measured", "predicted", "of measured", "off by", "within 10 %")
     lines = RichTable(*heads, title=f"{title}: streamed tiles against whole ones", box=SIMPLE)
     for group, mean in means(found).items():

@@ -217,7 +217,7 @@ Job = tuple[str, Shape, str]
 
 
 def jobs(options: argparse.Namespace, measured: Sequence[dict[str, Any]] = ()) -> list[Job]:
-    """Every problem in every layout, except those that have rows in `measured` already."""
+    """Every problem in every layout, except the pairs that already have rows in `measured`."""
     known = {key_of(row) for row in measured}
     drawn = log_uniform_shapes(options.random, options.seed, options.step)
     problems = select_shapes(options.groups, [*(options.shapes or ()), *drawn])

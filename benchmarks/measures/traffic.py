@@ -86,7 +86,7 @@ FIGURES = (
     ("l2_read_bytes", 1e-9, ".2f", "GB read from the L2 cache, measured"),
     ("relative_time", 1.0, ".3f", "time relative to the first order, measured"),
 )
-"""The columns of a record to print: name, scale, number format and heading."""
+"""The columns of a record to print: column name, factor, number format and heading."""
 COUNTING_SHARE = 0.6
 """The fraction of the time left after compilation that may be spent on hardware counters."""
 
@@ -264,7 +264,7 @@ def heading(row: Row) -> str:
 
 
 def legend(rows: Sequence[Row]) -> str:
-    """The legend of a table: the problem and schedule that each letter above a column means."""
+    """The legend of a table: which problem and schedule each letter above a column stands for."""
     firsts = {heading(row): row for row in reversed(rows)}
     heads = list(dict.fromkeys(heading(row) for row in rows))
     return "\n".join(
@@ -275,7 +275,7 @@ def legend(rows: Sequence[Row]) -> str:
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """Print the legend, a table of each simulated or measured figure, and the faults."""
+    """Print the legend, a table for each column of simulated or measured values, and the faults."""
     plain = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     plain(legend(rows))
     for name, scale, form, title in FIGURES:
@@ -287,7 +287,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
 
 
 def count(options: argparse.Namespace, rows: list[Row], seconds: float, console: Console) -> None:
-    """Add hardware counters to the rows; no launch starts after `seconds`."""
+    """Add hardware counters to the rows; no kernel is launched after `seconds` from now."""
     jobs = {
         **{name: getattr(options, name) for name in ("dtype", "layout", "target")},
         "problems": [
@@ -316,7 +316,7 @@ def is_of(row: Row, size: Shape) -> bool:
 
 
 def with_relative_times(rows: Sequence[Row]) -> None:
-    """Add to each row its time relative to the first order of tiles with the same schedule."""
+    """Add to each row its time divided by that of the first tile order with the same schedule."""
     firsts: dict[str, float] = {}
     for row in rows:
         if "seconds" in row:

@@ -109,7 +109,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def plans_of(options: argparse.Namespace) -> list[Plan]:
-    """A plan for every schedule, with the macro tile and cluster of the command line."""
+    """The plans to measure: one for every schedule, with the tile and cluster of the options."""
     tile = "x".join(map(str, options.tile)) + f"@c{options.cluster}"
     return [parse_plan(f"{tile} {schedule}") for schedule in options.schedules]
 

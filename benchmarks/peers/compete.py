@@ -18,7 +18,7 @@ from coordgraph import CoordGraphError
 __all__ = ["FAILED", "WRONG", "compete", "exit_if_wrong", "is_wrong"]
 
 WRONG, FAILED = "WRONG", "FAILED"
-"""First words of a row's `problem` if its result is wrong, or an unexpected exception was raised.
+"""First words of a row's `problem`: its result is wrong, or an unexpected exception was raised.
 
 Any other text in `problem` is a refusal: the contender cannot compute this problem.
 """
@@ -58,7 +58,7 @@ class Entry:
 
 
 Check = Callable[[Contender, Callable[[], Any]], str | None]
-"""A function that checks the D that a contender writes; returns what is wrong, or None."""
+"""A function that checks the D that a contender writes; it returns what is wrong, or None."""
 
 
 def _prepared(contender: Contender, problem: Problem, options: Any, check: Check) -> Entry:

@@ -102,14 +102,14 @@ def _details(plan: Plan, kernel: Any) -> dict[str, Any]:
 
 
 def _loaded(kernel: Any) -> Any:
-    """`kernel` itself, unless it is the error that building it raised, which is raised again."""
+    """Return `kernel`; if it is the error that building the kernel raised, raise that error."""
     if isinstance(kernel, CoordGraphError):
         raise kernel
     return kernel
 
 
 def kernels(plan: Plan, dtype: str, layout: str, target: str, epilogue: Any) -> Iterator[Contender]:
-    """The two contenders of one plan: its kernel without, and with the epilogue."""
+    """The two contenders of one plan: its kernel without the epilogue, and with it."""
     for kind, gemm in (
         (PlainKernel, gemm_of_layout(dtype, layout)),
         (FusedKernel, fused_gemm(dtype, layout, epilogue)),

@@ -136,7 +136,9 @@ class Library:
 
 
 def _launches(run: Callable[[Any, Any, Any, Any], Any], problem: GroupedProblem) -> Launch:
-    """A function that calls `run` with A, B, D and the groups' offsets of an operand set."""
+    """A function that calls `run` with A, B and D of an operand set, and with the groups'
+    offsets.
+    """
 
     def launch(number: int) -> Any:
         a, b, out = problem.sets[number]

@@ -66,7 +66,7 @@ class EpilogueProblem(Problem):
         def normal(*extents: int) -> Any:
             return self.torch.randn(*extents, device="cuda", dtype=kind)
 
-        # The bias is as large as the sums of products, so that a check notices if it is left out.
+        # The bias has the magnitude of A · B, so that a check notices if the bias is left out.
         self.operands = [
             (math.sqrt(shape.k) * normal(shape.n), normal(shape.m, shape.n)) for _ in self.sets
         ]
@@ -93,7 +93,8 @@ class EpilogueProblem(Problem):
         error += TANH_ERROR * self.argument.abs()
         error += self.rounding * self.result.abs()
         if rounded_steps:
-            # Rounding before GELU, of the product and of the sum with the bias, and after GELU.
+            # The rounding errors before GELU (of A · B, and of its sum with the bias), then those
+            # after GELU.
             before = self.exact.abs() + self.argument.abs()
             error += self.rounding * (GELU_SLOPE * before + self.activated.abs())
         return self.differs(compute, self.result, error)

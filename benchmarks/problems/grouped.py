@@ -61,7 +61,7 @@ class GroupedProblem(ABC):
     """
 
     axis: ClassVar[str]
-    """The extent that groups divide: `m` or `k`; `mnk` for products that share no extent."""
+    """The extent that groups divide: `m` or `k`; `mnk` if each product has its own m, n and k."""
 
     def __init__(self, shape: Shape, sizes: Sequence[Any], dtype: str) -> None:
         import torch
@@ -101,7 +101,9 @@ class GroupedProblem(ABC):
 
     @staticmethod
     def offsets_of(sizes: Sequence[Any]) -> list[Any]:
-        """The offset at which each group begins, then the offset at which the last one ends."""
+        """The offset at which each group begins, and after them the offset at which the last
+        one ends.
+        """
         return [0, *accumulate(sizes)]
 
     @property
@@ -116,7 +118,7 @@ class GroupedProblem(ABC):
 
     @abstractmethod
     def extents(self, shape: Shape, count: int) -> tuple[tuple[int, ...], ...]:
-        """The shapes of the arrays A, B and D for `count` groups."""
+        """The shapes of the arrays A, B and D for a problem with `count` groups."""
 
     @abstractmethod
     def operands(self, number: int, group: int, part: slice) -> tuple[Any, Any]:
@@ -128,10 +130,14 @@ class GroupedProblem(ABC):
 
     @abstractmethod
     def grouped_mm_operands(self, number: int) -> tuple[Any, Any] | None:
-        """A and B of a set as `torch._grouped_mm` takes them; None if it lacks such products."""
+        """A and B of an operand set for `torch._grouped_mm`; None if it has no such kind of
+        problem.
+        """
 
     def filled_groups(self) -> Iterator[tuple[int, slice]]:
-        """The number of each group that is not empty, with its range along `axis`."""
+        """The number of each non-empty group, and the range of indices along `axis` that it
+        covers.
+        """
         for group, (begin, end) in enumerate(pairwise(self.offsets)):
             if begin < end:
                 yield group, slice(begin, end)
@@ -147,8 +153,9 @@ class GroupedProblem(ABC):
         self.torch.cuda.synchronize()
         out = compute()
         self.torch.cuda.synchronize()
-        # Allowed errors: rounding to D's type; truncation of sums every 8 products, twice because
-        # the reference too is summed in float32; and rounding of partial sums.
+        # Allowed errors: rounding of the result to D's type; truncation of sums after every 8
+        # products, counted twice because the reference is summed in float32 too; and rounding of
+        # partial sums.
         steps = (self.depth / 8 + 16) * 2.0**-22 * 4
         parts = 8 * self.rounding
         allowed = self.rounding * self.exact.abs() + (steps + parts) * self.magnitude + 2.0**-24

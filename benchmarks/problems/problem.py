@@ -21,9 +21,9 @@ __all__ = [
 ]
 
 DTYPES = {"bf16": ("bfloat16", 2.0**-8), "f16": ("float16", 2.0**-11)}
-"""By element type, PyTorch's name for it and a bound on the relative error of rounding to it."""
+"""For each element type: PyTorch's name for it, and a bound on the relative rounding error."""
 LAYOUTS = ("nn", "nt", "tn", "tt")
-"""How A and B are stored, one letter each: n is row-major as multiplied, t is as the transpose."""
+"""Layouts, a letter for A and one for B: n is stored row-major, t as the row-major transpose."""
 MIN_SAMPLED_ROWS, ROWS_PER_SAMPLE = 256, 64
 MAX_SETS, MAX_BYTES = 512, 16 << 30
 
@@ -111,14 +111,15 @@ class Problem:
         torch.manual_seed(0)
         count = buffer_sets(2 * (m * k + k * n + m * n), cache)
         self.sets = [operands(shape, layout, dtype) for _ in range(count)]
-        # Sample one random row from each of `count` equal ranges, so that every tile is sampled.
+        # Sample one random row from each of `count` equal ranges of rows, so that every tile is
+        # sampled.
         count = min(m, max(MIN_SAMPLED_ROWS, -(-m // ROWS_PER_SAMPLE)))
         positions = torch.arange(count, device="cuda") + torch.rand(count, device="cuda")
         self.rows = (positions.double() * m / count).long().clamp_(max=m - 1)
         a, b = self.as_multiplied(*self.sets[0][:2])
         a, b = a[self.rows].double(), b.double()
         self.exact = a @ b
-        # The standard deviation of each sum: variances of independent products add up.
+        # The standard deviation of each element of D: variances of independent products add up.
         self.magnitude = (a.square() @ b.square_()).sqrt_()
 
     def as_multiplied(self, a: Any, b: Any) -> tuple[Any, Any]:
@@ -136,7 +137,8 @@ class Problem:
         Args:
             rounded_partials: True if k may be split and partial sums be rounded to D's type.
         """
-        # Assumed: tensor cores truncate the sum to 24 bits every 8 products, at up to 4 deviations.
+        # Assumed: tensor cores truncate a sum to 24 bits after every 8 products, while the sum is
+        # at most 4 standard deviations.
         steps = (self.shape.k / 8 + 16) * 2.0**-23 * 4
         parts = 8 * self.rounding if rounded_partials else 0.0
         return (steps + parts) * self.magnitude + 2.0**-24

@@ -48,7 +48,7 @@ def draw(record: dict[str, Any], path: Path, extension: str = "svg") -> Iterator
 
 
 def _panels(rows: Sequence[Row], *columns: str) -> dict[tuple[str, ...], list[Row]]:
-    """Rows of a record, grouped by their values in the given columns."""
+    """The rows of a record, grouped by the values that they have in the given columns."""
     found: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         found.setdefault(tuple(row.get(name, "") for name in columns), []).append(row)
@@ -120,7 +120,7 @@ def _dots(axis: Axes, found: Sequence[Sequence[Row]], contenders: Sequence[str])
         axis.hlines(list(roof.values()), *ends, colors="grey", linestyles="dashed", label=ROOFLINE)
     axis.set_xticks(range(len(found)), [_label(p[0]) for p in found], rotation=60, ha="right")
     axis.tick_params(axis="x", labelsize="x-small")
-    # The roofline is far above the results of tiny problems, and may be cut off.
+    # The roofline may lie outside the plot: for tiny problems it is far above the results.
     axis.set_ylim(0, max(1.15 * highest, min(2.0, 1.05 * max(roof.values(), default=0.0))))
     axis.grid(axis="y", alpha=0.3)
 
@@ -185,7 +185,7 @@ def _schedules(what: str, rows: Sequence[Row], record: dict[str, Any]) -> Figure
     speed.set_xlabel("output tiles T by SMs W")
     for axis in (counted, speed):
         axis.grid(alpha=0.3)
-    # The legend is made from the lower panel: the upper one lacks cuBLAS, which is not counted.
+    # The legend is made from the lower panel: the upper panel has no cuBLAS, which is not counted.
     handles = speed.get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=2, fontsize="small")
     return figure

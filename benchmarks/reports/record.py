@@ -80,7 +80,7 @@ def write(path: Path, record: dict[str, Any]) -> None:
 
 
 def _rounded(value: Any) -> Any:
-    """A JSON value with all floating-point numbers rounded to `DIGITS` significant digits."""
+    """A JSON value with every floating-point number rounded to `DIGITS` significant digits."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, dict):

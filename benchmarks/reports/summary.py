@@ -86,12 +86,12 @@ def _ratios(rows: Sequence[Row]) -> dict[str, list[float]]:
 
 
 def mean_ratios(rows: Sequence[Row]) -> dict[str, tuple[float, int]]:
-    """By contender, (mean, count): the geometric mean of its speedups over cuBLAS, and how many."""
+    """By contender, (mean, count): the geometric mean of its speedups over cuBLAS, their number."""
     return {name: (geometric_mean(values), len(values)) for name, values in _ratios(rows).items()}
 
 
 def judged_contender(rows: Sequence[Row]) -> str | None:
-    """The contender for the list of slow problems: coordgraph, else the best of its plans."""
+    """The contender judged in the list of slow problems: coordgraph, else the best of its plans."""
     ours = names(_ours(rows))
     if COORDGRAPH in ours or not ours:
         return COORDGRAPH if ours else None

@@ -120,7 +120,7 @@ def _means(rows: Sequence[Row], headings: dict[str, str]) -> Table:
 
 
 def print_report(rows: Sequence[Row], console: Console) -> None:
-    """Print all problems, the faults, the means, and the problems on which coordgraph is slow."""
+    """Print all problems, the faults, the means, and the problems where coordgraph is slow."""
     headings = _headings([name for name in names(rows) if name != CUBLAS])
     regimes = list(dict.fromkeys(row.get("regime") for row in rows))
     by_regime = {one: [row for row in rows if row.get("regime") == one] for one in regimes}

@@ -42,7 +42,9 @@ class Roofline:
         return max(flops / self.flops_per_second, moved / self.bytes_per_second)
 
     def json(self) -> dict[str, Any]:
-        """The peak rates of copying and multiplying, and how they were measured, for a record."""
+        """The peak rates of copying and multiplying, and how they were measured, for a JSON
+        record.
+        """
         how = (
             f"copy of {COPIED_BYTES >> 30} GiB on the device, bytes read and written; "
             f"the fastest cuBLAS product of {PEAK_SHAPE.size.replace('x', ' x ')} after a pause"

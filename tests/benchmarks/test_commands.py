@@ -15,7 +15,7 @@ from benchmarks.measures import MEASURES
 
 ROOT = Path(benchmarks.measures.__file__).parents[2]
 HELPERS = {"__init__", "streaming"}
-"""Modules of `measures` that are no commands; `chosen --streaming` runs `streaming`."""
+"""Modules of `measures` that are not commands: `streaming` is used by `chosen --streaming`."""
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:

@@ -1,4 +1,4 @@
-"""`benchmarks/results` is small; a page links every file, or the cost model is fitted to it."""
+"""Files in `benchmarks/results` are small; each is linked in a page or used to fit the model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_result_outside_the_fit_is_linked_by_a_page():
 
 
 def test_the_times_of_the_fit_are_those_that_the_constants_name():
-    """The device constants name exactly the files of times to which they were fitted."""
+    """The device constants name exactly the files with the times to which they were fitted."""
     source = constants_of("NVIDIA H200").source
     named = {re.sub(r"\.json(\.gz)?$", "", word) for word in source.split() if ".json" in word}
     named = {name.removesuffix(":").removesuffix(".json") for name in named}

@@ -12,9 +12,7 @@ from tests.codegen.nvptx.fake_driver import CONTEXT, FakeDriver, install
 
 @pytest.fixture
 def forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Clear every cache of chosen plans, and give the process an empty folder as its cache on
-    disk.
-    """
+    """Clear every cache of chosen plans, and use an empty folder as the cache on disk."""
     monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path))
 
     def forget() -> None:

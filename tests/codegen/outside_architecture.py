@@ -32,7 +32,9 @@ SM_9X = Architecture(
 
 @dataclass(frozen=True)
 class LowerWithoutWide(LowerToTensorCores):
-    """The lowering for tensor cores, except that it refuses tiles wider than `widest`."""
+    """The lowering for tensor cores, except that it refuses tiles with more than `widest`
+    columns.
+    """
 
     widest: int = 64
 

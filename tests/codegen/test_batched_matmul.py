@@ -36,7 +36,7 @@ def whole(*shape: int) -> np.ndarray:
 
 
 def stored(batch: np.ndarray, turned: bool) -> np.ndarray:
-    """The same matrices, stored row-major or as their transposes."""
+    """The same batch, stored row-major or as its transposes."""
     if not turned:
         return np.ascontiguousarray(batch)
     return np.ascontiguousarray(batch.swapaxes(-1, -2)).swapaxes(-1, -2)
@@ -135,7 +135,7 @@ def test_only_the_call_that_says_so_measures(
 ):
     """Only a call with tune=True measures.
 
-    Outputs with and without gaps are calls of the same kind, but run two kernels.
+    Outputs with and without gaps between matrices share the cached choice, but run two kernels.
     """
     calls: list[tuple[int, Any]] = []
 
@@ -242,8 +242,8 @@ def test_outputs_must_fit(shared: bool):
     square = whole(3, 5, 5)
     with pytest.raises(LaunchError, match="out overlaps a"):
         codegen.matmul(square, square[0] if shared else whole(3, 5, 5), out=square)
-    # A caller of `matmul` compiles no kernel, so the message does not advise to compile
-    # another.
+    # A caller of `matmul` compiles no kernel, so the message does not advise to compile another
+    # kernel.
     with pytest.raises(LaunchError, match=r"a is not contiguous .*; pass a contiguous copy$"):
         codegen.matmul(whole(3, 4, 10)[..., ::2], b)
     with pytest.raises(LaunchError, match=r"b is not contiguous .*; pass a contiguous copy$"):

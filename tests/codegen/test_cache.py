@@ -250,9 +250,9 @@ def test_entries_are_archives_that_any_tool_opens(folder: Path):
 
 
 def test_only_what_our_sources_define_is_kept():
-    """Only graphs of the library's own edges are cached:
+    """Only graphs whose edges are all the library's own are cached.
 
-    the text does not define the meaning of other edges.
+    The text of a graph does not define what other edges mean.
     """
     tiled = Gemm().graph((64, 64, 32))
     ours = DataParallel()(tiled)

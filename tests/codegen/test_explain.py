@@ -28,7 +28,7 @@ A100 = driver.Device(0, "NVIDIA A100-SXM4-80GB", "sm_80", 108, CONTEXT)
 
 
 class Chosen(Exception):
-    """A stand-in for a kernel: it only keeps the plan."""
+    """A stand-in for a kernel that only records its plan."""
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,7 @@ def here(monkeypatch: pytest.MonkeyPatch, device: driver.Device) -> None:
 
 
 def multiplied(*arrays: Any, **options: Any) -> Plan:
-    """The plan that `matmul` uses."""
+    """The plan with which `matmul` computes the problem."""
     with pytest.raises(Chosen) as caught:
         codegen.matmul(*arrays, **options)
     return caught.value.args[0]
@@ -109,7 +109,7 @@ def test_a_batch(device: driver.Device, monkeypatch: pytest.MonkeyPatch):
     rates = [
         float(text.split("(")[1].split()[0]) for text in (found.reasons()[0], alone.reasons()[0])
     ]
-    assert rates[0] > rates[1]  # more products have more tiles, which fill all SMs
+    assert rates[0] > rates[1]  # with more products there are more tiles, so that all SMs are busy
     with pytest.raises(VerifyError, match="batches"):
         codegen.explain(512, 512, 512, batches=0)
 
@@ -163,7 +163,7 @@ def test_a_gpu_of_the_machine_has_its_short_name(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("size", [(2048, 2304, 8192), (16, 6144, 4096), (16384, 16384, 16384)])
 def test_the_terms_add_up_to_the_total(size: tuple[int, int, int]):
-    """As they are printed, rounded."""
+    """The terms add up to the total in the rounded values that are printed."""
     found = codegen.explain(*size, device="H200")
     assert isinstance(found, Explanation)
     head, *rows = found.rows()
@@ -193,7 +193,10 @@ def test_the_heading_says_types_and_layouts():
 
 
 def test_why_no_gpu_can_be_used_is_said():
-    """int8 needs a layout: the CPU is assumed, and the command line says so too."""
+    """If no GPU can run a problem, the CPU is assumed, and the text says why.
+
+    mma.sync multiplies int8 only in one layout of A and B.
+    """
     found = codegen.explain(512, 512, 512, "i8")
     assert (found.as_data()["device"], isinstance(found, ByRule)) == ("cpu", True)
     why = "assumed: no GPU can be used, since mma.sync multiplies i8 only where A and B are "
@@ -257,8 +260,8 @@ SIZE = 2048, 2304, 8192
 
 
 def tuned(monkeypatch: pytest.MonkeyPatch, order: int) -> list[Plan]:
-    """Tune on a fake device that takes 1, 2, … ms for the plans of the short list, or the
-    reverse.
+    """Tune on a fake device, on which the listed plans take 1, 2, … ms, in this order or
+    reversed.
     """
     m, n, k = SIZE
     plans: list[Plan] = []
@@ -268,7 +271,9 @@ def tuned(monkeypatch: pytest.MonkeyPatch, order: int) -> list[Plan]:
         return {plan: 1e-3 * (1 + place) for place, plan in enumerate(plans[::order])}
 
     class Made:
-        """A stand-in for a kernel, with what `matmul` reads before it calls one."""
+        """A stand-in for a kernel, with the attributes that `matmul` reads before it calls
+        the kernel.
+        """
 
         def __init__(self, plan: Plan, gemm: Gemm, *_: Any, **__: Any) -> None:
             self.graph = plan.graph(gemm)
@@ -282,7 +287,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch, order: int) -> list[Plan]:
         patch.setattr(tuning, "_refuse_capture", lambda _: None)
         codegen.matmul(matrix(m, k, A), matrix(k, n, B), out=matrix(m, n, D), tune=True)
     matmul.forget()
-    measured.forget()  # drops what was measured in this process, so that later reads come from disk
+    measured.forget()  # drops the times in memory, so that they are read from disk
     return plans[::order]
 
 

@@ -44,8 +44,8 @@ from coordgraph.integers import (
 
 I64 = ir.IntType(64)
 LARGEST = 2**31 - 1
-# A 31-bit launch argument, one of a few bits, indices below them, a wide one, and two signed
-# ones.
+# A 31-bit launch argument, one of a few bits, indices less than these, a 64-bit symbol, and two
+# signed symbols.
 N, G = size_symbol("n"), size_symbol("g")
 X, J, W = index_symbol("i"), index_symbol("j"), index_symbol("w")
 S, T = Symbol("s", integer=True), Symbol("t", integer=True)
@@ -117,7 +117,7 @@ expressions = st.recursive(leaves, _extended, max_leaves=8)
 
 @dataclass
 class Printer:
-    """Compiles the function `values -> numbers` of some expressions."""
+    """Compiles expressions to a function from values of symbols to the expressions' values."""
 
     widest: bool
     magic: bool = True

@@ -193,7 +193,7 @@ def test_the_plan_is_that_of_groups_of_average_size(fake: FakeDriver):
 def test_layouts_without_boxes_take_a_simple_plan(fake: FakeDriver):
     """Layouts that TMA cannot load get a plan without TMA.
 
-    Groups begin at any k, but boxes begin at multiples of 16 bytes.
+    Groups may begin at any k, but TMA boxes begin at multiples of 16 bytes.
     """
     borders, d = on_gpu(OFFSETS, 17, dtype="i32"), on_gpu(D, 16, 512, 256)
     a, b = on_gpu(A, 512, 8192), on_gpu(B, 8192, 256)
@@ -258,7 +258,7 @@ def test_epilogues_of_groups_of_rows():
             a, b, offsets, epilogue=bias_relu_residual, bias=bias, residual=residual
         )
         assert np.array_equal(d, expected)
-    # An operand with another layout is another kind of call.
+    # A bias of another shape is checked anew, although a similar call was prepared before.
     with pytest.raises(LaunchError, match=r"bias: shape \(3,\) given, \(n,\) = \(24,\) needed"):
         codegen.grouped_matmul(
             a, b, offsets, epilogue=bias_relu_residual, bias=bias[:3], residual=residual

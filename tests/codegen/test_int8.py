@@ -97,7 +97,7 @@ def test_the_largest_sums_wrap_around(dtype: str, target: str):
 def test_sums_are_rounded_where_d_is_a_float(dtype: str, target: str, out: str):
     a, b = whole(dtype, 23, 70), whole(dtype, 70, 19)
     graph = StreamK(workgroups=4)(cg.Gemm(dtype, out_dtype=out).graph((16, 16, 16)))
-    with np.errstate(over="ignore"):  # f16 ends at 65504
+    with np.errstate(over="ignore"):  # the largest finite f16 is 65504
         found = codegen.compile(graph, target)(a, b)
         assert found.dtype == OUTPUTS[out]
         assert np.array_equal(found, product(a, b).astype(OUTPUTS[out]))

@@ -12,7 +12,7 @@ def test_what_was_used_lately_is_there(limit: int, used: list[int]):
     for position, key in enumerate(used):
         found = memory.get(key)
         assert found in (None, str(key))
-        # Fewer keys than the limit were used since, so the key must still be cached.
+        # Fewer keys than the limit were used since this key, so it must still be cached.
         earlier = used[:position]
         if key in earlier:
             last = len(earlier) - 1 - earlier[::-1].index(key)

@@ -108,9 +108,7 @@ def test_a_grid_is_refused_where_there_is_none_to_choose():
 
 @pytest.mark.parametrize("first", [None, " on 5"])
 def test_a_refused_grid_refuses_no_other_call(first: str | None):
-    """A refused number of workgroups does not affect later calls of the same kernel, which serves
-    every number.
-    """
+    """After a number of workgroups is refused, other calls of the same kernel still work."""
     a, b = operands(4, 4, 4)
     plan = "16x16x16 data-parallel"
     if first is None:
@@ -180,7 +178,9 @@ def test_a_plan_that_spills_gives_way_to_the_next(fake: FakeDriver):
     refused: list[str] = []
 
     def spills(code: str) -> bool:
-        """Whether code is that of the first kernel that was assembled, which is made to spill."""
+        """True for the code of the first kernel that was assembled; the test makes that one
+        spill.
+        """
         multiply = re.findall(r"wgmma\.mma_async\S+", code)[0]
         if multiply in refused or not refused:
             refused.append(multiply)

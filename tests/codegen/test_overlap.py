@@ -93,8 +93,8 @@ def test_a_gpu_launches_where_matrices_lie_between_each_other(
 
     a, b, d = part(0), part(1), part(2)
     codegen.matmul(a, b, out=d)
-    # The address ranges overlap in each call, so each call compares the matrices, but makes
-    # no other check.
+    # In each of these calls the address ranges overlap, so the matrices are compared; no other
+    # check is made.
     monkeypatch.setattr(cuda_kernel, "check_call", None)
     codegen.matmul(a, b, out=d)
     assert len(fake.launches) == 2

@@ -1,4 +1,4 @@
-"""The number of functions that a call enters from `matmul` to the launch of its kernel."""
+"""How many functions a `matmul` call enters before it launches its kernel."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from codegen.targets.cpu import HostKernel
 pytestmark = pytest.mark.usefixtures("forgotten")
 
 MOST = 20
-"""Largest number of functions between `matmul` and the kernel, in a first call."""
+"""Largest number of functions that a first call of `matmul` enters before the kernel's."""
 MOST_ARRANGED = 23
-"""Largest number in a first call whose arrays have to be rearranged for the kernel."""
+"""Largest number of functions if a first call has to rearrange arrays for the kernel."""
 MOST_AGAIN = 5
-"""Largest number in a repeated call that passes the caller's arrays on."""
+"""Largest number of functions in a repeated call, if the arrays are passed on unchanged."""
 
 EXCLUDED: dict[CodeType, str] = {
     build.compile_plan.__code__: "compiling",

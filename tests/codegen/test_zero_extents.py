@@ -1,4 +1,4 @@
-"""Extents of 0 on every target: an empty D is not touched, and sums over nothing are 0."""
+"""Extents of 0 on every target: an empty D is not touched, and D is 0 (or beta·C) if k is 0."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A, B, C, D, OFFSETS = (place << 28 for place in (1, 2, 3, 4, 5))
 ZEROS = 1 << 32
 """The address of the driver's first allocation, a buffer of zeros."""
 DEPTH = 8
-"""The number of 16-bit elements in the 16 bytes that TMA needs."""
+"""The number of 16-bit elements in 16 bytes, the smallest row that TMA loads."""
 
 
 def kernel(target: str, **options: Any) -> Any:
@@ -71,7 +71,7 @@ def test_groups(target: str):
 
 @pytest.mark.parametrize("target", HOSTS)
 def test_groups_along_k(target: str):
-    """Without m, n or groups D is empty; without k all of D is zeros, or beta·C."""
+    """If m, n or the number of groups is 0, D is empty; if all k are 0, D is zeros, or beta·C."""
     made, offsets = kernel(target, grouped=True, group_axis="k"), np.array([0, 1, 5], np.int32)
     for m, n in ((0, 6), (4, 0), (0, 0)):
         assert made(ones(m, 5), ones(5, n), offsets=offsets).shape == (2, m, n)
@@ -148,7 +148,7 @@ def test_a_gpu_multiplies_zeros_where_there_is_no_depth(
     assert launched.grid == (6, 1, 1)
     assert launched.values[:4] == (ZEROS, ZEROS, C, D)
     assert {x.at for x in fake.encoded} == ({ZEROS, D} if target == "sm_90a" else set())
-    # alpha, which may be NaN, is passed as 0, since a product over nothing is 0.
+    # With k = 0, alpha·A·B must be 0 even if alpha is NaN, so alpha is passed as 0.
     numbers = [struct.unpack("<f", struct.pack("<Q", x)[:4])[0] for x in launched.values]
     assert (0.0, 2.0) in pairwise(numbers)
     # A repeated call, then a larger one: the buffer of zeros grows and is kept.
@@ -163,8 +163,8 @@ def test_a_gpu_multiplies_zeros_where_there_is_no_depth(
 def test_a_gpu_multiplies_zeros_where_groups_have_no_depth(
     fake: FakeDriver, target: str, layout: str
 ):
-    """Where groups have no k, the kernel multiplies one 16-byte chunk of zeros in memory, in either
-    layout.
+    """For groups with k = 0, a kernel multiplies one 16-byte chunk of zeros in memory, in
+    either layout.
     """
     a_turned, b_turned = (side == "t" for side in layout)
     gemm = Gemm("bf16", grouped=True, group_axis="k", transpose_a=a_turned, transpose_b=b_turned)

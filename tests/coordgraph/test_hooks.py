@@ -15,11 +15,11 @@ from passes import StreamK
 
 ROOT = Path(__file__).resolve().parents[2]
 METHODS = ("coordinates.mermaid()", "pseudocode()", "verify()", "text()", "json()")
-"""Each in the order in which no implementation imports the next one."""
+"""Methods of a graph, ordered so that no method's implementation imports that of the next one."""
 
 
 def python(script: str, stdin: str = "") -> str:
-    """What a fresh interpreter prints."""
+    """The output of a script in a new Python process."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", script],
         cwd=ROOT,
@@ -49,7 +49,10 @@ def test_the_first_call_imports_the_implementation():
 
 @pytest.mark.parametrize("target", ["cpu", "sm_90a"])
 def test_the_reader_knows_every_operation(target: str):
-    """Operations register when their module is imported: reading a text must import them all."""
+    """Operations register when their modules are imported:
+
+    the text parser must import all of them.
+    """
     graph = StreamK(workgroups=3)(coordgraph.Gemm("bf16").graph((128, 256, 64)))
     lowered = codegen.compile(graph, target).lowered.text()
     again = "import sys, coordgraph\nprint(coordgraph.parse(sys.stdin.read()).text(), end='')"

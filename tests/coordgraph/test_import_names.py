@@ -1,4 +1,7 @@
-"""Other packages under the names that the distribution installs are named, with what to do."""
+"""Other packages that hide `coordgraph`, `passes` or `codegen`:
+
+errors name them and say what to do.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def python(*words: str, cwd: Path, path: tuple[Path, ...] = (ROOT,)) -> tuple[in
 
 
 def package(folder: Path, name: str) -> Path:
-    """A package of somebody else."""
+    """Write a package of another distribution; return the path of its file."""
     (folder / name).mkdir(parents=True)
     file = folder / name / "__init__.py"
     file.write_text("def build(): ...\n")
@@ -67,7 +70,7 @@ def test_passes_of_the_user(tmp_path: Path, kind: str):
 
 
 def test_codegen_of_another_distribution(tmp_path: Path):
-    """The command line starts in `coordgraph`, so it can say what hides `codegen`."""
+    """The command line starts in `coordgraph`, so it can name the package that hides `codegen`."""
     file = package(tmp_path / "site", "codegen")
     info = tmp_path / "site" / "codegen-1.0.dist-info"
     info.mkdir()
@@ -81,7 +84,10 @@ def test_codegen_of_another_distribution(tmp_path: Path):
 
 
 def test_a_distribution_that_was_installed_over_ours(tmp_path: Path):
-    """Both are in one folder: whose `__init__.py` is there is seen in the file."""
+    """Another distribution overwrote files in our folder:
+
+    `codegen/__init__.py` shows whose it is.
+    """
     ignored = shutil.ignore_patterns("__pycache__", "[a-z]*")
     shutil.copytree(ROOT / "coordgraph", tmp_path / "coordgraph", ignore=ignored)
     for name in ("errors", "import_names", "late", "version"):
@@ -95,7 +101,10 @@ def test_a_distribution_that_was_installed_over_ours(tmp_path: Path):
 
 
 def test_the_doctor_looks_into_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The installed command does not import from the folder it starts in, user programs do."""
+    """`doctor` checks the current folder too.
+
+    The installed command imports nothing from it, but users' programs do.
+    """
     monkeypatch.chdir(tmp_path)
     file = package(tmp_path, "passes")
     assert import_name("coordgraph").status == "ok"

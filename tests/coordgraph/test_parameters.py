@@ -28,5 +28,6 @@ def test_a_launch_with_the_entries_of_all_tables_proves_nothing(monkeypatch: pyt
     monkeypatch.setattr(Ranges, "interval", lambda *args: proofs.append(args) or interval(*args))
     assert parameters.launch(given, {"offsets": [0, 9, 20]})["tiles_m"] == 4
     assert not proofs
-    parameters.evaluate(given)  # without entries of tables, the assumptions are proved
+    # if the tables' entries are not given, the assumptions are proved instead
+    parameters.evaluate(given)
     assert proofs

@@ -1,4 +1,4 @@
-"""`wait_direction` on graphs with changed waits: it must not claim what it cannot prove."""
+"""`wait_direction` on graphs with changed waits: it must not report a direction it cannot prove."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_slot_that_does_not_lead_back_to_its_sender_proves_nothing():
 
 
 def test_a_slot_that_leads_back_to_another_proves_nothing():
-    """Workgroup w sends to slot w + 1, which by the graph belongs to workgroup w + 1."""
+    """Workgroup w sends to slot w + 1, which belongs to workgroup w + 1 according to the graph."""
     graph = streamed()
 
     def change(op: Operation) -> Operation:
@@ -78,7 +78,7 @@ def test_a_slot_that_leads_back_to_another_proves_nothing():
 
 
 def test_a_turn_that_does_not_lead_back_to_its_sender_proves_nothing():
-    """Slot and turn determine the sender; with other strides they give another workgroup."""
+    """Slot and turn determine the sender; with other strides they determine another workgroup."""
     graph = StreamK(owner="last", reduction="turnstile")(Gemm("f32").graph())
     edge = Join((SLOT, "partial.turn"), "sk.workgroup", (Integer(1), Integer(1)))
     with graph.edit("elsewhere") as e:

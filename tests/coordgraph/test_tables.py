@@ -254,7 +254,7 @@ def test_the_arrays_fit():
 
 
 def test_indices_read_what_is_not_there():
-    """`interpret` detects reads outside a table, in a graph that was not verified."""
+    """`interpret` detects reads outside a table, if the graph was not verified."""
     graph = edited(*replaced(PERMUTE, "m_tile_starts"))
     operands, tables = arrays()
     why = r"reads beyond the end of a table \(entry 7 of a table of 6 entries\); call .* verify\(\)"

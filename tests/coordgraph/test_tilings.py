@@ -94,9 +94,10 @@ def found(graph: KernelGraph) -> Trace:
 
 
 def test_a_trace_counts_the_tiles_that_divide_all():
-    """A trace of tiles of two shapes counts in the largest tile that divides both.
+    """A trace of tiles of two shapes counts in units of the largest tile that divides both.
 
-    15 macro tiles on 4 workgroups: three full waves, and three macro tiles as 24 small ones.
+    15 macro tiles on 4 workgroups: three full waves, and three macro tiles divided into 24 small
+    tiles.
     """
     done = found(two_shapes())
     assert done.tiles == (20, 6, 2)

@@ -21,8 +21,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def gpu() -> Gpu:
-    """The GPU; without one the test is skipped, with the reason.
+    """The GPU; if there is none, the test is skipped and the reason printed.
 
-    A test that first compiles something calls `require_gpu()` after that instead.
+    A test that compiles something first calls `require_gpu()` afterwards instead.
     """
     return require_gpu()

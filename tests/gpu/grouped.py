@@ -17,7 +17,7 @@ __all__ = ["Products", "kernel", "normal", "on_device", "poisoned"]
 
 @cache
 def kernel(schedule: str, tile: tuple[int, int, int], target: str, **gemm: Any) -> Any:
-    """A kernel that is compiled once per test session."""
+    """A compiled kernel for a schedule, tile and target; compiled once per test session."""
     return codegen.compile(Pipeline.parse(schedule)(Gemm(**gemm).graph(tile)), target)
 
 

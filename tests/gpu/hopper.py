@@ -58,11 +58,11 @@ __all__ = [
 
 Shape = tuple[int, int, int]
 Code = tuple[Spec, Variant]
-"""A kernel and the variant of its machine code."""
+"""A kernel's spec, and a variant of its machine code."""
 ALONE = (1, 1, 1)
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SCALES = ((1.0, 0.0), (0.5, 2.0), (-1.5, 1.0), (0.0, 1.0), (2.0, -0.25))
-"""(alpha, beta) of the epilogue."""
+"""Pairs (alpha, beta) of scalars."""
 EVERY_ODD = 16
 """One of this many random problems has rows that TMA cannot load."""
 PROBLEMS, LONGEST, MOST_WORKGROUPS = 100, 3000, 60
@@ -77,7 +77,10 @@ def hopper(
     types: tuple[str, str] = ("bf16", "bf16"),
     consumers: str = "cooperative",
 ) -> Spec:
-    """A kernel as users get it, without a watchdog, which would make the largest tiles spill."""
+    """A kernel for Hopper without a watchdog, as users get it:
+
+    with one, the largest tiles would spill.
+    """
     steps = Pipeline.parse(schedule).passes
     return Spec(steps, tile, layout, *types, "sm_90a", cluster, watchdog=False, consumers=consumers)
 
@@ -177,7 +180,7 @@ SWEEP = tuple(
     for number, schedule in enumerate(SCHEDULES)
     for turn, layout in enumerate(LAYOUTS)
 )
-"""A Latin square: every schedule and every shape in every layout, in varying combinations."""
+"""A Latin square: every schedule, every shape and every layout occurs, in varying combinations."""
 
 SCATTERED = (
     "stream-k{reduction=scatter}",
@@ -272,9 +275,9 @@ WAYS_OF_D = (
     (264, 0, 1, 1),
     (262, 0, 1, 1),
 )
-"""Columns of D, offsets of D and of C from an aligned address, and elements per access to D.
+"""Columns of D, offsets of D and of C from an aligned address, and D's elements per access.
 
-Columns and offsets are in elements. For D in f32 one access has at most 4 elements, which are 16
+Columns and offsets are in elements. If D is f32, an access has at most 4 elements, which are 16
 bytes.
 """
 
@@ -319,7 +322,7 @@ def has_open_grid(spec: Spec) -> bool:
 
 @cache
 def _open_grid(schedule: tuple[Pass, ...]) -> bool:
-    """Whether the number of workgroups is a launch argument.
+    """True if a schedule takes the number of workgroups as a launch argument.
 
     The answer is the same for all tiles, so one tile is used that all small tiles divide.
     """
@@ -416,7 +419,9 @@ def program(code: Code) -> CudaProgram:
 
 
 def warm(codes: Iterable[Code]) -> None:
-    """Fill the disk cache in parallel processes, because generating code uses one core each."""
+    """Fill the disk cache in parallel processes, because generating code in one uses a
+    single core.
+    """
     if cache_directory() is None:
         return
     with ProcessPoolExecutor(min(16, os.cpu_count() or 1), get_context("spawn")) as pool:

@@ -138,7 +138,9 @@ def poison_partials(made: CudaKernel, stream: Any = None) -> None:
 
 
 def flags_are_down(made: CudaKernel) -> bool:
-    """Whether flags and atomic sums in all workspaces are zero, after all launches have ended."""
+    """True if the flags and atomic sums in all workspaces are zero, after all launches have
+    ended.
+    """
     _torch().cuda.synchronize()
     zeroed = [t.name for t in made.graph.tensors if t.role.zeroed]
     for buffer in (buffer for name in zeroed for buffer in buffers(made, name)):
@@ -236,7 +238,7 @@ def compare(
     allowed = half_unit[found.dtype] * exact.abs() + (a.shape[1] + 4) * 2.0**-22 * size
     if found.dtype == torch.float16:
         allowed += 2.0**-25  # half a unit of subnormal results
-    # `~(x <= y)`, so that NaN counts as wrong
+    # `~(x <= y)` instead of `x > y`, so that NaN counts as wrong
     return ~((found.double() - exact).abs() <= allowed), exact, allowed
 
 
@@ -267,8 +269,7 @@ CORNERS = (
 def shapes(seed: int, count: int, *, aligned: bool) -> Iterator[tuple[int, int, int]]:
     """Extents from 1 to 3000, log-uniform: all multiples of 8, or all odd.
 
-    Operands of aligned problems are copied 16 bytes at a time, those of odd ones one element at a
-    time.
+    Aligned operands are copied 16 bytes at a time, those with odd extents one element at a time.
     """
     chance = random.Random(seed)
 

@@ -29,7 +29,7 @@ PLAIN = (
     Spec((LAST,), (128, 128, 32), "nt", "f16", "f32", target="sm_80"),
     Spec((TwoTileStreamK(first="dp", reduction="atomic"),), (96, 96, 48), "tt", target="sm_80"),
     Spec((SplitK(splits=5, reduction="atomic"),), (64, 64, 32), "tn", "f16", target="sm_80"),
-    # Tiles that TMA cannot load: sums are added with vector atomics.
+    # A tile that TMA cannot load: partial sums are added with vector atomics.
     Spec((HybridStreamK(owner="last", reduction="atomic"),), (64, 64, 32), "nt", "f16", "f32"),
     Spec((SplitK(splits=3, reduction="atomic"),), (32, 48, 32), "nn"),
 )
@@ -93,7 +93,10 @@ def test_normal_numbers_and_odd_extents(spec: Spec):
 
 @every_spec
 def test_what_is_no_number_does_not_stay(spec: Spec):
-    """Slots are cleared even if they contained NaN: the next launch is exact."""
+    """NaN does not stay in the workspace:
+
+    slots are cleared after each launch, so the next is exact.
+    """
     problem = whole(spec, SHAPE)
     right = exact(problem)
     a = problem.a.clone()
@@ -106,7 +109,7 @@ def test_what_is_no_number_does_not_stay(spec: Spec):
 
 @every_spec
 def test_the_workspace_is_used(spec: Spec):
-    """The kernels of these tests do share tiles: they have a workspace of partial sums."""
+    """The kernels of these tests do share tiles: they allocate a workspace of partial sums."""
     whole(spec, TALL[0]).run()
     assert buffers(kernel(spec), "partials")
 

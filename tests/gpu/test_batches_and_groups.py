@@ -44,7 +44,9 @@ def check_groups(d: Any, a: Any, b: Any, offsets: list[int], c: Any = None, **sc
 
 
 def drawn(seed: int, groups: int) -> list[int]:
-    """Offsets of groups of random size, about half of them 0 or 1, after some rows of no group."""
+    """Offsets of groups of random size, about half with 0 or 1 rows; the first rows belong
+    to no group.
+    """
     chance = random.Random(seed)
     sizes = [
         chance.choice((0, 1, chance.randint(2, 300), chance.randint(2, 900))) for _ in range(groups)
@@ -96,7 +98,10 @@ HOPPER = (
 def test_boxes_end_where_groups_do(
     schedule: str, tile: tuple[int, int, int], lowering: LowerToHopper
 ):
-    """Rows outside the groups are not written, for all groups together and for each alone."""
+    """Rows outside the groups are not written.
+
+    Tested with all groups in one launch, and with each group in a launch of its own.
+    """
     if device(0).architecture != "sm_90a":
         pytest.skip(f"these kernels are for sm_90a, this is {device(0).architecture}")
     gemm = Gemm(grouped=True, transpose_b=True)
@@ -110,8 +115,8 @@ def test_boxes_end_where_groups_do(
     d = poisoned(rows, n)
     made(a, b, c, out=d, alpha=0.5, beta=2.0, offsets=on_device(offsets))
     check_groups(d, a, b, offsets, c, alpha=0.5, beta=2.0)
-    # In one launch of all groups, a group's own results could hide that its neighbour wrote its
-    # rows.
+    # In a launch of all groups, wrong rows that one group writes may be overwritten by its
+    # neighbour.
     for group, (begin, end) in enumerate(pairwise(offsets)):
         d = poisoned(rows, n)
         made(a, b[group : group + 1], out=d, offsets=on_device([begin, end]))
@@ -164,9 +169,9 @@ def test_a_captured_launch_serves_other_groups(schedule: str):
 
 
 def test_offsets_that_the_kernel_before_wrote():
-    """A launch reads offsets only after the kernel before it on the stream has written them.
+    """A launch reads the offsets only after the kernel before it on the stream has written them.
 
-    Launches overlap, so an early read would see the old offsets.
+    Launches overlap, so a launch that reads too early would see the old offsets.
     """
     made = kernel(SCHEDULES[0], (128, 128, 64), "native", grouped=True, transpose_b=True)
     rows, groups, n, k = 1024, 8, 256, 256

@@ -1,4 +1,4 @@
-"""Groups along k on the GPU: results, neighbours with NaN, offsets that change."""
+"""Groups along k on the GPU: results, NaN beside the groups, offsets that change."""
 
 from __future__ import annotations
 
@@ -105,7 +105,10 @@ def test_groups(schedule: str, layout: str, target: str):
 def test_tiles_end_where_groups_do(
     schedule: str, tile: tuple[int, int, int], lowering: LowerToHopper
 ):
-    """k tiles end where groups end: for all groups together, and for each alone between NaN."""
+    """The last k tile of a group uses nothing past the group's end.
+
+    Tested with all groups in one launch, and with single groups between NaN and infinity.
+    """
     if device(0).architecture != "sm_90a":
         pytest.skip(f"these kernels are for sm_90a, this is {device(0).architecture}")
     gemm = Gemm(grouped=True, group_axis="k", transpose_a=True)

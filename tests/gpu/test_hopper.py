@@ -149,7 +149,7 @@ def test_tiles_of_two_shapes(spec: Spec):
 
 
 def serves(made: CudaKernel, problem: Problem, out: Any, c: Any) -> int:
-    """Number of D's elements per access in the code that such a call uses."""
+    """The number of D's elements per access, in the code that a call with these tensors uses."""
     views = made._views(problem.a, problem.b, c, out, None, ())
     plan = made._checked(views, (1.0, 1.0), None)
     assert isinstance(plan, CheckedCall)
@@ -162,9 +162,9 @@ def serves(made: CudaKernel, problem: Problem, out: Any, c: Any) -> int:
 @pytest.mark.parametrize(("columns", "d_offset", "c_offset", "width"), WAYS_OF_D)
 @pytest.mark.parametrize("spec", DIFFERENT_D, ids=str)
 def test_every_way_of_d(spec: Spec, columns: int, d_offset: int, c_offset: int, width: int):
-    """D is stored by TMA boxes, pairs or single elements; nothing around D is written.
+    """D is stored by TMA boxes, pairs or single elements; no element around D is written.
 
-    The alignment of D and C decides which.
+    The alignment of D and C decides how D is stored.
     """
     made, problem = kernel(spec), Problem.make(spec, (333, columns, 520))
     m, n = problem.c.shape
@@ -193,7 +193,7 @@ class Lane:
         problem.check(self.expected)
         torch.cuda.synchronize()
         with torch.cuda.stream(self.stream):
-            # The first launch is made here, so that later ones allocate and load nothing.
+            # The first launch is made here, so that later launches allocate and load nothing.
             self.out, self.wrong = problem.run(), torch.zeros((), dtype=torch.int64, device="cuda")
         torch.cuda.synchronize()
 
@@ -238,7 +238,7 @@ def test_two_kernels_on_streams_of_their_own(spec: Spec):
 @pytest.mark.usefixtures("_code")
 @every_sharing_kernel
 def test_fifty_replays(spec: Spec):
-    """Each replay of a CUDA graph leaves the flags as the next one needs them."""
+    """Each replay of a CUDA graph resets the flags for the next replay."""
     replay(spec, SHAPE, 50)
 
 
@@ -311,7 +311,7 @@ def test_a_chain_of_overlapping_launches(size: int):
     right = chain.run(wait=True).clone()
     assert right.isfinite().all()
     for _ in range(5):
-        # The host enqueues all launches meanwhile, so that they follow without gaps.
+        # While the stream sleeps the host enqueues all launches, so that they run without gaps.
         torch.cuda._sleep(SLEEP)
         assert torch.equal(chain.run(wait=False), right)
     graph = torch.cuda.CUDAGraph()

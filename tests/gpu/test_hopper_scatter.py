@@ -41,7 +41,9 @@ def _code(_on_hopper: None) -> None:
 
 
 def cases(spec: Spec) -> list[Case]:
-    """Cases on the whole device with and without C, and on few workgroups if they can be chosen."""
+    """Cases on the whole device, with and without C, and on few workgroups if that can be
+    chosen.
+    """
     found = [Case(spec, shape, 3, *scale) for shape in TALL for scale in SCALES]
     if has_open_grid(spec):
         found += [Case(spec, TALL[2], 5, 1.0, 0.0, workgroups) for workgroups in (1, 2, 5, 31)]
@@ -81,7 +83,7 @@ def shapes_of(spec: Spec) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
 @pytest.mark.usefixtures("_code")
 @pytest.mark.parametrize("spec", QUICK, ids=str)
 def test_two_streams_at_once(spec: Spec):
-    """Each kernel needs all its workgroups resident at once, so one waits for the other to end."""
+    """Each kernel needs all its workgroups resident at once, so one launch waits for the other."""
     one, other = shapes_of(spec)
     race([Lane(Problem.make(spec, one)), Lane(Problem.make(spec, other, seed=1))], 20)
 

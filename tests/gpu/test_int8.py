@@ -87,7 +87,7 @@ def check(kernel: Any, dtype: str, shape: tuple[int, int, int], out: str, **opti
     for _ in range(2):
         d = torch.full((m, n), 77, device="cuda", dtype=OUTPUTS[out])
         assert kernel(a, b, out=d, **options) is d
-        # Sums in i32 become 16-bit floats by way of f32.
+        # A sum in i32 is converted to f32, and then to the 16-bit type of D.
         floats = want if out == "i32" else want.float().to(OUTPUTS[out])
         assert torch.equal(d, floats)
 

@@ -1,4 +1,4 @@
-"""Products that each have their own m, n and k on the GPU: results, NaN beside matrices."""
+"""Products that each have their own m, n and k on the GPU: results, and NaN beside the matrices."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ def on_hopper() -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_lists(schedule: str, layout: str, target: str):
-    """1, 7 and 64 (the most) products; repeated launches give equal bits, also with C."""
+    """Lists of 1, 7 and 64 products (the maximum); repeated launches give equal bits, also
+    with C.
+    """
     made = kernel(schedule, (128, 128, 64), target, **gemm(layout))
     for seed, groups in enumerate((1, 7, 64)):
         problem = Products(drawn(seed, groups), layout, fill=(float("nan"), float("inf"))[seed % 2])
@@ -95,7 +97,9 @@ def test_lists(schedule: str, layout: str, target: str):
 
 @pytest.mark.parametrize(("tile", "lowering", "schedule"), HOPPER, ids=str)
 def test_hopper(tile: tuple[int, int, int], lowering: LowerToHopper, schedule: str):
-    """Tensor maps end TMA boxes at the ends of matrices, in all directions."""
+    """In a list of products, tensor maps clip TMA boxes at the ends of each matrix, along m,
+    n and k.
+    """
     on_hopper()
     graph = Pipeline.parse(schedule)(Gemm(**gemm("nt")).graph(tile))
     made = codegen.compile(graph, "sm_90a", lowering=lowering)
@@ -110,7 +114,7 @@ def test_hopper(tile: tuple[int, int, int], lowering: LowerToHopper, schedule: s
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("schedule", [PERSISTENT, SCHEDULES[2], SCHEDULES[5]])
 def test_every_edge(schedule: str, target: str):
-    """Every extent in EDGES along m, n or k, for a product between two that contain NaN."""
+    """Every extent in EDGES along m, n or k, for a product between two others that contain NaN."""
     made = kernel(schedule, (128, 128, 64), target, **gemm("nn"))
     for extent in EDGES:
         for own in ((extent, 72, 100), (72, extent, 100), (72, 100, extent)):
@@ -131,7 +135,7 @@ def test_every_edge(schedule: str, target: str):
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_nothing_to_do(schedule: str, target: str):
-    """No product has output elements: the kernel ends and writes nothing."""
+    """If no product has output elements, the kernel ends and writes nothing."""
     made = kernel(schedule, (128, 128, 64), target, **gemm("nn"))
     for sizes in ([(0, 300, 500)], [(300, 0, 500)], [(5, 0, 9), (0, 400, 1000)], [(0, 0, 0)] * 3):
         problem = Products(sizes)

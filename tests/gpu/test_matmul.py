@@ -40,7 +40,7 @@ def check(found: Any, want: Any) -> None:
 
 
 def sizes() -> list[tuple[int, int, int, str]]:
-    """Shapes of every order of magnitude; TMA can load the rows of most of them."""
+    """Shapes of every order of magnitude; for most of them TMA can load the rows."""
     random, found = np.random.default_rng(0), []
     for place in range(24):
         size = np.exp(random.uniform(np.log(1), np.log(3000), 3)).astype(int)

@@ -61,7 +61,9 @@ SCALES = ((1.0, 0.0), (0.5, 2.0), (-1.5, 1.0), (0.0, 1.0), (2.0, -0.25))
 @pytest.mark.parametrize("aligned", [True, False], ids=["aligned", "odd"])
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_shapes(spec: Spec, aligned: bool):
-    """Every kernel, with aligned and odd extents; a second launch gives the same bits."""
+    """Every kernel gives right results, for aligned and odd extents; a second launch has
+    equal bits.
+    """
     for number, shape in enumerate(shapes(SPECS.index(spec), COUNT, aligned=aligned)):
         problem = Problem.make(spec, shape)
         first, again = problem.run(), problem.run()
@@ -73,7 +75,7 @@ def test_shapes(spec: Spec, aligned: bool):
 
 @pytest.mark.parametrize("layout", ["nn", "tt"])
 def test_every_width_of_copies(layout: str):
-    """Copies of A and B of 1, 2, 4 and 8 elements, in all combinations."""
+    """A and B are copied 1, 2, 4 or 8 elements at a time, in all combinations."""
     spec = Spec((StreamK(),), (32, 32, 16), layout)
     for width in (1, 2, 4, 8):
         for other in (1, 2, 4, 8):
@@ -117,7 +119,7 @@ def test_the_epilogue():
 
 
 def test_padding_is_not_read():
-    """NaN around the operands does not reach the result, and nothing around D is written."""
+    """NaN around the operands does not change the result, and no element around D is written."""
     m, n, k = 65, 72, 40
     spec = SPECS[7]
 

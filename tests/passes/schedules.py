@@ -89,7 +89,7 @@ SCHEDULES: dict[str, Pass] = {
     )
 }
 WHOLE_TILES = ("data-parallel", "heterogeneous-tiles")
-"""First words of the names of schedules in which no workgroup waits for another."""
+"""First words of the names of schedules with whole tiles, in which no workgroup waits."""
 ORDERS = {
     "plain": (),
     "swap": (Reorder(swap=True),),
@@ -147,7 +147,7 @@ def parameters(graph: KernelGraph, problem: Problem) -> dict[str, int]:
 
 
 def moved(name: str, depth: int) -> int:
-    """By how many iterations `least_segment` can lengthen a share whose two borders are moved."""
+    """The most iterations that `least_segment` can add to a share by moving its two borders."""
     least = schedule(name).options.get("least_segment", 1)
     assert isinstance(least, int)
     return min(least - 1, (depth - 1) // 2) + min(least - 1, depth // 2)

@@ -113,7 +113,9 @@ def test_the_sums_are_zero_before_and_after():
 @pytest.mark.parametrize("name", [LAST, SPLIT])
 @pytest.mark.parametrize(("schedule", "back"), [(InOrder(), False), (Reversed(), True)])
 def test_sums_are_rounded_as_they_come(name: str, schedule: Scheduler, back: bool):
-    """Each piece of k contributes one number; the numbers are added in the order of execution."""
+    """Each piece of k contributes one number; the numbers are added in the order in which
+    pieces run.
+    """
     pieces = 6
     numbers, a, b = one_number_a_piece(pieces)
     graph = symbolic(name) if name == LAST else symbolic("split-k{splits=6,reduction=atomic}")
@@ -235,7 +237,7 @@ def test_partials_that_are_sent_are_not_added_to():
 @pytest.mark.parametrize(("name", "by"), [("turn", 1), ("turn_first", 1)])
 @pytest.mark.parametrize("schedule", [LAST, SPLIT])
 def test_a_wrong_turn_proves_nothing(schedule: str, name: str, by: int):
-    """If a sender's turn is wrong, it belongs to another workgroup: no wait direction is proved."""
+    """If a sender's turn is wrong, it denotes another workgroup, so no wait direction is proved."""
 
     def bent(op: Operation) -> Operation:
         wrong = isinstance(op, Assign) and op.name == name
@@ -248,7 +250,7 @@ def test_a_wrong_turn_proves_nothing(schedule: str, name: str, by: int):
 def test_turns_in_no_order_prove_nothing():
     """No wait direction is proved if a later turn does not mean a higher workgroup number.
 
-    The last sender then says nothing about the other senders.
+    The last sender's number then says nothing about those of the other senders.
     """
     graph = symbolic(LAST)
     (edge,) = (e for e in graph.coordinates.edges if isinstance(e, Join) and TURN in e.upstream)
@@ -259,7 +261,7 @@ def test_turns_in_no_order_prove_nothing():
 
 
 def test_a_slot_that_two_tiles_have_is_noticed():
-    """If two tiles use one slot, the counts of senders do not match, or the result is wrong."""
+    """If two tiles use one slot, the counts of senders do not match, or D is wrong."""
 
     def one_slot(op: Operation) -> Operation:
         both = isinstance(op, SetCoordinate) and op.dim == SLOT

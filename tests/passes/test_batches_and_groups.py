@@ -213,7 +213,9 @@ def test_written_forms(name: str, gemm: dict[str, bool]):
 
 
 def test_what_is_deferred():
-    """The number of tiles and all that depends on it are deferred; grid and workspace are not."""
+    """The number of tiles, and what depends on it, is known only at launch; grid and
+    workspace before.
+    """
     made = graph("two-tile-stream-k", grouped=True)
     parameters = made.parameters
     assert parameters.deferred == {"tiles_m", "dp_waves", "sk_tiles", "share"}
@@ -268,7 +270,9 @@ def test_tables_that_are_missing_or_unknown():
 
 
 def test_a_row_of_no_group_that_is_written_is_found():
-    """Without the `Ragged` edge of D the interpreter finds no path to D's row, and refuses."""
+    """If D's `Ragged` edge is removed, the interpreter finds no path to a row of D and
+    raises an error.
+    """
     made = graph("data-parallel{persistent=true}", grouped=True)
     bent = parse(made.text().replace("edge Ragged D.0 -> group, D.row table=offsets\n", ""))
     with pytest.raises(EvaluationError):
@@ -276,7 +280,9 @@ def test_a_row_of_no_group_that_is_written_is_found():
 
 
 def test_the_host_checks_assumptions_for_every_table():
-    """Bounds of indices are checked for every table that the sizes allow, not for the given one."""
+    """Bounds of indices are checked for all tables that the sizes allow, not for the given
+    tables.
+    """
     made = graph("stream-k", grouped=True)
     sizes = {"n": 1, "groups": 1, "read_c": 0, "workgroups": 1}
     made.parameters.evaluate({**sizes, "m": 4, "k": 2**31 // 2 - 8})

@@ -1,4 +1,4 @@
-"""What passes refuse; copies of graphs; the orders of `Reorder`, `Rasterize` and `Grouped`."""
+"""Errors of passes; copies of graphs; the orders of `Reorder`, `Rasterize` and `Grouped`."""
 
 from __future__ import annotations
 

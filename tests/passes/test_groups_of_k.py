@@ -172,7 +172,9 @@ def test_streams_balance_across_groups(name: str):
 
 
 def test_whole_tiles_do_not_balance():
-    """With whole tiles, iterations depend on the groups' k, so Stream-K is better balanced."""
+    """With whole tiles, a workgroup's iterations depend on its groups' k; Stream-K balances
+    better.
+    """
     sizes = [1, 50, 0, 3, 17, 2, 0, 29]
     one, stream = (record_of(name, sizes, 7) for name in (WHOLE[1], STREAMS[0]))
     assert one.useful == stream.useful
@@ -183,7 +185,10 @@ def test_whole_tiles_do_not_balance():
 
 @pytest.mark.parametrize("name", cover(0, PARTLY, words))
 def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
-    """The first tiles are divided into equal shares, the last may be shorter; others are whole."""
+    """The first tiles are divided into equal shares, the last of which may be shorter.
+
+    All other tiles are whole.
+    """
 
     @given(group_sizes, st.integers(1, 14))
     @settings(max_examples=12)
@@ -227,7 +232,7 @@ def test_depths_of_a_record():
 
 @pytest.mark.parametrize("name", ["stream-k{owner=first}", "stream-k{owner=last}"])
 def test_a_record_that_is_wrong_about_depths_is_found(name: str):
-    """`Trace.problems` finds wrong depths: k tiles that are missing, and ones that do not exist."""
+    """`Trace.problems` reports k tiles that a trace lacks, and k tiles that do not exist."""
     made = graph(name)
     values = {"m": 4, "n": 4, "k": 20, "groups": 2, "workgroups": 2}
     right = trace(made, values, {"offsets": [0, 12, 20]})
@@ -330,9 +335,9 @@ def test_the_problem_itself():
 
 @pytest.mark.parametrize("name", cover(0, STREAMS, words))
 def test_which_group_is_looked_up_once_in_a_segment(name: str):
-    """A segment's group is searched once; its other expressions use the symbol `group`.
+    """A segment's group is searched for once; other expressions use the symbol `group`.
 
-    Only the loop over segments searches too, to find where the next segment begins.
+    The only other search is in the loop over segments, to find where the next segment begins.
     """
     made = graph(name)
     walks = 2 if "scatter" in name else 1
@@ -372,7 +377,9 @@ def test_what_is_known_of_the_tables():
 
 
 def test_what_is_deferred():
-    """`tiles_k` and `share` are deferred; the grid and the tiles along m and n are not."""
+    """`tiles_k` and `share` are known only at launch; the grid and the tiles along m and n
+    before.
+    """
     made = graph("stream-k")
     parameters = made.parameters
     assert parameters.deferred == {"tiles_k", "share"}

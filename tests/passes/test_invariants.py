@@ -34,7 +34,7 @@ every_order = pytest.mark.parametrize("order", ORDERS)
 
 
 def waits_for_lower(name: str) -> bool:
-    """Whether workgroups wait for lower numbers: with owner=last, which is split-k's default."""
+    """True if workgroups wait for lower numbers only: with owner=last, the default of split-k."""
     return "owner=first" not in name if "split-k" in name else "owner=last" in name
 
 
@@ -127,7 +127,10 @@ def test_stream_k_shares_are_equal_but_for_the_last(name: str, least: int, probl
 @given(problems())
 @settings(max_examples=25)
 def test_two_tile_stream_k_puts_at_most_two_on_a_tile(name: str, problem: Problem):
-    """Where there are as many tiles as workgroups; where there are fewer, as its docstring says."""
+    """A tile has at most two segments if there are as many tiles as workgroups, or more.
+
+    With fewer tiles, the bound is that of the schedule's docstring.
+    """
     graph = symbolic(name)
     found = trace(graph, parameters(graph, problem))
     tiles, workgroups = found.tiles[0] * found.tiles[1], problem[3]

@@ -59,9 +59,9 @@ def test_a_tile_is_cut_no_more_often_than_without(problem: tuple[int, int, int, 
 @given(problems(most=40), leasts)
 @settings(max_examples=40)
 def test_forward_finds_who_has_an_iteration(problem: tuple[int, int, int, int], least: int):
-    """`forward` finds the workgroup and the local index of every iteration, as in the trace.
+    """`forward` finds the workgroup and local index of every iteration, as the trace has them.
 
-    The fix-up finds the peers of a tile in this way.
+    In this way the fix-up finds the workgroups that share a tile.
     """
     graph = symbolic(str(StreamK(least_segment=least)))
     given_ = parameters(graph, problem)
@@ -141,7 +141,9 @@ def test_the_edge_is_written_and_drawn():
 
 
 def test_the_walk_is_counted_from_where_the_share_begins():
-    """The first index of a share is computed once; an iteration's index is then a plain sum."""
+    """The first index of a share is computed once; the index of an iteration is that plus a
+    count.
+    """
     graph = StreamK(least_segment=4)(Gemm("f32").graph(TILE))
     at = ["sk.begin", "for_tile", "for_k"]
     (index,) = graph.coordinates.reverse(at, ["global"])

@@ -219,7 +219,10 @@ def test_whole_tiles_go_around(sizes: list[Sizes], workgroups: int):
 
 @pytest.mark.parametrize("name", cover(0, PARTLY, words))
 def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
-    """The first tiles are divided into equal shares, the last may be shorter; others are whole."""
+    """The first tiles are divided into equal shares, the last of which may be shorter.
+
+    All other tiles are whole.
+    """
 
     @given(lists, st.integers(1, 14))
     @settings(max_examples=12)

@@ -55,7 +55,9 @@ def test_deep_tiles_come_first(depths: list[int], workgroups: int):
 
 
 def test_what_it_is_for():
-    """In the given order, some workgroups would get two deep tiles; after sorting, none does."""
+    """In the given order of groups some workgroups get two deep tiles; in the sorted order
+    none does.
+    """
     depths = [9, 1, 9, 1]
     before = of_depths(PERSISTENT, depths, 12).iterations
     after = of_depths(f"longest-first,{PERSISTENT}", depths, 12).iterations
@@ -79,7 +81,7 @@ def test_groups_along_k_by_numbers(name: str, order: str):
 
 
 def test_what_it_rewrites():
-    """Tile numbers are counted by rank in the new order; element offsets stay indexed by group."""
+    """Tile numbers follow the groups' new order; element offsets are still indexed by group."""
     before = LIST.graph(TILE)
     after = LongestFirst()(before)
     assert [d.id for d in before.dangling] == ["group", "A.tile.0", "B.tile.1"]
@@ -121,7 +123,10 @@ def test_orders_of_one_grid_go_before_or_behind():
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=70))
 def test_a_table_that_sorts(values: list[int]):
-    """A table with the rule `SORTS` is a permutation: larger steps first, ties in their order."""
+    """A table with the rule `SORTS` is a permutation:
+
+    larger steps first, equal ones in their order.
+    """
     size, given_ = index_symbol("count"), index_symbol("given")
     first = Table("given", size, size * 0 + 300)
     place = Table("order", size, size - 1, load(given_, index_symbol("order.at")), rule=SORTS)

@@ -148,7 +148,7 @@ def test_the_parts_of_two_tile_stream_k(
 def test_the_parts_of_hybrid_stream_k(
     name: str, problem: tuple[int, int, int, int], expected: tuple[int, int, int, int]
 ):
-    """(T mod W)·TK iterations are streamed.
+    """With T tiles, W workgroups and TK k tiles per tile, (T mod W)·TK iterations are streamed.
 
     57 x 57 tiles are 3249 = 24·132 + 81 = 10·304 + 209.
     """
@@ -172,7 +172,7 @@ def test_one_tile_on_too_many_workgroups(name: str):
     [(1, (1,) * 64), (2, (2,) * 32), (6, (6,) * 10 + (4,)), (64, (64,)), (100, (64,))],
 )
 def test_shares_are_no_slivers(least: int, shares: tuple[int, ...]):
-    """One tile of 64 iterations on 128 workgroups; workgroups without iterations do nothing."""
+    """Shares of one tile with 64 iterations on 128 workgroups; the other workgroups do nothing."""
     for step in (StreamK(least=least), TwoTileStreamK(owner="last", least=least)):
         graph = step(Gemm("f32").graph(TILE))
         found = trace(graph, parameters(graph, in_tiles(1, 1, 64, 128)))

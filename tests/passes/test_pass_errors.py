@@ -1,4 +1,4 @@
-"""An exception inside a pass becomes a PassError that names the pass; names are checked."""
+"""An exception inside a pass becomes a PassError that names the pass; pass names are checked."""
 
 from __future__ import annotations
 

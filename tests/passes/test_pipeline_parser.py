@@ -1,4 +1,4 @@
-"""Pipelines as text: what is written is parsed to an equal pipeline; errors have positions."""
+"""Pipelines as text: parsing the text gives an equal pipeline; errors have positions."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ CURVED = (
 )
 GROUPED = Grouped(groups=7)
 Ways = tuple[Callable[..., tuple[int, ...]], Callable[..., tuple[int, ...]]]
-"""Two functions: from a tile's numbers to its position in the order, and the inverse."""
+"""Two functions: from a tile's row and column to its position in the order, and the inverse."""
 FOUND = (
     *((schedule,) for schedule in PROVED),
     *((BANDED[0], schedule) for schedule in PROVED[:3]),
@@ -116,7 +116,9 @@ def banded(width: int, snake: bool, along: Any, order: Any = "columns") -> Kerne
 )
 @settings(max_examples=150)
 def test_the_order_is_that_of_the_loops(m: int, n: int, width: int, snake: bool, along: str):
-    """Positions and tiles agree with the nested loops in both directions, with symbolic sizes."""
+    """With symbolic sizes, positions of tiles and tiles at positions agree with the nested
+    loops.
+    """
     graph = banded(width, snake, along)
     if graph.dangling[0].id != "tile.raster":
         return  # bands of one row are row-major order, so the pass changes nothing
@@ -220,7 +222,7 @@ def grouped(groups: int) -> KernelGraph:
 
 @pytest.mark.parametrize("groups", [2, 4, 8])
 def test_groups_work_on_neighbours_at_the_same_k(groups: int):
-    """Workgroups w, w + W/G, w + 2·W/G and so on stream the same k of neighbouring tiles."""
+    """Workgroups w, w + W/G, w + 2·W/G and so on stream neighbouring tiles, at the same k."""
     graph = Pipeline([Grouped(groups=groups), StreamK(workgroups=24)])(Gemm("f32").graph(TILE))
     found = trace(graph, {"m": 4 * 8, "n": 4 * 16, "k": 4 * 9})
     members = 24 // groups
@@ -256,7 +258,7 @@ def test_compiled_kernels_compute_the_same(name: str, order: Pass):
     ids=lambda steps: ",".join(map(str, steps)),
 )
 def test_tiles_are_found_without_a_division(steps: tuple[Pass, ...]):
-    """Tile numbers provably fit 32 bits, so kernels multiply instead of dividing."""
+    """Tile numbers are proved to fit 32 bits, so kernels multiply by magic numbers, not divide."""
     graph = Pipeline(steps)(Gemm().graph((64, 64, 32)))
     kernel = codegen.compile(graph, "sm_80")
     assert re.findall(r"\b(?:div|rem)\.\w+", kernel.ptx) == []

@@ -106,7 +106,9 @@ def test_tiles_of_any_height(name: str, tile: tuple[int, int, int]):
 
 
 def test_more_peers_than_shares():
-    """Peers beyond the number of shares finish nothing; others still wait for their pieces."""
+    """If a tile has more peers than shares, the other peers finish nothing, but still wait
+    for pieces.
+    """
     graph, problem = symbolic(ONE), in_tiles(1, 1, 16, 7)
     found = trace(graph, parameters(graph, problem))
     assert {e.workgroup for e in found.stores} == {0, 1, 2, 3}

@@ -1,4 +1,4 @@
-"""The `tree` reduction: which pieces of a tile are added, in which order, and no deadlock."""
+"""The `tree` reduction: the order in which pieces of a tile are added, and no deadlock."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def paired(pieces: int) -> dict[int, list[int]]:
 @pytest.mark.parametrize("pieces", PIECES)
 @pytest.mark.parametrize("name", EVERY)
 def test_one_tile_is_added_up_in_pairs(name: str, pieces: int):
-    """Pieces are numbered from the owner's.
+    """Pieces are numbered from the owner's piece.
 
     With owner=first they follow the workgroups' order, with owner=last the reverse order.
     """

@@ -35,9 +35,10 @@ EVERY = (*STREAMS, *SPLITS)
 
 
 def in_order(name: str, found: Trace) -> None:
-    """Check the order of each shared tile: the piece farthest from the owner's is sent first.
+    """Check the order of pieces in each shared tile.
 
-    Every next piece receives the sum so far and adds itself.
+    The piece farthest from the owner's is sent first; each next one receives the sum so far, adds
+    itself and is sent.
     """
     assert found.problems() == ()
     lower = waits_for_lower(name)
@@ -83,7 +84,9 @@ def test_graphs_of_numbers(name: str, problem: Problem):
 @pytest.mark.parametrize("name", [*STREAMS[:2], *SPLITS[:2]])
 @pytest.mark.parametrize("pieces", [2, 3, 5])
 def test_sums_are_rounded_in_order(name: str, pieces: int):
-    """Each piece of k contributes one number; they are added from the farthest to the owner's."""
+    """Each piece of k contributes one number; they are added from the piece farthest from
+    the owner's.
+    """
     numbers, a, b = one_number_a_piece(pieces)
     graph = symbolic(name)
     given = {"workgroups": pieces} if "workgroups" in graph.parameters else {}
@@ -135,7 +138,7 @@ def bent(graph: KernelGraph, name: str, by: int) -> KernelGraph:
 
 @pytest.mark.parametrize("name", ["stream-k{owner=last,reduction=turnstile}", "split-k{splits=5}"])
 def test_a_wrong_turn_is_noticed(name: str):
-    """A workgroup that waits for its own turn is a deadlock, and no wait direction is proved."""
+    """If a workgroup waits for its own turn, it deadlocks, and no wait direction is proved."""
     graph = symbolic(name)
     wrong = bent(graph, "turn_before", 1)
     assert (wait_direction(graph), wait_direction(wrong)) == ("lower", "mixed")

@@ -152,7 +152,7 @@ def both_own(op: Operation) -> Operation | Body:
 
 
 def first_piece_left_out(op: Operation) -> Operation:
-    """The loop that adds the pieces of a tile begins with the second one."""
+    """A fault: the loop that adds the pieces of a tile begins with the second piece."""
     if isinstance(op, For) and any(isinstance(x, AddPartial) for x in op.walk()):
         return replace(op, start=op.start + 1) if op.dim == "partial.peer" else op
     return op
@@ -326,9 +326,9 @@ def test_faults_are_seen_in_batches_and_groups(gemm: dict[str, Any], fault: str)
 
 
 def test_a_sum_that_was_sent_may_take_partials_and_end():
-    """A workgroup may send its sum, then receive another, finish and store.
+    """A workgroup may send its sum, then receive partial sums, finish and store.
 
-    In a butterfly reduction each of two workgroups sends its sum to the other.
+    In a butterfly reduction, each of two workgroups sends its sum to the other.
     """
     used = Accumulators(3)
     used.zero("acc")

@@ -19,7 +19,7 @@ from py_mini_racer import MiniRacer
 __all__ = ["MermaidError", "parse", "render"]
 
 LONGEST = 50_000
-"""Characters of a text that mermaid.js draws by default (its option `maxTextSize`)."""
+"""Length in characters of the longest text that mermaid.js draws (its option `maxTextSize`)."""
 
 
 class MermaidError(AssertionError):
@@ -32,7 +32,7 @@ class MermaidError(AssertionError):
 
 
 def parse(texts: Sequence[str]) -> None:
-    """Parse each text; a MermaidError names the first that mermaid.js refuses."""
+    """Parse each text; raise MermaidError for the first text that mermaid.js refuses."""
     for index, text in enumerate(texts):
         if len(text) > LONGEST:
             raise MermaidError(index, text, f"{len(text)} characters are more than {LONGEST}")
@@ -62,7 +62,9 @@ def _parser() -> MiniRacer:
 
 
 def render(texts: Sequence[str]) -> list[str]:
-    """Draw each text as an SVG; raise MermaidError for the first that mermaid.js cannot draw."""
+    """Draw each text as an SVG; raise MermaidError for the first text that mermaid.js cannot
+    draw.
+    """
     return [_render(index, text) for index, text in enumerate(texts)]
 
 

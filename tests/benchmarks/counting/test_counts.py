@@ -1,4 +1,4 @@
-"""Work counts of schedules, against closed formulas and the lowered kernel; needs no GPU."""
+"""Counts of schedules' work, compared with formulas and with the lowered kernel; needs no GPU."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_counts_of_closed_forms(tiles: int):
     for whole in ("data-parallel", "data-parallel{persistent=true}"):
         assert counted(whole).utilisation == pytest.approx(ideal(tiles, 132))
         assert (counted(whole).fix_ups, counted(whole).workspace_bytes) == (0, 0)
-    # The remaining macro tiles are divided into quarters, which are distributed evenly.
+    # The macro tiles of the last wave are divided into quarters, which are distributed evenly.
     small = counted("heterogeneous-tiles")
     waves, rest = divmod(tiles, 132)
     quarters = math.ceil(4 * rest / 132)
@@ -59,7 +59,7 @@ def test_counts_of_closed_forms(tiles: int):
 
 @pytest.mark.parametrize("splits", [2, 3, 5])
 def test_no_peer_receives_its_own_piece(splits: int):
-    """In a reduce-scatter every peer adds up all pieces, and receives all but its own."""
+    """In a reduce-scatter, each workgroup receives all pieces of its tile except its own."""
     owned = count(f"split-k{{splits={splits}}}", TILE, (256, 256, 4096), 132)
     assert owned.fix_ups == 4 * (splits - 1)
     scattered = f"split-k{{splits={splits},reduction=scatter}}"

@@ -1,4 +1,4 @@
-"""The simulated L2 cache: its laws, and a comparison with a plain LRU list; needs no GPU."""
+"""The simulated L2 cache: its invariants, and a comparison with a plain LRU list; no GPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OTHERS = ["data-parallel", "split-k{splits=2}", "grouped,two-tile-stream-k{owner
 
 
 def read_by_lists(blocks: list[int], sizes: list[int], capacity: int) -> int:
-    """Bytes read from memory, simulated with a list in LRU order, the latest block at its end."""
+    """Bytes read from memory, by an LRU list of blocks whose last entry was used most recently."""
     held: list[int] = []
     read = 0
     for block in blocks:
@@ -61,7 +61,7 @@ def test_the_cache_evicts_what_was_not_asked_for_longest(
 @pytest.mark.parametrize("size", [WHOLE, RAGGED], ids=["whole", "ragged"])
 @pytest.mark.parametrize("pipeline", PIPELINES + OTHERS)
 def test_laws_of_every_order(pipeline: str, size: tuple[int, int, int]):
-    """An order does every iteration once.
+    """Every tile order computes each iteration once.
 
     An unlimited cache reads each block once; without a cache every request is read from memory.
     """
@@ -81,15 +81,16 @@ def test_laws_of_every_order(pipeline: str, size: tuple[int, int, int]):
     assert none.read_bytes == none.asked_bytes == 2 * k * (m * tiles_n + n * tiles_m)
     between = [through_cache(asked, 1000 * kilo).read_bytes for kilo in (4, 8, 16, 40)]
     assert all(endless.read_bytes <= read <= none.read_bytes for read in between)
-    if size == WHOLE:  # with blocks of equal size, a larger LRU cache never reads more
+    if size == WHOLE:  # with blocks of equal size, a larger LRU cache never reads more from memory
         assert between == sorted(between, reverse=True)
 
 
 @pytest.mark.parametrize("pipeline", [*PIPELINES, OTHERS[2]])
 def test_workgroups_advance_in_step(pipeline: str):
-    """Workgroups of a resident grid advance in step.
+    """If all workgroups are resident, they advance in step.
 
-    The requests of all workgroups' first iterations come first, then those of their second ones.
+    The requests of all workgroups' first iterations come first, then those of all second
+    iterations.
     """
     values = dict(zip(("m", "n", "k"), RAGGED, strict=True), workgroups=SLOTS)
     found = trace(scheduled(pipeline, TILE, "bf16"), values)
@@ -109,9 +110,9 @@ def test_workgroups_advance_in_step(pipeline: str):
 
 
 def test_who_is_free_takes_the_next_workgroup():
-    """A data-parallel grid is walked like a persistent grid with one workgroup per slot.
+    """A slot that becomes free gets the next workgroup.
 
-    A slot that becomes free gets the next workgroup.
+    So a data-parallel grid makes the requests of a persistent grid with one workgroup per slot.
     """
     one, stays = (
         requests(schedule, TILE, WHOLE, SLOTS) for schedule in ("data-parallel", WHOLE_TILES)
@@ -122,10 +123,11 @@ def test_who_is_free_takes_the_next_workgroup():
 
 
 def test_bands_read_fewer_rows_and_columns():
-    """Bands need fewer rows and columns of tiles at a time, so fewer blocks are read.
+    """Bands need fewer tile rows and tile columns at a time, so fewer blocks are read.
 
-    16 of 10 x 12 tiles are 2 rows and 12 columns in row-major order, or 4 rows and 4 columns in
-    bands of 4. The cache holds the blocks of one step, but none of the wave before.
+    In a grid of 10 x 12 tiles, 16 consecutive tiles lie in 2 rows and 12 columns in row-major
+    order, but in 4 rows and 4 columns in bands of 4. The cache holds the blocks of one step, but
+    not those of the previous wave.
     """
     size, block = (10 * 16, 12 * 16, 64 * 16), 2 * 16 * 16
     for order in (NONE, "rasterize{width=4}"):

@@ -1,4 +1,4 @@
-"""Host time of calls: how it is measured, with a simulated clock."""
+"""Measuring the host time of calls, with a simulated clock."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ PLAN = "128x256x64 stream-k on 132"
 
 
 def rows_of(k: int, **times: float | None) -> list[Any]:
-    """Result rows of one problem; times are in microseconds, None is a contender that failed."""
+    """Result rows of one problem; times are in microseconds, None means that a contender failed."""
     names = {"plain": PLAIN, "fused": FUSED, "library": LIBRARY, "eager": EAGER,
              "compiled": TORCH_COMPILE}  # fmt: skip
     head = {"shape": f"k{k}", "m": 256, "n": 512, "k": k, "layout": "nt", "plan": PLAN}

@@ -53,7 +53,10 @@ class Made:
 
 @pytest.fixture
 def samplers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Samplers that launch a contender once per buffer set and return the contender's own time."""
+    """Replace samplers:
+
+    they launch once per buffer set and return the time the contender states.
+    """
 
     class Fake(groups.Sampler):
         def __init__(self, launch: Any, sets: int, seconds: float, *, graphs: bool) -> None:
@@ -70,7 +73,9 @@ def samplers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("samplers")
 def test_contenders_that_are_wrong_or_fail_are_not_timed():
     def writing(value: int, then: int, takes: float) -> Prepare:
-        """A contender that writes `value` in the first two launches, and `then` in later ones."""
+        """A contender whose first two launches write `value` into D, and whose later ones
+        write `then`.
+        """
 
         def prepare(problem: Any) -> Launch:
             calls = [0]

@@ -17,7 +17,7 @@ from benchmarks.reports.record import load
 
 
 def row(name: str, seconds: float | None, k: int = 256, layout: str = "nt", m: int = 128) -> Any:
-    """A result row; if `seconds` is None, a row with an error."""
+    """A result row with a time; a row with an error if `seconds` is None."""
     head = {"shape": "x", "m": m, "n": 512, "k": k, "layout": layout, "name": name}
     if seconds is None:
         return {**head, "problem": "no such kernel"}
@@ -102,7 +102,9 @@ def test_mistakes_are_explained(words: list[str], why: str, capsys: pytest.Captu
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Simulate a GPU on which coordgraph takes half of cuBLAS's time; return the compiled sizes."""
+    """Simulate a GPU on which coordgraph takes half of cuBLAS's time; return the sizes
+    compiled for it.
+    """
     compiled: list[tuple[str, str]] = []
 
     def compete(contenders: Any, problem: Any, options: Any, **given: Any) -> Iterator[Any]:

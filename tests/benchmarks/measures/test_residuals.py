@@ -1,4 +1,4 @@
-"""`benchmarks.measures.residuals`: measured over predicted times, by traits of plans."""
+"""`benchmarks.measures.residuals`: measured over predicted times, by properties of plans."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ PLANS = (
 
 
 def sweep(path: Path, slower: dict[str, float], depths: tuple[int, ...] = (2048, 4096)) -> Path:
-    """A results file with predicted times; those of the plans in `slower` are multiplied."""
+    """A results file of predicted times; `slower` maps plans to factors that multiply their
+    times.
+    """
     rows: list[dict[str, object]] = []
     for k in depths:
         for plan in PLANS:
@@ -51,7 +53,7 @@ def test_what_is_as_predicted_has_no_residuals(tmp_path: Path):
 
 
 def test_a_kind_of_plan_that_takes_longer_is_seen(tmp_path: Path):
-    """A kind of plan that takes 10 % longer than predicted shows beside the mean of four plans."""
+    """If one of four plans takes 10 % longer than predicted, the residuals show it."""
     path = sweep(tmp_path / "a.json", {PLANS[2]: 1.1})
     found = by(path, "schedule")
     mean = 1.1**0.25

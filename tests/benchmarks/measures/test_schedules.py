@@ -1,4 +1,4 @@
-"""`benchmarks schedules`: counts against other ways to count; needs no GPU."""
+"""`benchmarks schedules`: its counts agree with other ways of counting; needs no GPU."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def test_the_scale_has_whole_waves_and_nearly_square_products():
 
 
 def test_iterations_of_streamed_schedules_are_shared_equally():
-    """Streamed shares are equal; `least_segment` lengthens a share by two moved borders at most."""
+    """Streamed shares are equal, except that `least_segment` may lengthen one by moving its
+    two ends.
+    """
     for tiles in COUNTS:
         rows = {row["schedule"]: row for row in rows_of(TILE, tiles, 4096, SCHEDULES, 132)}
         even = math.ceil(tiles * 64 / 132)

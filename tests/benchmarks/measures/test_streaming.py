@@ -1,4 +1,4 @@
-"""`benchmarks.measures.streaming`: streamed against whole tiles, measured and predicted."""
+"""`benchmarks.measures.streaming`: split against whole tiles, as measured and as predicted."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_of_what_was_measured_the_model_says_which_kind_is_better():
     for path in paths:
         rows = load(path)["rows"]
         if len({key_of(row) for row in rows}) < 15:
-            continue  # a file of few sizes, which was measured for one term of the model
+            continue  # a file with few sizes, measured to fit a single term of the cost model
         found = means(compared(rows, "NVIDIA H200"))
         assert found["candidates"].problems > 15
         assert found["candidates"].bias == pytest.approx(1, abs=0.05)

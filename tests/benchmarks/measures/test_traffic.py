@@ -53,7 +53,7 @@ def test_a_row_is_of_the_device():
     assert (row["slots"], row["cache_bytes"]) == (h200.pairs, h200.l2_bytes)
     assert (row["order"], row["name"]) == ("row by row", f"{TILE} {SCHEDULES[0]} on 66")
     assert row["compulsory_bytes"] == 2 * 2 * 2048 * 256
-    # Tiles · k tiles · bytes of a block of A and one of B.
+    # The number of tiles, times k tiles, times the bytes of a block of A and a block of B.
     assert row["asked_bytes"] == 64 * 4 * 2 * 512 * 64
     assert row["modelled_bytes"] == row["modelled_a_bytes"] + row["modelled_b_bytes"]
     nothing = model(parse_shape("2048x2048x256"), TILE, "none", SCHEDULES[0], cache_bytes=0)
@@ -63,13 +63,14 @@ def test_a_row_is_of_the_device():
 
 
 CACHE = 10e6
-"""Bytes of the simulated L2 cache, fewer than B has."""
+"""Bytes of the simulated L2 cache, which is smaller than B."""
 
 
 def test_bands_save_traffic_where_workgroups_keep_step():
     """Bands save traffic for whole tiles, but not for plain Stream-K.
 
-    Stream-K's workgroups begin at different k, so they do not share blocks at the same time.
+    Workgroups of Stream-K begin at different k, so they do not read the same blocks at the same
+    time.
     """
     size = parse_shape("8192x8192x2048")
     whole, streamed = (
@@ -162,7 +163,9 @@ def test_a_figure_is_a_line_for_each_order():
 
 
 class Cuda:
-    """A simulated GPU on which a plan's order of tiles decides its time and its counters."""
+    """A simulated GPU on which a plan's tile order determines its time and its hardware
+    counters.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.monkeypatch = monkeypatch

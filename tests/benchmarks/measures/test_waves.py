@@ -1,4 +1,4 @@
-"""`benchmarks waves`: utilisation of the last wave, full waves, and plans of a command line."""
+"""`benchmarks waves`: utilisation of a partly filled last wave, shapes of full waves, and plans."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The part of Triton that the benchmark kernels use, over NumPy; programs run one by one.
+"""A stand-in for the parts of Triton that the benchmark kernels use, implemented with NumPy.
 
-Tests with it check indices, not whether Triton compiles the kernels.
+Programs run one after another. Tests with it check indices, not whether Triton compiles the
+kernels.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class OutOfResources(Exception):
 
 
 class Pointer:
-    """A pointer into an array, as a kernel sees it; `writes` counts writes to every element."""
+    """A pointer into an array, as a kernel sees it; `writes` counts the writes to each element."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.flat, self.writes = array.reshape(-1), Counter[int]()

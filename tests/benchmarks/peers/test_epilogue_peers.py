@@ -1,4 +1,4 @@
-"""Contenders of `epilogue`: the arguments of our kernels and of PyTorch's functions."""
+"""Contenders of `epilogue`: the arguments passed to coordgraph's kernels and to PyTorch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ class Kernel:
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
-    """The kernels in the order in which they are built; epilogue functions stand in for GEMMs."""
+    """The list of built kernels, in the order of building; epilogue functions stand in for
+    GEMMs.
+    """
     found: list[Kernel] = []
 
     def build(plan: Any, gemm: Any, target: str) -> Kernel:
@@ -91,7 +93,9 @@ def test_the_library_is_given_the_epilogue_and_its_operands(monkeypatch: pytest.
 
 
 def torch(compile_: Any = None) -> Any:
-    """The functions of PyTorch that contenders call, over NumPy; GELU is replaced by doubling."""
+    """A stand-in for the PyTorch functions that contenders call, over NumPy; GELU doubles
+    its input.
+    """
     functional = SimpleNamespace(
         linear=lambda x, weight, bias: x @ weight.T + bias,
         gelu=lambda x, approximate: 2 * x if approximate == "tanh" else None,

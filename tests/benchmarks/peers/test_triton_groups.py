@@ -1,4 +1,4 @@
-"""The Triton kernel for groups, with Triton replaced: its indices and its tuning."""
+"""The Triton kernel for groups, run with a stand-in for Triton: its indices and its tuning."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROCESSORS = 5
 
 @pytest.fixture(scope="module")
 def kernels() -> Any:
-    """`benchmarks.peers.triton_groups`, imported with a replacement of Triton for this test."""
+    """The module `benchmarks.peers.triton_groups`, imported with a stand-in for Triton."""
     with pytest.MonkeyPatch.context() as patch:
         for name, module in modules().items():
             patch.setitem(sys.modules, name, module)
@@ -70,7 +70,7 @@ def test_configurations_fit_a_box_and_the_shared_memory_of_hopper(kernels: Modul
 
 
 class Problem:
-    """Operands on the host; the simulated time of a configuration is its number of elements."""
+    """A problem on the host; a configuration's simulated time is its number of tile elements."""
 
     axis = "m"
 

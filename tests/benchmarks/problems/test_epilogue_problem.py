@@ -31,7 +31,7 @@ def test_the_slope_of_gelu_is_bounded():
 
 
 class Array(np.ndarray):
-    """A NumPy array with the methods of a torch tensor that the check of results calls."""
+    """A NumPy array with the torch tensor methods that the check of results calls."""
 
     def fill_(self, value: float) -> None:
         self[...] = value

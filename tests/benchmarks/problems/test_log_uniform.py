@@ -12,7 +12,7 @@ def test_the_corpus_is_log_uniform_and_the_same_every_time():
     assert shapes != log_uniform_shapes(400, seed=1)
     extents = [extent for found in shapes for extent in (found.m, found.n, found.k)]
     assert all(128 <= extent <= 8192 and extent % 8 == 0 for extent in extents)
-    # Half of the octaves are below 1024.
+    # Extents are log-uniform, and half of the octaves of their range are below 1024.
     below = sum(extent < 1024 for extent in extents) / len(extents)
     assert 0.45 < below < 0.55
 

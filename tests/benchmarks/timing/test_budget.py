@@ -1,4 +1,4 @@
-"""The time limit of a benchmark is shared by its problems."""
+"""The time limit of a benchmark is divided among its problems."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def test_the_budget_is_shared_among_what_is_left():
     now = [100.0]
     budget = TimeBudget(1.0, 3, clock=lambda: now[0])
     assert budget.next_deadline() == pytest.approx(120)
-    now[0] = 110.0  # the first problem used less than its share
+    now[0] = 110.0  # the first problem used less than its share of the time
     assert budget.next_deadline() == pytest.approx(110 + 50 / 2)
     now[0] = 170.0  # the second problem used all the time that was left
     assert budget.next_deadline() == 170.0

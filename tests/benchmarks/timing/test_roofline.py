@@ -1,4 +1,4 @@
-"""The roofline: a lower bound of a problem's time."""
+"""The roofline: a lower bound on a problem's time."""
 
 from __future__ import annotations
 

@@ -42,7 +42,9 @@ def coordgraph(*words: str, stdin: str | None = None) -> Outcome:
 
 
 def process(*words: str, stdin: str = "", code: str | None = None) -> Outcome:
-    """Run `python -m codegen.cli` in a new process; with `code`, run that Python code instead."""
+    """Run `python -m codegen.cli` in a new process; if `code` is given, run that Python code
+    instead.
+    """
     start = ["-m", "codegen.cli"] if code is None else ["-c", code]
     done = subprocess.run(
         [sys.executable, "-W", "error", *start, *words],

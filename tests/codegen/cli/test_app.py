@@ -35,12 +35,16 @@ HEAVY = {
     *("cuda", "cupy", "jax", "llvmlite", "ml_dtypes", "networkx", "numpy", "passes", "scipy"),
     *("sympy", "torch"),
 }
-"""What takes longer to import than help takes to print."""
+"""Modules that take longer to import than printing the help takes."""
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], *([c, "--help"] for c in COMMANDS)])
 def test_help_loads_nothing_heavy(words: list[str]):
-    """Modules that are loaded are the same on every machine; seconds are not."""
+    """Help loads no slow module.
+
+    The test checks which modules are loaded, since that is the same on every machine and seconds
+    are not.
+    """
     script = (
         "import sys\n"
         "from codegen.cli import app\n"

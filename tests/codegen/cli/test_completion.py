@@ -1,4 +1,4 @@
-"""What the shell completes, asked as bash asks, and progress bars."""
+"""Shell completion, requested as bash requests it, and progress bars."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def asked(line: str) -> list[str]:
-    """The completions of the last word."""
+    """The completions that the shell gets for the last word of a command line."""
     done = subprocess.run(
         [sys.executable, "-m", "coordgraph"],
         cwd=ROOT,

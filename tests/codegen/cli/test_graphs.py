@@ -15,7 +15,7 @@ from tests.codegen.cli.commands import coordgraph, process
 
 PIPELINE = "reorder{swap=true},stream-k"
 TILE = ("--tile", "16x16x16")
-# Other tests register passes too, so only those of the library are checked.
+# The passes of the library; other tests register passes too, which are not checked here.
 LOWERINGS = (lowering.LowerToHost, lowering.LowerToTensorCores, lowering.LowerToHopper)
 OWN_PASSES = sorted(n for n, kind in PASSES.items() if kind.__module__.startswith("passes."))
 OPENINGS = {"mermaid": "graph TD", "text": "coordgraph 1", "pseudocode": "//", "json": "{"}
@@ -173,14 +173,14 @@ def test_malformed_graphs_are_refused_with_their_place(text, where, why):
 
 
 def test_an_index_with_numbers():
-    """The index of a workgroup's fourth iteration equals the number computed by hand."""
+    """The index of a workgroup's fourth iteration equals the index computed by hand."""
     done = coordgraph(
         *("eval", "A.tile.0", "B.tile.1", "A.1", "--tile", "128x128x32", "--json"),
         *("-s", "stream-k", "-w", "32"),
         *("--at", "workgroup=5,for_tile=0,for_k=3,A.index.1=7", "--with", "m=1280,n=1536,k=1024"),
     )
     found = done.json
-    # 10 x 12 tiles of 32 iterations, in 32 shares of 120 iterations each.
+    # 10 x 12 tiles of 32 iterations each are divided into 32 shares of 120 iterations each.
     at = 5 * 120 + 3
     expected = [at // (32 * 12), at // 32 % 12, at % 32 * 32 + 7]
     assert found["parameters"]["share"] == 120
@@ -266,7 +266,7 @@ def test_explain_prints_the_docstring(name: str):
 
 @pytest.mark.parametrize("name", OWN_PASSES)
 def test_explain_says_what_every_option_means(name: str):
-    """Of every pass, those that it inherits too: name, allowed values, default and meaning."""
+    """`explain PASS` lists all options, inherited ones too, with values, default and meaning."""
     kind = PASSES[name]
     done, told = coordgraph("explain", kind.name), coordgraph("explain", kind.name, "--json").json
     listed = {o["name"]: o for o in told["options"]}

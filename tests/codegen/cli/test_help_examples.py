@@ -1,4 +1,4 @@
-"""Every command line that `--help` prints as an example runs, in the printed order."""
+"""Every example command line in `--help` runs, in the order in which they are printed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def examples(monkeypatch: pytest.MonkeyPatch, *command: str) -> list[str]:
 
 
 def run(line: str) -> Outcome:
-    """Run a line as a shell would: stages of a pipe in turn, of which `less` is left out."""
+    """Run a line as a shell would: the commands of a pipe in turn, without `less`."""
     words = shlex.split(line, comments=True)
     stages, text = [[]], None
     for word in words:

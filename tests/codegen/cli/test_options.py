@@ -44,8 +44,9 @@ def test_no_option_is_declared_twice():
 
 
 def test_every_option_says_its_flag():
-    """Every option names its flag; a flag that typer derives from a parameter's name would not be
-    counted.
+    """Every option names its flag:
+
+    one that typer derives from the parameter's name is not counted.
     """
     assert all(any(flag.startswith("--") for flag in flags) for flags in every_declaration())
 

@@ -86,7 +86,9 @@ def test_a_cache_that_is_off_leaves_none(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_graphs_of_one_schedule_do_not_overwrite_each_other(folder: Path):
-    """The log of a schedule is the same for all types and tiles."""
+    """Graphs for different types and tiles have the same pass log, but each gets a diagram
+    of its own.
+    """
     step = StreamK(workgroups=3)
     graphs = [
         step(Gemm(kind).graph(tile)) for kind in ("f32", "f16") for tile in (None, (64, 64, 64))

@@ -1,4 +1,4 @@
-"""`run` of batches, groups and lists, and of products without k."""
+"""`run` of batches, of groups, of lists of products, and of products with k = 0."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_many_products(words: tuple[str, ...], products: list[list[int]]):
     assert found["check"]["passed"]
     flops = sum(2 * m * n * k for m, n, k in products)
     assert found["flops_per_second"] * found["seconds"] == pytest.approx(flops)
-    # A product without k takes an iteration too: its D is written.
+    # A product with k = 0 takes one iteration too, in which its D is written.
     depth = sum(-(-m // 16) * -(-n // 16) * max(-(-k // 16), 1) for m, n, k in products)
     assert found["schedule"]["iterations"] == depth
 

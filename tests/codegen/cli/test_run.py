@@ -51,8 +51,8 @@ def test_a_run_in_json(tmp_path: Path):
     assert schedule["tiles"] == [3, 3, 4]
     assert schedule["iterations"] == 36
     assert schedule["iterations_per_workgroup"] == [4, 8]
-    # Each share has 8 iterations, two tiles of 4: all shares begin at the start of a tile, so
-    # no tile is shared.
+    # Each share has 8 iterations, which are two tiles of 4: all shares begin at the start of a
+    # tile, so no tile is shared.
     assert (schedule["segments"], schedule["fix_ups"]) == ({"whole": 9}, 0)
     assert schedule["utilisation"] == 36 / 40
     assert found["repeats"] == 1
@@ -172,7 +172,7 @@ def test_a_run_on_the_cpu_for_people(tmp_path: Path):
 
 
 class _Wrong(Kernel):
-    """A kernel that leaves out the last element of D, or stores a wrong value there."""
+    """A kernel whose last element of D is wrong: it is not stored, or stored with a wrong value."""
 
     def __init__(self, kernel: Kernel, value: float | None) -> None:
         super().__init__(kernel.graph, kernel.target)
@@ -282,7 +282,8 @@ def test_the_doctor_tries_what_is_here():
     for name, kind in (("interpreter", "f32"), ("cpu", "bf16")):
         assert targets[name]["status"] == "ok"
         assert f"multiplies {kind}" in targets[name]["detail"]
-    # One architecture for each lowering of the registry that is the best of some architecture.
+    # For each lowering in the registry that is the preferred one of some architecture, one such
+    # architecture.
     families = {
         entry["name"]: entry["detail"].partition(":")[0]
         for entry in found["targets"]

@@ -19,13 +19,14 @@ from tests.support.sampling import cover, words
 
 TILE = (12, 40, 24)
 """A macro tile that neither register blocks nor vectors divide."""
-# Error bounds: of a sum of products, relative to the sum of their magnitudes; and of rounding D.
+# Error bounds: SUMS for a sum of products, relative to the sum of their magnitudes; then the bounds
+# of rounding D.
 SUMS = {"f64": 1e-14, "f32": 2e-6, "bf16": 2e-6, "f16": 2e-6}
 OUTPUTS = {"f64": 2**-53, "f32": 2**-24, "bf16": 2**-8, "f16": 2**-11}
 GUARD = 64
 
 EVERY_SCHEDULE = cover(0, SCHEDULES, words)
-"""Schedules with each option in a quick test; files share their kernels."""
+"""Schedules for quick tests, which together have every option; test files share their kernels."""
 
 
 @cache

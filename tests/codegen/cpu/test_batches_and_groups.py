@@ -187,8 +187,8 @@ def test_c_is_out_only_with_the_same_strides():
     made = kernel("stream-k", batched=True)
     random = np.random.default_rng(0)
     a, b, out = (random.standard_normal((3, 20, 20), dtype=np.float32) for _ in "abo")
-    # One C for all matrices is also the first matrix of D, so D would be written before C is
-    # read.
+    # C is one matrix for the whole batch, and also the first matrix of D: D would be written before
+    # C is read.
     with pytest.raises(LaunchError, match="out overlaps c"):
         made(a, b, np.broadcast_to(out[0], out.shape), out, beta=1.0)
     expected = a @ b + out

@@ -108,8 +108,9 @@ def test_groups_of_k(case: Case):
 
 
 def test_groups_of_rows():
-    """An operand along n is shared by all groups, one along ln is a vector for each; m and mn
-    follow the rows.
+    """An operand along n is shared by all groups; one along ln has a vector for each group.
+
+    Operands along m and mn are divided like the rows.
     """
 
     @ep.epilogue(bias="ln", common="n", row="m", c=ep.operand("mn", optional=True))
@@ -211,7 +212,10 @@ def test_a_number_is_a_number(target: str):
 
 @every_case
 def test_matmul(case: Case):
-    """`matmul` with an epilogue: two calls, a batch, and calls that are refused."""
+    """`matmul` with an epilogue:
+
+    a first and a repeated call, a batch, and calls that are refused.
+    """
     for shape in ((), (3,)):
         a, b = matrices((*shape, M, K), (*shape, K, N))
         sizes = {"l": 3 if shape else 1, "m": M, "n": N}

@@ -125,7 +125,9 @@ def test_groups(name: str, layout: str, dtype: str):
     ("layout", "dtype"), chosen((("nt", "f32"), ("tn", "bf16")), product(LAYOUTS, DTYPES))
 )
 def test_every_layout(layout: str, dtype: str):
-    """Every layout works, and NaN beside a group does not change its result."""
+    """Every layout works; NaN in the elements before and after a group does not change its
+    result.
+    """
     made, problem = kernel("stream-k{owner=last}", dtype, layout), Groups(dtype, 25, 50, [7] * 5)
     problem.a[:, 7:14], problem.b[21:28] = INF, NAN
     d = problem.run(made, workgroups=4)
@@ -153,7 +155,7 @@ def test_other_types():
 
 
 def test_other_groups_need_no_other_kernel():
-    """One kernel serves as many groups as before, more, fewer, and a single one."""
+    """One kernel serves as many groups as in the first call, more, fewer, and a single one."""
     made, problem = kernel("stream-k{owner=last}"), Groups("f32", 20, 30, [64])
     for offsets in (
         [0, 16, 32, 48, 64],
@@ -171,7 +173,7 @@ def test_other_groups_need_no_other_kernel():
 
 
 def test_offsets_are_read_at_every_call():
-    """Offsets are read at every call, also when the same array holds other numbers."""
+    """Offsets are read at every call, also if the same array holds other offsets."""
     made, problem = kernel("stream-k"), Groups("f32", 20, 30, [10, 20, 30])
     for end in (10, 35, 60, 0):
         problem.offsets[1:3] = (end // 2, end)
@@ -259,8 +261,9 @@ def test_no_overlap():
 
 
 def test_groups_along_m_take_other_shapes():
-    """A kernel for groups along m takes one matrix of B for each group, one for groups along k does
-    not.
+    """The shape of B:
+
+    groups along m need one matrix for each group, groups along k need one matrix.
     """
     rows = codegen.compile(Pipeline.parse("stream-k")(Gemm("f32", grouped=True).graph(TILE)), "cpu")
     a, b = np.zeros((9, 20), np.float32), np.zeros((20, 5), np.float32)

@@ -47,7 +47,7 @@ def test_a_partial_that_nobody_sends_is_a_deadlock(threads: int):
 
 
 def test_a_wait_that_ends_late_is_no_deadlock():
-    """With more threads than processors most threads wait for long, which is no deadlock."""
+    """With more threads than processors most threads wait for a long time, but not for ever."""
     kernel = HostKernel(symbolic("stream-k{reduction=turnstile}"))
     for _ in range(5):
         Problem(kernel, 10, 30, 24 * 40).check(workgroups=40, threads=40)
@@ -103,7 +103,7 @@ def test_a_batch_with_gaps_between_matrices_is_in_bounds():
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Python's own handler of SIGINT, which shells disable in background jobs."""
+    """Use Python's own SIGINT handler, since shells make background jobs ignore SIGINT."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -166,8 +166,8 @@ def test_other_types(sizes: list[Sizes], workgroups: int):
 
 
 def test_other_lists_need_no_other_kernel():
-    """One kernel serves as many products as before, more, fewer, one, and the largest number
-    allowed.
+    """One kernel serves as many products as in the first call, more, fewer, one, and the
+    maximum.
     """
     made, random = kernel("stream-k{owner=last}"), np.random.default_rng(0)
     for groups in (4, 4, 9, 2, 1, 64):
@@ -175,7 +175,7 @@ def test_other_lists_need_no_other_kernel():
 
 
 def test_offsets_are_read_at_every_call():
-    """Offsets are read at every call, also when the same array holds other numbers."""
+    """Offsets are read at every call, also if the same array holds other offsets."""
     made, offsets = kernel(), np.zeros((3, 3), np.int32)
     for sizes in ([(9, 8, 20), (3, 16, 2)], [(12, 8, 1), (0, 16, 21)], [(3, 24, 0), (9, 0, 22)]):
         offsets[...] = ends_of(sizes)

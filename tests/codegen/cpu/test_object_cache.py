@@ -1,4 +1,4 @@
-"""The cache of object files: one is loaded only where LLVM would emit the same."""
+"""The cache of object files: a file is loaded only if LLVM would generate the same code here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ B = np.random.default_rng(1).standard_normal((50, 90), dtype=np.float32)
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache on disk of its own, and none in the process."""
+    """An empty folder as the cache on disk; the caches in memory are cleared."""
     monkeypatch.setenv("COORDGRAPH_CACHE", str(tmp_path / "cache"))
     forget(monkeypatch)
     return tmp_path / "cache"

@@ -70,13 +70,13 @@ def test_who_must_run_together_is_seen():
     given = parameters(graph, in_tiles(1, 1, 16, 5))
     with pytest.raises(Circle, match=r"wait for each other in a circle"):
         starting_order(graph, wait_direction(graph), 5, given)
-    # No tile is shared, so every order of the workgroups works.
+    # No tile is shared here, so any order of the workgroups works.
     alone = parameters(graph, in_tiles(5, 1, 3, 5))
     assert sorted(starting_order(graph, "mixed", 5, alone)) == list(range(5))  # type: ignore[arg-type]
 
 
 def test_a_circle_for_ever_is_refused():
-    """A schedule that waits before it sends is refused: no number of threads would end it."""
+    """A schedule in which workgroups wait before they send is refused: it would deadlock."""
 
     def before(op: Operation) -> Operation | Body:
         return (AwaitPartial(op.slot), op) if isinstance(op, SendPartial) else op
@@ -103,7 +103,9 @@ def test_by_default_there_is_a_workgroup_for_each_thread():
 
 
 def test_shares_are_those_of_the_lowered_graph():
-    """The loop over shares has the bound of the lowered graph, not that of the schedule."""
+    """The loop over shares ends where the lowered graph says, not where the schedule's graph
+    says.
+    """
     code = kernel(STREAM)
     shares, blocks = (code.lowered.coordinates[d].fixed_size for d in ("fixup.share", "block.m"))
     assert shares == blocks

@@ -1,4 +1,4 @@
-"""Passes and edges from outside the library compile like its own."""
+"""Passes and edges defined outside the library compile like the library's own."""
 
 from __future__ import annotations
 

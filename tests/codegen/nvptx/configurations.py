@@ -49,7 +49,7 @@ __all__ = [
 Choice = TypeVar("Choice")
 KINDS = ("reduction=", "order=")
 KEPT = 128
-"""Graphs and programs that are kept: sweeps have thousands."""
+"""The number of graphs, and of programs, that are cached: sweeps have thousands."""
 
 SCHEDULES: tuple[tuple[Pass, ...], ...] = (
     (DataParallel(),),
@@ -125,9 +125,9 @@ LARGE_SHAPES = (
     ((512, 160, 64), (2, 1, 1)),
     ((128, 640, 64), (1, 2, 1)),
 )
-"""Macro tiles with more than 144 accumulator registers a thread:
+"""Macro tiles with more than 144 accumulator registers per thread.
 
-too many for any code but TMA and one loop.
+They leave registers only for kernels with TMA and a single main loop.
 """
 TURN_SHAPES = (
     ((64, 256, 64), ALONE),
@@ -142,16 +142,16 @@ TURN_SHAPES = (
     ((128, 256, 64), (1, 2, 1)),
     ((64, 1024, 64), (1, 4, 1)),
 )
-"""Macro tiles and clusters for ping-pong, where one warpgroup computes a workgroup's whole tile."""
+"""Macro tiles and clusters for ping-pong, where one warpgroup computes a workgroup's tile alone."""
 LARGE_TURN_SHAPES = (
     ((128, 144, 64), ALONE),
     ((128, 192, 64), ALONE),
     ((192, 128, 64), ALONE),
     ((128, 384, 64), (1, 2, 1)),
 )
-"""Macro tiles for ping-pong with more than 128 accumulators a thread:
+"""Macro tiles for ping-pong with more than 128 accumulators per thread.
 
-too many for any code but TMA and one loop.
+They leave registers only for kernels with TMA and a single main loop.
 """
 TWO_SHAPES = (
     ((128, 256, 32), (64, 64)),
@@ -164,7 +164,7 @@ TWO_SHAPES = (
     ((96, 128, 48), (96, 64)),
     ((64, 64, 16), (32, 32)),
 )
-"""Pairs of a large macro tile and a small one that the same number of warps can divide."""
+"""Pairs of a large and a small macro tile that can be divided among the same number of warps."""
 TWO_HOPPER_SHAPES = (
     ((128, 256, 64), (64, 64), ALONE, "cooperative"),
     ((128, 256, 64), (128, 128), ALONE, "cooperative"),
@@ -182,8 +182,8 @@ TWO_HOPPER_SHAPES = (
     ((256, 128, 64), (128, 64), (2, 1, 1), "pingpong"),
     ((128, 256, 64), (64, 128), (1, 2, 1), "pingpong"),
 )
-"""Pairs of a large and a small macro tile for Hopper, with the cluster and the role of the
-warpgroups.
+"""Pairs of a large and a small macro tile for Hopper, with the cluster, and whether
+warpgroups cooperate or take turns.
 """
 LAYOUTS = ("nn", "tn", "nt", "tt")
 """Layouts of A and B: n is row-major as given, t is its transpose."""
@@ -230,7 +230,9 @@ class Configuration:
 
     @property
     def program(self) -> CudaProgram:
-        """Lowered and compiled once, for all tests of a configuration that follow one another."""
+        """The lowered and compiled program; cached, since consecutive tests use one
+        configuration.
+        """
         return _program(self)
 
     def __str__(self) -> str:
@@ -262,10 +264,10 @@ def _program(made: Configuration) -> CudaProgram:
 
 
 def traits(made: Configuration) -> tuple[object, ...]:
-    """What a cover of assembled kernels has each of.
+    """The values of a configuration that a cover of assembled kernels must contain.
 
-    Of the schedule that is its family, its order and its reduction: other options change indices,
-    which are tested without ptxas.
+    Of the schedule these are its family, its order and its reduction. Other options of the schedule
+    change indices only, which are tested without ptxas.
     """
     cluster = tuple(extent > 1 for extent in made.cluster)
     schedule = (word for word in words(made.schedule) if word.startswith(KINDS) or "=" not in word)
@@ -300,9 +302,7 @@ def boxed(
     vector: int = 8,
     consumers: str = "cooperative",
 ) -> Configuration:
-    """A configuration that uses TMA and wgmma; `vector` is the number of elements of C and D an
-    access moves.
-    """
+    """A configuration with TMA and wgmma; an access to C or D moves `vector` elements."""
     return Configuration(
         tile,
         (schedule,),
@@ -374,9 +374,9 @@ def hopper(turn: int = 0) -> Iterator[Configuration]:
 
 
 def fitting(made: Configuration) -> Configuration:
-    """The same configuration, with 16-bit D where a 32-bit D would take too many registers.
+    """The same configuration, but with 16-bit D if 32-bit D would need too many registers.
 
-    The check is slow, so tests make it for the configurations that they run, not for all.
+    The check is slow, so tests make it only for the configurations that they run.
     """
     if not made.boxes or made.types[1] != "f32" or made.program.why_not() is None:
         return made

@@ -11,7 +11,7 @@ from tests.codegen.nvptx.fake_driver import FakeDriver, install
 @pytest.fixture
 def fake_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     """A fake CUDA driver that records calls and runs nothing."""
-    gc.freeze()  # what earlier tests keep is not walked by the collection below
+    gc.freeze()  # objects that earlier tests keep are excluded from the collection below
     yield install(monkeypatch)
-    # frees kernels while the fake driver is installed, so that they do not call the real one
+    # frees kernels while the fake driver is installed, so that they do not call the real driver
     gc.collect()

@@ -61,9 +61,7 @@ class Launch:
     function: int
     attributes: dict[int, tuple[int, ...]]
     values: tuple[int, ...]
-    """The first eight bytes of each kernel argument; `FakeDriver.arguments` says how many there
-    are.
-    """
+    """The first eight bytes of each kernel argument; `FakeDriver.arguments` is their number."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ class FakeDriver:
     arguments: int = 0
     current: int = CONTEXT
     capturing: dict[int, int] = field(default_factory=dict[int, int])
-    """The streams that are capturing a CUDA graph, each with the number of its capture."""
+    """The streams that are capturing a CUDA graph, each with the id of its capture."""
     spills: Callable[[str], bool] = lambda _: False
     """Whether kernels that are loaded report register spills."""
     launches: list[Launch] = field(default_factory=list[Launch])
@@ -128,8 +126,9 @@ class FakeDriver:
         return (driver.bindings().CUresult(self.status),)
 
     def spill_once(self) -> list[str]:
-        """Make the first kernel that is loaded report register spills; return the list of loaded
-        kernels, which grows.
+        """Make the first kernel that is loaded report register spills.
+
+        Returns the list of loaded kernels, to which later loads append.
         """
         asked: list[str] = []
 

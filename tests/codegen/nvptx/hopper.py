@@ -23,10 +23,13 @@ from tests.codegen.nvptx.isa import Array
 __all__ = ["LAUNCH", "NOTHING", "ORIGIN", "Lowered", "lowered", "mesh", "with_warp"]
 
 NOTHING = -1
-"""The value that stands for memory that was never written."""
+"""The value of elements in memory that were never written."""
 LAUNCH: Mapping[str, int] = {"workgroup": 5, "tiles_n": 3, "k_tile": 2, "ring.step": 7}
 ORIGIN = (1, 2, 2)
-"""The output tile of the workgroup under test, in m and n, and its k tile; all counted in tiles."""
+"""The output tile that the workgroup under test computes, and its k tile:
+
+numbers of tiles along m, n and k.
+"""
 K = TypeVar("K", bound=Operation)
 
 
@@ -49,7 +52,7 @@ class Lowered:
         return [node for root in roots for node in root.walk()]
 
     def nodes(self, kind: type[Operation], **fields: object) -> list[Node]:
-        """The operations of one kind whose fields have these values, in program order."""
+        """The operations of one kind whose fields have the given values, in program order."""
         return [
             node
             for node in self.everything
@@ -65,8 +68,8 @@ class Lowered:
         return self.graph.coordinates[dim].fixed_size
 
     def values(self, wanted: Basic, indices: Mapping[str, Array]) -> Array:
-        """The value of an expression at all these indices; other symbols take their value from
-        `LAUNCH`.
+        """The value of an expression at each of the indices; its other symbols take values
+        from `LAUNCH`.
         """
         known = {**LAUNCH, **with_warp(indices)}
         symbols = sorted((s for s in wanted.free_symbols if isinstance(s, Symbol)), key=str)
@@ -85,7 +88,7 @@ class Lowered:
 
     @property
     def part(self) -> tuple[int, int, int]:
-        """Extents in m, n and k of the part of the tile that one workgroup of the cluster
+        """The m, n and k extents of the part of the tile that one workgroup of the cluster
         computes.
         """
         m, n, k = (
@@ -94,8 +97,9 @@ class Lowered:
         return m, n, k
 
     def first(self, rank: Array, axis: int) -> Array:
-        """The first row (axis 0), column (1) or k (2) in the tile of the part of a workgroup of the
-        cluster.
+        """Where the part of workgroup `rank` begins in the tile:
+
+        its first row (axis 0), column (1) or k (2).
         """
         _, n, k = self.configuration.cluster
         along = (rank // (n * k), rank // k % n, rank % k)[axis]
@@ -153,8 +157,8 @@ class Lowered:
         return self.blocks * self.beside * self.wide // 2
 
     def corner(self, warpgroup: Array) -> tuple[Array, Array]:
-        """First row and column of a warpgroup's share of the tile; warpgroups divide its rows or
-        its columns.
+        """First row and column of a warpgroup's part of the tile; warpgroups divide rows or
+        columns.
         """
         rows, columns = self.part[self.left], self.part[1 - self.left]
         warpgroup = warpgroup % self.team
@@ -166,7 +170,7 @@ class Lowered:
         return warpgroup * 0, warpgroup * self.beside * self.wide
 
     def element(self, row: Array, column: Array) -> Array:
-        """One number for the element (row, column) of D's tile, unique in the tile."""
+        """A number for the element (row, column) of a tile of D; no two elements share one."""
         return row * self.configuration.tile[1] + column
 
 
@@ -184,6 +188,9 @@ def with_warp(indices: Mapping[str, Array]) -> Mapping[str, Array]:
 
 
 def mesh(**sizes: int) -> dict[str, Array]:
-    """All indices as broadcastable arrays, one axis each; names have `_` in place of a dot."""
+    """All combinations of the indices, as arrays that broadcast, one axis for each.
+
+    In the argument names `_` stands for a dot.
+    """
     grids = np.ix_(*(np.arange(size) for size in sizes.values()))
     return {name.replace("_", "."): grid for name, grid in zip(sizes, grids, strict=True)}

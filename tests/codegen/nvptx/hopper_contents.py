@@ -1,7 +1,7 @@
 """The contents of operand stages in shared memory, where a group ends inside a k tile.
 
-Each element records the k that it was loaded from. TMA loads whole boxes; elements behind the end
-of a group must be zero when wgmma reads them, and all others must keep what TMA loaded.
+Each element records the k that it was loaded from. TMA loads whole boxes; elements past the end of
+a group must be zero when wgmma reads them, and all others must keep what TMA loaded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.codegen.nvptx.isa import Array, swizzled
 __all__ = ["Contents", "Filled", "of_box"]
 
 ZERO = -2
-"""The value of an element that a thread zeroed or that TMA read outside its tensor."""
+"""The value of an element that a thread set to zero, or that TMA loaded from outside its tensor."""
 Stage = tuple[str, int]
 
 
@@ -35,7 +35,7 @@ class Filled:
         self.stored = []
 
     def meet(self, contents: Contents) -> None:
-        """Arrive at the barrier of all warpgroups that multiply the stage."""
+        """Arrive at the barrier where all warpgroups that multiply the stage meet."""
         for stage, places in self.fenced:
             contents.fill(stage, places)
         self.fenced = []
@@ -51,7 +51,10 @@ class Contents:
     boxes: dict[Stage, list[tuple[Array, Array]]] = field(
         default_factory=dict[Stage, list[tuple[Array, Array]]]
     )
-    """For each step: the places of its TMA boxes and the k values that they loaded."""
+    """For each step:
+
+    the places in the stage that its TMA boxes fill, and the k values loaded there.
+    """
     steps: dict[Stage, int] = field(default_factory=dict[Stage, int])
 
     def copy(self, stage: Stage, size: int, step: int, places: Array, k: Array) -> None:
@@ -62,15 +65,12 @@ class Contents:
         self.boxes[stage].append((places, k))
 
     def fill(self, stage: Stage, places: Array) -> None:
-        """Store zeros at places of a stage, also where no TMA box was requested."""
+        """Store zeros at places of a stage, whether or not a TMA box was requested there."""
         if stage in self.arrays:
             self.arrays[stage][places] = ZERO
 
     def check(self, stage: Stage, step: int, end: int) -> None:
-        """Check what wgmma reads:
-
-        the k values that TMA loaded up to the group's end, zeros behind it.
-        """
+        """Check what wgmma reads: the k that TMA loaded up to the group's end, then zeros."""
         assert self.steps[stage] == step, "another step's box"
         for places, k in self.boxes[stage]:
             found = self.arrays[stage][places]

@@ -28,8 +28,8 @@ WARPGROUP = 128
 
 @cache
 def compiled(expr: Any) -> tuple[Callable[..., tuple[Any, ...]], tuple[Symbol, ...]]:
-    """An expression compiled to a function of these symbols, because most are evaluated many
-    times.
+    """An expression compiled to a function of its symbols, since most expressions are
+    evaluated often.
     """
     symbols = tuple(symbols_of(sympify(expr)))
     return compile_function([expr], symbols), symbols
@@ -47,9 +47,7 @@ def bring(role: Role, node: Node, op: CopyBox, contents: Contents, stage: tuple[
 
 
 def fill(role: Role, node: Node) -> None:
-    """Store zeros on one side of a condition, by all threads of the warpgroup for which it
-    holds.
-    """
+    """Store zeros in one branch of a condition, by all threads of the warpgroup that take it."""
     (inner,) = (*node.body, *node.orelse)
     assert isinstance(inner.op, FillElements)
     home, found = inner.op.destination, inner.place(inner.op.destination)
@@ -75,7 +73,7 @@ def _room(role: Role, dim: str) -> int:
 
 
 def _everybody(role: Role, expr: Any) -> Array:
-    """The value of an expression, or of all parts of a condition, for each thread of the
+    """The value of an expression, or of all terms of a condition, for each thread of a
     warpgroup.
     """
     if isinstance(expr, And):

@@ -71,7 +71,7 @@ class Hopper(Device):
         self.ends = along_k[1:] if along_k and graph.gemm.ragged("k") else ()
         """The end of each group along k, in a problem grouped along k."""
         self.rows = 0 if sides else sizes["m"] + macro_tile(graph.coordinates)[0]
-        """Rows of D: of one matrix, or of all matrices of a batch one after another."""
+        """The number of rows of D; in a batch, of all matrices together, one after another."""
         self.matrices = Matrices(sides, values) if sides else None
         size = graph.coordinates[graph.workgroup.id].size
         assert size is not None

@@ -1,6 +1,6 @@
 """Model of the tensor maps that a kernel writes:
 
-for which matrices one exists, and whether it is right.
+which matrices have one, and whether it is right.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from coordgraph.gemm import ROW_STEP, TENSORS, elements_of
 __all__ = ["WHOLE_WARPS", "Map", "Matrices"]
 
 WHOLE_WARPS = ("barrier.described", "barrier.used")
-"""Barriers that every thread of a warp arrives at."""
+"""Barriers at which every thread of a warp arrives, not only one thread."""
 
 
 class Map(NamedTuple):
@@ -44,8 +44,9 @@ class Matrices:
         return self.end(axis, group) - self.sides[axis][group]
 
     def map(self, tensor: str, group: int, *, turned: bool) -> Map:
-        """The tensor map of one matrix; an empty matrix is described as one element inside the
-        tensor, for TMA rejects extent 0.
+        """The tensor map of one matrix.
+
+        An empty matrix is described as one element inside the tensor, since TMA rejects extent 0.
         """
         across, along = reversed(TENSORS[tensor]) if turned else TENSORS[tensor]
 
@@ -65,6 +66,8 @@ class Matrices:
             self.maps[place] = map
 
     def check(self, place: int, wanted: Map) -> None:
-        """Check that a TMA box reads the matrix that it is wanted from."""
+        """Check that a TMA box is read through the map of the matrix that the kernel needs
+        there.
+        """
         assert place in self.maps, "a box is asked for before its matrix is described"
         assert self.maps[place] == wanted, "the map of another matrix"

@@ -71,16 +71,14 @@ class Box:
 
 
 class Run(Box):
-    """A run of partial sums: its address, and whether it is the first of its slot (1) or not
-    (0).
-    """
+    """A run of partial sums: its address, and 1 if it is the first run of its slot, else 0."""
 
 
 @dataclass
 class Warpgroup:
     """The state of one warpgroup:
 
-    its accumulators, what its wgmma still reads, which flags it has seen.
+    accumulators, the stages that pending wgmma read, acquired flags.
     """
 
     sum: Sum = ()
@@ -88,13 +86,15 @@ class Warpgroup:
     reading: deque[set[Stage]] = field(default_factory=deque[Any])
     """Stages that pending wgmma groups of the warpgroup may still read."""
     unfenced: bool = False
-    """Whether plain loads have read shared memory that TMA may overwrite, with no fence since."""
+    """True if plain loads have read shared memory that TMA may overwrite, with no fence since."""
     taken: set[int] = field(default_factory=set[int])
     """Flags that a single thread of the warpgroup has acquired."""
     acquired: set[int] = field(default_factory=set[int])
     """Flags whose acquisition is visible to all threads of the warpgroup."""
     read: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
-    """Pieces of a tile's share that the warpgroup has added to its accumulators."""
+    """The pieces of a tile's share whose partial sums the warpgroup has added to its
+    accumulators.
+    """
     filled: Filled = field(default_factory=Filled)
 
     def commit(self) -> None:
@@ -110,7 +110,7 @@ class Warpgroup:
         return self.sum
 
     def give_back(self) -> None:
-        """Release a stage, so that TMA may overwrite it."""
+        """Release a stage to the producer, so that TMA may overwrite it."""
         assert not self.unfenced, "given back before TMA must see that it was read"
         assert not self.filled.stored, "given back before TMA must see zeros in it"
 
@@ -132,16 +132,16 @@ class Workgroup:
     warpgroups: dict[int, Warpgroup] = field(default_factory=dict[int, Warpgroup])
     barriers: dict[tuple[str, int], Barrier] = field(default_factory=dict[Any, Barrier])
     boxes: dict[Stage, dict[int, Box]] = field(default_factory=dict[Any, Any])
-    """The TMA boxes of a stage, by their place in it."""
+    """The TMA boxes in each stage, by the place in the stage where they begin."""
     named: Counter[int] = field(default_factory=Counter[int])
     met: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
-    """Flags that the warpgroups had acquired when they arrived at a named barrier."""
+    """The flags that warpgroups had acquired when they arrived at a named barrier."""
     multiplying: set[int] = field(default_factory=set[int])
     """The warpgroups that are in their main loops now."""
     steps: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
-    """For each role, the steps of the stage ring that it has filled or multiplied."""
+    """For each warp role, the steps of the stage ring that it has filled or multiplied."""
     outside: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
-    """Operands, by their buffer in shared memory, of which no box is loaded in a step."""
+    """Operands, named by their shared-memory buffer, of which a step loads no box."""
     contents: Contents = field(default_factory=Contents)
 
     def begin_barrier(self, name: str, number: int, arrivals: int) -> None:
@@ -161,7 +161,7 @@ class Workgroup:
 
     def copy_box(self, stage: Stage, offset: int, box: Box) -> None:
         boxes = self.boxes.setdefault(stage, {})
-        # A stage holds boxes of one step; the last step may load fewer and smaller boxes.
+        # All boxes of a stage are of one step; the last step may load fewer and smaller boxes.
         old = [other for other in boxes.values() if other.step != box.step]
         assert self._used(old), "overwritten before it was multiplied"
         if old:
@@ -219,14 +219,14 @@ class Device:
         self.flags: Counter[int] = Counter()
         self.partials: dict[int, Sum] = {}
         self.added: dict[int, Sum] = {}
-        """Slots that several workgroups add to; one that was read counts as empty until it is
+        """The sum in each slot that several workgroups add to; a read empties it until it is
         cleared.
         """
         self.stored: dict[Place, Sum] = {}
         self.accumulators: dict[Place, str] = {}
         """For each slot, the warpgroup whose accumulators were stored there."""
         self.finished: Counter[Where] = Counter()
-        """For each warpgroup, the shares of a tile whose epilogue it has run."""
+        """For each warpgroup, the number of shares of a tile whose epilogue it has run."""
         self.epilogues: list[Where] = []
         """For each store of a tile, the warpgroup that made it; a second store adds a second entry.
         """
@@ -244,7 +244,7 @@ class Device:
         return self.partials[place]
 
     def take_partials(self, place: int) -> Sum:
-        """Read a slot for the last time; afterwards it may be overwritten, or must be cleared."""
+        """Read a slot for the last time; after this it may be overwritten, or must be cleared."""
         if place in self.added:
             sum, self.added[place] = self.added[place], ()
             assert sum, "a sum is read twice"

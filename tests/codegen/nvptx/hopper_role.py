@@ -38,10 +38,10 @@ __all__ = ["ORDER", "WARPGROUP", "Agent", "Ready", "Role"]
 
 WARPS = 4
 PLAYED = 32
-"""Threads of a warpgroup that are simulated: those that act for the whole warpgroup."""
+"""Number of threads of a warpgroup that are simulated; they act for the whole warpgroup."""
 ORDER = "barrier.order"
 EACH = (ops.CopyBox, ops.Advance, ops.StoreBox)
-"""Unrolled loops whose body acts once for every index."""
+"""Operations for which every iteration of an unrolled loop is simulated, not only the first."""
 BATCH, SHARE = "partial.batch", index_symbol("fixup.share")
 Ready = Callable[[], bool]
 Agent = Iterator[Ready]
@@ -223,7 +223,9 @@ class Role:
         yield lambda: True
 
     def _extent(self, tensor: str) -> int:
-        """Rows of A or columns of B; in a grouped problem, where the current group ends."""
+        """The number of rows of A or columns of B; in a grouped problem, the end of the
+        current group.
+        """
         if self.machine.matrices:
             return self.machine.matrices.end("mn"["AB".index(tensor)], self.group)
         return self.value(self.machine.graph.coordinates[f"{tensor}.{'AB'.index(tensor)}"].size)
@@ -231,8 +233,8 @@ class Role:
     def depth(self, axis: str) -> int:
         """The extent along k at which TMA stops reading a tensor."""
         if self.machine.matrices:
-            # TMA rejects extent 0, so a group without k is described with one k, and
-            # threads zero it.
+            # TMA rejects extent 0, so a group with k = 0 is described with an extent of 1, and
+            # threads store zeros there.
             begin = self.machine.matrices.sides["k"][self.group]
             return max(begin + 1, self.machine.matrices.end("k", self.group))
         return self.value(self.machine.graph.coordinates[axis].size)
@@ -355,7 +357,9 @@ class Role:
             self.state.sum += self.machine.take_partials(first + 4 * WARPGROUP * own)
 
     def _add_share(self, node: Node) -> None:
-        """Add one access of a piece of a share; the first access represents the others."""
+        """Record that a piece of a share was added; the first access of the piece represents
+        the others.
+        """
         flag, share = self.place(node, "flags"), self.env[SHARE]
         with self.binding(SHARE, 0):
             first = self.place(node, "partials")
@@ -388,7 +392,7 @@ class Role:
 
     def do_CommitStores(self, node: Node, op: ops.CommitStores) -> None:
         if self.machine.matrices:
-            self.slots.full.clear()  # boxes outside of a matrix, which no TMA store writes
+            self.slots.full.clear()  # boxes outside the matrix, which no TMA store writes
         self.slots.commit()
 
     def do_StoreBox(self, node: Node, op: ops.StoreBox) -> None:
@@ -412,23 +416,21 @@ class Role:
             self._box(node, op.source, "rows")
 
     def _end(self) -> int | None:
-        """The end of the rows of the current tile's group, in a problem grouped along m."""
+        """The row at which the current tile's group ends, in a problem grouped along m."""
         offsets = self.machine.offsets
         if offsets is None or self.machine.ends:
             return None
         return offsets[self.env[index_symbol("group")] + 1]
 
     def _row(self, node: Node) -> int:
-        """A row of D, counted through the matrices of all groups."""
+        """A row of D, numbered consecutively through the matrices of all groups."""
         row = self.place(node, "D.0")
         if not self.machine.ends:
             return row
         return row + self.machine.rows * self.env[index_symbol("group")]
 
     def _box(self, node: Node, source: str, who: str) -> None:
-        """Write a box of D; where sums are checked, the first box of a tile represents the
-        others.
-        """
+        """Write a box of D; the sums are checked only for the first box of a tile."""
         place, tile = (self._row(node), self.place(node, "D.1")), source[: -len("D.shared")]
         assert place not in self.machine.boxes, "a box is stored twice"
         self.machine.boxes[place] = who

@@ -18,7 +18,7 @@ class Slots:
 
     full: set[int] = field(default_factory=set[int])
     open: set[int] = field(default_factory=set[int])
-    """Slots that TMA reads in stores that belong to no closed group yet."""
+    """Slots read by TMA stores that are not in a committed group yet."""
     groups: deque[set[int]] = field(default_factory=deque[set[int]])
 
     def fill(self, place: int) -> None:
@@ -29,18 +29,18 @@ class Slots:
         self.full.add(place)
 
     def take(self, place: int, *, later: bool) -> None:
-        """Bring a box to global memory: at once, or `later` by a TMA store."""
+        """Copy a box to global memory: at once, or `later` by a TMA store."""
         assert place in self.full, "nothing is in the slot"
         self.full.remove(place)
         if later:
             self.open.add(place)
 
     def commit(self) -> None:
-        """Close the current group of TMA stores."""
+        """Commit the TMA stores since the last commit as one group."""
         self.groups.append(self.open)
         self.open = set()
 
     def wait(self, pending: int) -> None:
-        """Wait until all but the newest `pending` groups have been read."""
+        """Wait until TMA has read all groups of stores except the newest `pending` ones."""
         while len(self.groups) > pending:
             self.groups.popleft()

@@ -53,8 +53,10 @@ def operand(
 
 
 def stmatrix(lane: Array, half: Array, *, trans: bool) -> tuple[Array, Array]:
-    """Row of an 8x8 matrix, and element in it, that a lane's low (0) or high (1) half holds in
-    stmatrix.
+    """The row of an 8x8 matrix, and the element in it, that `stmatrix` stores from a half of a
+    register.
+
+    The halves of a lane's register are low (0) and high (1).
     """
     row, element = lane // 4, 2 * (lane % 4) + half
     return (element, row) if trans else (row, element)

@@ -56,8 +56,8 @@ class Lowered:
         return self.graph.coordinates[dim].fixed_size
 
     def extents(self, tensor: str) -> tuple[int, int]:
-        """Rows and columns of a tensor's tile in the product's orientation, not in that of
-        storage.
+        """Rows and columns of a tensor's tile as the product A·B uses it, whatever its
+        layout in memory.
         """
         return self.size(f"{tensor}.index.0"), self.size(f"{tensor}.index.1")
 
@@ -84,7 +84,7 @@ class Lowered:
         return compile_function(found, arguments)
 
     def each(self, *dims: str) -> Iterator[tuple[int, ...]]:
-        """All index values of some dimensions."""
+        """All combinations of the indices of some dimensions."""
         return product(*(range(self.size(dim)) for dim in dims))
 
 

@@ -60,7 +60,7 @@ KERNELS = (*PLAIN, *VECTORS, *HOPPER)
 
 
 def sums(made: Configuration) -> tuple[object, ...]:
-    """What decides how partial sums are added; other tests assemble all else."""
+    """The options that decide how partial sums are added; other tests assemble all other code."""
     machine = (made.consumers, made.boxes, made in PLAIN)
     return (*words(made.schedule), machine, made.cluster, made.vectors.d)
 
@@ -76,8 +76,8 @@ def test_it_is_assembled(configuration: Configuration):
 
 @every_kernel
 def test_flags_count_senders(configuration: Configuration):
-    """One operation raises the flag by one with release order; one waits for the count with
-    acquire.
+    """A sender adds one to the flag with release order; the receiver waits for the count
+    with acquire.
     """
     program = configuration.program
     control = program.lowered.control
@@ -136,7 +136,7 @@ def test_every_sum_is_added_and_cleared(configuration: Configuration):
     assert len(adds) * (add.width if many else 1) * team == m * n
     zeros = re.escape(f"{{{', '.join(['0'] * width)}}};")
     stores = re.findall(rf"st\.global\.v{width}\.b32\s+\S+ {zeros}", text)
-    if not stores:  # from sm_90 on two 32-bit stores may be one 64-bit register
+    if not stores:  # from sm_90 on, two 32-bit values may be stored as one 64-bit register
         stores = re.findall(r"st\.global\.b64\s", text)
     assert len(stores) * width * team == m * n
     version = re.search(r"^\.version (\S+)", text, re.M)

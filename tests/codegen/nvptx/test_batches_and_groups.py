@@ -116,8 +116,8 @@ def test_tables_are_not_read_along_k(schedule: Pass):
     for text in (k_loop, *step):
         assert "ld.global" not in text
         assert "ld.shared.b32" not in text
-    # Three reads of tables: the total, one entry in each step of the binary search, the start
-    # of the group found.
+    # Tables are read at three places: the total, an entry in each step of the binary search, and
+    # the start of the group that was found.
     assert ptx.count("ld.shared.b32") == 3
 
 
@@ -147,7 +147,7 @@ def test_the_kernel_waits_for_earlier_launches_before_it_reads_offsets():
 
 
 def test_what_the_host_need_not_know():
-    """Parameters that the device computes are no kernel arguments, and the host divides by none of
+    """Values that the device computes are no kernel arguments, and the host never divides by
     them.
     """
     facts = Facts.of(program(LAST, (128, 128, 32), "group"))
@@ -212,8 +212,8 @@ def test_a_call_of_a_batch(fake_driver: FakeDriver):
     assert (of_a.shape, of_a.matrices) == ((5, 256, 128), 2 * 256 * 128)
     assert (of_b.shape, of_b.matrices) == ((5, 512, 128), 2 << 20)
     assert of_d.box[2] == 1
-    # One matrix for the whole batch: tensor maps cannot have stride 0, so a kernel without
-    # TMA serves it.
+    # One matrix serves the whole batch: its stride is 0, which tensor maps cannot have, so the
+    # kernel without TMA is launched.
     made(a, matrices(5, 512, 128, B_AT, stride=0), out=d)
     assert len(fake_driver.encoded) == 3
     assert len(fake_driver.loaded) == 2

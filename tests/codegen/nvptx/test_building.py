@@ -1,4 +1,4 @@
-"""Kernels in the disk cache: a cached kernel is not generated again, and equals a new one."""
+"""Kernels in the disk cache: a cached kernel is not generated again, and equals a generated one."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ def test_what_makes_other_code_is_kept_apart(fake_driver: FakeDriver, folder: Pa
         launch(made)
     assert len(entries(folder)) == len(kernels)
     made = kernel(DataParallel())
-    # A begins 8 bytes later: it is copied in narrower pieces, by another program
+    # If A begins 8 bytes later, it is copied in narrower accesses, by another variant of the
+    # kernel.
     for shift in (0, 2, 4, 8):
         a, b = matrix(256, 128, (1 << 24) + shift), matrix(128, 512, 2 << 24)
         made(a, b, out=matrix(256, 512, 3 << 24))
@@ -134,8 +135,8 @@ def test_bad_entries_are_made_anew(fake_driver: FakeDriver, folder: Path, damage
 
 
 def test_the_code_that_does_not_spill_is_kept(fake_driver: FakeDriver, monkeypatch: Any):
-    """If the default code spills, the variant that does not is kept: later calls and `ptx` use
-    it.
+    """If the default code spills registers, the variant without spills is used by later
+    calls and `ptx`.
     """
     tried: list[str] = []
 
@@ -156,7 +157,8 @@ def test_the_code_that_does_not_spill_is_kept(fake_driver: FakeDriver, monkeypat
     launch(again)
     assert len(tried) == 3
     assert again.ptx == lean.ptx
-    # Another driver version assembles differently, so the search begins again.
+    # Another driver version assembles the code differently, so the search for code without spills
+    # begins again.
     good = {lean.leaner().ptx}  # type: ignore[union-attr]
     launch(kernel(StreamK(), "sm_80"))
     assert tried[-1] in good
@@ -196,7 +198,7 @@ def test_refusals_come_at_compile_time():
 
 
 def test_clusters_and_overlap_come_from_the_code(fake_driver: FakeDriver):
-    """The cluster size and launch overlap of a cached kernel are those of its code, in later
+    """A cached kernel has the cluster size and launch overlap of its code, in later
     processes too.
     """
     for _ in range(2):
@@ -211,7 +213,7 @@ def test_clusters_and_overlap_come_from_the_code(fake_driver: FakeDriver):
 
 
 def test_a_lesser_lowering_can_be_asked_for(fake_driver: FakeDriver):
-    """A lowering can be requested by its options, and then serves well-aligned tensors too."""
+    """A lowering can be requested by its options; it is then used even if a better one could be."""
     made = kernel(DataParallel(), lowering=LowerToTensorCores("sm_90a", stages=3))
     assert made.instructions == "mma.sync"
     assert made.lowered.coordinates["stage"].fixed_size == 3
@@ -254,8 +256,8 @@ def test_a_lowering_is_used_or_refused(fake_driver: FakeDriver):
     assert made.lowered.coordinates["stage"].fixed_size == 2
     launch(made)
     assert fake_driver.loaded[0] == made.ptx
-    # Rows that are no multiple of 16 bytes cannot be loaded by TMA, so another program serves
-    # the call.
+    # TMA cannot load rows that are no multiple of 16 bytes, so a variant without TMA serves the
+    # call.
     made(matrix(256, 127, 1 << 24), matrix(127, 512, 2 << 24), out=matrix(256, 512, 3 << 24))
     assert "cp.async.bulk" not in fake_driver.loaded[1]
     lowering: Any

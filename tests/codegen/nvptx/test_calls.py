@@ -37,7 +37,7 @@ def kernel(
 
 
 def count_arguments(made: CudaKernel, fake: FakeDriver) -> None:
-    """Set the number of arguments that the fake driver reads, from the kernel's own declaration."""
+    """Tell the fake driver how many arguments to read, as the kernel declares them."""
     head = made.ptx[made.ptx.index(".entry") : made.ptx.index("{")]
     fake.arguments = head.count(".param")
 
@@ -106,7 +106,8 @@ def test_a_call_like_one_before_is_not_checked_again(
     made(a, b, out=operands(d=D_AT + 4)[3])  # D has another alignment
     assert len(checked) == 5
     assert [x.grid[0] for x in fake_driver.launches[-2:]] == [3 * 4, 2 * 4]
-    assert len(fake_driver.loaded) == 1  # one program serves all D that are aligned to two elements
+    # one variant serves every D that is aligned to two elements
+    assert len(fake_driver.loaded) == 1
 
 
 @pytest.mark.parametrize(
@@ -261,7 +262,7 @@ def test_which_code_serves_which_address(fake_driver: FakeDriver, at: dict[str, 
 
 
 def work(fake: FakeDriver) -> list[tuple[int, ...]]:
-    """The addresses of partial sums and flags in every launch."""
+    """The addresses of the partial sums and of the flags that each launch gets."""
     return [launch.values[4:6] for launch in fake.launches]
 
 
@@ -286,7 +287,7 @@ def test_streams_have_workspaces_of_their_own(fake_driver: FakeDriver):
 
 @pytest.mark.parametrize("reduction", ["peers", "atomic"])
 def test_what_must_be_zero_is_made_so_once(fake_driver: FakeDriver, reduction: Reduction):
-    """Flags and atomic sums are set to zero once; every launch leaves them at zero."""
+    """Flags and atomic sums are set to zero once; each launch leaves them zero for the next one."""
     made = kernel(StreamK(owner="last", reduction=reduction))
     count_arguments(made, fake_driver)
     a, b, _, d = operands()

@@ -21,10 +21,10 @@ from tests.support.sampling import Slow, chosen, cover, words
 SIZES = (2048, 2304, 8192), (320, 1736, 6592)
 LAYOUTS = {"nn": (False, False), "nt": (False, True)}
 EVERY = 7
-"""Each slow test assembles one of so many kernels; there are thousands."""
+"""Slow tests assemble one in this many kernels, because there are thousands."""
 LARGEST = (
-    # The largest accumulators that candidates of each family have: in tiles of two parts, and
-    # alone.
+    # The largest accumulators of each family's candidates: of tiles that two warpgroups divide, and
+    # of tiles that one warpgroup computes alone.
     ("nn", "144x256x64 two-tile-stream-k{owner=last,least_segment=8}"),
     ("nt", "288x256x64@c2x1 hybrid-stream-k{owner=last}"),
     ("nn", "128x288x64 hybrid-stream-k{owner=last,reduction=turnstile}"),
@@ -71,9 +71,9 @@ def test_what_is_assembled_are_candidates():
     assert {plan.family for plan in every} - {plan.family for plan in plans} == {
         # Families whose kernels were measured with every tile.
         *("stream-k", "stream-k scatter", "two-tile-stream-k"),
-        # Families that have one main loop fewer than others in this list.
+        # Families that have one main loop fewer than other families in this list.
         *("stream-k tree", "stream-k turnstile", "stream-k without slivers"),
-        # Families with the same fix-up as others in this list.
+        # Families with the same fix-up as other families in this list.
         *("hybrid-stream-k tree", "hybrid-stream-k without slivers"),
     }
     assert {(p.tile, p.cluster) for p in plans} <= {(p.tile, p.cluster) for p in every}
@@ -88,7 +88,9 @@ def test_the_largest_of_a_family_are_assembled(layout: str, text: str):
 
 
 def parts(layout: str) -> list[ParameterSet]:
-    """One in so many kernels; to list them takes seconds, so only where slow tests are wanted."""
+    """One in `EVERY` kernels of a layout; none unless slow tests run, since listing takes
+    seconds.
+    """
     return chosen(
         (), [(layout, plan) for plan in kernels(layout)[::EVERY]] if Slow.collected else ()
     )

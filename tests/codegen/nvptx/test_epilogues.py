@@ -70,8 +70,8 @@ def compiled(
 def test_operands_are_read_where_d_is_written(
     target: str, schedule: str, tile: tuple[int, int, int], options: dict[str, Any], case: Case
 ):
-    """Wherever the epilogue is applied, the index of an operand along each of its axes equals
-    D's.
+    """Wherever the epilogue is applied, an operand's index along each of its axes equals D's
+    index.
     """
     graph = compiled(case.function, target, schedule, tile, **options).lowered
     nodes = [n for root in resolve(graph.control.root.body, graph.scope()) for n in root.walk()]
@@ -121,7 +121,7 @@ def test_every_epilogue_assembles(target: str, case: Case):
 def test_what_an_operand_lacks_is_loaded_once():
     """A broadcast operand is loaded once:
 
-    a bias for both rows of a pair, a row factor for all columns.
+    a bias for both rows of a register pair, a row factor for all columns.
     """
 
     @ep.epilogue(bias=ep.operand("n", "f32"))

@@ -1,4 +1,4 @@
-"""The facts about a kernel that a launch needs survive a round trip through plain data."""
+"""The data about a kernel that a launch needs survives a round trip through plain values."""
 
 from __future__ import annotations
 

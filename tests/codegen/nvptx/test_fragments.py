@@ -72,8 +72,8 @@ def test_the_accumulator_is_where_mma_leaves_it(tile: tuple[int, int, int]):
     seen: Counter[Place] = Counter()
     for workitem, m, n, eighth, half, pair in this.each(*names):
         row, column = place(workitem, m, n, eighth, half, pair)
-        # One instruction writes 16 x 8 elements; the number of its registers counts half
-        # first, then pair.
+        # One instruction writes 16 x 8 elements; its registers are numbered by half first, then by
+        # pair.
         assert (row % 16, column % 8) == isa_accumulator(workitem % 32, 2 * half + pair)
         assert (row // 16 % this.size("fragment.m"), column // 8 % 2) == (m, eighth)
         seen[row, column] += 1
@@ -83,7 +83,7 @@ def test_the_accumulator_is_where_mma_leaves_it(tile: tuple[int, int, int]):
 
 
 def shared_memory(this: Lowered, tensor: str) -> dict[int, Place]:
-    """The contents of stage 0 after every thread has made its copies of step 0."""
+    """The contents of stage 0 after every thread has made its copies for step 0."""
     node, axes = this.copy(tensor), (f"{tensor}.index.0", f"{tensor}.index.1")
     names = ("workitem", f"{tensor}.copy.pass", "ahead")
     source = this.function(node, *axes, names=names)

@@ -139,10 +139,10 @@ def test_hopper_assembles(tile: Tile, lowering: LowerToHopper, schedule: str, re
     ("layout", "vectors"), cover(0, product(LAYOUTS, [PAIRS, Vectors(2, 4, 2)])), ids=str
 )
 def test_sm_80_copies_elements_where_groups_part_a_contiguous_axis(layout: str, vectors: Vectors):
-    """On sm_80, single elements are copied where groups part the contiguous axis, since a group may
-    begin anywhere.
+    """On sm_80, single elements are copied if groups divide the contiguous axis.
 
-    Across the contiguous axis, a whole vector has one k and lies in one group.
+    A group may begin at any element there. If groups divide the other axis, a whole vector has one
+    k and so lies in one group.
     """
     made = program(LAST, (128, 128, 32), layout, vectors=vectors)
     copies = made.lowered.control.of_kind(CopyElements)
@@ -182,9 +182,9 @@ def main_loops(lowered: KernelGraph) -> list[For]:
 def test_zeros_behind_the_end_in_the_last_k_tile_alone(
     tile: Tile, lowering: LowerToHopper, schedule: str
 ):
-    """Threads zero what lies behind a group's end, in its last k tile only.
+    """Threads zero the elements past a group's end, in the group's last k tile only.
 
-    For both operands, after the tile has arrived and before wgmma reads it.
+    They do so for A and B, after the tile was loaded and before wgmma reads it.
     """
     lowered = program(schedule, tile, lowering=lowering, vectors=WIDE).lowered
     loops = main_loops(lowered)
@@ -203,7 +203,7 @@ def test_zeros_behind_the_end_in_the_last_k_tile_alone(
         (located,) = tail.body
         assert isinstance(located, Locate)
         assert located.dims == ("A.tile.1", "B.tile.0")
-        # The inner condition holds only where the group ends before the tile does.
+        # The inner condition holds only if the group ends before the k tile does.
         (cut,) = located.body
         assert isinstance(cut, If)
         assert cut.body == ()
@@ -222,7 +222,8 @@ def test_zeros_behind_the_end_in_the_last_k_tile_alone(
             assert (inside.dims, inside.body) == ((axis,), ())
             assert fills(*inside.orelse)
         every += len(fills(tail))
-    # Slots of atomic sums are zeroed too, after they were collected; they are not meant here.
+    # `FillElements` also clears slots of atomic sums after they are read; those operations are
+    # excluded.
     stages = [op for op in lowered.control.of_kind(FillElements) if op.destination != "partials"]
     assert len(stages) == every
 
@@ -236,13 +237,14 @@ def has(op: Operation, kind: type[Operation]) -> bool:
 
 
 def numbers(condition: Boolean) -> set[str]:
-    """The tile numbers that a condition reads."""
+    """The tile indices that a condition reads."""
     return {str(symbol) for symbol in condition.free_symbols if ".tile." in str(symbol)}
 
 
 def test_who_waits_for_whose_zeros():
-    """All warpgroups of a tile meet at one barrier for the zeros; ping-pong warpgroups have one
-    each.
+    """After zeros are stored, all warpgroups of a tile meet at one barrier.
+
+    Each ping-pong warpgroup has a barrier of its own.
     """
 
     def barrier(tile: Tile, lowering: LowerToHopper) -> Barrier:
@@ -280,9 +282,9 @@ def names(value: Expr | int) -> set[str]:
 
 @pytest.mark.parametrize("kind", ["one", "batch", "rows"])
 def test_other_problems_have_no_tails(kind: str):
-    """Other problems zero nothing:
+    """Kernels for other problems store no zeros:
 
-    behind the end of k TMA reads outside the tensor, which gives zeros.
+    past the end of k TMA reads outside the tensor, which gives zeros.
     """
     more: dict[str, Any] = {"one": {}, "batch": {"batched": True}, "rows": {"grouped": True}}[kind]
     problem = Gemm("bf16", transpose_b=True, **more).graph((128, 256, 64))
@@ -293,7 +295,10 @@ def test_other_problems_have_no_tails(kind: str):
 
 
 def test_boxes():
-    """A and B are one matrix for all groups; D has one for each group, so its boxes are whole."""
+    """A and B are one matrix for all groups.
+
+    D is a matrix for each group, so TMA stores all its boxes.
+    """
     made = program(PERSISTENT, (128, 256, 64), lowering=LowerToHopper(), vectors=WIDE)
     control = made.lowered.control
     sources = {op.tensor: op.source for op in control.of_kind(CopyBox)}
@@ -307,9 +312,9 @@ def test_boxes():
 
 @pytest.mark.parametrize("layout", chosen(("nt", "tn"), LAYOUTS))
 def test_which_layouts_the_copy_engine_takes(layout: str):
-    """TMA cannot load a layout in which groups part the contiguous axis:
+    """TMA cannot load a layout in which groups divide the contiguous axis:
 
-    a box would begin at any element.
+    a box could begin at any element.
     """
     along = {"nn": "A", "nt": "A and B", "tt": "B"}.get(layout)
     made = codegen.compile(graph(LAST, (128, 128, 64), layout), "sm_90a")

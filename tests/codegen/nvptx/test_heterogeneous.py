@@ -50,7 +50,7 @@ WORK = (
     MultiplyFragments,
     CopyElements,
 )
-"""The operations that work on elements of tiles."""
+"""The kinds of operations that read or write elements of tiles."""
 MMA, WGMMA = LowerToTensorCores(stages=3), LowerToHopper(stages=3)
 TURNS = LowerToHopper(stages=3, consumers="pingpong")
 PAIRS = (
@@ -63,7 +63,7 @@ PAIRS = (
     (TURNS, (128, 128, 64), (64, 128, 64)),
     (TURNS, (128, 128, 64), (64, 64, 64)),
 )
-"""Pairs of tile shapes for which both together use as many warps as each alone."""
+"""Pairs of tile shapes; a kernel with both uses as many warps as a kernel with either."""
 every_pair = pytest.mark.parametrize(("step", "large", "small"), PAIRS, ids=str)
 
 
@@ -78,7 +78,7 @@ def together(step: Pass, large: Shape, small: Shape, layout: str = "nt") -> Kern
 
 
 def renamed(text: str, graph: KernelGraph) -> str:
-    """Text in which coordinates have the names that small tiles have in a graph of both shapes."""
+    """The text with coordinates renamed as those of small tiles in a graph of both shapes."""
 
     def name(found: re.Match[str]) -> str:
         own = PREFIX + found[0]
@@ -169,7 +169,7 @@ SLOTS = (
 
 
 def fills(this: Lowered, prefix: str, warpgroup: int) -> Iterator[tuple[list[int], set[int]]]:
-    """For each box of a tile: the waits before a warpgroup fills it, and the slot."""
+    """For each box of a tile: the number of the slot, and the waits before a warpgroup fills it."""
     (node,) = this.nodes(StoreFragment, destination=f"{prefix}D.shared")
     (parent,) = (
         n
@@ -206,9 +206,10 @@ def _holds(this: Lowered, node: Node, at: dict[str, np.ndarray]) -> bool:
 @pytest.mark.parametrize("configuration", SLOTS, ids=str)
 @pytest.mark.parametrize("order", ["LLSSSLSL", "SLLS"])
 def test_no_slot_is_filled_while_it_is_read(configuration: object, order: str):
-    """Across tiles of both shapes, no staging slot is filled before the wait for its TMA store.
+    """Across tiles of both shapes, a staging slot is filled only after the wait for its last TMA
+    store.
 
-    A warpgroup waits for its own stores alone, so only one warpgroup may write to a slot.
+    A warpgroup waits for its own stores only, so only one warpgroup may write to a slot.
     """
     this = lowered(configuration)  # type: ignore[arg-type]
     everybody: list[set[int]] = []
@@ -230,7 +231,7 @@ def test_no_slot_is_filled_while_it_is_read(configuration: object, order: str):
 
 
 def test_bytes_are_those_of_the_boxes_of_a_part():
-    """The mbarrier of a stage expects the bytes of small boxes where the tile is small."""
+    """The mbarrier of a stage expects the bytes of small boxes if the tile is a small one."""
     graph = together(LowerToHopper(stages=3), (128, 256, 64), (64, 64, 64))
     sizes: set[int] = set()
     for op in graph.control.of_kind(ops.ExpectBytes):
@@ -326,7 +327,9 @@ def test_shapes_that_are_equal_along_an_axis_share_a_map():
 
 
 def test_memory_is_that_of_the_largest_tile():
-    """Small tiles need no more shared memory and cost no stages of the ring."""
+    """A kernel with small tiles needs no more shared memory and has no fewer stages than one
+    without.
+    """
     for large, small in (((128, 256, 64), (64, 64)), ((128, 128, 64), (64, 128))):
         both = HeterogeneousTiles(small_m=small[0], small_n=small[1])
         one, two = (

@@ -60,8 +60,8 @@ def test_the_ring_never_drains():
     this = lowered(boxed((128, 256, 64), schedule=TwoTileStreamK(workgroups=132)))
     stages = this.size("stage")
     waits = this.nodes(WaitBarrier)
-    # Two roles, each with a streamed loop, a data-parallel loop and a loop over partial sums,
-    # whose shorter last step is separate.
+    # Two roles, each with three loops: a streamed loop, a data-parallel loop, and a loop over
+    # partial sums, whose shorter last step is separate code.
     assert len(waits) == 8
     for node in waits:
         for step in range(3 * stages):
@@ -83,10 +83,10 @@ def test_roles_share_the_schedule_but_not_the_work():
 
 @every_shape
 def test_registers_go_from_the_producer_to_the_consumers(configuration: Configuration):
-    """The producer gives registers to the consumers by setmaxnreg: 24 to 256, multiples of 8, the
-    same total.
+    """The producer gives registers to the consumers by setmaxnreg.
 
-    PTX ISA, "setmaxnreg".
+    The counts are multiples of 8 from 24 to 256, and the total stays the same (PTX ISA,
+    "setmaxnreg").
     """
     this = lowered(configuration)
     grown, shrunk = this.operations(SetRegisters)
@@ -102,8 +102,8 @@ def test_registers_go_from_the_producer_to_the_consumers(configuration: Configur
 
 @every_shape
 def test_shared_memory_is_all_there_and_used(configuration: Configuration):
-    """Ring, staging slots and sums fit 227 KiB of shared memory; where four stages fit, there are
-    four.
+    """Stage ring, staging slots and partial sums fit in 227 KiB; if four stages fit, there
+    are four.
     """
     this = lowered(configuration)
     program = configuration.program
@@ -125,7 +125,7 @@ def test_nothing_reads_memory_before_earlier_launches_have_ended(configuration: 
     last = first.index(PublishBarriers())
     assert {type(op) for op in first[:last]} == {InitBarrier}
     assert [op.tensor for op in first[last + 1 :] if isinstance(op, PrefetchMap)] == ["A", "B", "D"]
-    # Other workgroups of the cluster may still write to this one's shared memory when it is
+    # Other workgroups of the cluster may still write to the shared memory of a workgroup that is
     # done.
     assert kinds[5:] == ([ClusterBarrier] if this.ranks > 1 else [])
 
@@ -257,7 +257,7 @@ def test_what_it_refuses(reason: str):
 
 @pytest.mark.parametrize("shape", [*HOPPER_SHAPES, *LARGE_SHAPES], ids=str)
 def test_it_refuses_nothing_else(shape: tuple[tuple[int, int, int], tuple[int, int, int]]):
-    """Only too many registers, with 32-bit D, are a reason to refuse these shapes."""
+    """These shapes are refused only if D is 32-bit, and only for too many registers."""
     for layout in LAYOUTS:
         assert boxed(*shape, layout).program.why_not() is None
         why = boxed(*shape, layout, types=("bf16", "f32")).program.why_not()

@@ -1,6 +1,4 @@
-"""The kernels that tests/gpu launches on Hopper are legal, assemble and are varied; checked without
-a GPU.
-"""
+"""The kernels that tests/gpu launches on Hopper: legal, varied, and assembled; needs no GPU."""
 
 from __future__ import annotations
 
@@ -41,7 +39,10 @@ EVERY = (*RANDOM, *DIFFERENT_D, *SWEPT, *TWO_SHAPES)
 
 
 def traits(spec: Spec) -> tuple[object, ...]:
-    """What a cover of kernels has each of: all but the tile and pairs of options."""
+    """The values of a kernel that quick tests must cover:
+
+    all options but the tile, and some pairs.
+    """
     cluster = tuple(extent > 1 for extent in spec.cluster or ())
     types = (spec.dtype, spec.out_dtype)
     return (*words(spec.schedule), spec.layout, types, (spec.consumers, cluster))
@@ -49,7 +50,7 @@ def traits(spec: Spec) -> tuple[object, ...]:
 
 @cache
 def needed(spec: Spec) -> tuple[Variant, ...]:
-    """The machine code that the problems of a kernel need."""
+    """The variants of machine code that the problems of a kernel need."""
     codes: tuple[Code, ...] = code_of_d() if spec in DIFFERENT_D else ()
     for specs, cases in (
         (RANDOM, random_cases),
@@ -61,7 +62,7 @@ def needed(spec: Spec) -> tuple[Variant, ...]:
 
 
 def for_boxes(spec: Spec) -> tuple[Variant, Variant]:
-    """The code that serves aligned tensors, with C and without."""
+    """The machine code of a kernel for aligned tensors, with C and without C."""
     return boxes(chunk_of_d(spec), reads_c=False), boxes(chunk_of_d(spec), reads_c=True)
 
 
@@ -82,7 +83,9 @@ def assembles(code: Code) -> None:
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize("spec", chosen(RANDOM[:1], (*RANDOM, *DIFFERENT_D)), ids=str)
 def test_code_for_aligned_tensors_assembles(spec: Spec):
-    """With C or without; the slow tests have both, and all other code."""
+    """Code for aligned tensors assembles, with C or without; slow tests assemble all other
+    code too.
+    """
     assembles((spec, for_boxes(spec)[len(str(spec)) % 2]))
 
 
@@ -101,7 +104,7 @@ def test_programs_are_those_of_the_kernel(spec: Spec):
         assert program((spec, variant)) == builder.program(variant)
 
 
-@pytest.mark.slow  # what it tests is a choice of tests, and takes the graphs of all
+@pytest.mark.slow  # it checks only which cases are chosen, but builds all graphs
 def test_thousands_of_problems_are_varied():
     cases = [case for spec in RANDOM for case in random_cases(spec)]
     assert len(set(cases)) == PROBLEMS * len(RANDOM)
@@ -140,8 +143,8 @@ def test_the_sweep_is_a_latin_square():
 
 @pytest.mark.slow
 def test_tiles_of_both_shapes_are_launched():
-    """The grids of the cases give full waves with a ragged one, a ragged wave alone, and full waves
-    alone.
+    """The grids of the cases give full waves with a partly filled last wave, and each of
+    these alone.
     """
     for spec in TWO_SHAPES:
         found: set[tuple[bool, bool]] = set()

@@ -76,8 +76,8 @@ def cases() -> Iterator[tuple[str, str]]:
     cover(0, [(*case, name) for case in cases() for name in LOWERINGS]),
 )
 def test_every_box_of_every_group_is_stored_once(schedule: str, name: str, groups: str):
-    """Every box of D is stored once, by TMA if it lies in its group, else row by row, after its
-    slot is free.
+    """Every box of D is stored once, after its slot is free: by TMA if it lies in its group, else
+    row by row.
 
     The simulated GPU refuses boxes that reach into the next group and slots that are filled too
     early.
@@ -120,7 +120,9 @@ def nodes(graph: KernelGraph) -> list[Node]:
 
 @every_lowering
 def test_rows_of_a_box_are_copied_once_from_where_they_lie(name: str):
-    """Every chunk of every box is copied from its swizzled address to its row and column of D."""
+    """Every 16-byte chunk of a box is copied once, from its swizzled address to its row and
+    column of D.
+    """
     graph = lowered(PERSISTENT, name)
     rows, columns, _ = macro_tile(graph.coordinates)
     (node,) = (node for node in nodes(graph) if isinstance(node.op, CopyElements))
@@ -154,7 +156,7 @@ def test_rows_of_a_box_are_copied_once_from_where_they_lie(name: str):
     chunks = np.arange(columns) % 8 == 0
     # With ping-pong each warpgroup stores a tile of its own.
     assert (once == chunks * (2 if name == "taking turns" else 1)).all()
-    # In its slot every chunk has the row and column of a box, under TMA's swizzle.
+    # In its slot, every chunk has the place that TMA's swizzle gives its row and column of the box.
     slots = size["store.slot"]
     number = places[0] * size["store.box"] + places[1]
     slot = workitem // 128 * slots + number % slots
@@ -166,7 +168,7 @@ def test_rows_of_a_box_are_copied_once_from_where_they_lie(name: str):
 def test_groups_alone_have_two_ways(name: str):
     """Only groups need row-by-row stores:
 
-    other matrices end with the tensor, where TMA clips boxes.
+    other matrices end where the tensor ends, and TMA clips boxes there.
     """
     tile, lowering = LOWERINGS[name]
     for gemm in (Gemm("bf16"), Gemm("f16", batched=True), Gemm("bf16", m=1000, n=264, k=512)):

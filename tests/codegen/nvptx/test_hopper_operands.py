@@ -67,13 +67,13 @@ AXES = {"A": (0, 2), "B": (2, 1)}
 
 
 def stage_elements(this: Lowered, tensor: str) -> int:
-    """The number of elements of a workgroup's part of a tensor's tile."""
+    """The number of elements in the part of a tensor's tile that one workgroup loads."""
     rows, columns = (this.part[along] for along in AXES[tensor])
     return rows * columns
 
 
 def name(this: Lowered, tensor: str, first: Array, second: Array) -> Array:
-    """One number for the element (first, second) of a tensor's tile, unique in the tile."""
+    """A number for the element (first, second) of a tensor's tile; no two elements share one."""
     return first * this.configuration.tile[AXES[tensor][1]] + second
 
 
@@ -87,7 +87,9 @@ def stage(this: Lowered) -> int:
 
 
 def boxes(this: Lowered, tensor: str) -> int:
-    """The number of TMA boxes side by side, across k, in a workgroup's part of a tile."""
+    """The number of TMA boxes into which a workgroup's part of a tile is divided, side by
+    side across k.
+    """
     return this.size(f"{tensor}.boxes")
 
 
@@ -154,8 +156,8 @@ def test_each_element_is_brought_once_to_all_that_need_it(
 @pytest.mark.parametrize("tensor", ["A", "B"])
 @every_configuration
 def test_the_graph_knows_where_every_element_lies(configuration: Configuration, tensor: str):
-    """The graph knows the address of every element of a stage, not only where boxes and operands
-    begin.
+    """The graph gives the address of every element of a stage, not only where boxes and
+    operands begin.
     """
     this = lowered(configuration)
     memory, _ = bring(this, tensor)
@@ -179,9 +181,9 @@ def test_every_swizzle_and_height_is_tried():
 
 @every_configuration
 def test_what_an_operand_is_shared_by_follows_the_cluster(configuration: Configuration):
-    """Multicast follows the cluster:
+    """Multicast follows the cluster.
 
-    workgroups side by side in n share rows of A, those along m share columns of B.
+    Workgroups side by side along n share rows of A, those along m share columns of B.
     """
     m, n, _ = configuration.cluster
     receivers = {op.tensor: op.receivers for op in lowered(configuration).operations(CopyBox)}
@@ -247,8 +249,8 @@ def test_descriptors_point_at_the_operands(configuration: Configuration):
 @pytest.mark.parametrize("tensor", ["A", "B"])
 @every_configuration
 def test_boxes_outside_are_not_waited_for(configuration: Configuration, tensor: str):
-    """The mbarrier expects no bytes of boxes outside the tensor, wherever m or n ends in the
-    tile.
+    """The mbarrier expects no bytes of boxes that lie outside the tensor, wherever m or n
+    ends in a tile.
     """
     this, along = lowered(configuration), AXES[tensor]["AB".index(tensor)]
     count, extent = boxes(this, tensor), configuration.tile[along]
@@ -283,16 +285,16 @@ def test_a_stage_waits_for_all_bytes_and_all_readers(configuration: Configuratio
     for role in arrivals:
         nodes = this.nodes(InitBarrier, barrier=f"barrier.{role}")
         assert [int(this.place(n, f"barrier.{role}", {})) for n in nodes] == list(range(stages))
-    # Full barrier: one producer thread arrives and expects the bytes of its own boxes and of
-    # multicast ones.
+    # Full barrier: one producer thread arrives, and expects the bytes of its own boxes and of those
+    # that multicast brings.
     (expected,) = (node for node in this.nodes(ExpectBytes))
     inside = {f"{tensor}.boxes.inside": boxes(this, tensor) for tensor in "AB"}
     bytes = this.values(expected.scope.resolve(expected.op.bytes), inside)  # type: ignore[attr-defined]
     size = element(this).bytes
     assert bytes == size * sum(stage_elements(this, tensor) for tensor in "AB")
     assert arrivals["full"] == 1
-    # Empty barrier: it counts as many arrivals as it awaits, on every workgroup, for the
-    # stage of the step before.
+    # Empty barrier: it expects as many arrivals as there are, from every workgroup, for the stage
+    # of the previous step.
     around = [n for n in this.nodes(If) if any(isinstance(x.op, ArriveBarrier) for x in n.walk())]
     for node in this.nodes(ArriveBarrier, barrier="barrier.empty"):
         (branch,) = (n for n in around if n.body and node in [*n.walk()][:3])

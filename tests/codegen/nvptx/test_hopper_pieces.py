@@ -1,4 +1,4 @@
-"""Sums that move: partial sums of a fix-up through memory, and sums of a cluster that divides k."""
+"""Sums that move: partial sums through memory in a fix-up, and sums in a cluster that divides k."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ SLOTS = "partial.slot"
 def places(
     this: Lowered, node: Node, dim: str, ranks: int, turn: int = 0, **more: Array | int
 ) -> Array:
-    """The index of every element of every access, by rank, thread and register number.
+    """The index that every access of a thread uses, by rank, thread and register number.
 
     `turn` selects one of the ping-pong warpgroups.
     """
@@ -99,7 +99,7 @@ def places(
 
 
 def owners(this: Lowered) -> int:
-    """The workgroups of a cluster that have a sum of their own."""
+    """The number of workgroups of a cluster that have a sum of their own."""
     return 1 if this.configuration.cluster[2] > 1 else this.ranks
 
 
@@ -119,17 +119,16 @@ def in_steps(this: Lowered, copies: Sequence[Node]) -> list[tuple[range, int]]:
 
 
 def by_turns(nodes: Sequence[Node], every: int) -> list[list[Node]]:
-    """The operations at each point of the program that receives partial sums."""
+    """The operations in groups of `every`, one group for each place that receives partial sums."""
     return [list(nodes[first : first + every]) for first in range(0, len(nodes), every)]
 
 
 def received(
     this: Lowered, copies: Sequence[Node], reads: Sequence[Node], turn: int, slot: int
 ) -> Array:
-    """The element of the partial sums that reaches each register, by rank, thread and register
-    number.
+    """The element of the partial sums that each register gets, by rank, thread and register number.
 
-    TMA loads a run of partial sums into a stage, where the consumers read their registers.
+    TMA loads a run of partial sums into a stage, and the consumers load their registers from it.
     """
     ranks, found = owners(this), list[Array]()
     for copy, read, (steps, vectors) in zip(copies, reads, in_steps(this, copies), strict=True):
@@ -156,7 +155,9 @@ def received(
 
 @every_piece
 def test_a_partial_is_all_registers_once(configuration: Configuration):
-    """(vector, thread, element) is a bijection onto a slot, and a receiver reads what was sent."""
+    """(vector, thread, element) is a bijection onto a slot, and a receiver reads what the
+    sender stored.
+    """
     this = lowered(configuration)
     rows, columns, _ = configuration.tile
     size = rows * columns
@@ -233,7 +234,7 @@ def test_runs_of_partials_fit_in_their_stages(configuration: Configuration):
     ids=str,
 )
 def test_roles_take_the_same_steps(configuration: Configuration):
-    """Producer and consumers take the same steps of the ring.
+    """Producer and consumers advance the stage ring by the same steps.
 
     Ping-pong consumers are tested on the simulated GPU instead, since their count is an expression.
     """
@@ -318,7 +319,7 @@ def test_all_who_hold_a_product_meet_between_the_data_and_what_says_it_is_there(
 
 
 def allowed(this: Lowered, node: Node, **at: int) -> bool:
-    """Whether the branches around an operation, decided by these indices alone, let it run."""
+    """True if all branches around an operation are taken, where these indices alone decide them."""
     values = with_warp({name.replace("_", "."): np.array(value) for name, value in at.items()})
 
     def known(condition: Basic | None) -> bool:
@@ -337,7 +338,7 @@ def allowed(this: Lowered, node: Node, **at: int) -> bool:
 
 
 def who(this: Lowered, node: Node) -> set[int]:
-    """The ranks of the cluster that run an operation."""
+    """The ranks of the workgroups in the cluster that run an operation."""
     return {rank for rank in range(this.ranks) if allowed(this, node, cluster_rank=rank)}
 
 
@@ -377,8 +378,8 @@ def test_what_follows_a_sum_is_for_the_first_workgroup(configuration: Configurat
 
 
 def arrivals(this: Lowered, barrier: str) -> Iterator[tuple[int, int, bool]]:
-    """(from, to, whether it publishes stores) for all arrivals at a cluster barrier during one
-    sum.
+    """(sender, receiver, True if it publishes stores) of each arrival at a cluster barrier,
+    for one sum.
     """
     (node,) = this.nodes(ArriveBarrier, barrier=barrier)[:1]
     op = node.op

@@ -41,7 +41,7 @@ def test_the_header(configuration: Configuration):
     assert (cluster in text) == (this.ranks > 1)
     assert ("%clusterid.x" in text) == (this.ranks > 1)
     assert ("%ctaid.x" in text) == (this.ranks == 1)
-    # Tensor maps are kernel parameters of 128 bytes, aligned to 64.
+    # Tensor maps are kernel parameters of 128 bytes, aligned to 64 bytes.
     maps = 2 if configuration is DIRECT else 3
     assert count(r"\.param \.align 64 \.b8 \w+\[128\]", text) == maps
     assert count(r"prefetch\.tensormap", text) == maps

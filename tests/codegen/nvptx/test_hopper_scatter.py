@@ -1,7 +1,4 @@
-"""Reduce-scatter on Hopper:
-
-where shares are stored, which waits there are, and assembly with ptxas.
-"""
+"""Reduce-scatter on Hopper: where shares are stored, which waits a kernel has, and assembly."""
 
 from __future__ import annotations
 
@@ -78,7 +75,7 @@ FROM_REGISTERS = (
     boxed((16, 128, 64), schedule=STREAM, vector=1),
     boxed((64, 128, 128), (1, 1, 2), schedule=STREAM, vector=2),
 )
-"""Tiles that one operation stores, both as a whole and share by share."""
+"""Configurations that store D directly from registers, whole tiles as well as shares."""
 
 
 @pytest.mark.usefixtures("ptxas")
@@ -111,8 +108,8 @@ def test_flags_count_readers(configuration: Configuration):
 def test_a_share_is_read_where_it_was_sent_and_stored_where_it_belongs(
     configuration: Configuration,
 ):
-    """Every register reads the place in the slot that was sent for it, and stores to its element of
-    D.
+    """Each register reads the place in the slot where its value was sent, and stores to its
+    element of D.
     """
     this = lowered(configuration)
     (send,) = this.nodes(StoreFragment, destination="partials")
@@ -169,8 +166,8 @@ def stored(this: Lowered, node: Node, shares: int | None) -> Array:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 32, 66, 131])
 def test_batches_take_every_peer_once_and_in_order(count: int):
-    """Batches of peers contain every peer once and in order; only the largest size occurs more than
-    once.
+    """Batches of peers contain every peer once, in order; only the largest batch size may be
+    repeated.
     """
     this = lowered(FROM_REGISTERS[2])
     (finish,) = this.nodes(For, dim=SHARE)
@@ -246,8 +243,9 @@ def test_clusters_in_every_order(schedule: str, cluster: tuple[int, int], seed: 
 
 
 def test_all_who_have_a_piece_finish_shares():
-    """All five workgroups that have a piece of a tile finish shares of it: 7, 7, 6, 6 and 6 of
-    32.
+    """All five workgroups with a piece of a tile finish shares of it:
+
+    7, 7, 6, 6 and 6 of the 32 shares.
     """
     graph = scattered(STREAMS[0])
     shares = graph.coordinates[SHARE].fixed_size

@@ -69,9 +69,9 @@ def owned(this: Lowered, rank: Array, thread: Array, register: Array) -> Array:
 
 
 def adders(this: Lowered) -> range:
-    """The workgroups of a cluster that hold the sum over k:
+    """The ranks of the workgroups that hold the sum over k.
 
-    all, or the first where the cluster divides k.
+    These are all of a cluster, or only the first if the cluster divides k.
     """
     return range(1 if this.configuration.cluster[2] > 1 else this.ranks)
 
@@ -87,8 +87,8 @@ def positions(
 
 @every_configuration
 def test_accumulators_are_where_wgmma_leaves_them(configuration: Configuration):
-    """Accumulator registers, numbered m, p, n, half, pair, are those of the wgmma instructions,
-    block by block.
+    """Accumulator registers, numbered by m, p, n, half and pair, are those of the wgmma
+    instructions.
     """
     this = lowered(configuration)
     at = mesh(
@@ -145,7 +145,7 @@ def fill(this: Lowered, memory: Array, rank: int, m: int, box: int) -> set[int]:
 
 
 def box_of(this: Lowered) -> int:
-    """The number of elements of a row of a box."""
+    """The number of elements in a row of a box of D."""
     (node,) = this.nodes(StoreBox)
     assert isinstance(node.op, StoreBox)
     return node.op.box[0]
@@ -162,15 +162,19 @@ def boxes(this: Lowered) -> list[tuple[int, int]]:
 
 
 def drains(this: Lowered) -> bool:
-    """Whether a tile waits for all stores of the tile before, because its boxes are no multiple of
-    the slots.
+    """True if a tile waits for all stores of the tile before it:
+
+    the slots do not divide its boxes.
     """
     return len(boxes(this)) % this.size("store.slot") > 0
 
 
 @every_configuration
 def test_slots_go_round_without_a_break_between_tiles(configuration: Configuration):
-    """Slots are reused in order across tiles; TMA may still read all boxes before but one slot."""
+    """Slots are reused in order, also from tile to tile.
+
+    A box never overwrites one of the `slots - 1` boxes before it, which TMA may still read.
+    """
     this = lowered(configuration)
     memory = np.full(this.size("D.shared"), NOTHING)
     used = [fill(this, memory, 0, m, box) for m, box in boxes(this)]
@@ -260,7 +264,8 @@ def test_every_element_is_stored_once_where_it_belongs(configuration: Configurat
 def test_a_slot_is_filled_when_it_is_free_and_handed_over_when_it_is_full(
     configuration: Configuration,
 ):
-    """A slot is filled after its TMA store has read it, and stored when all have filled it.
+    """A slot is filled after TMA has read its last box, and stored after all threads have filled
+    it.
 
     Order: the storing thread waits, a barrier, the fill, a fence, a barrier.
     """

@@ -1,9 +1,8 @@
-"""Groups along k on the simulated Hopper GPU: elements behind a group's end are zero before wgmma
-reads them.
+"""Groups along k on the simulated Hopper GPU: past a group's end wgmma reads only zeros.
 
-The simulation knows the k of every element in shared memory. It refuses multiplications of what
-lies behind a group's end, and zeros before it; it ignores zeros that were not fenced and published
-at a barrier.
+The simulation knows the k of every element in shared memory. It refuses a multiplication of
+elements past a group's end, and zeros stored before that end; it ignores zeros that were not fenced
+and published at a barrier.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def lowered(schedule: str, name: str) -> KernelGraph:
 
 
 def play(graph: KernelGraph, sizes: tuple[int, ...], first: int = 5, workgroups: int = 3) -> Hopper:
-    """Simulate two tiles by two of each group; return the simulation after its end."""
+    """Simulate groups with two tiles by two each; return the simulation after its end."""
     rows, columns, _ = macro_tile(graph.coordinates)
     offsets = list(accumulate((first, *sizes)))
     given = {
@@ -93,7 +92,7 @@ def test_every_k_of_a_group_is_multiplied_once(schedule: str, groups: str, name:
     assert {row // machine.rows for row, _ in machine.stored} == set(range(len(sizes)))
     for (row, _), steps in machine.stored.items():
         begin, end = borders[row // machine.rows]
-        # A group without k has one k tile, all zeros.
+        # A group with k = 0 has one k tile, which is all zeros.
         wanted = list(range(begin, max(end, begin + 1), depth))
         assert sorted(k for (_, k), _ in steps) == wanted
         assert sorted(k for _, (k, _) in steps) == wanted
@@ -105,7 +104,7 @@ LAST_ONE = "k_tile == load(tile_starts, group + 1) - load(tile_starts, group) - 
 
 
 def tail(lines: list[str]) -> list[int]:
-    """The PTX lines of the fence and the barrier behind the stores of zeros."""
+    """The PTX lines of the fence and the barrier that follow the stores of zeros."""
     filled = max(i for i, line in enumerate(lines) if FILLS["B"] in line)
     fence = next(i for i in range(filled, len(lines)) if "FenceShared" in lines[i])
     assert "Barrier" in lines[fence + 1]
@@ -113,7 +112,7 @@ def tail(lines: list[str]) -> list[int]:
 
 
 def bent(graph: KernelGraph, how: str) -> KernelGraph:
-    """The graph with a fault in its code for group ends."""
+    """The graph with a fault in the code that handles the ends of groups."""
     lines = graph.text().splitlines()
     fence, barrier = tail(lines)
     match how:
@@ -160,7 +159,7 @@ def test_the_machine_refuses_what_is_wrong(how: str, why: str, name: str):
 
 
 def test_what_is_not_cut_is_not_touched():
-    """Where groups are whole k tiles nothing is zeroed and no barrier is added."""
+    """If groups are whole k tiles, nothing is zeroed and no barrier is added."""
     graph = lowered(SCHEDULES[0], "two warpgroups")
     play(bent(graph, "A keeps what is behind"), (64, 128, 64))
     play(bent(graph, "no barrier"), (64, 128, 64))

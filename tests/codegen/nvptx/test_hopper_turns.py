@@ -56,7 +56,7 @@ PROBLEMS = {
     "shares end where tiles end": (4, 2, 6, 4),
     "longer than the ring": (2, 1, 23, 3),
 }
-"""Tiles in m, n and k, and the number of workgroups."""
+"""The numbers of tiles along m, n and k, and the number of workgroups."""
 EVERYBODY = 1 << 16
 
 
@@ -77,7 +77,7 @@ def lowered(
 
 
 def play(graph: KernelGraph, problem: tuple[int, int, int, int], seed: int = 0) -> Hopper:
-    """Simulate a launch and check that nothing is missing or done twice; return the simulation."""
+    """Simulate a launch; check that no work is missing or done twice; return the simulation."""
     *tiles, workgroups = problem
     extents = macro_tile(graph.coordinates)
     # The last tile of each axis is partly filled.
@@ -151,8 +151,8 @@ def test_clusters_in_every_order(schedule: str, cluster: tuple[int, int], seed: 
 @pytest.mark.parametrize("vector", [8, 2])
 @pytest.mark.parametrize("consumers", ["cooperative", "pingpong"])
 def test_both_kinds_of_consumers_store_the_same(consumers: str, vector: int):
-    """Cooperative and ping-pong consumers store the same; cooperative warpgroups have half of each
-    tile.
+    """Cooperative and ping-pong consumers store the same tiles; cooperative warpgroups store
+    half a tile each.
     """
     graph = lowered("stream-k{owner=last}", IN_M, consumers, vector)
     machine = play(graph, PROBLEMS["items of a workgroup even and odd"])
@@ -179,7 +179,7 @@ def test_work_items_are_those_of_one_count():
 def test_what_is_lowered(golden: Golden):
     """The lowered text:
 
-    main loops in sequence, where a warpgroup skips the other's steps but counts them.
+    main loops follow one another; a warpgroup skips the steps of the other one, but counts them.
     """
     text = lowered("data-parallel{persistent=true}").text()
     start, end = (text.index(f"Scope name={name}") for name in ("consumers", "producer"))
@@ -233,7 +233,7 @@ def doubly_freed(op: Operation) -> Operation:
 
 @pytest.mark.parametrize("change", [uncounted, unordered, silent, doubly_freed])
 def test_the_machine_sees_what_is_broken(change: Rewrite):
-    """Some order of the agents shows each fault."""
+    """For each fault, some order of the agents makes the simulation report it."""
     graph = broken(lowered("stream-k{owner=last}"), change)
 
     def many() -> None:

@@ -1,4 +1,7 @@
-"""Which instructions a kernel multiplies by is said everywhere, and may be demanded."""
+"""Which instructions a kernel multiplies by:
+
+every output names them, and callers can require them.
+"""
 
 from __future__ import annotations
 

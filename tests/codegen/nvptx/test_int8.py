@@ -126,7 +126,7 @@ KERNELS = (
 
 
 def numbers(made: Configuration) -> tuple[object, ...]:
-    """What decides which instructions multiply, and which convert the sums."""
+    """The options that decide which instructions multiply and which convert the sums."""
     return made.types, (made.boxes, made.tile[0] < 64), made.consumers, made.cluster, made.vectors
 
 

@@ -95,7 +95,8 @@ HOPPER: tuple[tuple[Tile, LowerToHopper, str, str, bool], ...] = (
     ((64, 256, 64), LowerToHopper(), HYBRID, "nt", False),
     ((128, 256, 64), LowerToHopper(), f"longest-first,{PERSISTENT}", "nt", False),
     ((128, 192, 64), LowerToHopper(), f"longest-first,{TWO_TILE}", "nt", False),
-    # Shares of tiles come before whole tiles; ptxas must not serialise wgmma because of them.
+    # Shares of tiles are computed before whole tiles; ptxas must not serialise wgmma because of
+    # that.
     ((64, 128, 64), LowerToHopper(), "two-tile-stream-k{reduction=scatter}", "nt", False),
 )
 MORE: tuple[tuple[Tile, LowerToHopper, str, str, bool], ...] = (
@@ -169,8 +170,8 @@ def described(body: Body) -> list[str]:
 @pytest.mark.parametrize("options", [{}, {"cluster_n": 2}], ids=str)
 @pytest.mark.parametrize("schedule", [PERSISTENT, LAST, SCATTER])
 def test_a_warp_of_its_own_describes_matrices(schedule: str, options: dict[str, Any]):
-    """A separate warp writes the tensor maps of A, B and D and shares a ring of them with the
-    producer.
+    """A separate warp writes the tensor maps of A, B and D; it shares a ring of maps with
+    the producer.
     """
     control = hopper(schedule, **options).lowered.control
     scopes = {op.name: op for op in control.of_kind(Scope)}
@@ -204,8 +205,8 @@ def test_boxes_begin_inside_a_matrix():
 
 
 def test_room_for_maps():
-    """The workspace holds a tensor map for each group and tensor, for every workgroup or for
-    each of a cluster.
+    """The workspace holds a tensor map for each group and tensor, for every workgroup,
+    also for each workgroup of a cluster.
     """
     for options, workgroups in (({}, 7), ({"cluster_n": 2}, 14)):
         lowered = hopper(PERSISTENT, **options).lowered
@@ -223,7 +224,7 @@ def test_what_ptx_has():
     """`tensormap.replace` needs PTX 8.3; kernels without it declare an earlier version."""
     ptx = hopper(LAST).ptx
     assert ".version 8.3" in ptx
-    # For each of A, B and D: address, two extents, and the row stride.
+    # For each of A, B and D: the address, two extents, and the row stride.
     assert ptx.count("tensormap.replace") == 12
     assert ptx.count("tensormap.cp_fenceproxy") == 3
     rows = Pipeline.parse(LAST)(Gemm("bf16", transpose_b=True, grouped=True).graph((128, 128, 64)))
@@ -250,8 +251,9 @@ ALONG = ["m_tile_starts", "n_tile_starts", "k_tile_starts"]
 def test_tables_that_are_read_by_several_warps_at_once(
     schedule: str, counted: list[str], target: str
 ):
-    """Tables that several warps read have two levels; schedules differ in whether they count
-    iterations or tiles.
+    """Tables that several warps read have two levels.
+
+    Schedules differ in whether the tables count iterations or tiles.
     """
     made = hopper(schedule) if target == "sm_90a" else program(schedule, (128, 128, 32))
     control = made.lowered.control
@@ -268,9 +270,7 @@ def test_tables_that_are_read_by_several_warps_at_once(
 
 
 def test_tables_of_partly_streamed_schedules():
-    """Partly streamed schedules have tables of whole tiles and of the iterations of streamed
-    tiles.
-    """
+    """Partly streamed schedules have tables of whole tiles, and tables of streamed iterations."""
     control = hopper(TWO_TILE).lowered.control
     tables = {op.table for op in control.of_kind(Tabulate)}
     assert tables == {*STARTS, *ALONG, "output_tiles_before", "iterations_before"}
@@ -329,7 +329,7 @@ def test_a_call(fake_driver: FakeDriver):
     first, again = fake_driver.launches
     assert first.grid == again.grid == (132, 1, 1)
     assert first.values[:4] == (A_AT, B_AT, 0, D_AT)
-    # Each row of offsets is a table of its own.
+    # Each row of the offsets array is one table: its address is a kernel argument.
     row = 4 * 8
     assert first.values[4:7] == tuple(OFFSETS_AT + axis * row for axis in range(3))
     room = sum(fake_driver.allocated)
@@ -351,7 +351,7 @@ def test_vectors_that_begin_anywhere(fake_driver: FakeDriver):
 
 
 def test_vectors_without_elements(fake_driver: FakeDriver):
-    """If D is empty nothing is launched; if A is empty, zeros are multiplied."""
+    """If D is empty nothing is launched; if A is empty (k = 0), the kernel multiplies zeros."""
     made = kernel(PERSISTENT)
     fake_driver.arguments = made.ptx[: made.ptx.index(")\n.")].count(".param")
     nothing, d = vector(A_AT, 0), vector(D_AT, 32000)

@@ -48,7 +48,7 @@ def blocks(text: str) -> nx.DiGraph:
 
 
 def accumulation_loops(text: str) -> list[str]:
-    """The text of each innermost loop around a multiplication."""
+    """The text of each innermost loop that contains a multiplication."""
     graph = blocks(text)
     above = nx.immediate_dominators(graph, "entry")
 
@@ -173,8 +173,7 @@ def test_fix_up_releases_and_acquires():
     assert count(r"st\.release\.gpu\.global\.u32", text) == 1
     assert count(r"ld\.acquire\.gpu\.global\.u32", text) == 1
     assert count(r"st\.relaxed\.gpu\.global\.u32", text) == 1
-    # Every thread stores its part of the partial sums; then a barrier; then one thread
-    # publishes.
+    # Every thread stores its part of the partial sums; after a barrier, one thread publishes them.
     release = text.index("st.release.gpu")
     barrier = max(m.start() for m in re.finditer(r"bar(rier)?\.sync", text[:release]))
     assert count(r"st\.global\.(?:v2|b64)", text[:barrier]) >= 1

@@ -1,4 +1,4 @@
-"""Every accumulation loop has a stage ring of its own, counted by the loop's own index."""
+"""Every accumulation loop has a stage ring of its own, indexed by the loop's own index."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def stages(graph: KernelGraph) -> set[str]:
 
 
 def test_loops_over_k_and_over_a_part_of_k_have_a_ring_each():
-    """A loop over all of k and a loop over a part of k each have a ring.
+    """A loop over all of k and a loop over a part of k have a stage ring each.
 
-    Whole tiles loop over `k_tile`, pieces over `for_k`, which is a part of it.
+    Whole tiles loop over `k_tile`, pieces over `for_k`, which is a part of `k_tile`.
     """
     graph = lowered(RaggedSplitK())
     count = graph.coordinates["stage"].fixed_size
     assert stages(graph) == {f"k_tile.step % {count}", f"for_k % {count}"}
-    # The stage does not depend on the number of the piece.
+    # The stage does not depend on which piece is computed.
     assert index_symbol("piece") not in graph.expressions
 
 
@@ -58,9 +58,9 @@ def test_a_loop_counts_its_own_ring_where_no_other_leads_to_it(step: Pass, loops
 
 
 def test_two_loops_that_do_not_lead_to_each_other_need_no_counter():
-    """Two loops over unrelated k dimensions need no common counter.
+    """Loops over two unrelated k dimensions need no common stage counter.
 
-    In groups of different k, streamed tiles loop over `for_k` and whole ones over `dp.k`.
+    In groups of different k, streamed tiles loop over `for_k` and whole tiles over `dp.k`.
     """
     graph = lowered(TwoTileStreamK(), grouped=True, group_axis="k")
     count = graph.coordinates["stage"].fixed_size

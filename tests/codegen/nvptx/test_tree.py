@@ -33,7 +33,7 @@ def test_it_is_assembled(configuration: Configuration):
 
 @every_kernel
 def test_a_level_waits_once_and_divides_nothing(configuration: Configuration):
-    """Every flag is waited for at one place, in the loop over levels, which only doubles a
+    """Flags are waited for at one place, in the loop over tree levels, which only doubles a
     number.
     """
     wait = "ld.acquire.gpu.global"

@@ -47,8 +47,8 @@ def test_it_is_assembled(configuration: Configuration):
 
 @pytest.mark.parametrize("configuration", KERNELS, ids=str)
 def test_flags_count_turns(configuration: Configuration):
-    """One operation waits for a number with acquire order; one sets the flag to a number with
-    release order.
+    """One operation waits, with acquire order, until the flag has a number; one sets the
+    flag with release order.
     """
     program = configuration.program
     control = program.lowered.control

@@ -1,4 +1,4 @@
-"""Generating PTX from a graph takes little work, counted in calls rather than in seconds."""
+"""Generating PTX takes little work, which is counted in function calls rather than in seconds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STREAMED = (
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """The number of printed expressions and of bounded polynomials."""
+    """Counters of printed expressions and of polynomials for which bounds are computed."""
     counts: Counter[str] = Counter()
 
     def watch(owner: type, name: str) -> None:
@@ -49,9 +49,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 @pytest.mark.parametrize("schedule", STREAMED, ids=str)
 def test_code_is_made_with_little_work(schedule: Pass, counted: Counter[str]):
-    """Caches keep the work low:
+    """Caches keep the work low.
 
-    without them 25,000 expressions were printed and 60,000 polynomials bounded.
+    Without them 25,000 expressions were printed and bounds of 60,000 polynomials computed.
     """
     _ = CudaProgram(schedule(Gemm().graph(TILE)), "sm_90a").module
     assert 0 < counted["_print"] < 3_000
@@ -74,7 +74,7 @@ def test_from_graph_to_ptx_in_less_than_three_seconds():
 def test_no_guard_asks_whether_there_are_tiles_left(schedule: Pass):
     """No generated guard tests whether tiles are left:
 
-    ranges prove that a segment lies in the tile space.
+    a segment is proved to lie in the tile space.
     """
     kernel = codegen.compile(schedule(Gemm().graph((128, 128, 32))), "sm_80")
     guards = [x.guard for x in kernel.index_expressions]

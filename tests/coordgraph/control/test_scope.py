@@ -1,4 +1,4 @@
-"""What is known about indices inside the body of a `SetCoordinate`."""
+"""The facts about indices that are known inside the body of a `SetCoordinate`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def test_what_is_set_to_what_never_changes_bounds_what_is_set_inside():
     assert value == 12 * workgroup
     assert begin in inside.fixed
     _, within = inside.enter_set(SetCoordinate("place", minimum(workgroup**2, 99 - begin)))
-    # This needs the bound 99 - begin of place: the largest values alone, 49 and 84, exceed SIZE.
+    # The proof needs the bound 99 - begin of `place`: the sum of the largest values, 49 and 84,
+    # exceeds SIZE.
     assert within.ranges.prove_less(begin + place, Integer(SIZE))
 
 

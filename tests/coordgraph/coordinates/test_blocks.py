@@ -71,7 +71,9 @@ def test_segments_are_blocks_one_after_another(sizes: list[int], rows: int, colu
 @few
 @given(lengths.filter(lambda sizes: sizes[-1] > 0), extents, extents, st.integers(0, 9))
 def test_what_is_behind_belongs_to_no_segment(sizes: list[int], rows: int, columns: int, over: int):
-    """An index past the end is in the last group, in a row past its last one, as in a `Flatten`."""
+    """An index past the end belongs to the last group, in a row past its last row, as in a
+    `Flatten`.
+    """
     edge, starts = Concatenate(PARTS, "all", "t"), starts_of(sizes)
     whole = rows * columns * starts[-1]
     above = (len(sizes), rows, columns, max(sizes))
@@ -104,7 +106,7 @@ def test_size_rule(sizes: list[int], between: list[int], more: int):
     (rule,) = edge.size_rule(Sizes(up, (Integer(whole),)))
     assert bool(evaluate(rule, {"t": starts})) == (more >= 0)
     assert edge.size_rule(Sizes(up, (None,))) == ()
-    # The length of a segment is data, so the size of the last operand is not used.
+    # The length of a segment is read from a table, so the size of the last operand is not used.
     assert edge.size_rule(Sizes((*up[:-1], None), (Integer(whole),))) == (rule,)
     for unknown in range(len(up) - 1):
         missing = tuple(None if i == unknown else size for i, size in enumerate(up))
@@ -181,7 +183,10 @@ def test_a_segment_known_as_an_expression():
 
 @dataclass(frozen=True)
 class Found(Edge):
-    """`Found(I, J; O)`: `i = o mod |I|`, `j = 2·i`; if |I| is unknown, `i = o`, `j = o + 1`."""
+    """`Found(I, J; O)`:
+
+    `i = o mod |I|` and `j = 2·i`; if |I| is unknown, `i = o` and `j = o + 1`.
+    """
 
     arity = (2, 1)
     laws = frozenset({Law.FORWARD_UNDOES_REVERSE})

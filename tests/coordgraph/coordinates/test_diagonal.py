@@ -25,7 +25,9 @@ def value(expr: Expr, **tables: tuple[int, ...]) -> int:
 
 
 def test_blocks_lie_one_after_another():
-    """Every element has its own position; padding of rows is in its block, outside the columns."""
+    """Every element has a position of its own; row padding lies in its block, past the last
+    column.
+    """
     sizes, places = Sizes((Integer(56),), (Integer(3), None, None)), dict[int, tuple[int, ...]]()
     for group in range(3):
         every = product(

@@ -231,7 +231,7 @@ class TestGuards:
             assert here == bool(evaluate(graph.guards(at, ["i"]), {})), at
             outside += not here
         assert 0 < outside < 3 * 2 * 2 * 3 * 2 * 2
-        # A coordinate that is asked for must be in range, whatever the selectors are.
+        # A coordinate that is asked for must be guarded, whatever values the selectors have.
         assert not bool(evaluate(graph.guards(known, ["i", "a"]), {**at, "shared": 2, "ae": 1}))
 
 
@@ -251,7 +251,9 @@ class TestDerivatives:
     )
     @settings(max_examples=25)
     def test_the_law(self, sizes: list[int], data: st.DataObject):
-        """d(wanted)/d(by) is the difference of the values at an index and at the next one."""
+        """The derivative d(wanted)/d(by) is the difference of `wanted` between an index and
+        the next one.
+        """
         total = 1
         for size in sizes:
             total *= size

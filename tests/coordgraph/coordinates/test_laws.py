@@ -28,7 +28,7 @@ OURS = {name: kind for name, kind in EDGES.items() if kind.__module__.startswith
 
 
 def reads_table(kind: type[Edge]) -> bool:
-    """Whether an edge reads a table: its segments' sizes are then known only at launch."""
+    """True if an edge reads a table, so that its segments' sizes are known only at launch."""
     return any(f.name == "table" for f in fields(kind))
 
 
@@ -165,7 +165,7 @@ def test_sizes_that_break_the_rule_are_refused(name: str):
     def law(case: Case):
         edge, above, below = case
         graph_of(case)
-        # The upstream size is larger than downstream indices can reach.
+        # The upstream size is larger than the downstream indices can represent.
         broken = (edge, (above[0] + 10**6, *above[1:]), below)
         with pytest.raises(VerifyError, match="break its size rule"):
             graph_of(broken)

@@ -35,7 +35,7 @@ def flattened(*sizes: object) -> CoordinateGraph:
 
 
 def test_forward_then_reverse_gives_the_symbols_back():
-    """The sizes of the dimensions that a given expression mentions bound its value."""
+    """`reverse` bounds a given index by the sizes of the dimensions that occur in it."""
     graph = flattened(*(size_symbol(name) for name in ("TM", "TN", "TK")))
     (whole,) = graph.forward(["m", "n", "k"], ["o"])
     assert graph.reverse({"o": whole}, ["m", "n", "k"]) == [graph.symbol(d) for d in "mnk"]

@@ -65,7 +65,7 @@ EXACT: dict[str, tuple[Any, Any]] = {
         lambda x, y: x * (1 + _ERF(x / np.sqrt(2))) / 2 + tanh_gelu(y),
     ),
 }
-"""For each operation: an epilogue of the product x and an operand y, and its NumPy function."""
+"""For each operation: an epilogue of the product x and an operand y, and the same in NumPy."""
 BOUND = 2.0**-21
 """Error bound of an f32 operation, relative to the largest of 1, its result and |x| + |y|."""
 
@@ -90,7 +90,9 @@ def test_every_operation_has_an_exact_meaning_here():
 
 @pytest.mark.parametrize("name", EXACT)
 def test_the_meaning_and_the_host_s_code(name: str):
-    """Interpreter and CPU kernel are within a bound of f64; C library functions are linked."""
+    """The results of interpreter and CPU kernel are near f64; functions of the C library are
+    linked.
+    """
     m, n = 13, 21
     x, y = samples(m, n)
     exact = EXACT[name][1](x.astype(np.float64), y.astype(np.float64))
@@ -271,9 +273,9 @@ def test_an_operation_from_outside_is_one_class(cube: ep.Elementwise):
     ],
 )
 def test_what_a_host_s_code_cannot_call(call: Any, why: str):
-    """An error names the unknown function before the code is linked.
+    """The error names the unknown C function before the code is linked.
 
-    With a missing symbol, linking would end the process.
+    To link a missing symbol would end the process.
     """
 
     class Wrong(ep.Elementwise):

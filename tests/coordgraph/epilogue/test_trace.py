@@ -207,7 +207,7 @@ def test_a_decorator_without_parentheses():
 
 
 def test_an_epilogue_of_many_steps():
-    """An epilogue with more steps than Python's recursion limit."""
+    """An epilogue may have more steps than Python's recursion limit."""
 
     @ep.epilogue(c=ep.operand("mn", optional=True))
     def long(acc: Any, c: Any) -> Any:

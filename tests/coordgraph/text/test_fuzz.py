@@ -47,7 +47,7 @@ def answers(text: str) -> KernelGraph | None:
 @settings(max_examples=150)
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 4))
 def test_mutated_texts(seed: int, count: int):
-    """A valid text with lines and pieces deleted, repeated, swapped or replaced."""
+    """Each text is a valid one with lines and pieces deleted, repeated, swapped or replaced."""
     draw = random.Random(seed)
     lines = TEXT.split("\n")
     for _ in range(count):

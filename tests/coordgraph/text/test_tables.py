@@ -1,4 +1,4 @@
-"""Tables in the text form: what is written, and errors with their positions."""
+"""Tables in the text form: how they are written, and errors with their positions."""
 
 from __future__ import annotations
 

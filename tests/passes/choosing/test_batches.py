@@ -64,8 +64,8 @@ def test_products_of_one_tile_cost_what_one_of_as_many_tiles_does(plan: str):
 
 def test_four_products_read_and_write_four_times_as_much():
     plan = "256x128x64 data-parallel{persistent=true} on 132"
-    # A and B of one product stay in the L2 cache between bands of tiles; those of all four would
-    # not fit.
+    # A and B of one product stay in the L2 cache between bands of tiles; those of all four products
+    # would not fit.
     sizes = {"m": 8192, "n": 2048, "k": 1024}
     few, many = terms(plan, 1, **sizes), terms(plan, 4, **sizes)
     few["dram"], many["dram"] = (found["dram"] - H200.dram_seconds for found in (few, many))
@@ -147,7 +147,8 @@ def test_operands_of_groups_along_k_come_in_rows_of_whole_cache_lines():
         for plan in plans:
             parts = plan.tile[0] // plan.cluster[0], plan.tile[1] // plan.cluster[1]
             assert parts[0] % 64 == parts[1] % 64 == 0, plan
-    # With groups of rows, k is the contiguous axis of A and B, so other tile extents are allowed.
+    # With groups of rows, k is the contiguous axis of A and B, so n of a tile need not be a
+    # multiple of 64.
     assert any(choice.plan.tile[1] % 64 for choice in choices(ROWS, batches=16))
 
 
@@ -158,7 +159,7 @@ def test_a_short_list_for_groups_ends_with_a_plan_that_they_take():
 
 
 def measured(name: str) -> Iterator[tuple[Gemm, int, dict[Plan, float]]]:
-    """The contents of a file of `python -m benchmarks groups`.
+    """The contents of a results file of `python -m benchmarks groups`.
 
     For each problem: the problem, the number of groups, and the seconds of each plan.
     """

@@ -26,7 +26,7 @@ def row(problem: Gemm, plan: Plan) -> Table:
 
 
 def lowering_of(plan: Plan) -> LowerToHopper:
-    """The lowering of a plan; the cost model computes its division of tiles independently."""
+    """The lowering of a plan; it divides tiles independently of the cost model."""
     assert isinstance(plan.lowering, LowerToHopper)
     return plan.lowering
 
@@ -76,7 +76,7 @@ def test_small_tiles_are_counted_as_the_lowering_divides_them():
                 assert part.shape.stages[0] == lowering_of(plan)._stages(graph, divisions)
             alone = Shape(counts.parts[1].table).consumers[0]
             teams.add((int(alone), divisions[1].team))
-    # One warpgroup suffices for the small tile, but the macro tile needs two.
+    # One warpgroup suffices for the small tile, but the macro tile has two.
     assert (1, 2) in teams
 
 
@@ -123,7 +123,7 @@ def test_a_wave_that_is_not_full_costs_a_whole_one():
         ]
 
     over, third = loop(133) - loop(132), loop(3 * 132) - loop(2 * 132)
-    # The first iteration takes longer, but only once in a launch.
+    # The first iteration takes longer than others, but occurs only once in a launch.
     assert over == pytest.approx(third)
 
 
@@ -147,7 +147,7 @@ def test_a_cluster_asks_the_cache_for_less():
 
 
 def test_a_ring_of_three_stages_waits():
-    """Fewer pipeline stages cost time: 128 x 320 has room for three, 256 x 160 for four.
+    """A ring with fewer stages costs time: 128 x 320 has room for three, 256 x 160 for four.
 
     Both tiles have equally many multiplications.
     """

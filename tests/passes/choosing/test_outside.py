@@ -1,4 +1,4 @@
-"""Schedules that are defined outside the library are counted and chosen like its own."""
+"""Schedules defined outside the library: work counts and plans treat them like its own."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def each(found: Trace, kind: type) -> list[int]:
 
 
 def pieces(found: Trace) -> Counter[tuple[int, ...]]:
-    """The number of segments of each output tile."""
+    """The number of segments into which each output tile is divided."""
     return Counter(s.tile for s in found.segments if not s.padding)
 
 
@@ -126,7 +126,7 @@ def test_work_is_that_of_the_graph(pipeline: str, m: int, n: int, depth: int, gr
 @given(m=st.integers(1, 30), n=st.integers(1, 9), depth=st.integers(1, 70), grid=st.integers(1, 40))
 @settings(max_examples=6, deadline=None)
 def test_counts_are_those_of_an_enumeration(pipeline: str, m: int, n: int, depth: int, grid: int):
-    """Counts agree with a walk over the graph.
+    """The cost model's counts agree with a trace of the graph.
 
     Workgroups may have many tiles, and tiles many pieces.
     """
@@ -161,7 +161,7 @@ def test_a_counter_that_is_wrong_is_found():
 
 
 def test_the_file_has_the_counters_of_all_that_may_be_chosen():
-    """The file has counters of all schedules that automatic choice considers.
+    """The file has work counters of all schedules that automatic choice considers.
 
     `python -m passes.choosing.known_schedules` writes the file.
     """
