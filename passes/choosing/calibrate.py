@@ -58,10 +58,12 @@ CLOSE, DIFFERENCE = 0.1, 2.0
 errors of one problem's plans. DIFFERENCE: factor of that penalty."""
 LEAST = {"sharpness": 1.0, "evenness": 1.0}
 MOST = {"mixed_loss": 1.0, "merged": 1.0, "lone_rate": 66e9}
-"""Lower bounds (LEAST) and upper bounds (MOST) of fitted constants. Degrees of norms are at least
-1; constants that are shares are at most 1. The bound of `lone_rate` is the number of bytes per
-second that each of 48 to 64 workgroups was measured to read from memory, because times of launches
-that read little do not determine that constant."""
+"""Lower bounds (LEAST) and upper bounds (MOST) of fitted constants.
+
+Degrees of norms are at least 1; constants that are shares are at most 1. Launches that read little
+from memory do not determine `lone_rate`, so it is bounded by a measurement: the bytes per second
+that each of 48 to 64 workgroups read from memory.
+"""
 MOST_ROUNDS, STEP = 80, 1e-4
 """MOST_ROUNDS: largest number of evaluations of the least-squares fit. STEP: relative step of its
 numerical derivatives."""
@@ -103,8 +105,8 @@ class Measurements:
             if row["plan"] in plans
         ]
         table = Table.of((gemm, plan) for _, gemm, plan, _ in found)
-        # Times of one problem are compared only within a run (file): clock rates differ between
-        # runs, so each run has its own numbers of problems.
+        # Clock rates differ between runs, so times of a problem are compared only within one run
+        # (one file): a problem has a different id in every run.
         numbers: dict[tuple[int, Gemm], int] = {}
         of = np.array([numbers.setdefault(row[:2], len(numbers)) for row in found], np.intp)
         seconds = np.array([t for *_, t in found], np.float64)
@@ -112,14 +114,14 @@ class Measurements:
         return cls(table, seconds, of, chooseable(table, device))
 
     def where(self, chosen: Flag) -> Measurements:
-        """The measurements for which `chosen` is true, with problems numbered again from 0."""
+        """The measurements for which `chosen` is true, with new ids of problems, from 0."""
         _, problem = np.unique(self.problem[chosen], return_inverse=True)
         table = self.table.where(chosen)
         return Measurements(table, self.seconds[chosen], problem, self.usable[chosen])
 
     @property
     def problems(self) -> int:
-        """Number of different problems."""
+        """Number of different problems that were measured."""
         return int(self.problem.max()) + 1
 
     def best(self, values: Column) -> Column:
@@ -204,11 +206,11 @@ def fit(measured: Measurements, first: Constants) -> Constants:
     guess = np.log([getattr(first, name) for name in FITTED])
 
     def figures(logarithms: Column) -> Constants:
-        """The constants whose fitted fields have these natural logarithms."""
+        """The cost model's constants whose fitted fields have these natural logarithms."""
         return first.with_figures(dict(zip(FITTED, map(float, np.exp(logarithms)), strict=True)))
 
     def errors(logarithms: Column) -> Column:
-        """The weighted residuals that the fit makes small, given logarithms of the constants."""
+        """The weighted residuals whose squares the fit minimises, given logarithms of constants."""
         error = np.log(cost(counts, figures(logarithms)).total / data.seconds)
         common = np.bincount(data.problem, close * error) / closest
         between = DIFFERENCE * np.sqrt(close) * (error - common[data.problem])
@@ -257,20 +259,22 @@ def known_plans(rows: Iterable[dict[str, Any]]) -> dict[str, Plan]:
 
 
 def is_plan(row: dict[str, Any]) -> bool:
-    """Whether a row of measured times is of a plan of this library, not of another library."""
+    """Whether the plan in a row of measured times is one of this library."""
     return " " in row["plan"]
 
 
 def _report(measured: Measurements, constants: Constants, first: Constants) -> None:
-    """Print how well the constants choose plans: fitted to all times, and to one half of them.
+    """Print how well fitted constants choose plans.
 
-    Constants that are fitted to one half of the sizes are judged on the other half.
+    The constants are fitted to all measurements, and then to those of one half of the problem
+    sizes; the latter are judged on the other half.
     """
     print("fitted on all:", quality(measured, constants))
     table = measured.table
     _, size = np.unique(np.stack([table.m, table.n, table.k]), axis=1, return_inverse=True)
     numbers = np.random.default_rng(0).permutation(int(size.max()) + 1)
-    first_half = np.isin(size, numbers[::2])  # each size, in all its layouts, belongs to one half
+    # all layouts of a problem size belong to the same half
+    first_half = np.isin(size, numbers[::2])
     for seen in (first_half, ~first_half):
         found = fit(measured.where(seen), first)
         print("fitted on one half, on the other:", quality(measured.where(~seen), found))

@@ -1,4 +1,4 @@
-"""Candidates: the table of plans for a problem whose costs the cost model computes."""
+"""The table of all plans of a problem among which the cost model chooses."""
 
 from __future__ import annotations
 
@@ -30,18 +30,20 @@ from passes.schedules.two_tile_stream_k import TwoTileStreamK
 __all__ = ["candidates", "chooseable", "fallback", "slow"]
 
 FEW_TILE, LEAST_ROWS = 128, 48
-"""If m is at most FEW_TILE, only tiles with at least m rows are tried; for larger m, only tiles
-with at least LEAST_ROWS rows."""
+"""Limits on the rows of macro tiles that are tried.
+
+If m is at most FEW_TILE, a tile has at least m rows; for larger m, a tile has at least LEAST_ROWS
+rows.
+"""
 MOST_SUMS_STREAMED, MOST_SUMS_TWICE = 144, 112
 """Largest number of accumulators of a thread. MOST_SUMS_STREAMED: in plans whose workgroups send
 and receive partial sums. MOST_SUMS_TWICE: in plans with a reduce-scatter and a second main loop."""
 GROUPED_ROWS = 128
-"""Smallest number of rows of a CTA's part of a tile, for grouped products."""
-"""Smallest number of rows of a CTA's part of a tile, in grouped products."""
+"""Smallest number of rows of a CTA's part of a macro tile, for grouped products."""
 BANDS = (4, 8, 16)
-"""Numbers of tile rows in a band of `Rasterize` that are tried."""
+"""Heights of the bands of `Rasterize` that are tried, in rows of output tiles."""
 LEAST_DEPTH = 4
-"""Smallest number of iterations of an output tile that workgroups may divide along k."""
+"""Smallest number of main loop iterations of an output tile that is divided along k."""
 MOST_SPLITS = 64
 """Largest number of workgroups among which one tile is divided along k."""
 SLIVER = 8
@@ -100,21 +102,21 @@ class Tiled:
 
     @cached_property
     def tiles(self) -> Column:
-        """Output tiles of all products."""
+        """Number of output tiles of all products together."""
         return np.ceil(self.products * self.tiles_m * self.tiles_n)
 
     @cached_property
     def several(self) -> Flag:
-        """Whether there are more tiles than resident clusters."""
+        """Whether there are more output tiles than resident clusters."""
         return self.tiles > self.slots
 
     @cached_property
     def split_grids(self) -> tuple[Column, ...]:
-        """Two grids with several workgroups for each tile.
+        """Two grid sizes for which every output tile is divided among several workgroups.
 
-        The workgroups of the first grid divide each tile's iterations evenly; it is the largest
-        such grid, or has one workgroup for each tile if there is none. The second is the largest
-        grid with equally many workgroups for each tile; it is 0 if it equals the first.
+        The first is the largest for which every workgroup has equally many iterations; if there is
+        none, it is the number of tiles. The second is the largest for which every tile has equally
+        many workgroups; it is 0 if it equals the first.
         """
         most = np.minimum(np.floor(self.slots / self.tiles), np.floor(self.depth / 2))
         even, any_split = np.ones_like(most), np.minimum(most, MOST_SPLITS)
@@ -129,7 +131,7 @@ class Tiled:
 
 
 def slow(table: Table) -> Flag:
-    """Whether TMA boxes of B are narrower than NARROWEST, which makes TMA slow, for each plan.
+    """For each plan, whether its TMA boxes of B are narrower than NARROWEST, which is slow.
 
     Such plans were measured to take 1.2 to 1.5 times as long as with B given as its transpose.
     """
@@ -140,12 +142,15 @@ def slow(table: Table) -> Flag:
 
 
 def crowded(table: Table, device: Constants) -> Flag:
-    """Whether a plan launches more workgroups than the device holds at the same time."""
+    """For each plan, whether it launches more workgroups than the device holds at a time."""
     return Counts(table, device).work.rounds > 1
 
 
 def unusual(table: Table) -> Flag:
-    """Whether a plan is of a kind that is only measured: the cost model never prefers it."""
+    """For each plan, whether it is of a kind that the cost model never prefers.
+
+    Such plans are only measured.
+    """
     streamed = table.of_schedule([counter.all_streamed for counter in table.counters])
     evenly = streamed & (table.workgroups % Shape(table).tiles == 0)
     uneven = (table.fixup == FIXUPS.index("scatter")) & ~evenly
@@ -155,7 +160,10 @@ def unusual(table: Table) -> Flag:
 
 
 def chooseable(table: Table, device: Constants) -> Flag:
-    """Whether `codegen.matmul` may choose a plan: none of `slow`, `crowded`, `unusual` is true."""
+    """For each plan, whether `codegen.matmul` may choose it.
+
+    It may if none of `slow`, `crowded` and `unusual` is true.
+    """
     return ~(slow(table) | crowded(table, device) | unusual(table))
 
 
@@ -196,7 +204,10 @@ def candidates(
     counts = [len(chosen) for _, _, chosen in parts]
 
     def spread(values: Sequence[float]) -> Column:
-        """A column with an entry per plan, given a value per schedule and band (see `parts`)."""
+        """A column with one entry per plan, from one value for each entry of `parts`.
+
+        An entry of `parts` is a schedule and a band height; all plans that have both get its value.
+        """
         return np.repeat(np.array(values, np.float64), counts)
 
     which = np.concatenate([chosen for _, _, chosen in parts])
@@ -221,7 +232,10 @@ def candidates(
 
 
 def _is_taken(problem: Gemm, kind: Kind) -> bool:
-    """Whether a schedule can be applied to a problem; only grouped problems refuse some."""
+    """Whether a schedule accepts a problem.
+
+    Only grouped problems are refused, by some schedules.
+    """
     if not problem.grouped or not kind.tried.any():
         return True
     schedule = kind.schedule.scaled(COUNTED_TILE, fallback().tile)
@@ -230,7 +244,7 @@ def _is_taken(problem: Gemm, kind: Kind) -> bool:
 
 @cache
 def _takes(gemm: Gemm, schedule: Pass) -> bool:
-    """Whether a schedule can be applied to a grouped problem; this does not depend on the tile."""
+    """Whether a schedule accepts a grouped problem; the tile makes no difference."""
     return schedule.why_not(gemm.graph(fallback(row=dtype(gemm.dtype).row).tile)) is None
 
 
@@ -248,7 +262,7 @@ def _cut(problem: Gemm, size: Mapping[str, float], device: Constants, c_bytes: i
     few = m if m <= FEW_TILE else 0
     most = MMA_M
     if problem.ragged("m"):
-        few, most = 0, GROUPED_ROWS  # m is the average over groups; some have many rows
+        few, most = 0, GROUPED_ROWS  # m is an average over groups, some of which have many rows
     keep = (known[0] >= (few or LEAST_ROWS)) & ((known[0] < 2 * m) | (known[0] <= most))
     keep &= known[1] < 2 * max(n, UNIT_K)
     if problem.grouped:
@@ -256,7 +270,9 @@ def _cut(problem: Gemm, size: Mapping[str, float], device: Constants, c_bytes: i
         # consumers, were measured to take up to 1.5 times the predicted time, so they are left out.
         part_m, part_n = known[0] / known[3], known[1] / known[4]
         keep &= (known[6] == 1) & (part_m >= GROUPED_ROWS)
-        if problem.ragged("k"):  # rows of TMA boxes shorter than a cache line took 1.15 times
+        # TMA boxes whose rows are shorter than a cache line were measured to take 1.15
+        # times as long
+        if problem.ragged("k"):
             keep &= (part_m % UNIT_K == 0) & (part_n % UNIT_K == 0)
     tiling = tuple(column[keep] for column in known)
     tile_m, tile_n, tile_k, cluster_m, cluster_n, cluster_k, _ = tiling
@@ -290,7 +306,9 @@ def _usual(cut: Tiled) -> Iterator[Kind]:
             continue
         suits = schedule.suits(cut.tiles, cut.depth, cut.slots)
         if counter.fixup == "none" and not cut.each:
-            suits = np.ones_like(tried)  # data-parallel must be persistent, for every tiling
+            # a data-parallel schedule must be persistent here, so it is tried with
+            # every tiling
+            suits = np.ones_like(tried)
         yield Kind(schedule, tried & suits, cut.slots)
         if counter.all_streamed and cut.counted:
             for grid in cut.split_grids:
@@ -300,8 +318,8 @@ def _usual(cut: Tiled) -> Iterator[Kind]:
 
 
 def _possible(cut: Tiled, counter: WorkCounter) -> Flag | None:
-    """For each tiling, whether a schedule can be lowered with it; None if it can with none."""
-    # Pingpong warpgroups alternate between tiles, so a workgroup needs more than one tile.
+    """For each tiling, whether the lowering accepts a schedule; None if it accepts none of them."""
+    # Pingpong warpgroups alternate between tiles, so they need more than one tile per workgroup.
     tried = cut.several | (cut.tiling[6] == 1)
     if not counter.chosen_grid and not cut.each:
         return None
@@ -322,7 +340,7 @@ def _possible(cut: Tiled, counter: WorkCounter) -> Flag | None:
 def _divisible(cut: Tiled) -> Flag:
     """For each tiling, whether tiles may be divided along k among workgroups.
 
-    They may not if groups have their own k: workgroups would get equal numbers of iterations, but a
+    They may not if groups have their own k. Workgroups would get equal numbers of iterations, but a
     workgroup with short groups would finish many more tiles than others, and the cost model does
     not know how many. Such plans were measured to be up to three times as slow as others.
     """
@@ -330,7 +348,7 @@ def _divisible(cut: Tiled) -> Flag:
 
 
 def _unusual(cut: Tiled) -> Iterator[Kind]:
-    """Schedules that are only measured, not preferred: other reductions, `least_segment`."""
+    """Schedules that are only measured: other reductions than usual, and `least_segment`."""
     alike, slots = cut.tiling[6] == 1, cut.slots
     divide = _divisible(cut) & (cut.rest > 0)
     deep = cut.depth >= 2 * SLIVER
@@ -345,7 +363,8 @@ def _unusual(cut: Tiled) -> Iterator[Kind]:
         yield Kind(replace(schedule, least_segment=SLIVER), some & deep, slots)
         if isinstance(schedule, HybridStreamK):
             yield Kind(schedule, some & (2 * cut.rest < slots), slots)
-        # If a tile has only two partial sums, all reductions do the same: add one to the other.
+        # If a tile has only two partial sums, all reductions do the same: they add one to the
+        # other.
         several_pieces = some & (2 * streamed < slots)
         yield Kind(replace(schedule, reduction="turnstile"), several_pieces, slots)
         yield Kind(replace(schedule, reduction="tree"), several_pieces, slots)
@@ -373,7 +392,7 @@ def _columns(
         else sums(int(rows), int(columns), streamed=True, c_bytes=c_bytes)
         for (rows, columns), turns in zip(part, found[:, 6], strict=True)
     ]
-    # Small tiles were not measured with epilogues that read C, so such plans are left out.
+    # Plans with small tiles and an epilogue that reads C were not measured, so they are left out.
     small = [
         {(tiling[0] // m, tiling[1] // n) for m, n in (() if c_bytes else small_tiles(tiling))}
         for tiling in known

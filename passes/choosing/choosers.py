@@ -18,11 +18,16 @@ from passes.lowering.architectures import ARCHITECTURES
 __all__ = ["Chooser", "chooser_of", "modelled", "register_choosers"]
 
 Rule = Callable[[int, int, int, int, int, int], Plan]
-"""A function that returns a plan, given m, n, k, the number of SMs, the number of products, and the
-number of elements of A and B in 128 bytes, from which the extent of a tile along k is derived."""
+"""A function that returns a plan without a cost model.
+
+Its arguments are m, n, k, the number of SMs, the number of products, and how many elements of A and
+B take 128 bytes, from which the extent of a tile along k is derived.
+"""
 Model = Callable[[Gemm, str, int], Constants | None]
-"""A function that returns the cost model's constants, given a problem, a GPU's name and its number
-of SMs; None if the cost model does not cover them."""
+"""A function that returns the cost model's constants, or None if there is no model.
+
+Its arguments are a problem, the name of a GPU and its number of SMs.
+"""
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,10 @@ def _has_code(gemm: Gemm) -> bool:
 
 
 def _wgmma(gemm: Gemm, device: str, processors: int) -> Constants | None:
-    """The cost model's constants for the wgmma lowering; None if it cannot compute the problem."""
+    """The cost model's constants for the wgmma lowering.
+
+    None if wgmma cannot compute the problem.
+    """
     any_size = replace(gemm, m=None, n=None, k=None)
     return constants_of(device, processors) if _has_code(any_size) else None
 

@@ -1,8 +1,9 @@
 """`WorkCounter`: counts iterations, stored tiles and partial sums of a schedule's workgroups.
 
 A counter is derived from a scheduled graph whose sizes are symbols. `passes.choosing.tally` walks
-its control graph and returns expressions, which are compiled to NumPy here. They are evaluated for
-every workgroup of many problems at once, because the workgroup with most work depends on the sizes.
+the control graph of that scheduled graph and returns expressions, which are compiled to NumPy here.
+The compiled expressions are evaluated for every workgroup of many problems at once, because which
+workgroup has most work depends on the sizes.
 """
 
 from __future__ import annotations
@@ -29,16 +30,22 @@ __all__ = ["COUNTED_TILE", "FIXUPS", "QUANTITIES", "Column", "Counts", "WorkCoun
 Column = NDArray[np.float64]
 """A column of numbers: a one-dimensional array with one entry for each row of a table."""
 COUNTED_TILE = (5040, 5040, 64)
-"""The macro tile (m, n, k) of graphs from which counters are derived. Every number from 1 to 10
-divides its rows and columns, so they can be divided into small tiles."""
+"""The macro tile (m, n, k) of graphs from which work counters are derived.
+
+Its rows and columns are multiples of every number from 1 to 10, so that they can be divided into
+small tiles.
+"""
 FIXUPS = ("none", "peers", "tree", "turnstile", "scatter")
 """Kinds of fix-up: how partial sums of an output tile are added up; see `passes.kit.fixup`."""
 MOST_LANES = 1 << 15
 """Largest number of workgroups that are evaluated together, so that columns fit CPU caches."""
 MOST_SINGLE = 1 << 22
-"""Integers of at most four times this number are exact in float32."""
+"""Work counts may be computed in float32 if a problem has fewer iterations than this.
+
+No value then exceeds four times the iterations, and float32 is exact up to 2**24.
+"""
 TILES, DEPTH, WORKGROUPS = size_symbol("tiles"), size_symbol("depth"), size_symbol("workgroups")
-"""Symbols for the number of output tiles, the k tiles of an output tile, and the workgroups."""
+"""Symbols for the number of output tiles, of k tiles in an output tile, and of workgroups."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +166,7 @@ class WorkCounter:
 
     @classmethod
     def from_data(cls, fields: Mapping[str, Any]) -> WorkCounter:
-        """The counter from the plain data that `as_data` returned."""
+        """The work counter from the plain data that `as_data` returned."""
         found: dict[str, Any] = dict(fields)
         for name in ("inputs", "quantities", "varying", "small"):
             found[name] = tuple(fields[name])
@@ -167,19 +174,19 @@ class WorkCounter:
         return cls(**found)
 
     def as_data(self) -> dict[str, Any]:
-        """The counter as plain data for JSON; the source is a list of lines."""
+        """The work counter as plain data for JSON, with the source code as a list of lines."""
         return asdict(self) | {"source": self.source.splitlines()}
 
     @cached_property
     def _functions(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """The compiled functions that return the quantities and the number of workgroups."""
+        """The compiled functions that return the work counts and the number of workgroups."""
         scope = dict(SCOPE)
         grid = f"def grid({', '.join(self.inputs)}):\n    return {self.grid}\n"
         exec(compile(self.source + grid, "<work counts>", "exec"), scope)
         return scope["counts"], scope["grid"]
 
     def count(self, *inputs: Column) -> Counts:
-        """The work counts for columns of inputs, given in the order of the field `inputs`."""
+        """The work counts of many problems: one column of values for each name in `inputs`."""
         return Counts(*self.columns(*inputs))
 
     def columns(self, *inputs: Column) -> Column:
@@ -220,13 +227,13 @@ class WorkCounter:
         by_name = dict(zip(self.quantities, values, strict=True))
 
         def largest(name: str) -> Column:
-            """The largest value of a quantity over the workgroups of each problem."""
+            """The largest value of the work count `name` over the workgroups of each problem."""
             if name in self.varying:
                 return np.maximum.reduceat(by_name[name], starts)
             return by_name[name]
 
         def of_all(name: str) -> Column:
-            """The sum of a quantity over the workgroups of each problem."""
+            """The sum of the work count `name` over the workgroups of each problem."""
             if name in self.varying:
                 return np.add.reduceat(by_name[name], starts)
             return by_name[name] * grid
@@ -253,7 +260,7 @@ class WorkCounter:
         grid: Column,
         spread: Callable[[NDArray[Any]], NDArray[Any]],
     ) -> Column:
-        """Number of workgroups of each problem that have iterations."""
+        """For each problem, the number of workgroups that have main loop iterations."""
         names = [n for n in ("iterations", "small_iterations") if n in values]
         if not self.varying:
             return grid * np.logical_or.reduce([values[n] > 0 for n in names])
@@ -263,11 +270,11 @@ class WorkCounter:
 
 
 _DEFAULTS = {name: int(value) for name, value in Tally().items()}
-"""Work counts of a workgroup without work, by the name of the quantity."""
+"""Work counts of a workgroup without work, by the name of the count."""
 _NONE = float(NEVER)
-"""Stands for minus infinity: the maximum of a quantity for which no workgroup has a value."""
+"""Stands for minus infinity: a maximum over workgroups none of which has a value."""
 _PEAKS = frozenset({"shortest", "first_turn", "last_turn"})
-"""Quantities of `Tally` from which fields of `Counts` are computed; the others are copied."""
+"""Fields of `Tally` from which fields of `Counts` are computed; other fields are copied."""
 
 
 def _parts(lanes: Column) -> Iterator[slice]:
@@ -307,7 +314,7 @@ class _Sizes:
 
     @classmethod
     def of(cls, problem: KernelGraph) -> _Sizes:
-        """The symbols for sizes in the graph of a problem without a schedule, and their values."""
+        """The symbols for the sizes of a problem without a schedule, and their values."""
         numbers = [size_symbol(f"tiles_{axis}") for axis in "mnk"]
         counts = dict(zip(numbers, (*numbers[:2], DEPTH), strict=True))
         extents = zip("mnk", numbers, macro_tile(problem.coordinates), strict=True)
@@ -366,10 +373,10 @@ def _write(
 
 
 def _together(expr: Expr, tiles: tuple[Symbol, Symbol]) -> Expr:
-    """The expression with the symbol TILES in place of the product `tiles_m * tiles_n`."""
+    """An expression with the symbol TILES in place of the product `tiles_m * tiles_n`."""
 
     def joined(product: Mul) -> Expr:
-        """The product with the symbol TILES in place of its factors `tiles_m` and `tiles_n`."""
+        """A product with the symbol TILES in place of its factors `tiles_m` and `tiles_n`."""
         return Mul(TILES, *(factor for factor in product.args if factor not in tiles))
 
     return cast(Expr, expr.replace(lambda e: isinstance(e, Mul) and {*tiles} <= {*e.args}, joined))

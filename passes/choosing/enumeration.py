@@ -1,7 +1,8 @@
 """Counts the work of a schedule by interpreting small problems, to check a `WorkCounter`.
 
-A counter assumes that all iterations of a loop except the first and the last are alike. That is not
-proved; instead its counts are compared with those of small problems, interpreted step by step.
+A `WorkCounter` assumes that all iterations of a loop except the first and the last are alike. That
+is not proved; instead the counts are compared with those of small problems, interpreted step by
+step.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from passes.choosing.counting import COUNTED_TILE, WorkCounter
 __all__ = ["check", "enumerated"]
 
 SMALL = ((3, 2, 5, 4), (1, 1, 7, 3), (4, 3, 2, 5), (1, 2, 11, 9), (1, 1, 40, 23))
-"""Small problems whose work is counted: tiles along m, n and k, and the number of workgroups."""
+"""Sizes of small problems whose work is counted: tiles along m, n and k, and workgroups."""
 
 
 def check(counter: WorkCounter, schedule: Pass) -> None:
@@ -49,7 +50,10 @@ def check(counter: WorkCounter, schedule: Pass) -> None:
 
 
 def walked(graph: KernelGraph, tiles_m: int, tiles_n: int, depth: int, workgroups: int) -> Trace:
-    """Trace every workgroup in the interpreter, for a problem with these numbers of tiles."""
+    """Trace every workgroup of a problem in the interpreter.
+
+    The arguments give the numbers of tiles along m, n and k, and of workgroups.
+    """
     counts = zip("mnk", (tiles_m, tiles_n, depth), macro_tile(graph.coordinates), strict=True)
     sizes = {axis: count * extent for axis, count, extent in counts}
     if any(parameter.name == "workgroups" for parameter in graph.parameters.given):

@@ -1,4 +1,4 @@
-"""Explanations of a choice of plan: a table of predicted times, and sentences about them."""
+"""Explanations of why a plan was chosen: a table of predicted times, and sentences about them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from passes.choosing.ranking import Choice, choices, rank
 __all__ = ["Explanation", "explain", "micros", "page"]
 
 SUMMANDS = ("launch", "main", "tiles", "fixup", "cluster")
-"""The terms of which the total is the sum; `main` follows from `COVERED`."""
+"""The terms of a predicted time that add up to the total; `main` is derived from `COVERED`."""
 COVERED = ("loop", "dram", "l2", "power")
-"""The terms of which `main` is the largest, or somewhat more where others are close to it."""
+"""The terms of a predicted time whose maximum is `main`.
+
+`main` is somewhat larger than the maximum if other terms are close to it.
+"""
 LEGEND = (
     f"In microseconds: total = {' + '.join(SUMMANDS)}. main is the largest of "
     f"{', '.join(COVERED)}, and somewhat more where others are close to it."
@@ -31,7 +34,7 @@ KINDS = {
     "two-tile-stream-k": "the last two waves streamed",
     "stream-k": "all tiles streamed",
 }
-"""Descriptions of the library's schedules by name; other schedules are described by their names."""
+"""Descriptions of the library's schedules, by name. Other schedules have only their names."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Explanation:
     batches: int = 1
     """Number of products in a batch, or of groups."""
     heading: tuple[str, ...] = field(default=(), compare=False)
-    """Lines about the problem, the device and the code, which stand above the table."""
+    """Lines of text that stand above the table: about the problem, the device and the code."""
 
     @property
     def best(self) -> Choice:
@@ -99,7 +102,7 @@ class Explanation:
         return [head, *([str(c.plan), *_cells(c)] for c in self.choices)]
 
     def reasons(self) -> list[str]:
-        """Sentences on what bounds the best plan's time, and how much longer others take."""
+        """Sentences on what bounds the best plan's time, and how much longer other plans take."""
         best = self.best
         m, n, k = sizes(self.problem)
         products = self.batches if self.problem.batched else 1
@@ -117,7 +120,8 @@ class Explanation:
                 f"The figures of {self.device.device} are an estimate: {self.device.source}."
             )
         else:
-            # A source is a command with names of files, a colon, and how many times they hold.
+            # `source` names the command that fitted the figures and its files, then, after a colon,
+            # how many times these files contain.
             counted = self.device.source.rpartition(": ")[2]
             found.append(
                 f"The figures of {self.device.device} are fitted to measurements: {counted}."
@@ -129,12 +133,12 @@ class Explanation:
 
     @property
     def page(self) -> str:
-        """The table and the reasons, without the heading."""
+        """The text of the table and the sentences below it, without the heading."""
         return page(self.rows(), [self.legend, *self.reasons()])
 
     @property
     def legend(self) -> str:
-        """A sentence on the units and the terms of the table."""
+        """A sentence that explains the units and the terms of the table."""
         return LEGEND
 
 
@@ -169,12 +173,15 @@ def explain(
 
 
 def _main(choice: Choice) -> float:
-    """Seconds of the main loop and of what it waits for, as the total counts them."""
+    """Seconds of `main`: the main loop and what it waits for, as they enter the total."""
     return choice.seconds - sum(choice.terms[name] for name in SUMMANDS if name != "main")
 
 
 def _cells(choice: Choice) -> list[str]:
-    """The total and its terms as text, rounded so that the shown summands add up to the total."""
+    """The total of a plan and its terms as text.
+
+    They are rounded so that the shown summands add up to the shown total.
+    """
     digits = 1 if choice.seconds * MICRO < 1000 else 0
 
     def rounded(seconds: float) -> float:

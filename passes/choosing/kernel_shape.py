@@ -1,6 +1,6 @@
 """`Shape`: how the lowering to sm_90a divides tiles into warpgroups' parts, stages and TMA boxes.
 
-All values are columns with one entry for each plan of a table, for the cost model.
+The fields of a `Shape` are columns with one entry for each plan of a table, for the cost model.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FITTED = DTYPES["bf16"]
 INSTRUCTION_BYTES = 32
 """Bytes along k of one operand of a wgmma instruction: 16 elements of 16 bits, 32 of 8 bits."""
 UNIT_K = FITTED.row
-"""Number of bf16 elements in a 128-byte row of shared memory: the smallest k of a tile."""
+"""Number of bf16 elements in a 128-byte row of shared memory: the smallest k of a macro tile."""
 LINE, SECTOR, ALIGNED = 128, 32, 16
 """Bytes of a cache line, of a sector of a line, and of TMA's alignment: D is stored by TMA only if
 its rows are a multiple of ALIGNED bytes."""
@@ -80,11 +80,11 @@ class Shape:
         row = ROW_BYTES / t.in_bytes
         """Number of elements of A and B in a 128-byte row of shared memory."""
         self.units = t.tile_k / t.cluster_k / row
-        """units: k of a CTA's part of the tile, in 128-byte rows of shared memory."""
+        """units: extent along k of a CTA's part of the tile, in 128-byte rows of shared memory."""
         self.tiles_m, self.tiles_n = along(t.m, t.tile_m, t.ragged_m), along(t.n, t.tile_n)
         """tiles_m, tiles_n: output tiles of one product along m and n."""
         self.tiles = np.ceil(t.l * self.tiles_m * self.tiles_n)
-        """tiles: output tiles of the whole batch."""
+        """tiles: number of output tiles of the whole batch."""
         self.depth = np.ceil(along(t.k, t.tile_k, t.ragged_k))
         """depth: iterations of the main loop for one output tile."""
         left_b = swapped(self.rows, self.columns, t.turns)
@@ -93,21 +93,21 @@ class Shape:
         alone = most_alone(t.streams | (t.cluster_k > 1), t.c_bytes, left_b) * WARPGROUP
         single = (t.turns > 1) | (self.rows * self.columns <= alone)
         self.consumers = np.where(single, 1, 2) if larger is None else larger.consumers
-        """consumers: number of warpgroups that divide the CTA's part of a tile."""
+        """consumers: number of warpgroups that together multiply the CTA's part of a tile."""
         divided = (left % (2 * MMA_M) != 0) & (self.consumers == 2)
         share = np.where(divided, right / 2, right)
         self.twins = left_b & (self.consumers == 2)
         """twins: whether two warpgroups have B as the left operand of wgmma, which was measured to
         be slower."""
         self.pieces = np.ceil(share / MOST_COLUMNS)
-        """pieces: number of wgmma instructions for the columns of a warpgroup."""
+        """pieces: number of wgmma instructions that cover the columns of a warpgroup."""
         self.mma_columns = share / self.pieces
         """mma_columns: the extent n of a wgmma instruction."""
         self.blocks = left / MMA_M * np.where(divided, 2, 1)
         """blocks: number of blocks of 64 rows of the left operand, summed over the warpgroups; each
         is multiplied by the columns of one warpgroup."""
         self.operand_bytes = (self.rows + self.columns) * ROW_BYTES * self.units
-        """operand_bytes: bytes of A and B that one iteration copies to a CTA's shared memory."""
+        """operand_bytes: bytes of A and B that reach a CTA's shared memory in one iteration."""
         self._enough = np.where(
             t.turns > 1, ENOUGH_STAGES["pingpong"], ENOUGH_STAGES["cooperative"]
         )
@@ -120,7 +120,7 @@ class Shape:
         self.stores = self.blocks / self.consumers * np.where(left_b, 1, share / box)
         """stores: number of TMA boxes in which a warpgroup stores its part of a tile."""
         self.stages = self._left(t, box) if larger is None else larger.stages
-        """stages: number of pipeline stages: buffers for A and B of one iteration each."""
+        """stages: number of pipeline stages; a stage is a buffer for A and B of one iteration."""
         self.asked_bytes = (
             (self.rows / t.cluster_n + self.columns / t.cluster_m) * ROW_BYTES * self.units
         )
@@ -145,21 +145,23 @@ class Shape:
         """split: share of `asked_bytes` in rows that begin inside a sector of 32 bytes."""
         size_a, size_b = t.m * t.k, t.n * t.k
         self.cold = t.l * np.maximum(size_a, size_b) * t.in_bytes
-        """cold: bytes of the larger of A and B, in all products of a batch together."""
+        """cold: bytes of the larger of A and B, summed over all products of a batch."""
         self.asks = np.where(size_a > size_b, self.tiles_n, self.tiles_m)
-        """asks: number of tiles that need each element of the larger of A and B."""
+        """asks: number of output tiles that need the same element of the larger of A and B."""
         self.partial_bytes = self.rows * self.columns * REGISTER_BYTES
         """partial_bytes: bytes of a CTA's partial sums of one tile."""
         workitems, registers = self.consumers * WARPGROUP, registers_of(self.consumers * t.turns)
         sums = self.rows * self.columns / workitems
         room = np.maximum(self.rows, self.columns) * ROW_BYTES * self.units // REGISTER_BYTES
         self.steps = steps_of(sums, registers, room, workitems)
-        """steps: number of steps in which a partial sum is received from memory, since each must
-        fit the registers; see `passes.lowering.sm_90a.partials`."""
+        """steps: number of steps in which a partial sum is received from memory.
+
+        A step receives no more than fits the registers; see `passes.lowering.sm_90a.partials`.
+        """
         narrow = np.gcd(self.mma_columns.astype(int), row.astype(int))
         box_m = np.where(left_b, narrow, row)
         self.box_n = np.where(left_b, row, narrow)
-        """box_n: extent of a TMA box of B along n in elements, if n is B's contiguous axis."""
+        """box_n: extent of a TMA box of B along n in elements; used if B is contiguous along n."""
         narrow_a = rows_a * ((t.turned_a == 1) & (box_m < row))
         narrow_b = rows_b * ((t.turned_b == 0) & (self.box_n < row))
         self.narrow = (narrow_a + narrow_b) / (rows_a + rows_b)
@@ -172,11 +174,18 @@ class Shape:
         # The rows after the last row of a group are rows of the next group, so they are inside A.
         outside_m = np.where(t.ragged_m == 1, 0, outside_m)
         self.outside = outside_m + outside_n
-        """outside: number of rows of A and columns of B, in one CTA's part of a tile, that lie past
-        the end of the matrix; of the CTA with most of them."""
+        """outside:
+
+        number of rows of A and columns of B that lie past the end of the matrix, in one CTA's part
+        of a tile; for the CTA that has most of them.
+        """
         self.filled = outside_m % high_a + outside_n % high_b
-        """filled: number of those rows and columns in TMA boxes that begin inside A or B, which TMA
-        fills with zeros; boxes that lie outside as a whole are not requested."""
+        """filled:
+
+        number of rows of A and columns of B that lie outside the matrix, but in a TMA box that
+        begins inside it, so TMA fills them with zeros. Boxes that lie outside as a whole are not
+        requested.
+        """
         self.copies = self.units * (
             np.where(t.turned_a == 1, self.rows / box_m, np.ceil(rows_a / LOW))
             + np.where(t.turned_b == 1, np.ceil(rows_b / LOW), self.columns / self.box_n)

@@ -1,10 +1,12 @@
 """The schedules among which `codegen.matmul` may choose, and counters of their work.
 
-A pass lists its variants and suitable sizes (`Pass.variants`, `Pass.suits`). The work of each
-workgroup and the kind of fix-up follow from the scheduled graph; schedules for which they cannot be
-derived are not chosen. The counters of the library's own schedules are kept in
-`work_counters.json`, because deriving a counter takes longer than choosing a plan;
-`python -m passes.choosing.known_schedules` writes that file.
+A pass lists the schedules of its class that may be chosen, and the sizes that they suit
+(`Pass.variants`, `Pass.suits`). The work of each workgroup and the kind of fix-up follow from the
+scheduled graph; schedules for which they cannot be derived are not chosen.
+
+The counters of the library's own schedules are kept in `work_counters.json`, because deriving a
+counter takes longer than choosing a plan; `python -m passes.choosing.known_schedules` writes that
+file.
 """
 
 from __future__ import annotations
@@ -56,13 +58,13 @@ def _ours(schedule: Pass) -> bool:
 
 @cache
 def _kept() -> dict[str, WorkCounter]:
-    """The counters in `work_counters.json`, by the pipeline text of their schedules."""
+    """The work counters in `work_counters.json`, by the pipeline text of their schedules."""
     found = json.loads(FILE.read_text("utf-8"))
     return {text: WorkCounter.from_data(fields) for text, fields in found.items()}
 
 
 def chosen_schedules() -> tuple[Pass, ...]:
-    """The schedules that are tried for every problem, in their form for tiles `COUNTED_TILE`."""
+    """The schedules that are tried for every problem, as they are for tiles `COUNTED_TILE`."""
     return _chosen(tuple(kind.variants for kind in _all_passes()))
 
 
@@ -88,7 +90,7 @@ def _all_passes() -> tuple[type[Pass], ...]:
 
 
 def derived() -> dict[str, WorkCounter]:
-    """The counters to write to `work_counters.json`, by the pipeline text of their schedules."""
+    """The work counters to write to `work_counters.json`, by pipeline text of a schedule."""
     found = (each for kind in PASSES.values() for each in kind.variants(COUNTED_TILE))
     return {
         str(each): replace(WorkCounter.derive(each), single=True) for each in found if _ours(each)

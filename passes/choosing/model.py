@@ -2,8 +2,8 @@
 
 The time of the workgroup with most work is the sum of launch, main loop, ends of tiles and fix-up.
 The traffic of memory, the traffic of the L2 cache and the power limit give lower bounds of the main
-loop's time. The largest of the main loop's time and the lower bounds is taken, and somewhat more if
-others are close to it.
+loop's time. The model takes the largest of the main loop's time and these bounds, and adds a little
+if another of them is almost as large.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
         merged = np.where(w.apart[rows], 0, c.merged * shape.merged)
         asked[rows] += workgroups * shape.asked_bytes * (1 - merged)
         inside[rows] += workgroups * tensor_bytes
-    # With pingpong warpgroups, one stores its tile while the other multiplies, so only the last
-    # store of a workgroup adds time.
+    # With pingpong warpgroups, one warpgroup stores its tile while the other multiplies, so only
+    # the last store of a workgroup adds time.
     end = np.where(t.turns > 1, np.minimum(left + handed - c.handover_seconds, end), end)
     # A workgroup waits only for the store of its last tile; earlier stores overlap with the next
     # tile's multiplications.
@@ -156,7 +156,8 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
     traffic = _traffic(t, s, w.grid, asked, c, mixed=w.apart, streams=streams)
     stored = t.l * t.m * t.n * t.out_bytes
     rate = _memory_rate(t, s, w, c)
-    # Add time for requests of data that an earlier request is still reading from memory.
+    # Add time for repeated requests: they ask for data that an earlier request is still reading
+    # from memory.
     again = np.where(w.apart, 0, c.again * s.cold * np.log2(np.maximum(s.asks, 1)))
     moved = stored + t.operand_bytes
     dram = (traffic + again) / rate + moved / c.dram_rate + c.dram_seconds
@@ -170,9 +171,10 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
         + asked / c.power_l2
         + traffic / c.power_dram
     )
-    # Add what the first iteration takes longer: its loads do not overlap with multiplications.
+    # Add the extra time of the first iteration: its loads do not overlap with multiplications.
     loop = loop + first + c.fill_seconds
-    # Fix-ups and the ends of tiles do not overlap with the traffic of A and B, so they are added.
+    # Fix-ups, sums over a cluster and the ends of tiles do not overlap with the traffic of A and B,
+    # so their times are added.
     last = end + fixup + sums
     total = launch + _largest((loop, dram, l2, power), c.sharpness) + last
     return Cost(launch, loop, end, fixup, sums, dram, l2, power, total)
@@ -181,8 +183,8 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
 def _memory_rate(t: Table, s: Shape, w: Work, c: Constants) -> Column:
     """Bytes per second at which A and B are read from memory.
 
-    Few workgroups cannot saturate the memory. If the number of workgroups does not divide that of
-    tiles, only the workgroups with one more tile than others still read in the last wave.
+    Few workgroups cannot saturate the memory. If workgroups do not divide the tiles evenly, some
+    workgroups have one tile more than others, and only these read in the last wave.
     """
 
     def rate(busy: Column) -> Column:
@@ -235,8 +237,8 @@ def _fixup(t: Table, s: Shape, w: Work, c: Constants) -> tuple[Column, Column]:
             # In a `tree` reduction partial sums are added level by level; on each level a workgroup
             # waits until another one has sent its sum.
             send + counts.receives * (receive + c.level_seconds),
-            # In a `turnstile` reduction workgroups add to one sum in turn: each receives the sum so
-            # far before it sends the new one.
+            # In a `turnstile` reduction workgroups add to one sum in turn: each receives the sum of
+            # all earlier ones before it sends its own sum.
             counts.chain * (send + receive),
             counts.sends * (send + finish),
         ],
@@ -281,7 +283,8 @@ def _step(s: Shape, c: Constants, crowded: Flag) -> tuple[Column, Column, Column
     lines = lines * (1 + (c.narrow - 1) * s.narrow)
     paired = np.where(crowded, c.paired, np.where(s.workgroups > 1, c.beside, 1))
     asked = lines / c.ask_rate * paired
-    # TMA does not request data outside A and B, but fills boxes that begin inside row by row.
+    # TMA does not request data outside A and B. In a box that begins inside, it fills the rows that
+    # lie outside with zeros, row by row.
     inside = np.maximum(s.asked_bytes - s.outside * s.units * ROW_BYTES, 0)
     last = inside * asked + s.filled * s.units * c.empty_seconds
     ask, ingest = np.maximum(s.asked_bytes * asked, last), s.operand_bytes / c.ingest_rate * paired
@@ -325,7 +328,8 @@ def _traffic(
     banded = a + b * np.where(stays, 1, bands)
     stay = np.minimum(c.l2_bytes / wave, 1)
     found = np.minimum(stay * banded + (1 - stay) * apart, apart)
-    # With Stream-K, workgroups are at different k of their tiles, so few of them share data.
+    # With Stream-K, workgroups are at different k of their tiles at a time, so few of them can
+    # share data.
     part = np.minimum(streams / np.maximum(s.tiles * s.depth, 1), 1)
     chance = np.where(mixed, part * (1 - kept) * c.mixed_loss, 0)
     return found + chance * np.maximum(asked - found, 0)

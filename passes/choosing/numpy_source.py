@@ -64,7 +64,7 @@ _CALLS: dict[type[Basic], str] = {
 _NAME = re.compile(r"[A-Za-z_]\w*")
 """Pattern of a name in the generated source."""
 _KEPT = frozenset({"spread", "True", "False"})
-"""Names in the generated source that are not deleted after their last use."""
+"""Names in the generated source that are never deleted; others are after their last use."""
 _JOINED: dict[type[Basic], str] = {Mul: " * ", Pow: "**", And: " & ", Or: " | "}
 """For each kind of expression, the operator that joins its arguments in the source."""
 
@@ -136,18 +136,18 @@ class Statements:
         return "\n    ".join([head, *lines]) + "\n"
 
     def _count(self, expr: Basic) -> None:
-        """Count how often each subexpression of an expression is used."""
+        """Count how often each subexpression of `expr` is used."""
         for part in expr.args:
             self._uses[part] += 1
             if self._uses[part] == 1:
                 self._count(part)
 
     def _row(self, expr: Basic) -> str:
-        """The source of an expression, as a column with one entry for each problem."""
+        """Source of an expression whose value is a column with one entry for each problem."""
         return self._part(expr, self._row_names, self.rows, self._row)
 
     def _lane(self, expr: Basic) -> str:
-        """The source of an expression, as a column with one entry for each workgroup."""
+        """Source of an expression whose value is a column with one entry for each workgroup."""
         if expr in self._lane_names or (not expr.args and not isinstance(expr, Symbol)):
             return self._part(expr, self._lane_names, self.lanes, self._lane)
         if self.varies(expr):
@@ -183,7 +183,7 @@ class Statements:
 
 
 def _without_remainders(expr: Basic) -> Basic:
-    """Replace `a % b` by `a - a // b * b`, because the quotient is often needed anyway."""
+    """Replace `a % b` by `a - a // b * b`, because `a // b` is often needed anyway."""
     return expr.replace(
         lambda e: isinstance(e, FloorMod),
         lambda e: e.args[0] - e.args[1] * FloorDiv(*e.args),

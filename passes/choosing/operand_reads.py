@@ -1,4 +1,4 @@
-"""`OperandReads`: bytes that an epilogue reads, on which the choice of a plan depends."""
+"""`OperandReads`: how many bytes an epilogue reads, which influences the choice of a plan."""
 
 from __future__ import annotations
 

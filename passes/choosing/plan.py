@@ -99,7 +99,7 @@ class Plan:
 
     @property
     def kernel(self) -> str:
-        """The text of the plan without its grid; plans with the same such text share a kernel."""
+        """The text of the plan without its grid; plans with equal texts share one kernel."""
         divided = self.cluster[:2] if self.cluster[2] == 1 else self.cluster
         cluster = "" if self.cluster == NO_CLUSTER else f"@c{_by(divided)}"
         consumers = "" if self.consumers == COOPERATIVE else f"@{self.consumers}"
@@ -126,14 +126,15 @@ class Plan:
     def lowering(self) -> Pass:
         """The lowering pass with the plan's options, for launches without C.
 
-        It is the first registered lowering that has options for clusters and consumers.
+        Its class is that of the first registered lowering that has options for clusters and
+        consumers.
         """
         architecture, lowering = first_with(*CLUSTER_OPTIONS, "consumers", "reads_c")
         return lowering.options(architecture.name, **self.options, reads_c=False)
 
     @property
     def asks_for(self) -> str:
-        """Text for messages: a feature of the plan that not every lowering supports, or ''."""
+        """Text for messages: a feature of the plan that some lowerings lack; '' if it has none."""
         if self.cluster != NO_CLUSTER:
             return "clusters"
         return "" if self.consumers == COOPERATIVE else f"{self.consumers} consumers"
@@ -147,7 +148,10 @@ class Plan:
         return Pipeline.parse(self.pipeline)(gemm.graph(self.tile), verify="outside")
 
     def why_not(self, gemm: Gemm) -> str | None:
-        """Why the lowering refuses the plan for a problem of any size, or None if it does not."""
+        """Why the lowering refuses the plan for a problem, whatever its size.
+
+        Returns None if the lowering does not refuse it.
+        """
         return self.lowering.why_not(replace(gemm, m=None, n=None, k=None).graph(self.tile))
 
 

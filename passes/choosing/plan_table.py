@@ -104,22 +104,28 @@ class Table:
 
     @cached_property
     def divided(self) -> Flag:
-        """Whether some macro tiles of a row's plan are divided into small tiles."""
+        """For each row, whether the plan divides some of its macro tiles into small tiles."""
         return self.small_m > 0
 
     @cached_property
     def small_m(self) -> Column:
-        """Rows of a small tile in elements; 0 if all tiles of a plan have one shape."""
+        """For each row, rows of a small tile in elements.
+
+        0 if all tiles of the plan have one shape.
+        """
         return self._small(0, self.tile_m)
 
     @cached_property
     def small_n(self) -> Column:
-        """Columns of a small tile in elements; 0 if all tiles of a plan have one shape."""
+        """For each row, columns of a small tile in elements.
+
+        0 if the plan's tiles have one shape.
+        """
         return self._small(1, self.tile_n)
 
     @cached_property
     def streams(self) -> Flag:
-        """Whether workgroups of a row's plan send partial sums."""
+        """For each row, whether workgroups of the plan send partial sums."""
         return self.fixup != FIXUPS.index("none")
 
     @cached_property
@@ -128,7 +134,7 @@ class Table:
         return self.of_schedule([FIXUPS.index(counter.fixup) for counter in self.counters])
 
     def of_schedule(self, values: Sequence[float]) -> NDArray[Any]:
-        """A column with an entry per row of the table: the entry of `values` for its schedule."""
+        """A column with one entry per row: the entry of `values` for the row's schedule."""
         return np.array(values)[self.schedule.astype(np.intp)]
 
     def _small(self, axis: int, extent: Column) -> Column:
@@ -143,7 +149,7 @@ class Table:
         return np.where(parts * other > 1, extent / parts, 0)
 
     def where(self, chosen: Flag | NDArray[np.intp]) -> Table:
-        """The table of some of the rows, given as a mask or as row numbers."""
+        """A table of some of the rows, given as a mask or as row indices."""
         names = (f.name for f in fields(self) if f.name != "schedules")
         columns = (cast(Column, getattr(self, name))[chosen] for name in names)
         return Table(*columns, schedules=self.schedules)
@@ -152,7 +158,7 @@ class Table:
         """The plan in a row of the table."""
 
         def numbers(*names: str) -> tuple[int, ...]:
-            """The integers in this row of the named columns."""
+            """The integers that the named columns have in this row."""
             return tuple(int(getattr(self, name)[row]) for name in names)
 
         tile = cast(tuple[int, int, int], numbers("tile_m", "tile_n", "tile_k"))
@@ -196,9 +202,9 @@ def extents(problem: Gemm, batches: int) -> dict[str, float]:
 
 
 def schedule_in(plan: Plan) -> tuple[Pass, int] | None:
-    """A plan's schedule, in its form for tiles `COUNTED_TILE`, and the tile rows of a band.
+    """A plan's schedule, as it is for tiles `COUNTED_TILE`, and the height of bands in tiles.
 
-    None if the cost model does not know one of the plan's passes.
+    Returns None if the cost model does not know one of the plan's passes.
     """
     *orders, last = Pipeline.parse(plan.pipeline).passes
     width = 1

@@ -1,4 +1,4 @@
-"""`rank`: the plans for a problem with the shortest predicted times."""
+"""`rank`: returns the plans of a problem with the shortest predicted times."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Choice:
     def bound(self) -> str:
         """Name of the term of `Cost` that bounds the plan's time.
 
-        It is the largest lower bound of the main loop's time if that exceeds the time of the
-        workgroup with most work, else the longest part of that workgroup's time.
+        If the largest lower bound of the main loop's time exceeds the time of the workgroup with
+        most work, it is that bound; else it is the longest part of that workgroup's time.
         """
         path = sum(self.terms[name] for name in PARTS if name != "launch")
         floor = max(LIMITS, key=self.terms.__getitem__)
@@ -120,7 +120,7 @@ def rank(
         reads_c: whether the epilogue reads C; large tiles leave no registers for it.
     """
     device = device or constants_of()
-    # The known schedules are a part of the cache key: schedules may be registered between calls.
+    # Schedules may be registered between calls, so they are a part of the cache key.
     return _rank(problem, device, count, batches, reads_c, chosen_schedules())
 
 

@@ -42,7 +42,7 @@ from coordgraph.integers import IntegerFunction, ceil_div, index_symbol, maximum
 __all__ = ["NEVER", "Definitions", "Doublings", "Tally", "tally"]
 
 NEVER = Integer(-(2**40))
-"""Stands for minus infinity: the maximum of no values."""
+"""Stands for minus infinity: the maximum of an empty set."""
 MOST_ACCUMULATORS = 2
 """Largest number of tile shapes in a kernel that can be counted: macro tiles and small tiles."""
 
@@ -96,7 +96,7 @@ class Definitions:
         self._reads: dict[Symbol, frozenset[Symbol]] = {}
 
     def name(self, value: Expr) -> Expr:
-        """The symbol for a value, defined if it is new; numbers and symbols are returned."""
+        """The symbol that names a value, defined if the value is new; numbers and symbols stay."""
         if isinstance(value, Integer | Symbol):
             return value
         if value not in self._names:
@@ -158,7 +158,7 @@ class _Walk:
         return self.definitions.name(cast(Expr, expr.xreplace(scope)))
 
     def both(self, one: Tally, other: Tally) -> Tally:
-        """Work counts of two operations that run one after another."""
+        """Work counts of two operations that run one after another, from the counts of each."""
         name = self.definitions.name
         pairs = zip(one.items(), other.items(), strict=True)
         return Tally(
@@ -225,7 +225,7 @@ class _Walk:
                 return Tally()
 
     def symbol(self, dim: str) -> Symbol:
-        """The symbol for the index of a dimension."""
+        """The symbol for the index of the dimension `dim`."""
         return self.graph.coordinates.symbol(dim)
 
     def received(self, turn: str, scope: Values) -> Tally:
@@ -257,11 +257,12 @@ class _Walk:
         """Work counts of a loop that is not a main loop over k tiles."""
         name, index = self.definitions.name, self.symbol(op.dim)
         start, stop = self.value(op.start, scope), self.value(op.stop, scope)
-        unknown = Symbol(f"{op.dim}'", integer=True)  # the loop index of any iteration
+        unknown = Symbol(f"{op.dim}'", integer=True)  # the index of an arbitrary loop iteration
         one = self.body(op.body, {**scope, index: unknown})
         step = self.value(op.step, {**scope, index: unknown})
         if not any(isinstance(x, MultiplyAccumulate) for x in op.walk()):
-            # A loop over shares of one tile (`scatter`): all of them together store the tile once.
+            # A loop over the shares of one tile (`scatter`): all shares together store the tile
+            # once.
             ended = {key: getattr(one, key) for key in ("ends", "small_ends")}
             finished = {key: name(select(Lt(0, count), 1, 0)) for key, count in ended.items()}
             one = replace(one, **finished)
@@ -279,10 +280,11 @@ class _Walk:
         return self.three_passes(op, scope, start, stop)
 
     def three_passes(self, op: For, scope: Values, start: Expr, stop: Expr) -> Tally:
-        """Work counts of a loop whose first and last iterations may differ from those between.
+        """Work counts of a loop whose first and last iterations may differ from the others.
 
-        The first iteration may begin inside a tile, and the last one may end inside a tile. Those
-        between are assumed to be alike, which `passes.choosing.enumeration` checks on examples.
+        The first iteration may begin inside a tile, and the last one may end inside a tile. The
+        other iterations are assumed to be alike; `passes.choosing.enumeration` checks that on
+        examples.
         """
         name, index = self.definitions.name, self.symbol(op.dim)
 

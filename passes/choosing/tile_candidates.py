@@ -16,8 +16,11 @@ from passes.lowering.sm_90a.lower import accumulators_beside
 __all__ = ["Tiling", "small_tiles", "sums", "tilings"]
 
 Tiling = tuple[int, int, int, int, int, int, int]
-"""A macro tile and its cluster: tile m, n, k; CTAs of the cluster along m, n, k; and the number of
-pingpong warpgroups (1 if warpgroups are cooperative)."""
+"""A macro tile and its cluster, as seven numbers.
+
+They are the extents of the tile in m, n and k; the CTAs of the cluster along m, n and k; and the
+number of pingpong warpgroups (1 if warpgroups are cooperative).
+"""
 
 WIDTHS = {
     16: (64, 128, 192, 256),
@@ -35,16 +38,18 @@ WIDTHS = {
     256: (64, 96, 112, 128, 144, 160, 192),
     320: (96, 128),
 }
-"""Extents of a CTA's part of a tile that are tried: for each number of rows, numbers of columns."""
+"""Extents of a CTA's part of a tile that are tried: by the rows, a tuple of column counts."""
 TURNS = (*((128, columns) for columns in range(96, 193, 16)), (64, 256))
 """Rows and columns of a CTA's part of a tile that are tried with pingpong warpgroups."""
 DEEP = {16: (2, 4), 32: (2, 4), 64: (2,)}
-"""For CTA parts with few rows (the key): extents of a tile along k that are tried, in 128-byte rows
-of shared memory. They are large so that enough of B is in flight."""
+"""Extents along k that are tried for tiles whose CTA part has few rows (the key).
+
+They are given in 128-byte rows of shared memory, and are large so that enough of B is in flight.
+"""
 DEEPEST_COLUMNS = 64
-"""Largest number of columns of a CTA's part of a tile that is tried with 512 bytes of k."""
+"""Largest number of columns of a CTA's part of a tile that has 512 bytes along k."""
 NEVER = 1 << 30
-"""A number of accumulators above every limit, for tiles that warpgroups cannot divide."""
+"""Stands for too many accumulators: the count for tiles that warpgroups cannot divide."""
 
 
 @cache
@@ -115,7 +120,10 @@ def small_tiles(tiling: Tiling) -> tuple[tuple[int, int], ...]:
 
 
 def _sides(rows: int, columns: int) -> tuple[int, int]:
-    """Rows of wgmma's left operand and columns of its right one: A and B, or B and A if swapped."""
+    """Rows of wgmma's left operand and columns of its right operand.
+
+    The left operand is A and the right one B, or the reverse if they are swapped.
+    """
     return (columns, rows) if swapped(rows, columns, 1) else (rows, columns)
 
 

@@ -60,7 +60,7 @@ class Work:
 
     @property
     def ends(self) -> Column:
-        """Largest number of macro tiles that one workgroup stores, whole or in part."""
+        """Largest number of macro tiles of which one workgroup stores the whole or a part."""
         return self.rounds * self.counts.ends
 
     @property
@@ -70,15 +70,15 @@ class Work:
 
     @property
     def streamed(self) -> Column:
-        """Largest number of a workgroup's iterations in loops that may compute a part of a tile."""
+        """Largest number of iterations of one workgroup in loops that may cover part of a tile."""
         return self.rounds * self.counts.streamed
 
     @property
     def apart(self) -> Flag:
         """Whether workgroups are at different k of their tiles at the same time.
 
-        They are at the same k if no tile is divided along k, or if each workgroup has an equal part
-        of a tile.
+        They are not if no tile is divided along k, or if each workgroup has an equal part of a
+        tile.
         """
         counts = self.counts
         together = (counts.shortest == 0) | (counts.shortest == counts.streamed)
@@ -122,7 +122,8 @@ def _counted(t: Table, tiles: Column, depth: Column, grid: Column) -> Counts:
         if inputs not in distinct:
             distinct[inputs] = _distinct(np.stack([columns[name] for name in inputs]))
         first, number = distinct[inputs]
-        # `wanted`: the distinct inputs of the plans with this schedule; each is counted once.
+        # `wanted`: mask of the distinct inputs that belong to plans with this schedule. The work of
+        # each is counted once, for all plans that have these inputs.
         wanted = np.zeros(len(first), bool)
         wanted[number[rows]] = True
         counts = counter.columns(*(columns[name][first[wanted]] for name in inputs))
@@ -131,9 +132,14 @@ def _counted(t: Table, tiles: Column, depth: Column, grid: Column) -> Counts:
 
 
 def _distinct(columns: Column) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Find equal columns: an index of one column per set, and the set's number of every column."""
-    # Sort by a weighted sum, so that equal columns are adjacent. Different columns with equal sums
-    # may separate equal ones; these are then counted twice, which changes no result.
+    """Find equal columns of an array.
+
+    Columns that are equal form a set. Returns the index of one column of each set, and for every
+    column the id of its set.
+    """
+    # Sort by a weighted sum of each column, so that equal columns become adjacent. Another column
+    # with the same sum may come between equal ones; they then form two sets, whose work is counted
+    # twice, which changes no result.
     order = np.argsort(np.sqrt(np.arange(2, len(columns) + 2)) @ columns, kind="stable")
     ordered = columns[:, order]
     new = np.concatenate([[True], (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)])

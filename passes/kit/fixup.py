@@ -69,20 +69,26 @@ __all__ = [
 ]
 
 Owner = Literal["first", "last"]
-"""Which workgroup runs the epilogue of a shared tile: the one with its first or last range of k."""
+"""Which workgroup runs the epilogue of a shared tile: that with its first or its last k."""
 Reduction = Literal["peers", "tree", "turnstile", "scatter", "atomic"]
 """How the partial sums of a shared tile are added up; see the docstring of `passes.kit.fixup`."""
 OWNERS: tuple[Owner, ...] = get_args(Owner)
-"""The values of `Owner`: which piece's workgroup may run the epilogue of a shared tile."""
+"""The values of `Owner`."""
 REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
 """The values of `Reduction`: ways to add up the partial sums of a shared tile."""
 A_SLOT_A_TILE = ("turnstile", "atomic")
 """Reductions for which the workspace has one slot for each shared tile, not for each workgroup."""
 SLOT, TURN = "partial.slot", "partial.turn"
-"""Ids of dimensions. SLOT: the number of a slot, which holds a partial sum, in the workspace. TURN:
-the number of a piece among those of its tile, if all pieces of a tile use one slot."""
+"""Ids of dimensions.
+
+SLOT: the index of a slot of the workspace, which holds a partial sum. TURN: the index of a piece
+among the pieces of its tile, if all of them use one slot.
+"""
 LEVEL = "fixup.level"
-"""Id of the loop over levels of a `tree` reduction: the distance between the pieces of a pair."""
+"""Id of the loop over the levels of a `tree` reduction.
+
+Its index is the distance between the two pieces of a pair.
+"""
 
 
 def add_workspace(e: KernelEditor, slots: Expr, accumulator: str, reduction: str) -> None:
@@ -172,7 +178,8 @@ class Pieces:
             send = SetCoordinate(TURN, turn.symbol, (add_to,))
             return (slot, turn, If(others, (send,), (receive, *after)))
         before = Assign("turn_before", turn.symbol + away)
-        # The loop has one iteration; other reductions use the same form to receive several slots.
+        # A loop with one iteration, for one slot; other reductions use the same form for several
+        # slots.
         add = For(SLOT, slot.symbol, slot.symbol + 1, body=(ReceivePartial(SLOT, turn=TURN),))
         pass_on = SetCoordinate(SLOT, slot.symbol, (SendPartial(SLOT, turn=TURN),))
         return (
@@ -200,11 +207,13 @@ def receive_tree(e: KernelEditor, owner: Expr, farthest: Expr, away: int) -> Bod
     workgroup, level = Workgroup("workgroup").symbol, e.coordinates[LEVEL].symbol
     distance = Assign("distance", away * (workgroup - owner))
     farther = Assign("farther", away * (farthest - workgroup))
-    # Adds a bit above all bits of a distance, because the owner's distance 0 has no set bit.
+    # Add a bit above all bits of the distance, because the owner's distance is 0, which has no
+    # lowest set bit.
     marked = distance.symbol + (1 << MOST_WORKGROUPS.bit_length())
     lowest_bit = floor_div(bit_xor(marked, marked - 1) + 1, Integer(2))
     stop = minimum(farther.symbol + 1, lowest_bit)
     slot = workgroup + away * level
-    # The loop has one iteration: its bounds prove on which side of the workgroup the slot is.
+    # A loop with one iteration, whose bounds prove that the slot is on one side of the workgroup's
+    # own.
     piece = For(SLOT, slot, slot + 1, body=(ReceivePartial(SLOT),))
     return (distance, farther, For(LEVEL, Integer(1), stop, level, (piece,)))

@@ -1,4 +1,4 @@
-"""Flattening: edges that tie several dimensions (tile numbers, k tiles) to one that counts all."""
+"""Flattening: edges by which one dimension counts several others (tile numbers, k tiles)."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _together(graph: KernelGraph, dimensions: tuple[Dimension, ...]) -> _Togethe
         parted[d.id].table if d.id in parted else "" for d in dimensions if d.id != group
     )
     if len(parted) == 1:
-        # Groups differ along one axis only, so the prefix sums of that axis are enough.
+        # Groups differ along one axis only, so the prefix sums along that axis are enough.
         (only,) = parted.values()
         whole = graph.coordinates[only.upstream[0]].size
         among = [d.size for d in dimensions if d.size is not None and d.id != group]
@@ -175,5 +175,5 @@ def _counted(graph: KernelGraph, along: Sequence[str]) -> Table | None:
 
 
 def _rise(table: Symbol, place: Symbol) -> Expr:
-    """The difference of two consecutive entries of a table: `table[place + 1] - table[place]`."""
+    """The difference of two consecutive table entries: `table[place + 1] - table[place]`."""
     return load(table, place + 1) - load(table, place)

@@ -43,8 +43,11 @@ from passes.kit.fixup import SLOT, add_workspace
 __all__ = ["PEER", "SHARE", "Scatter", "cut_otherwise"]
 
 PEER, END, SHARE = "partial.peer", "partial.end", "fixup.share"
-"""Ids of dimensions. PEER: a workgroup with a piece of the tile. END: which of a workgroup's two
-slots a piece uses. SHARE: the rows of a tile that one workgroup finishes."""
+"""Ids of dimensions.
+
+PEER: a workgroup that has a piece of the tile. END: which of the two slots of its workgroup a piece
+uses. SHARE: the rows of a tile that one workgroup finishes.
+"""
 MOST_SHARES = 32
 """Largest number of shares into which an output tile is divided. If more workgroups have partial
 sums of the tile, some of them finish no share."""
@@ -101,14 +104,17 @@ class Scatter:
         shares = Integer(-(-rows // height))
         c.add(ForLoop(SHARE, shares, name="Share", note="part of a tile that one peer finishes"))
         for tensor, axes in e.graph.gemm.axes.items():
-            if tensor not in ("A", "B") and "m" in axes:  # D and epilogue operands that have rows
+            if tensor not in ("A", "B") and "m" in axes:  # D, and epilogue operands that have rows
                 row = f"{tensor}.share.row"
                 c.add(MacroTileIndex(row, Integer(height), tensor=tensor, axis=0))
                 c.connect(Tile(f"{tensor}.index.0", (SHARE, row)))
 
     @property
     def _named(self) -> tuple[Assign, Assign]:
-        """Assign `low`, the workgroup with the first piece, and `peers`, the number of pieces."""
+        """Operations that assign `low` and `peers`.
+
+        `low` is the first workgroup with a piece of the tile, and `peers` is the number of pieces.
+        """
         low = Assign("low", self.low)
         return low, Assign("peers", self.high - low.symbol + 1)
 
@@ -120,13 +126,13 @@ class Scatter:
         return SetCoordinate(END, 1 - minimum(Integer(1), peer - low.symbol), (op,))
 
     def _each(self, op: Operation) -> For:
-        """A loop that applies `op` to the partial sums of all workgroups, in the order of k."""
+        """A loop that applies `op` to the partial sums of all peers, in the order of k."""
         low, peers = self._named
         body = (self._piece(index_symbol(PEER), op),)
         return For(PEER, low.symbol, low.symbol + peers.symbol, body=body)
 
     def send(self) -> Body:
-        """Return operations that write this workgroup's piece to the workspace, for all peers."""
+        """Return operations that write this workgroup's piece to the workspace for all peers."""
         low, peers = self._named
         send = SendPartial(SLOT, readers=peers.symbol)
         return (low, peers, self._piece(Workgroup("workgroup").symbol, send))
@@ -153,8 +159,9 @@ class Scatter:
 def cut_otherwise(c: CoordinateEditor, shares: int) -> None:
     """Remove the edges that divide a tile into shares, and set the number of shares to `shares`.
 
-    The lowering that calls this adds its own edges. The upper bound of the loop over `SHARE` that
-    `Scatter.finish` added is still the old number, so the lowering must replace it as well.
+    The lowering that calls this adds its own edges instead. The upper bound of the loop over
+    `SHARE` that `Scatter.finish` added is still the old number of shares, so the lowering must
+    replace that bound as well.
     """
     before = c.finish()
     for edge in before.edges_above(SHARE):

@@ -19,8 +19,10 @@ from passes.kit.tile_work import TileWork
 __all__ = ["SplitTiles"]
 
 PIECE, ACCUMULATE = "piece", "for_k"
-"""Ids of dimensions. PIECE: the number of a piece in its tile. ACCUMULATE: the loop over k tiles of
-a piece."""
+"""Ids of dimensions.
+
+PIECE: the index of a piece in its tile. ACCUMULATE: the loop over the k tiles of a piece.
+"""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class SplitTiles:
 
     @property
     def tiles(self) -> Expr:
-        """The number of tiles that are split."""
+        """The number of output tiles that are split along k."""
         assert self.tile.size is not None
         return self.tile.size
 
@@ -123,6 +125,6 @@ class SplitTiles:
         return (first, If(Lt(first.symbol, depth), piece))
 
     def _share(self, e: KernelEditor) -> Expr:
-        """Number of iterations of a piece; the last piece of a tile may have fewer."""
+        """Number of main loop iterations of a piece; the last piece of a tile may have fewer."""
         share = ceil_div(self.work.depth, self.splits)
         return e.parameter("share", share, note="iterations of a piece")

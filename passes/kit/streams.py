@@ -1,7 +1,7 @@
 """Streaming: divides main loop iterations into equal contiguous shares, one for each workgroup.
 
 Every Stream-K schedule uses this (Osama et al., Stream-K, arXiv:2301.03598). A workgroup processes
-its share in an outer loop over output tiles and an inner accumulation loop. A *segment* is the part
+its share in an outer loop over output tiles and an inner loop over k tiles. A *segment* is the part
 of a share that lies in one output tile.
 """
 
@@ -26,11 +26,13 @@ from passes.kit.tile_work import TileWork
 __all__ = ["Stream", "add_loops"]
 
 TILE, ACCUMULATE, BEHIND = "for_tile", "for_k", "for_behind"
-"""Ids of loops that count iterations of a workgroup's share. TILE: iterations before the current
-segment. ACCUMULATE: iterations of the segment. BEHIND: iterations after the segment, if segments
-run from last to first."""
+"""Ids of loops over iterations of a workgroup's share.
+
+TILE: iterations before the current segment. ACCUMULATE: iterations of the segment. BEHIND:
+iterations after the segment, if segments run from last to first.
+"""
 BEGIN = "sk.begin"
-"""Id of the dimension for the first iteration of a workgroup's share; only with `least_segment`."""
+"""Id of the dimension for the first iteration of a workgroup's share, if `least_segment` is set."""
 
 
 def add_loops(e: KernelEditor) -> None:
@@ -124,7 +126,7 @@ class Stream:
             c.connect(PassThrough(SLOT, "sk.workgroup"))
 
     def _least_share(self) -> Expr:
-        """Smallest number of iterations in a share for which no segment becomes too short."""
+        """Smallest number of iterations of a share with which no segment becomes too short."""
         if self.least_segment <= self.least:
             return Integer(self.least)
         return maximum(Integer(self.least), minimum(Integer(self.least_segment), self.depth))
@@ -132,9 +134,9 @@ class Stream:
     def _slivers(self, e: KernelEditor) -> tuple[Expr, Expr]:
         """Two distances, in iterations, within which the end of a share moves to the end of a tile.
 
-        A share's end that is at most the first distance before the end of a tile, or at most the
-        second distance after it, moves to that end. In a tile with fewer iterations than two
-        segments need, every end of a share moves to one of the tile's ends.
+        The end of a share moves to the end of a tile if it is at most the first distance before
+        that, or at most the second distance after it. In a tile with fewer iterations than two
+        segments need, every end of a share moves to one of that tile's two ends.
         """
         sliver = Integer(self.least_segment - 1)
         before = minimum(sliver, floor_div(self.depth - 1, Integer(2)))
@@ -150,7 +152,7 @@ class Stream:
 
     @property
     def depth(self) -> Expr:
-        """Number of iterations of the current output tile."""
+        """Number of main loop iterations of the current output tile."""
         return self.work.depth
 
     def control(self, e: KernelEditor) -> Body:
@@ -191,7 +193,8 @@ class Stream:
         depth = cast(Expr, self.depth.xreplace({names[dim]: at for dim, at in located.items()}))
         step = minimum(depth - k_here, mine.symbol - tile)
         if self.reduction == "scatter":
-            # Two loops over the share: a workgroup sends all its pieces before it waits for others.
+            # Two loops over the share, because a workgroup sends all its pieces before it waits for
+            # others.
             scatter, cut = Scatter(low, high, ends=True), Lt(count.symbol, self.depth)
             end = (If(cut, scatter.send(), work.after),)
             finish = (first, count, If(cut, scatter.finish(e, work.after)))
@@ -216,7 +219,7 @@ class Stream:
 
     @property
     def _located(self) -> tuple[str, ...]:
-        """The coordinates set by a `Locate` on which a tile's number of iterations depends."""
+        """Coordinates, set by a `Locate`, on which a tile's number of iterations depends."""
         read = {symbol.name for symbol in symbols_of(self.depth)}
         return tuple(dim for dim in self.work.located if dim in read)
 

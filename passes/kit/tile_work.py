@@ -70,18 +70,24 @@ class TileWork:
         return cls(body[:at], loop, body[at + 1 :], around)
 
     def whole(self, dim: str = "") -> Body:
-        """Operations on a whole output tile; its loop runs over `dim`, or over k tiles if empty."""
+        """Operations on a whole output tile.
+
+        Its main loop runs over the dimension `dim`; if that is empty, over the k tiles.
+        """
         loop = self.accumulate(dim, self.depth) if dim else self.loop
         return self._located((*self.before, loop, *self.after))
 
     @property
     def depth(self) -> Expr:
-        """Number of iterations of an output tile, which may depend on coordinates in `located`."""
+        """Number of main loop iterations of an output tile.
+
+        It may depend on coordinates in `located`.
+        """
         return self.loop.stop
 
     @property
     def located(self) -> tuple[str, ...]:
-        """Ids of the coordinates that the `Locate` around the operations on a tile sets."""
+        """Ids of the coordinates that a `Locate` operation sets around the operations on a tile."""
         return self.around.dims if self.around else ()
 
     def part(self, dim: str, stop: Expr, after: Body, *, first: Body = ()) -> Body:
@@ -101,13 +107,16 @@ class TileWork:
         return (SetCoordinate(dim, Integer(0), self._located(body)),)
 
     def at(self, dim: str, body: Body) -> Body:
-        """Run `body` once for an output tile, with `dim`, which counts its iterations, set to 0."""
+        """Run `body` once for an output tile, with the index of `dim` set to 0.
+
+        The dimension `dim` counts the main loop iterations of the tile.
+        """
         return (SetCoordinate(dim, Integer(0), self._located(body)),)
 
     def _located(self, body: Body) -> Body:
-        """`body` inside the `Locate` operation of the tile, if it has one."""
+        """The operations `body` inside the `Locate` operation of the tile, if the tile has one."""
         return body if self.around is None else (replace(self.around, body=body),)
 
     def accumulate(self, dim: str, stop: Expr) -> For:
-        """The accumulation over `stop` iterations, which the dimension `dim` counts."""
+        """The main loop of `stop` iterations, whose index is that of the dimension `dim`."""
         return For(dim, Integer(0), stop, body=self.loop.body)

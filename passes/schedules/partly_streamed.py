@@ -140,8 +140,8 @@ class PartlyStreamed(Pass):
             streamed = e.parameter(
                 "sk_tiles", tiles - waves * count, minimum=0, note="output tiles that are streamed"
             )
-            # States the numbers of tiles as sums of both parts, in which form range analysis can
-            # prove that the number of a tile fits 32 bits.
+            # Write the tile count as the sum of its data-parallel and its streamed part: from this
+            # form range analysis can prove that the index of a tile fits 32 bits.
             e.assume(waves * count + streamed)
             part = _part_tiles if depth_is_data(graph) else _part_iterations
             sk, dp = part(e, graph, work, streamed, waves * count)

@@ -140,7 +140,10 @@ class Maps:
         return edge
 
     def place(self, tensor: str, *body: Operation) -> Operation:
-        """`body`, with the coordinates of the tensor's map set; unchanged for other tensors."""
+        """The operations `body`, run with the coordinates that select the tensor map of `tensor`.
+
+        If the kernel writes no map for that tensor, `body` is returned unchanged.
+        """
         if tensor not in self.tensors:
             (only,) = body
             return only

@@ -66,7 +66,10 @@ from passes.lowering.sm_90a.ring import STEP
 __all__ = ["ITEM", "ORDER", "Turns", "multiplies"]
 
 ITEM, WARPGROUP, PHASE = "item.number", "item.warpgroup", "item.phase"
-"""Coordinates: a work item's number, its warpgroup, and the phase parity of the ORDER barrier."""
+"""Names of coordinates of a work item (a tile, or a segment of one).
+
+They are its index, the warpgroup that computes it, and the phase parity of the ORDER barrier.
+"""
 ORDER = "barrier.order"
 """The mbarriers that order main loops, one for each warpgroup."""
 PHASES = 2
