@@ -124,7 +124,7 @@ KERNELS = (
 
 def numbers(made: Configuration) -> tuple[object, ...]:
     """What decides which instructions multiply, and which convert the sums."""
-    return made.types, (made.boxes, made.tile[0] < 64), made.consumers, made.cluster, made.vectors
+    return made.types[0], made.types[1], made.boxes, made.consumers, made.vectors
 
 
 @cache
