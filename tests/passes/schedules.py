@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from passes import (
     StreamK,
     TwoTileStreamK,
 )
+from tests.support.sampling import cover, words
 
 TILE = (4, 4, 4)
 
@@ -102,12 +104,12 @@ ORDERS = {
     "grouped": (Grouped(groups=3),),
     "bands-grouped": (Rasterize(width=2), Grouped(groups=2)),
 }
-ORDERED = tuple(
-    (name, order)
-    for number, name in enumerate(SCHEDULES)
-    for order in ("plain", [*ORDERS][1 + number % (len(ORDERS) - 1)])
+_REORDERED = tuple(product(SCHEDULES, [order for order in ORDERS if order != "plain"]))
+ORDERED = (
+    *((name, "plain") for name in SCHEDULES),
+    *(case.values for case in cover(0, _REORDERED, words) if not case.marks),
 )
-"""Pairs for quick tests: every schedule without an order and after one, every order in use.
+"""Pairs for quick tests: every schedule without an order, every option and order in some pair.
 
 Files share these pairs, and so their graphs; the slow tests have the full product.
 """

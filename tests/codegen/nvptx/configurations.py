@@ -28,7 +28,7 @@ from passes import (
     TwoTileStreamK,
 )
 from passes.lowering import LowerToHopper
-from tests.support.sampling import words
+from tests.support.sampling import kinds
 
 __all__ = [
     "HOPPER_SHAPES",
@@ -46,7 +46,6 @@ __all__ = [
 ]
 
 Choice = TypeVar("Choice")
-KINDS = ("reduction=", "order=")
 KEPT = 128
 """Graphs and programs that are kept: sweeps have thousands."""
 
@@ -253,14 +252,15 @@ def _program(made: Configuration) -> CudaProgram:
 
 
 def traits(made: Configuration) -> tuple[object, ...]:
-    """What a cover of assembled kernels has each of.
-
-    Of the schedule that is its family, its order and its reduction: other options change indices,
-    which are tested without ptxas.
-    """
+    """What a cover of assembled kernels has each of: all but the tile and pairs of options."""
     cluster = tuple(extent > 1 for extent in made.cluster)
-    schedule = (word for word in words(made.schedule) if word.startswith(KINDS) or "=" not in word)
-    return *schedule, made.layout, made.types, made.architecture, (made.consumers, cluster)
+    return (
+        *kinds(made.schedule),
+        made.layout,
+        made.types,
+        made.architecture,
+        (made.consumers, cluster),
+    )
 
 
 def sweep(turn: int = 0) -> Iterator[Configuration]:
