@@ -48,7 +48,7 @@ extent = st.integers(0, 40)
 
 
 @given(sizes, st.integers(0, 3), extent, extent, st.sampled_from(["", "flag", "view"]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_groups_of_rows(rows: list[int], first: int, n: int, k: int, how: str):
     offsets = np.cumsum([first, *rows]).astype(np.int32)
     a, b = whole(int(offsets[-1]) + 2, k), whole(len(rows), k, n)
@@ -63,7 +63,7 @@ def test_groups_of_rows(rows: list[int], first: int, n: int, k: int, how: str):
 
 
 @given(sizes, extent, extent, st.sampled_from(["", "flag", "view"]), st.booleans())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_groups_of_k(depths: list[int], m: int, n: int, how_a: str, flag_b: bool):
     offsets = np.cumsum([0, *depths]).astype(np.int32)
     a, b = whole(m, int(offsets[-1])), whole(int(offsets[-1]), n)

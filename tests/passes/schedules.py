@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
 
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from passes import (
     StreamK,
     TwoTileStreamK,
 )
+from tests.support.sampling import cover, words
 
 TILE = (4, 4, 4)
 
@@ -102,12 +104,12 @@ ORDERS = {
     "grouped": (Grouped(groups=3),),
     "bands-grouped": (Rasterize(width=2), Grouped(groups=2)),
 }
-ORDERED = tuple(
-    (name, order)
-    for number, name in enumerate(SCHEDULES)
-    for order in ("plain", [*ORDERS][1 + number % (len(ORDERS) - 1)])
+_REORDERED = tuple(product(SCHEDULES, [order for order in ORDERS if order != "plain"]))
+ORDERED = (
+    *((name, "plain") for name in SCHEDULES),
+    *(case.values for case in cover(0, _REORDERED, words) if not case.marks),
 )
-"""(schedule, order) pairs for quick tests: every schedule alone and after an order.
+"""Pairs for quick tests: every schedule without an order, every option and order in some pair.
 
 Every order occurs. All test files use these pairs, so that cached graphs are shared. Slow tests use
 all combinations.

@@ -369,7 +369,9 @@ def test_the_same_schedule_without_the_fault_passes():
     assert Waves(faulty=False)(PROBLEM).level == "scheduled"
 
 
-@pytest.mark.parametrize(("name", "order"), chosen(ORDERED[1::8], product(SCHEDULES, ORDERS)))
+@pytest.mark.parametrize(
+    ("name", "order"), chosen(ORDERED[:4] + ORDERED[-4:], product(SCHEDULES, ORDERS))
+)
 def test_right_schedules_pass(name: str, order: str):
     assert work_problems(symbolic(name, order)) == ()
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from _pytest.mark import ParameterSet
 
-__all__ = ["Slow", "chosen", "cover", "covering", "sample", "words"]
+__all__ = ["Slow", "chosen", "cover", "covering", "kinds", "sample", "words"]
 
 
 class Slow:
@@ -104,6 +104,15 @@ def words(case: Any) -> tuple[str, ...]:
     """The words of a case, for `cover`: the name of a schedule and each of its options."""
     text = ",".join(map(str, case)) if isinstance(case, tuple) else str(case)
     return tuple(word for word in re.split("[{},]", text) if word)
+
+
+def kinds(case: Any) -> tuple[str, ...]:
+    """The values of a case of code generation, which knows no schedule: options are left out.
+
+    Their index formulas are tested on the interpreter. Reductions and orders have operations, or
+    tables, of their own.
+    """
+    return tuple(w for w in words(case) if w.startswith(("reduction=", "order=")) or "=" not in w)
 
 
 def chosen(quick: Container[Any], cases: Iterable[Any]) -> list[ParameterSet]:

@@ -6,7 +6,7 @@ from itertools import combinations, product
 import pytest
 from _pytest.mark import ParameterSet
 
-from tests.support.sampling import Slow, chosen, cover, covering, sample, words
+from tests.support.sampling import Slow, chosen, cover, covering, kinds, sample, words
 
 
 def test_the_sample_is_repeatable_and_of_the_size_asked_for():
@@ -78,6 +78,10 @@ def test_a_cover_of_what_is_no_tuple():
 
 def test_words_of_schedules():
     assert words(("a-b{x=1,y=c}", "plain", 3)) == ("a-b", "x=1", "y=c", "plain", "3")
+    assert kinds(("a{x=1,reduction=tree}", "b{order=c,y=2}")) == (
+        *("a", "reduction=tree"),
+        *("b", "order=c"),
+    )
     made = cover(0, ["a", "a{x=1}", "a{x=1,y=2}", "b{x=1}"], words)
     assert quick_of(made) == [("a{x=1,y=2}",), ("b{x=1}",)]
 

@@ -48,6 +48,7 @@ def test_schedules_that_no_model_knows_are_left_out() -> None:
     assert found.best_plan == known["plan"]
 
 
+@pytest.mark.slow
 def test_the_kept_measurements_hold_every_group() -> None:
     paths = [*FIT.glob("sweep-h200-2*.json.gz")]
     assert len(paths) == 2

@@ -36,6 +36,7 @@ def test_the_scale_has_whole_waves_and_nearly_square_products():
         assert width <= 3 * rows
 
 
+@pytest.mark.slow
 def test_iterations_of_streamed_schedules_are_shared_equally():
     """Streamed shares are equal, except that `least_segment` may lengthen one by moving its
     two ends.

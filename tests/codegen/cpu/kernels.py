@@ -15,7 +15,7 @@ from coordgraph import Gemm
 from coordgraph.interpreter.arguments import numpy_dtype
 from passes import Pipeline
 from tests.passes.schedules import ORDERS, SCHEDULES, schedule
-from tests.support.sampling import cover, words
+from tests.support.sampling import cover, kinds
 
 TILE = (12, 40, 24)
 """A macro tile that neither register blocks nor vectors divide."""
@@ -25,7 +25,7 @@ SUMS = {"f64": 1e-14, "f32": 2e-6, "bf16": 2e-6, "f16": 2e-6}
 OUTPUTS = {"f64": 2**-53, "f32": 2**-24, "bf16": 2**-8, "f16": 2**-11}
 GUARD = 64
 
-EVERY_SCHEDULE = cover(0, SCHEDULES, words)
+EVERY_SCHEDULE = cover(0, SCHEDULES, kinds)
 """Schedules for quick tests, which together have every option; test files share their kernels."""
 
 

@@ -17,7 +17,7 @@ from coordgraph.interpreter.arguments import numpy_dtype
 from passes import Pipeline
 from tests.codegen.cpu.kernels import OUTPUTS, SUMS, guarded, untouched
 from tests.passes.schedules import schedule
-from tests.support.sampling import cover, words
+from tests.support.sampling import cover, kinds
 
 TILE = (12, 24, 16)
 GROUPED = (
@@ -54,7 +54,7 @@ def draw(random: np.random.Generator, dtype: str, *shape: int) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("name", "transpose_b", "dtype"),
-    cover(0, product(GROUPED, (False, True), ("f32", "bf16", "f64")), words),
+    cover(0, product(GROUPED, (False, True), ("f32", "bf16", "f64")), kinds),
 )
 def test_groups(name: str, transpose_b: bool, dtype: str):
     made = kernel(name, dtype, grouped=True, transpose_b=transpose_b)
@@ -84,7 +84,7 @@ def test_groups(name: str, transpose_b: bool, dtype: str):
     on()
 
 
-@pytest.mark.parametrize("name", cover(0, ["data-parallel", *GROUPED], words))
+@pytest.mark.parametrize("name", cover(0, ["data-parallel", *GROUPED], kinds))
 def test_batches(name: str):
     made = kernel(name, batched=True, transpose_a=True)
 

@@ -18,7 +18,7 @@ from coordgraph import epilogue as ep
 from coordgraph.interpreter.arguments import Array, numpy_dtype
 from passes import Pipeline
 from tests.support.epilogues import EPILOGUES, Case, operands
-from tests.support.sampling import cover, words
+from tests.support.sampling import cover, kinds
 
 SCHEDULES = (
     "data-parallel",
@@ -48,7 +48,7 @@ def check(made: Array, exact: Array, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "case"), cover(0, product(SCHEDULES, EPILOGUES), words), ids=str
+    ("schedule", "case"), cover(0, product(SCHEDULES, EPILOGUES), kinds), ids=str
 )
 def test_every_schedule_and_reduction(schedule: str, case: Case):
     """An epilogue runs once for each tile, on the complete sum, also with the reduction
@@ -63,7 +63,7 @@ def test_every_schedule_and_reduction(schedule: str, case: Case):
 
 
 @pytest.mark.parametrize(
-    ("kind", "case"), cover(0, product(["bf16", "f16"], EPILOGUES), words), ids=str
+    ("kind", "case"), cover(0, product(["bf16", "f16"], EPILOGUES), kinds), ids=str
 )
 def test_types(kind: str, case: Case):
     graph = Pipeline.parse("stream-k{workgroups=3}")(
@@ -79,7 +79,7 @@ def test_types(kind: str, case: Case):
 @pytest.mark.parametrize(
     ("schedule", "case"),
     cover(
-        0, product(["data-parallel{persistent=true}", "stream-k{workgroups=5}"], EPILOGUES), words
+        0, product(["data-parallel{persistent=true}", "stream-k{workgroups=5}"], EPILOGUES), kinds
     ),
     ids=str,
 )

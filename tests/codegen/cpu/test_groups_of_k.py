@@ -16,7 +16,7 @@ from coordgraph import Gemm, LaunchError
 from coordgraph.interpreter.arguments import numpy_dtype
 from passes import Pipeline
 from tests.codegen.cpu.kernels import OUTPUTS, SUMS, guarded, untouched
-from tests.support.sampling import chosen, cover, words
+from tests.support.sampling import chosen, cover, kinds
 
 TILE = (12, 24, 16)
 SCHEDULES = (
@@ -95,7 +95,7 @@ group_sizes = st.lists(st.integers(0, 3 * TILE[2] + 1), min_size=1, max_size=6)
 
 
 @pytest.mark.parametrize(
-    ("name", "layout", "dtype"), cover(0, product(SCHEDULES, LAYOUTS, DTYPES), words)
+    ("name", "layout", "dtype"), cover(0, product(SCHEDULES, LAYOUTS, DTYPES), kinds)
 )
 def test_groups(name: str, layout: str, dtype: str):
     made = kernel(name, dtype, layout)
@@ -189,7 +189,7 @@ def test_numbers_for_sizes():
         other.run(made)
 
 
-@pytest.mark.parametrize(("name", "layout"), cover(0, product(SCHEDULES[1:4], LAYOUTS), words))
+@pytest.mark.parametrize(("name", "layout"), cover(0, product(SCHEDULES[1:4], LAYOUTS), kinds))
 def test_no_k_at_all(name: str, layout: str):
     """With k = 0 for all groups D is zeros, or beta·C, whatever alpha is."""
     made, c = kernel(name, "f32", layout), np.arange(3 * 13 * 7, dtype=np.float32).reshape(3, 13, 7)

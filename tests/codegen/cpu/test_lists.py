@@ -20,7 +20,7 @@ from coordgraph.interpreter.arguments import numpy_dtype
 from passes import Pipeline
 from tests.codegen.cpu.kernels import OUTPUTS, SUMS, guarded, untouched
 from tests.support.lists import Sizes, drawn, ends_of, views
-from tests.support.sampling import cover, words
+from tests.support.sampling import cover, kinds
 
 TILE = (12, 24, 16)
 SCHEDULES = (
@@ -115,7 +115,7 @@ CORNERS: tuple[list[Sizes], ...] = (
 
 
 @pytest.mark.parametrize(
-    ("name", "layout", "dtype"), cover(0, itertools.product(SCHEDULES, LAYOUTS, DTYPES), words)
+    ("name", "layout", "dtype"), cover(0, itertools.product(SCHEDULES, LAYOUTS, DTYPES), kinds)
 )
 def test_lists(name: str, layout: str, dtype: str):
     made = kernel(name, dtype, layout)
@@ -131,7 +131,7 @@ def test_lists(name: str, layout: str, dtype: str):
 
 
 @pytest.mark.parametrize(
-    ("name", "layout"), cover(0, itertools.product(SCHEDULES[::3], LAYOUTS), words)
+    ("name", "layout"), cover(0, itertools.product(SCHEDULES[::3], LAYOUTS), kinds)
 )
 def test_the_interpreter_as_a_target(name: str, layout: str):
     made = kernel(name, "f32", layout, "interpreter")

@@ -29,7 +29,7 @@ from passes import (
     TwoTileStreamK,
 )
 from passes.lowering import LowerToHopper
-from tests.support.sampling import words
+from tests.support.sampling import kinds
 
 __all__ = [
     "HOPPER_SHAPES",
@@ -47,7 +47,6 @@ __all__ = [
 ]
 
 Choice = TypeVar("Choice")
-KINDS = ("reduction=", "order=")
 KEPT = 128
 """The number of graphs, and of programs, that are cached: sweeps have thousands."""
 
@@ -270,8 +269,13 @@ def traits(made: Configuration) -> tuple[object, ...]:
     change indices only, which are tested without ptxas.
     """
     cluster = tuple(extent > 1 for extent in made.cluster)
-    schedule = (word for word in words(made.schedule) if word.startswith(KINDS) or "=" not in word)
-    return *schedule, made.layout, made.types, made.architecture, (made.consumers, cluster)
+    return (
+        *kinds(made.schedule),
+        made.layout,
+        made.types,
+        made.architecture,
+        (made.consumers, cluster),
+    )
 
 
 def sweep(turn: int = 0) -> Iterator[Configuration]:

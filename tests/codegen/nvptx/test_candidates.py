@@ -16,7 +16,7 @@ from coordgraph import Gemm
 from passes.choosing import Plan, constants_of
 from passes.choosing.candidates import candidates
 from tests.support.ptxas import assert_clean
-from tests.support.sampling import Slow, chosen, cover, words
+from tests.support.sampling import Slow, chosen
 
 SIZES = (2048, 2304, 8192), (320, 1736, 6592)
 LAYOUTS = {"nn": (False, False), "nt": (False, True)}
@@ -80,9 +80,7 @@ def test_what_is_assembled_are_candidates():
 
 
 @pytest.mark.usefixtures("ptxas")
-@pytest.mark.parametrize(
-    ("layout", "text"), cover(0, LARGEST, lambda case: words(case[1].partition(" ")[2]))
-)
+@pytest.mark.parametrize(("layout", "text"), chosen((LARGEST[1], LARGEST[3], LARGEST[7]), LARGEST))
 def test_the_largest_of_a_family_are_assembled(layout: str, text: str):
     check(layout, Plan.parse(text))
 

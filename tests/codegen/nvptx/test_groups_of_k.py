@@ -31,7 +31,7 @@ from passes import Pipeline
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 from tests.support.ptxas import HAS_WHEEL, assert_clean
-from tests.support.sampling import chosen, cover, words
+from tests.support.sampling import chosen, cover, kinds
 
 WIDE, PAIRS = Vectors(8, 8, 8), Vectors(8, 8, 2)
 WHOLE, PERSISTENT = "data-parallel", "data-parallel{persistent=true}"
@@ -83,7 +83,7 @@ def program(
     cover(
         0,
         product((WHOLE, LAST, SCATTER, TWO_TILE), LAYOUTS, (PAIRS, Vectors(1, 1, 1))),
-        lambda case: (*words(case[0]), case[2]),
+        lambda case: (*kinds(case[0]), case[2]),
     ),
     ids=str,
 )
@@ -136,7 +136,9 @@ def test_hopper_assembles(tile: Tile, lowering: LowerToHopper, schedule: str, re
 
 
 @pytest.mark.parametrize(
-    ("layout", "vectors"), cover(0, product(LAYOUTS, [PAIRS, Vectors(2, 4, 2)])), ids=str
+    ("layout", "vectors"),
+    chosen((("nt", PAIRS), ("nn", Vectors(2, 4, 2))), product(LAYOUTS, [PAIRS, Vectors(2, 4, 2)])),
+    ids=str,
 )
 def test_sm_80_copies_elements_where_groups_part_a_contiguous_axis(layout: str, vectors: Vectors):
     """On sm_80, single elements are copied if groups divide the contiguous axis.

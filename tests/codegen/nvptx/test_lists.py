@@ -29,7 +29,7 @@ from passes import Pipeline
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 from tests.support.ptxas import HAS_WHEEL, assert_clean
-from tests.support.sampling import chosen, cover, words
+from tests.support.sampling import chosen, cover, kinds
 
 WIDE, PAIRS, NARROW = Vectors(8, 8, 8), Vectors(8, 8, 2), Vectors(1, 1, 1)
 PERSISTENT, ATOMIC = "data-parallel{persistent=true}", "stream-k{reduction=atomic}"
@@ -78,7 +78,7 @@ def program(
     cover(
         0,
         product((PERSISTENT, LAST, SCATTER, TWO_TILE, SORTED), LAYOUTS, (PAIRS, NARROW)),
-        lambda case: (*words(case[0]), case[2]),
+        lambda case: (*kinds(case[0]), case[2]),
     ),
     ids=str,
 )
@@ -122,7 +122,7 @@ MORE: tuple[tuple[Tile, LowerToHopper, str, str, bool], ...] = (
 @pytest.mark.parametrize(
     ("tile", "lowering", "schedule", "layout", "reads_c"),
     [
-        *cover(0, HOPPER, lambda case: (*words(case[2]), case[1].consumers)),
+        *cover(0, HOPPER, lambda case: (*kinds(case[2]), case[1].consumers)),
         *chosen((), MORE),
     ],
     ids=str,

@@ -20,6 +20,7 @@ from tests.codegen.nvptx.configurations import Configuration
 from tests.codegen.nvptx.hopper import mesh
 from tests.codegen.nvptx.isa import Array
 from tests.codegen.nvptx.test_assembly import check
+from tests.support.sampling import chosen
 
 STREAM, SPLIT = StreamK(reduction="scatter"), SplitK(splits=4, reduction="scatter")
 TWO_TILE, HYBRID = TwoTileStreamK(reduction="scatter"), HybridStreamK(reduction="scatter")
@@ -32,7 +33,7 @@ KERNELS = (
 
 
 @pytest.mark.usefixtures("ptxas")
-@pytest.mark.parametrize("configuration", KERNELS, ids=str)
+@pytest.mark.parametrize("configuration", chosen(KERNELS[::3], KERNELS), ids=str)
 def test_it_is_assembled(configuration: Configuration):
     check(configuration)
     assert Facts.of(configuration.program).together

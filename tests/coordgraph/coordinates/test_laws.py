@@ -49,11 +49,12 @@ def test_every_edge_declares_laws_and_has_a_strategy(name: str):
     assert edge.__doc__.count("`") >= 2, f"{name} does not give its formulas"
 
 
+@pytest.mark.parametrize("examples", [12, pytest.param(150, marks=pytest.mark.slow)])
 @every_edge
-def test_every_edge_keeps_its_laws(name: str):
+def test_every_edge_keeps_its_laws(name: str, examples: int):
     """The size rule, the guard and both formulas hold at every index."""
 
-    @few
+    @settings(max_examples=examples)
     @given(STRATEGIES[name]())
     def law(case: Case):
         assert list(trial_of(case).problems()) == []
