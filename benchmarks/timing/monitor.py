@@ -59,6 +59,7 @@ class Monitor:
     def __init__(self) -> None:
         self._lines: list[tuple[float, dict[str, float]]] = []
         self._process: subprocess.Popen[str] | None = None
+        self._reader = threading.Thread(target=self._read, daemon=True)
 
     def __enter__(self) -> Monitor:
         if shutil.which("nvidia-smi"):
@@ -68,13 +69,16 @@ class Monitor:
                 stderr=subprocess.DEVNULL,
                 text=True,
             )
-            threading.Thread(target=self._read, daemon=True).start()
+            self._reader.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
             self._process.terminate()
             self._process.wait()
+            self._reader.join()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
 
     def _read(self) -> None:
         assert self._process is not None

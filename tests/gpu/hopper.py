@@ -311,8 +311,8 @@ def chunk_of_d(spec: Spec) -> int:
 
 
 def boxes(d: int, *, reads_c: bool) -> Variant:
-    """The TMA variant that moves `d` elements of D per access."""
-    return Variant(Vectors(8, 8, d), "wgmma", reads_c)
+    """The TMA variant that moves `d` elements of D per access; A and B are read in whole boxes."""
+    return Variant(Vectors(0, 0, d), "wgmma", reads_c)
 
 
 def has_open_grid(spec: Spec) -> bool:

@@ -10,6 +10,7 @@ from llvmlite import ir
 from codegen.architectures import Variant, Vectors, architecture_of, emitter_of
 from codegen.emit.llvm import optimize, ptx_machine
 from codegen.targets.nvptx.sm_80.emit import CudaWalker
+from codegen.targets.nvptx.sm_80.fragment_walker import LEAST_BYTES_IN_FLIGHT
 from codegen.toolchain import PtxasReport, assemble
 from coordgraph import CodegenError, KernelGraph, PassError
 from coordgraph.control.asynchronous import AwaitEarlierLaunch, DescribeMatrix
@@ -23,8 +24,8 @@ WIDEST = Vectors()
 VECTOR_REDUCTIONS, WRITTEN_MAPS = 81, 83
 """The first PTX versions, times ten, with `red` for vectors, and with `tensormap.replace` (PTX
 ISA)."""
-MOST_BYTES_IN_FLIGHT, LEAST_BYTES_IN_FLIGHT = 32, 4
-"""The most and the fewest bytes of operands that a thread's epilogue loads before it uses them."""
+MOST_BYTES_IN_FLIGHT = 32
+"""The most bytes of operands that a thread's epilogue loads before it uses them."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,10 @@ class CudaProgram:
         )
 
     def leaner(self) -> CudaProgram | None:
-        """The same program with half the bytes in flight in its epilogue; None at the minimum."""
+        """The same program with half the bytes in flight in its epilogue; None at the minimum.
+
+        The program at the minimum also keeps ptxas from delaying arithmetic.
+        """
         if self.bytes_in_flight <= LEAST_BYTES_IN_FLIGHT:
             return None
         return replace(self, bytes_in_flight=self.bytes_in_flight // 2)

@@ -29,6 +29,8 @@ MMA_REGISTERS = {"a": 4, "b": 2, "acc": 4}
 """32-bit registers of a thread in the fragments of one `mma.sync` (PTX ISA, "Matrix fragments")."""
 BARRIER_BYTES = 8
 """Bytes of an mbarrier."""
+LEAST_BYTES_IN_FLIGHT = 4
+"""The fewest bytes of operands that a thread loads before it uses them."""
 NARROWEST_LOAD = 4
 """The bytes in flight that any load counts for at least: its address and guard take registers."""
 WIDEST_LOAD, WIDE_DISCOUNT = 16, 8
@@ -213,7 +215,9 @@ class FragmentWalker(Walker):
     def _count(self, size: int) -> None:
         """Count an issued load, and emit a fence once `bytes_in_flight` are in flight.
 
-        ptxas moves no load across the fence, so it needs no registers for more loads.
+        ptxas moves no load across the fence, so it needs no registers for more loads. It may still
+        delay the arithmetic, and keep all loaded values until then; at LEAST_BYTES_IN_FLIGHT a
+        schedule barrier prevents this.
 
         Args:
             size: bytes of the load.
@@ -222,6 +226,8 @@ class FragmentWalker(Walker):
         if self.loaded >= self.bytes_in_flight:
             self.loaded = 0
             self.ptx.fence()
+            if self.bytes_in_flight <= LEAST_BYTES_IN_FLIGHT:
+                self.ptx.schedule_barrier()
 
     def emit_ApplyFragment(self, node: Node, op: ops.ApplyFragment) -> None:
         """Load the operands of an epilogue stage, and apply the stage to each register."""

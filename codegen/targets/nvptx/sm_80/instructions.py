@@ -144,6 +144,14 @@ class Instructions:
         """A fence across which neither LLVM nor ptxas moves memory accesses of this thread."""
         self.asm("fence.acq_rel.cta;", "", [], VOID, pure=False)
 
+    def schedule_barrier(self) -> None:
+        """A barrier across which ptxas moves no instruction, arithmetic included.
+
+        PTX has no such instruction. `pmevent` only counts for profilers (PTX ISA, "Miscellaneous
+        Instructions: pmevent"), and ptxas keeps its place in the program.
+        """
+        self.asm("pmevent 0;", "", [], VOID, pure=False)
+
     def copy_async(self, shared: ir.Value, source: ir.Value, size: int, read: ir.Value) -> None:
         """cp.async of 4, 8 or 16 bytes: the first `read` bytes from memory, the rest zeros."""
         cache = "cg" if size == 16 else "ca"
