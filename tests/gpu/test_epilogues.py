@@ -130,5 +130,7 @@ def test_arguments_that_do_not_fit():
         kernel(a, b, bias=a[0])
     with pytest.raises(LaunchError, match=r"bias: shape \(63,\) given, \(n,\) = \(64,\) needed"):
         kernel(a, b, bias=a[0, :63], residual=b)
-    with pytest.raises(LaunchError, match=r"bias lies on 'cpu'; move it to the GPU with \.cuda\(\)"):
+    with pytest.raises(
+        LaunchError, match=r"bias lies on 'cpu'; move it to the GPU with \.cuda\(\)"
+    ):
         kernel(a, b, bias=a[0].cpu(), residual=b)
