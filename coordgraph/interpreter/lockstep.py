@@ -304,7 +304,7 @@ class _Walk:
     def shares_of(self, work: Work, lanes: Lanes) -> tuple[Any, ...]:
         """The share of a tile for which an `AddPartial` adds, from the epilogue in its scope."""
         for other in self.code.work(StoreTile):
-            if other.tiling is work.tiling:
+            if other.tiling.accumulator == work.tiling.accumulator:
                 return self.evaluate(other.share, lanes)
         return 0, 1
 

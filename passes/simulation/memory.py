@@ -1,0 +1,254 @@
+"""`Cache`: which k tiles of A and B the L2 cache still holds, by the volume read since.
+
+A *panel* is the rows of A of one row of output tiles, or the columns of B of one column. Memory
+reads a panel's k tiles one after another. A k tile stays in the L2 cache until as many bytes as the
+cache holds have been read from memory after its last use, as with replacement of the least recently
+used line. So for each panel the cache needs only the last ranges of k, and how many bytes memory
+had delivered when each was read. Workgroups at the same k of neighbouring tiles share what one of
+them reads; a workgroup that is far behind another one reads again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgraph.interpreter.lockstep import Steps
+from passes.simulation.work import TileWork
+
+__all__ = ["Cache", "Found", "Traffic"]
+
+MOST_READS = 6
+"""Number of reads of a panel that are remembered; older ones are forgotten."""
+
+
+class Read(NamedTuple):
+    """A range of k tiles of a panel that a workgroup reads.
+
+    Args:
+        first, stop: the range of k tiles.
+        volume: bytes that memory had delivered when the first of them was read.
+        slot: the place on the GPU where the workgroup runs.
+    """
+
+    first: int
+    stop: int
+    volume: float
+    slot: int
+
+
+class Found(NamedTuple):
+    """The result of a request for a range of k tiles of a panel.
+
+    Args:
+        missing: how many of the k tiles memory must deliver; not whole, if part of them is held.
+        near: whether a workgroup on a neighbouring SM requests the same k tiles at the same time.
+    """
+
+    missing: float
+    near: bool
+
+
+@dataclass
+class Cache:
+    """The L2 cache, which begins empty.
+
+    Args:
+        capacity: bytes of A and B that it holds.
+        near: number of consecutive slots whose requests may be merged.
+        reads: by panel, what was read of it, the latest last.
+    """
+
+    capacity: float
+    near: int = 16
+    reads: dict[int, list[Read]] = field(default_factory=dict[int, list[Read]])
+
+    def request(
+        self, panel: int, first: int, stop: int, volume: float, pace: float, slot: int
+    ) -> Found:
+        """Request k tiles of a panel, one after another, and remember that they were read.
+
+        Args:
+            panel: the number of the panel.
+            first, stop: the range of k tiles.
+            volume: bytes that memory has delivered until now.
+            pace: bytes that memory delivers during one iteration of all running workgroups.
+            slot: the place on the GPU where the workgroup runs.
+        """
+        before = self.reads.get(panel)
+        read = Read(first, stop, volume, slot)
+        if before is None:
+            self.reads[panel] = [read]
+            return Found(stop - first, False)
+        latest = before[-1]
+        # The lag in bytes is the same for all k tiles of a range: both workgroups advance alike.
+        lag = volume - latest.volume + pace * (latest.first - first)
+        if latest.first <= first and stop <= latest.stop and lag < self.capacity:
+            near = abs(lag) <= 2 * pace and abs(slot - latest.slot) < self.near
+            if latest.first == first and latest.stop == stop:
+                before[-1] = read
+            else:
+                self._remember(before, read)
+            return Found(0.0, near)
+        missing = self._missing(before, first, stop, volume, pace)
+        self._remember(before, read)
+        return Found(missing, False)
+
+    def _missing(
+        self, before: list[Read], first: int, stop: int, volume: float, pace: float
+    ) -> float:
+        """How many k tiles of a range no remembered read has left in the cache."""
+        left = [(first, stop)]
+        for old in reversed(before):
+            if volume - old.volume + pace * (old.first - first) >= self.capacity:
+                continue
+            rest: list[tuple[int, int]] = []
+            for low, high in left:
+                if old.stop <= low or high <= old.first:
+                    rest.append((low, high))
+                    continue
+                if low < old.first:
+                    rest.append((low, old.first))
+                if old.stop < high:
+                    rest.append((old.stop, high))
+            left = rest
+            if not left:
+                return 0.0
+        return float(sum(high - low for low, high in left))
+
+    @staticmethod
+    def _remember(before: list[Read], read: Read) -> None:
+        before.append(read)
+        if len(before) > MOST_READS:
+            del before[0]
+
+
+class Traffic:
+    """Bytes that main loops request from the L2 cache, and that memory delivers.
+
+    Args:
+        steps: what every workgroup does.
+        works: the work on each tile shape.
+        spans: for each tile shape, its extents in m and n as multiples of the smallest panel's.
+        sizes: an array with m, n and k of each product; one row if all products are alike.
+        element: bytes of an element of A and B.
+        capacity: bytes of A and B that the L2 cache holds.
+        merged: share of requests that the L2 cache merges if neighbouring SMs request the same data
+            at the same time.
+        loaded_bytes: bytes that the epilogue of a macro tile of the first shape reads.
+
+    Attributes:
+        asked: bytes that were requested from the L2 cache.
+        read_a, read_b: bytes of A and of B that memory delivered.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        works: Sequence[TileWork],
+        spans: Sequence[tuple[int, int]],
+        sizes: NDArray[np.int64],
+        element: int,
+        *,
+        capacity: float,
+        merged: float,
+        loaded_bytes: float = 0.0,
+    ) -> None:
+        self.cache, self.merged = Cache(capacity), merged
+        self.asked = self.read_a = self.read_b = 0.0
+        s, count = steps, len(steps)
+        shape = np.array([work.shape for work in works])[s.tiling]
+        span = np.array(spans)[s.tiling]
+        own = sizes[np.minimum(s.product, len(sizes) - 1)]
+        tiles_m, tiles_n = (int(n) for n in s.tiles[-3:-1])
+        # A panel's number: its product, and its place among the smallest panels of a product.
+        width_m, width_n = (int(x.max(initial=0)) + 1 for x in _places(s, span))
+        place_m, place_n = _places(s, span)
+        self.panel_a: list[int] = (2 * (s.product * width_m + place_m)).tolist()
+        self.panel_b: list[int] = (2 * (s.product * width_n + place_n) + 1).tolist()
+        self.span_a: list[int] = span[:, 0].tolist()
+        self.span_b: list[int] = span[:, 1].tolist()
+        depth = np.maximum(-(-own[:, 2] // shape[:, 2]), 1)
+        part_m = _inside(own[:, 0], shape[:, 0], s.m, tiles_m // span[:, 0])
+        part_n = _inside(own[:, 1], shape[:, 1], s.n, tiles_n // span[:, 1])
+        along_k = own[:, 2] / depth * element * (1 - s.padding)
+        self.bytes_a: list[float] = (part_m * shape[:, 0] * along_k).tolist()
+        self.bytes_b: list[float] = (part_n * shape[:, 1] * along_k).tolist()
+
+        def of(name: str) -> NDArray[np.float64]:
+            return np.array([getattr(work, name) for work in works])[s.tiling]
+
+        there = 1 - s.padding
+        self.asked_a: list[float] = (of("asked_a") * part_m * there).tolist()
+        self.asked_b: list[float] = (of("asked_b") * part_n * there).tolist()
+        area = shape[:, 0] * shape[:, 1] / max(prod(works[0].shape[:2]), 1)
+        stored = of("stored_bytes") + loaded_bytes * area
+        self.stored: list[float] = (stored * part_m * part_n / depth * there).tolist()
+        self.first: list[int] = s.first.tolist()
+        self.stop: list[int] = (s.first + s.count).tolist()
+        assert len(self.stored) == count
+
+    def request(self, step: int, slot: int, volume: float, pace: float) -> tuple[float, float]:
+        """Bytes for each k tile of a main loop: of the L2 cache, and of memory.
+
+        Args:
+            step: the index of the step.
+            slot: where the workgroup runs.
+            volume, pace: see `Cache.request`.
+        """
+        first, stop = self.first[step], self.stop[step]
+        count = stop - first
+        missing_a, near_a = self._panels(
+            self.panel_a[step], self.span_a[step], first, stop, volume, pace, slot
+        )
+        missing_b, near_b = self._panels(
+            self.panel_b[step], self.span_b[step], first, stop, volume, pace, slot
+        )
+        asked = self.asked_a[step] * (1 - self.merged * near_a)
+        asked += self.asked_b[step] * (1 - self.merged * near_b)
+        of_a = missing_a * self.bytes_a[step] / count
+        of_b = missing_b * self.bytes_b[step] / count
+        self.asked += asked * count
+        self.read_a += of_a * count
+        self.read_b += of_b * count
+        return asked, of_a + of_b + self.stored[step]
+
+    def _panels(
+        self, panel: int, span: int, first: int, stop: int, volume: float, pace: float, slot: int
+    ) -> Found:
+        """The mean result of a request for several panels that follow each other."""
+        if span == 1:
+            return self.cache.request(panel, first, stop, volume, pace, slot)
+        found = [
+            self.cache.request(panel + 2 * i, first, stop, volume, pace, slot) for i in range(span)
+        ]
+        return Found(sum(f.missing for f in found) / span, all(f.near for f in found))
+
+
+def _places(s: Steps, span: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The numbers of the first of each step's smallest panels along m and n."""
+    return s.m * span[:, 0], s.n * span[:, 1]
+
+
+def _inside(
+    extent: NDArray[np.int64],
+    tile: NDArray[np.int64],
+    number: NDArray[np.int64],
+    tiles: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """The share of each tile that lies inside the matrix.
+
+    Args:
+        extent: elements of the matrix.
+        tile: elements of a tile.
+        number: the number of the tile.
+        tiles: number of tiles; if groups end inside tiles, more than the extent needs.
+    """
+    ragged = tiles > -(-extent // tile) + 1
+    left = np.clip(extent - number * tile, 0, tile) / tile
+    return np.where(ragged, np.minimum(extent / (tiles * tile), 1), left)

@@ -1,0 +1,147 @@
+"""`simulate`: runs a scheduled graph on a described GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgraph import Gemm, KernelGraph, LaunchError
+from coordgraph.elements import dtype
+from coordgraph.gemm import OFFSETS, OFFSETS_OF
+from coordgraph.integers import evaluate
+from coordgraph.interpreter.lockstep import record_steps
+from passes.choosing.plan import Plan
+from passes.simulation.engine import Engine
+from passes.simulation.machine import MACHINES, Machine
+from passes.simulation.memory import Traffic
+from passes.simulation.simulation import Simulation
+from passes.simulation.work import Kernel, tile_works
+
+__all__ = ["machine_named", "simulate", "simulate_plan"]
+
+DEFAULT = "NVIDIA H200"
+
+
+def machine_named(name: str) -> Machine:
+    """A machine by its name.
+
+    Raises:
+        LaunchError: no machine has that name.
+    """
+    if name not in MACHINES:
+        raise LaunchError(
+            f"machine = '{name}' is not known; use a Machine, or one of: {', '.join(MACHINES)}"
+        )
+    return MACHINES[name]
+
+
+def simulate(
+    graph: KernelGraph,
+    problem: Mapping[str, int],
+    machine: Machine | str = DEFAULT,
+    *,
+    tables: Mapping[str, Sequence[int]] | None = None,
+    kernel: Kernel | None = None,
+) -> Simulation:
+    """Run a scheduled graph on a described GPU, event by event.
+
+    The graph alone says what every workgroup does, in which order, and for whom it waits. The
+    machine says how long each step takes, and what steps share that run at the same time.
+
+    Args:
+        graph: a graph to which a schedule pass has been applied (level "scheduled").
+        problem: the launch arguments by name, such as `m`, `n` and `k`. `workgroups` may be left
+            out: as many are launched as run at the same time.
+        machine: the GPU, or the name of one of `MACHINES`.
+        tables: the entries of the tables that the graph reads, by name, such as `offsets`.
+        kernel: the cluster and the consumers with which the graph is compiled; by default one CTA
+            computes a tile, and its warpgroups compute it together.
+
+    Raises:
+        VerifyError: no schedule pass has been applied to the graph.
+        LaunchError: a launch argument or a table is missing or out of bounds, or the machine is
+            unknown.
+        PassError: the machine has no instructions for the kernel.
+        Deadlock: the workgroups that run wait for each other, or for one that cannot start.
+    """
+    machine = machine_named(machine) if isinstance(machine, str) else machine
+    kernel = kernel or Kernel()
+    given = dict(problem)
+    cluster = kernel.cluster[0] * kernel.cluster[1] * kernel.cluster[2]
+    if "workgroups" in graph.parameters and "workgroups" not in given:
+        given["workgroups"] = machine.slots(cluster, kernel.resident)
+    steps = record_steps(graph, given, tables)
+    sizes = product_sizes(graph, given, tables or {})
+    means = {axis: float(size) for axis, size in zip("mnk", sizes.mean(axis=0), strict=True)}
+    works = tile_works(graph, means, machine, kernel)
+    tilings, gemm = list(graph.tilings), graph.gemm
+    element, out = dtype(gemm.dtype).bytes, dtype(gemm.out_dtype or gemm.dtype).bytes
+    spans = [graph.tilings.span(t) if len(tilings) > 1 else (1, 1) for t in tilings]
+    loaded = tilings[0].shape[0] * tilings[0].shape[1] * out * kernel.reads_c
+    traffic = Traffic(
+        steps, works, spans, sizes, element,
+        capacity=machine.l2_bytes, merged=machine.merged, loaded_bytes=loaded,
+    )  # fmt: skip
+    engine = Engine(steps, works, machine, kernel, traffic)
+    events = engine.run()
+    m, n, k = sizes.T.astype(float)
+    values = graph.parameters.evaluate({"read_c": 0, **given}, tables or {})
+    count = given.get("batches", 1) if len(sizes) == 1 else 1
+    return Simulation(
+        machine=machine,
+        steps=steps,
+        events=events,
+        makespan=engine.now,
+        slots=engine.slots,
+        launch_seconds=machine.launch_seconds,
+        flops=float((2 * m * n * k).sum() * count),
+        asked_bytes=traffic.asked,
+        read_a_bytes=traffic.read_a,
+        read_b_bytes=traffic.read_b,
+        compulsory_bytes=float(((m + n) * k).sum() * element * count),
+        stored_bytes=float((m * n).sum() * out * count),
+        workspace_bytes=sum(
+            int(evaluate(tensor.elements, values)) * dtype(tensor.dtype).bytes
+            for tensor in graph.tensors
+            if tensor.role.workspace
+        ),
+    )
+
+
+def product_sizes(
+    graph: KernelGraph, given: Mapping[str, int], tables: Mapping[str, Sequence[int]]
+) -> NDArray[np.int64]:
+    """m, n and k of each product, one row each; one row if all products are alike."""
+    gemm, columns = graph.gemm, list[list[int]]()
+    for axis in "mnk":
+        table = tables.get(OFFSETS_OF[axis], tables.get(OFFSETS))
+        if gemm.ragged(axis) and table is not None:
+            columns.append([b - a for a, b in pairwise(table)])
+        else:
+            fixed = getattr(gemm, axis)
+            columns.append([int(given[axis] if fixed is None else fixed)])
+    count = max(map(len, columns))
+    return np.array([c * count if len(c) == 1 else c for c in columns], np.int64).T
+
+
+def simulate_plan(gemm: Gemm, plan: Plan, machine: Machine | str = DEFAULT) -> Simulation:
+    """Run a plan for a problem on a described GPU.
+
+    Args:
+        gemm: the problem, with values for m, n and k.
+        plan: the tile, cluster, schedule and grid.
+        machine: the GPU, or the name of one of `MACHINES`.
+
+    Raises:
+        PassError: the plan cannot be applied to the problem.
+    """
+    from dataclasses import replace
+
+    graph = plan.graph(replace(gemm, m=None, n=None, k=None))
+    given = {axis: size for axis in "mnk" if (size := getattr(gemm, axis)) is not None}
+    if plan.workgroups is not None:
+        given["workgroups"] = plan.workgroups
+    return simulate(graph, given, machine, kernel=Kernel(plan.cluster, plan.consumers))
