@@ -142,7 +142,20 @@ def record_steps(
     flags = [t for t in graph.tensors if t.role is Role.FLAGS]
     slots = sum(int(evaluate(t.elements, dict(values))) for t in flags)
     found = dict(zip(COLUMNS, (column[order] for column in columns), strict=True))
+    _set_shares(found)
     return _joined(Steps(count, code.tiles(env), slots, code.shapes(values), **found))
+
+
+def _set_shares(columns: dict[str, Column]) -> None:
+    """Set the share of each ADD: that of the epilogue that follows it in the same workgroup."""
+    adds = np.flatnonzero(columns["kind"] == StepKind.ADD)
+    ends = np.flatnonzero(columns["kind"] == StepKind.FINISH)
+    if not len(adds) or not len(ends):
+        return
+    following = ends[np.minimum(np.searchsorted(ends, adds), len(ends) - 1)]
+    same = columns["workgroup"][following] == columns["workgroup"][adds]
+    for name in ("first", "count"):
+        columns[name][adds[same]] = columns[name][following[same]]
 
 
 def _joined(s: Steps) -> Steps:
@@ -294,19 +307,11 @@ class _Walk:
             case ReceivePartial() | CollectPartial() | AwaitPartial():
                 self.receive(work, op, lanes)
             case AddPartial():
-                share, shares = self.shares_of(work, lanes)
                 (slot,) = self.evaluate(work.slot, lanes)
                 *tile, tiling = self.of_lanes(lanes)
-                self.record(lanes, StepKind.ADD, tiling, tile, share, shares, slot=slot)
+                self.record(lanes, StepKind.ADD, tiling, tile, 0, 1, slot=slot)
             case _:
                 pass
-
-    def shares_of(self, work: Work, lanes: Lanes) -> tuple[Any, ...]:
-        """The share of a tile for which an `AddPartial` adds, from the epilogue in its scope."""
-        for other in self.code.work(StoreTile):
-            if other.tiling.accumulator == work.tiling.accumulator:
-                return self.evaluate(other.share, lanes)
-        return 0, 1
 
     def of_lanes(self, lanes: Lanes) -> list[Any]:
         """Product, m, n and tiling of the tile that the workgroups `lanes` last summed."""

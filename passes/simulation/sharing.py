@@ -67,15 +67,17 @@ class Sharing:
         crowded = 2 * readers > m.processors
         asked = read = power = 0.0
         for i, (work, active) in enumerate(zip(self.works, self._active, strict=True)):
+            if not active:  # remove what rounding has left of the sums
+                self._asked[i] = self._read[i] = 0.0
             self.paces[i] = step = work.crowded if crowded else work.free
             asked += self._asked[i] / step
             read += self._read[i] / step
             power += active * work.power / step
         power += asked / m.power_l2 + read / m.power_dram
         each = m.reader_rate if crowded else m.lone_rate
-        memory = read / min(m.dram_rate, each * readers)
+        memory = max(read, 0.0) / min(m.dram_rate, each * readers)
         p = m.sharpness
-        stretch = (1 + (asked / m.l2_rate) ** p + memory**p + power**p) ** (1 / p)
+        stretch = (1 + (max(asked, 0.0) / m.l2_rate) ** p + memory**p + power**p) ** (1 / p)
         self.paces = [pace * stretch for pace in self.paces]
         self._rate = read / stretch
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +14,7 @@ from coordgraph import Gemm, KernelGraph, LaunchError
 from coordgraph.elements import dtype
 from coordgraph.gemm import OFFSETS, OFFSETS_OF
 from coordgraph.integers import evaluate
-from coordgraph.interpreter.lockstep import record_steps
+from coordgraph.interpreter.lockstep import Steps, record_steps
 from passes.choosing.plan import Plan
 from passes.simulation.engine import Engine
 from passes.simulation.machine import MACHINES, Machine
@@ -20,7 +22,7 @@ from passes.simulation.memory import Traffic
 from passes.simulation.simulation import Simulation
 from passes.simulation.work import Kernel, tile_works
 
-__all__ = ["machine_named", "simulate", "simulate_plan"]
+__all__ = ["Launch", "machine_named", "plan_launch", "simulate", "simulate_plan"]
 
 DEFAULT = "NVIDIA H200"
 
@@ -68,47 +70,96 @@ def simulate(
         Deadlock: the workgroups that run wait for each other, or for one that cannot start.
     """
     machine = machine_named(machine) if isinstance(machine, str) else machine
-    kernel = kernel or Kernel()
-    given = dict(problem)
-    cluster = kernel.cluster[0] * kernel.cluster[1] * kernel.cluster[2]
-    if "workgroups" in graph.parameters and "workgroups" not in given:
-        given["workgroups"] = machine.slots(cluster, kernel.resident)
-    steps = record_steps(graph, given, tables)
-    sizes = product_sizes(graph, given, tables or {})
-    means = {axis: float(size) for axis, size in zip("mnk", sizes.mean(axis=0), strict=True)}
-    works = tile_works(graph, means, machine, kernel)
-    tilings, gemm = list(graph.tilings), graph.gemm
-    element, out = dtype(gemm.dtype).bytes, dtype(gemm.out_dtype or gemm.dtype).bytes
-    spans = [graph.tilings.span(t) if len(tilings) > 1 else (1, 1) for t in tilings]
-    loaded = tilings[0].shape[0] * tilings[0].shape[1] * out * kernel.reads_c
-    traffic = Traffic(
-        steps, works, spans, sizes, element,
-        capacity=machine.l2_bytes, merged=machine.merged, loaded_bytes=loaded,
-    )  # fmt: skip
-    engine = Engine(steps, works, machine, kernel, traffic)
-    events = engine.run()
-    m, n, k = sizes.T.astype(float)
-    values = graph.parameters.evaluate({"read_c": 0, **given}, tables or {})
-    count = given.get("batches", 1) if len(sizes) == 1 else 1
-    return Simulation(
-        machine=machine,
-        steps=steps,
-        events=events,
-        makespan=engine.now,
-        slots=engine.slots,
-        launch_seconds=machine.launch_seconds,
-        flops=float((2 * m * n * k).sum() * count),
-        asked_bytes=traffic.asked,
-        read_a_bytes=traffic.read_a,
-        read_b_bytes=traffic.read_b,
-        compulsory_bytes=float(((m + n) * k).sum() * element * count),
-        stored_bytes=float((m * n).sum() * out * count),
-        workspace_bytes=sum(
+    return Launch.of(graph, problem, machine, tables, kernel or Kernel()).run(machine)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a scheduled graph, which can be run on several machines.
+
+    Args:
+        graph: the scheduled graph.
+        kernel: how it is compiled.
+        steps: what every workgroup does.
+        sizes: m, n and k of each product; one row if all products are alike.
+        products: number of products.
+        workspace_bytes: bytes of memory for partial sums and flags.
+    """
+
+    graph: KernelGraph
+    kernel: Kernel
+    steps: Steps
+    sizes: NDArray[np.int64]
+    products: int
+    workspace_bytes: int
+
+    @classmethod
+    def of(
+        cls,
+        graph: KernelGraph,
+        problem: Mapping[str, int],
+        machine: Machine,
+        tables: Mapping[str, Sequence[int]] | None,
+        kernel: Kernel,
+    ) -> Launch:
+        """Record the steps of a launch; the arguments are those of `simulate`.
+
+        Args:
+            graph, problem, tables, kernel: see `simulate`.
+            machine: the machine that determines how many workgroups are launched, where the launch
+                arguments do not.
+        """
+        given, tables = dict(problem), tables or {}
+        if "workgroups" in graph.parameters and "workgroups" not in given:
+            given["workgroups"] = machine.slots(prod(kernel.cluster), kernel.resident)
+        steps = record_steps(graph, given, tables)
+        sizes = product_sizes(graph, given, tables)
+        values = graph.parameters.evaluate({"read_c": 0, **given}, tables)
+        workspace = sum(
             int(evaluate(tensor.elements, values)) * dtype(tensor.dtype).bytes
             for tensor in graph.tensors
             if tensor.role.workspace
-        ),
-    )
+        )
+        products = given.get("batches", 1) if len(sizes) == 1 else len(sizes)
+        return cls(graph, kernel, steps, sizes, products, workspace)
+
+    def run(self, machine: Machine) -> Simulation:
+        """Run the launch on a machine; raises as `simulate`."""
+        graph, kernel, gemm = self.graph, self.kernel, self.graph.gemm
+        means = zip("mnk", self.sizes.mean(axis=0).tolist(), strict=True)
+        works = tile_works(graph, dict(means), machine, kernel)
+        element, out = dtype(gemm.dtype).bytes, dtype(gemm.out_dtype or gemm.dtype).bytes
+        tilings = list(graph.tilings)
+        spans = [graph.tilings.span(t) if len(tilings) > 1 else (1, 1) for t in tilings]
+        traffic = Traffic(
+            self.steps,
+            works,
+            spans,
+            self.sizes,
+            element,
+            capacity=machine.l2_bytes,
+            merged=machine.merged,
+            loaded_bytes=prod(tilings[0].shape[:2]) * out * kernel.reads_c,
+        )
+        engine = Engine(self.steps, works, machine, kernel, traffic)
+        events = engine.run()
+        m, n, k = self.sizes.T.astype(float)
+        alike = self.products / len(self.sizes)
+        return Simulation(
+            machine=machine,
+            steps=self.steps,
+            events=events,
+            makespan=engine.now,
+            slots=engine.slots,
+            launch_seconds=machine.launch_seconds,
+            flops=float((2 * m * n * k).sum() * alike),
+            asked_bytes=traffic.asked,
+            read_a_bytes=traffic.read_a,
+            read_b_bytes=traffic.read_b,
+            compulsory_bytes=float(((m + n) * k).sum() * element * alike),
+            stored_bytes=float((m * n).sum() * out * alike),
+            workspace_bytes=self.workspace_bytes,
+        )
 
 
 def product_sizes(
@@ -138,10 +189,14 @@ def simulate_plan(gemm: Gemm, plan: Plan, machine: Machine | str = DEFAULT) -> S
     Raises:
         PassError: the plan cannot be applied to the problem.
     """
-    from dataclasses import replace
+    machine = machine_named(machine) if isinstance(machine, str) else machine
+    return plan_launch(gemm, plan, machine).run(machine)
 
+
+def plan_launch(gemm: Gemm, plan: Plan, machine: Machine) -> Launch:
+    """The launch of a plan for a problem with values for m, n and k."""
     graph = plan.graph(replace(gemm, m=None, n=None, k=None))
     given = {axis: size for axis in "mnk" if (size := getattr(gemm, axis)) is not None}
     if plan.workgroups is not None:
         given["workgroups"] = plan.workgroups
-    return simulate(graph, given, machine, kernel=Kernel(plan.cluster, plan.consumers))
+    return Launch.of(graph, given, machine, None, Kernel(plan.cluster, plan.consumers))
