@@ -52,14 +52,17 @@ class Slots:
 
 
 class Formula:
-    """Integer expressions and conditions, compiled to one function of an `Environment`."""
+    """Integer expressions and conditions, compiled to one function of an `Environment`.
 
-    __slots__ = ("_columns", "_function", "_places", "_roots", "_symbols")
+    `roots` has the expressions and conditions.
+    """
+
+    __slots__ = ("_columns", "_function", "_places", "_symbols", "roots")
 
     def __init__(self, expressions: Iterable[Basic], slots: Slots) -> None:
-        self._roots = tuple(expressions)
-        self._symbols = sorted(_symbols(*self._roots), key=str)
-        self._function = compile_function(self._roots, self._symbols)
+        self.roots = tuple(expressions)
+        self._symbols = sorted(_symbols(*self.roots), key=str)
+        self._function = compile_function(self.roots, self._symbols)
         self._columns: Callable[..., tuple[Any, ...]] | None = None
         self._places = tuple(slots.of(symbol) for symbol in self._symbols)
 
@@ -75,7 +78,7 @@ class Formula:
                 position of the environment.
         """
         if self._columns is None:
-            self._columns = compile_columns(self._roots, self._symbols)
+            self._columns = compile_columns(self.roots, self._symbols)
         return self._columns(*map(value, self._places))
 
 

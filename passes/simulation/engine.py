@@ -21,7 +21,7 @@ from passes.simulation.events import Activity, Events
 from passes.simulation.machine import Machine
 from passes.simulation.memory import Traffic
 from passes.simulation.sharing import Sharing
-from passes.simulation.work import Kernel, TileWork
+from passes.simulation.work import Kernel, Setup, TileWork
 
 __all__ = ["Engine"]
 
@@ -45,6 +45,7 @@ class Engine:
         works: the work on each tile shape.
         machine: the GPU.
         kernel: how the graph is compiled.
+        setup: seconds before a workgroup multiplies.
         traffic: what main loops request from the L2 cache and read from memory.
 
     Attributes:
@@ -58,9 +59,10 @@ class Engine:
         works: Sequence[TileWork],
         machine: Machine,
         kernel: Kernel,
+        setup: Setup,
         traffic: Traffic,
     ) -> None:
-        self.works, self.machine, self.traffic = works, machine, traffic
+        self.works, self.setup, self.traffic = works, setup, traffic
         self.turns = kernel.turns
         self.slots = machine.slots(prod(kernel.cluster), kernel.resident)
         self.count = count = steps.workgroups
@@ -76,7 +78,7 @@ class Engine:
         self.borders: list[int] = borders.tolist()
         self.rows: list[tuple[float, float, int, int, int, int, int]] = []
         self.sharing = Sharing(machine, works, prod(kernel.cluster))
-        self.now = machine.launch_seconds
+        self.now = setup.launch
         self.timers: list[tuple[float, int, int, int, int]] = []
         """Time, a running number, workgroup, the step that comes next (NONE: it ends), and the
         step whose partial sum is sent then (NONE if it is another step that ends)."""
@@ -102,7 +104,7 @@ class Engine:
             Deadlock: every workgroup that has started and not ended waits for a partial sum.
         """
         for slot in range(min(self.slots, self.count)):
-            self._dispatch(slot, self.machine.fill_seconds)
+            self._dispatch(slot, self.setup.first)
         timers, sharing, stale = self.timers, self.sharing, False
         while self.left:
             at, which = (timers[0][0], NONE) if timers else (inf, NONE)
@@ -166,7 +168,7 @@ class Engine:
         """Do a workgroup's steps from `step` on; True if a main loop begins now."""
         if step == NONE:
             self.left -= 1
-            self._dispatch(self.slot_of[workgroup], self.machine.start_seconds)
+            self._dispatch(self.slot_of[workgroup], self.setup.later)
             return False
         stop, time = self.borders[workgroup + 1], self.now
         while step < stop:

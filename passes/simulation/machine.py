@@ -35,6 +35,7 @@ class Machine:
         start_seconds: seconds until a workgroup that follows another one on its SM has loaded its
             first tiles.
         fill_seconds: the same for the first workgroup of an SM.
+        division_seconds: seconds of an integer division, which precedes a workgroup's first load.
         iteration_seconds: seconds of an iteration besides its multiplications.
         latency_seconds: seconds from the request of a tile of A or B until it is in shared memory.
         tile_seconds: seconds of the end of a tile besides the bytes that it stores.
@@ -62,6 +63,7 @@ class Machine:
     launch_seconds: float = 2e-6
     start_seconds: float = 1e-6
     fill_seconds: float = 1e-6
+    division_seconds: float = 40e-9
     iteration_seconds: float = 30e-9
     latency_seconds: float = 0.8e-6
     tile_seconds: float = 0.7e-6
@@ -85,12 +87,12 @@ class Machine:
         return self.processors // cluster * resident
 
     @classmethod
-    def fitted(cls, c: Constants, start_seconds: float = 1e-6) -> Machine:
+    def fitted(cls, c: Constants, **figures: float) -> Machine:
         """A Hopper GPU with the fitted constants of the cost model.
 
         Args:
             c: the constants.
-            start_seconds: see `Machine`; the cost model has no such constant.
+            figures: further fields of `Machine`, such as `start_seconds`, which no constant gives.
         """
         return cls(
             name=c.device,
@@ -107,7 +109,6 @@ class Machine:
             lone_rate=c.lone_rate,
             merged=c.merged,
             launch_seconds=c.launch_seconds,
-            start_seconds=start_seconds,
             fill_seconds=c.fill_seconds,
             sharpness=c.sharpness,
             power_flops=c.power_flops,
@@ -115,6 +116,7 @@ class Machine:
             power_l2=c.power_l2,
             power_dram=c.power_dram,
             constants=c,
+            **figures,
         )
 
 

@@ -23,7 +23,7 @@ from passes.simulation.work import TileWork
 
 __all__ = ["Cache", "Found", "Traffic"]
 
-MOST_READS = 6
+MOST_READS = 64
 """Number of reads of a panel that are remembered; older ones are forgotten."""
 
 
@@ -123,6 +123,8 @@ class Cache:
 
     @staticmethod
     def _remember(before: list[Read], read: Read) -> None:
+        first, stop = read.first, read.stop
+        before[:] = [old for old in before if old.first < first or stop < old.stop]
         before.append(read)
         if len(before) > MOST_READS:
             del before[0]

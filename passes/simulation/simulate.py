@@ -20,7 +20,7 @@ from passes.simulation.engine import Engine
 from passes.simulation.machine import MACHINES, Machine
 from passes.simulation.memory import Traffic
 from passes.simulation.simulation import Simulation
-from passes.simulation.work import Kernel, tile_works
+from passes.simulation.work import Kernel, Setup, divisions_of, tile_works
 
 __all__ = ["Launch", "machine_named", "plan_launch", "simulate", "simulate_plan"]
 
@@ -84,6 +84,7 @@ class Launch:
         sizes: m, n and k of each product; one row if all products are alike.
         products: number of products.
         workspace_bytes: bytes of memory for partial sums and flags.
+        divisions: integer divisions before a workgroup loads its first tiles.
     """
 
     graph: KernelGraph
@@ -92,6 +93,7 @@ class Launch:
     sizes: NDArray[np.int64]
     products: int
     workspace_bytes: int
+    divisions: int
 
     @classmethod
     def of(
@@ -121,7 +123,7 @@ class Launch:
             if tensor.role.workspace
         )
         products = given.get("batches", 1) if len(sizes) == 1 else len(sizes)
-        return cls(graph, kernel, steps, sizes, products, workspace)
+        return cls(graph, kernel, steps, sizes, products, workspace, divisions_of(graph))
 
     def run(self, machine: Machine) -> Simulation:
         """Run the launch on a machine; raises as `simulate`."""
@@ -141,7 +143,8 @@ class Launch:
             merged=machine.merged,
             loaded_bytes=prod(tilings[0].shape[:2]) * out * kernel.reads_c,
         )
-        engine = Engine(self.steps, works, machine, kernel, traffic)
+        setup = Setup.of(machine, kernel, self.divisions)
+        engine = Engine(self.steps, works, machine, kernel, setup, traffic)
         events = engine.run()
         m, n, k = self.sizes.T.astype(float)
         alike = self.products / len(self.sizes)
@@ -151,7 +154,7 @@ class Launch:
             events=events,
             makespan=engine.now,
             slots=engine.slots,
-            launch_seconds=machine.launch_seconds,
+            launch_seconds=setup.launch,
             flops=float((2 * m * n * k).sum() * alike),
             asked_bytes=traffic.asked,
             read_a_bytes=traffic.read_a,

@@ -14,10 +14,13 @@ from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
+from sympy import Integer
 
 from coordgraph import KernelGraph, PassError
-from coordgraph.control.operations import AccumulatePartial, SendPartial
+from coordgraph.control.operations import AccumulatePartial, MultiplyAccumulate, SendPartial
 from coordgraph.elements import ROW_BYTES, dtype
+from coordgraph.integers import FloorDiv, FloorMod
+from coordgraph.interpreter.program import program
 from passes.choosing.constants import Constants
 from passes.choosing.kernel_shape import Shape
 from passes.choosing.model import iteration, tile_end
@@ -25,7 +28,7 @@ from passes.choosing.plan_table import Flag, Table
 from passes.lowering import CONSUMERS
 from passes.simulation.machine import Machine
 
-__all__ = ["Kernel", "TileWork", "tile_works"]
+__all__ = ["Kernel", "Setup", "TileWork", "divisions_of", "tile_works"]
 
 MOST_STAGES = 4
 """Tiles of A and B in shared memory at the same time, where mma.sync multiplies."""
@@ -51,6 +54,52 @@ class Kernel:
     def turns(self) -> int:
         """Number of warpgroups that compute tiles in turn; 1 if they compute tiles together."""
         return CONSUMERS[self.consumers]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Seconds before a workgroup multiplies, besides the transfer of its first tiles.
+
+    Attributes:
+        launch: seconds of a launch before any workgroup begins.
+        first: seconds of the first workgroup on a slot.
+        later: seconds of a workgroup that follows another one on its slot.
+    """
+
+    launch: float
+    first: float
+    later: float
+
+    @classmethod
+    def of(cls, machine: Machine, kernel: Kernel, divisions: int) -> Setup:
+        """The setup of a kernel's workgroups on a machine.
+
+        Args:
+            machine: the GPU.
+            kernel: how the graph is compiled.
+            divisions: integer divisions before a workgroup loads its first tiles.
+        """
+        c, clustered = machine.constants, prod(kernel.cluster) > 1
+        launch = machine.launch_seconds + (c.cluster_seconds if c and clustered else 0.0)
+        indices = machine.division_seconds * divisions
+        return cls(launch, machine.fill_seconds + indices, machine.start_seconds + indices)
+
+
+def divisions_of(graph: KernelGraph) -> int:
+    """Number of integer divisions that a workgroup computes before it loads its first tiles.
+
+    Divisions by constants are left out, since they become multiplications. A quotient and the
+    remainder of the same division count once.
+    """
+    code = program(graph)
+    first = next(code.work(MultiplyAccumulate)).multiplied.values
+    found = {
+        node.args
+        for value in (*first, *code.bounds())
+        for node in value.atoms(FloorDiv, FloorMod)
+        if not isinstance(node.args[1], Integer)
+    }
+    return len(found)
 
 
 @dataclass(frozen=True)
