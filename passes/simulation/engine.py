@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from coordgraph.errors import Deadlock
 from coordgraph.interpreter.lockstep import StepKind, Steps
-from passes.simulation.events import Activity, Events
+from passes.simulation.events import Activity, Events, Row
 from passes.simulation.machine import Machine
 from passes.simulation.memory import Traffic
 from passes.simulation.sharing import Sharing
@@ -76,7 +76,7 @@ class Engine:
         self.seconds: list[float] = fixed_seconds(steps, works).tolist()
         borders = np.searchsorted(steps.workgroup, np.arange(count + 1))
         self.borders: list[int] = borders.tolist()
-        self.rows: list[tuple[float, float, int, int, int, int, int]] = []
+        self.rows: list[Row] = []
         self.sharing = Sharing(machine, works, prod(kernel.cluster))
         self.now = setup.launch
         self.timers: list[tuple[float, int, int, int, int]] = []
@@ -218,11 +218,7 @@ class Engine:
         self._record(begin, self.now, workgroup, Activity.MULTIPLY, step)
         if self.turns > 1 and self._finishes(workgroup, step + 1):
             return
-        following = step + 1
-        if following < self.borders[workgroup + 1]:
-            self._wake(self.now, workgroup, following)
-        else:
-            self._leave(workgroup, self.now)
+        self._continue(workgroup, step + 1)
 
     def _finishes(self, workgroup: int, step: int) -> bool:
         """Finish a tile while another warpgroup multiplies; False if steps need the workgroup.

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = ["Activity", "Events", "Row"]
 
-Row = tuple[float, float, int, int, int, int]
+Row = tuple[float, float, int, int, int, int, int]
 """The columns of `Events` of one event, in their order."""
+WIDTH = 7
+"""Number of columns of `Events`."""
 
 
 class Activity(IntEnum):
@@ -62,11 +65,11 @@ class Events:
     behind: NDArray[np.int64]
 
     @classmethod
-    def of(cls, rows: Sequence[tuple[float, float, int, int, int, int, int]]) -> Events:
+    def of(cls, rows: Sequence[Row]) -> Events:
         """Columns of rows."""
-        times = np.array([row[:2] for row in rows], np.float64).reshape(-1, 2).T
-        rest = np.array([row[2:] for row in rows], np.int64).reshape(-1, 5).T
-        return cls(*times, *rest)
+        values = chain.from_iterable(rows)
+        table = np.fromiter(values, np.float64, len(rows) * WIDTH).reshape(-1, WIDTH).T
+        return cls(table[0].copy(), table[1].copy(), *table[2:].astype(np.int64))
 
     def __len__(self) -> int:
         return len(self.begin)

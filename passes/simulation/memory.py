@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,31 +26,12 @@ MOST_READS = 64
 """Number of reads of a panel that are remembered; older ones are forgotten."""
 
 
-class Read(NamedTuple):
-    """A range of k tiles of a panel that a workgroup reads.
-
-    Args:
-        first, stop: the range of k tiles.
-        volume: bytes that memory had delivered when the first of them was read.
-        slot: the place on the GPU where the workgroup runs.
-    """
-
-    first: int
-    stop: int
-    volume: float
-    slot: int
-
-
-class Found(NamedTuple):
-    """The result of a request for a range of k tiles of a panel.
-
-    Args:
-        missing: how many of the k tiles memory must deliver; not whole, if part of them is held.
-        near: whether a workgroup on a neighbouring SM requests the same k tiles at the same time.
-    """
-
-    missing: float
-    near: bool
+Read = tuple[int, int, float, int]
+"""A range of k tiles of a panel that a workgroup reads: the first, the end of the range, the bytes
+that memory had delivered when the first was read, and the slot where the workgroup runs."""
+Found = tuple[float, bool]
+"""How many k tiles of a request memory must deliver (not whole, if a tile's panels differ), and
+whether a workgroup on a neighbouring SM requests the same k tiles at the same time."""
 
 
 @dataclass
@@ -81,23 +61,22 @@ class Cache:
             slot: the place on the GPU where the workgroup runs.
         """
         before = self.reads.get(panel)
-        read = Read(first, stop, volume, slot)
         if before is None:
-            self.reads[panel] = [read]
-            return Found(stop - first, False)
-        latest = before[-1]
+            self.reads[panel] = [(first, stop, volume, slot)]
+            return stop - first, False
+        start, end, since, place = before[-1]
         # The lag in bytes is the same for all k tiles of a range: both workgroups advance alike.
-        lag = volume - latest.volume + pace * (latest.first - first)
-        if latest.first <= first and stop <= latest.stop and lag < self.capacity:
-            near = abs(lag) <= 2 * pace and abs(slot - latest.slot) < self.near
-            if latest.first == first and latest.stop == stop:
-                before[-1] = read
-            else:
-                self._remember(before, read)
-            return Found(0.0, near)
-        missing = self._missing(before, first, stop, volume, pace)
-        self._remember(before, read)
-        return Found(missing, False)
+        lag = volume - since + pace * (start - first)
+        if start <= first and stop <= end and lag < self.capacity:
+            near = -2 * pace <= lag <= 2 * pace and -self.near < slot - place < self.near
+            missing = 0.0
+        else:
+            near, missing = False, self._missing(before, first, stop, volume, pace)
+        if start == first and stop == end and len(before) == 1:
+            before[0] = (first, stop, volume, slot)
+        else:
+            self._remember(before, (first, stop, volume, slot))
+        return missing, near
 
     def _missing(
         self, before: list[Read], first: int, stop: int, volume: float, pace: float
@@ -105,17 +84,18 @@ class Cache:
         """How many k tiles of a range no remembered read has left in the cache."""
         left = [(first, stop)]
         for old in reversed(before):
-            if volume - old.volume + pace * (old.first - first) >= self.capacity:
+            start, end, since, _ = old
+            if volume - since + pace * (start - first) >= self.capacity:
                 continue
             rest: list[tuple[int, int]] = []
             for low, high in left:
-                if old.stop <= low or high <= old.first:
+                if end <= low or high <= start:
                     rest.append((low, high))
                     continue
-                if low < old.first:
-                    rest.append((low, old.first))
-                if old.stop < high:
-                    rest.append((old.stop, high))
+                if low < start:
+                    rest.append((low, start))
+                if end < high:
+                    rest.append((end, high))
             left = rest
             if not left:
                 return 0.0
@@ -123,8 +103,8 @@ class Cache:
 
     @staticmethod
     def _remember(before: list[Read], read: Read) -> None:
-        first, stop = read.first, read.stop
-        before[:] = [old for old in before if old.first < first or stop < old.stop]
+        first, stop, *_ = read
+        before[:] = [old for old in before if old[0] < first or stop < old[1]]
         before.append(read)
         if len(before) > MOST_READS:
             del before[0]
@@ -205,12 +185,9 @@ class Traffic:
         """
         first, stop = self.first[step], self.stop[step]
         count = stop - first
-        missing_a, near_a = self._panels(
-            self.panel_a[step], self.span_a[step], first, stop, volume, pace, slot
-        )
-        missing_b, near_b = self._panels(
-            self.panel_b[step], self.span_b[step], first, stop, volume, pace, slot
-        )
+        where, when = (first, stop), (volume, pace, slot)
+        missing_a, near_a = self._panels(self.panel_a[step], self.span_a[step], *where, *when)
+        missing_b, near_b = self._panels(self.panel_b[step], self.span_b[step], *where, *when)
         asked = self.asked_a[step] * (1 - self.merged * near_a)
         asked += self.asked_b[step] * (1 - self.merged * near_b)
         of_a = missing_a * self.bytes_a[step] / count
@@ -229,7 +206,7 @@ class Traffic:
         found = [
             self.cache.request(panel + 2 * i, first, stop, volume, pace, slot) for i in range(span)
         ]
-        return Found(sum(f.missing for f in found) / span, all(f.near for f in found))
+        return sum(missing for missing, _ in found) / span, all(near for _, near in found)
 
 
 def _places(s: Steps, span: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -116,7 +116,8 @@ class Launch:
             given["workgroups"] = machine.slots(prod(kernel.cluster), kernel.resident)
         steps = record_steps(graph, given, tables)
         sizes = product_sizes(graph, given, tables)
-        values = graph.parameters.evaluate({"read_c": 0, **given}, tables)
+        free = {p.name: 0 for p in graph.parameters.given if p.minimum == 0}  # as for `trace`
+        values = graph.parameters.evaluate({**free, **given}, tables)
         workspace = sum(
             int(evaluate(tensor.elements, values)) * dtype(tensor.dtype).bytes
             for tensor in graph.tensors
