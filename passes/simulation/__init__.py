@@ -1,8 +1,8 @@
 """Simulation: runs a scheduled graph on a described GPU, event by event, without a GPU."""
 
 from passes.simulation.events import Activity, Events
+from passes.simulation.launching import simulate, simulate_plan
 from passes.simulation.machine import MACHINES, Machine
-from passes.simulation.simulate import simulate, simulate_plan
 from passes.simulation.simulation import Simulation
 from passes.simulation.work import Kernel
 

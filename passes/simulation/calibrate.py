@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from coordgraph import Gemm
 from passes.choosing.calibrate import CLOSE, DIFFERENCE, LARGE_ERROR, PULL, known_plans, problem_of
-from passes.choosing.constants import Constants, constants_of
+from passes.choosing.constants import constants_of
 from passes.choosing.times import read_json
-from passes.simulation.machine import Machine
-from passes.simulation.simulate import Launch, plan_launch
+from passes.simulation.launching import Launch, plan_launch
+from passes.simulation.machine import OF_MACHINE, Machine, with_figures
 
-__all__ = ["FIGURES", "Measured", "figures_of", "fit", "with_figures"]
+__all__ = ["FIGURES", "Measured", "figures_of", "fit"]
 
 Column = NDArray[np.float64]
 OF_CONSTANTS = (
@@ -39,8 +39,6 @@ OF_CONSTANTS = (
     *("sum_seconds", "power_flops", "sharpness"),
 )
 """Constants of the cost model that are fitted again."""
-OF_MACHINE = ("start_seconds", "division_seconds")
-"""Figures of a machine that the cost model does not have."""
 FIGURES = (*OF_CONSTANTS, *OF_MACHINE)
 STEP, MOST_ROUNDS = 0.01, 6
 """STEP: relative step of the fit's numerical derivatives; the events of a run change in leaps, so
@@ -82,18 +80,6 @@ class Measured:
     def predicted(self, machine: Machine) -> Column:
         """The simulated seconds of each launch."""
         return np.array([launch.run(machine).makespan for launch in self.launches])
-
-
-def with_figures(base: Constants, figures: Mapping[str, float]) -> Machine:
-    """A machine with the constants `base`, except for those that `figures` gives.
-
-    Args:
-        base: constants of the cost model.
-        figures: values of some of `FIGURES`, by name.
-    """
-    known = {name: value for name, value in figures.items() if name in OF_CONSTANTS}
-    more = {name: value for name, value in figures.items() if name in OF_MACHINE}
-    return Machine.fitted(base.with_figures(known), **more)
 
 
 def figures_of(machine: Machine) -> dict[str, float]:

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from math import inf
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from passes.choosing.constants import Constants, constants_of
+from passes.choosing.constants import Constants
 
-__all__ = ["MACHINES", "Machine"]
+__all__ = [
+    "FOLDER",
+    "MACHINES",
+    "OF_MACHINE",
+    "Machine",
+    "fitted_constants",
+    "fitted_machine",
+    "with_figures",
+]
 
 
 @dataclass(frozen=True)
@@ -42,7 +55,7 @@ class Machine:
         partial_seconds: seconds until another workgroup sees a partial sum that has been written.
         sharpness: degree of the norm that approximates the maximum of times that overlap.
         power_flops, power_shared, power_l2, power_dram: operations, and bytes of shared memory, of
-            the L2 cache and of memory, per second at the power limit if nothing else consumed power.
+            the L2 cache and of memory, per second at the power limit, if nothing else used power.
         constants: constants of the cost model, which describe kernels with wgmma and TMA; None for
             GPUs without these instructions.
     """
@@ -98,7 +111,7 @@ class Machine:
             name=c.device,
             architecture="sm_90a",
             processors=c.processors,
-            source=c.source,
+            source=f"fitted to measured times on {c.device}",
             clock=c.clock,
             flops_per_clock=4096,
             shared_bytes=232448,
@@ -120,21 +133,67 @@ class Machine:
         )
 
 
+FOLDER = Path(__file__).with_name("machines")
+"""Folder with one JSON file of fitted figures for each measured device."""
+OF_MACHINE = ("start_seconds", "division_seconds")
+"""Fitted figures of a machine that the cost model does not have."""
+
+
+def with_figures(base: Constants, figures: Mapping[str, float]) -> Machine:
+    """A Hopper GPU with the constants `base`, except for those that `figures` gives.
+
+    Args:
+        base: constants of the cost model.
+        figures: values of some of the constants, and of `OF_MACHINE`, by name.
+    """
+    more = {name: value for name, value in figures.items() if name in OF_MACHINE}
+    known = {name: value for name, value in figures.items() if name not in OF_MACHINE}
+    return Machine.fitted(base.with_figures(known), **more)
+
+
+def _fitted(device: str) -> dict[str, Any]:
+    path = FOLDER / f"{device.lower().replace(' ', '-')}.json"
+    return json.loads(path.read_text("utf-8"))
+
+
+@cache
+def fitted_constants(device: str) -> Constants:
+    """The cost model's constants from which the fit of a simulated device began.
+
+    They were fitted without the sizes on which the simulation is judged.
+
+    Raises:
+        FileNotFoundError: the device has no file.
+    """
+    return Constants(**_fitted(device)["constants"])
+
+
+@cache
+def fitted_machine(device: str) -> Machine:
+    """A device with the figures that `passes.simulation.calibrate` has fitted.
+
+    Raises:
+        FileNotFoundError: the device has no file.
+    """
+    return with_figures(fitted_constants(device), _fitted(device)["figures"])
+
+
 def _h100() -> Machine:
     """H100 SXM5: the chip of the H200 with slower memory.
 
     NVIDIA H100 data sheet: 80 GB of HBM3 at 3.35 TB/s; the H200's, 4.8 TB/s. SMs, clock rate, L2
     cache and power limit (700 W) are alike.
     """
-    base = constants_of()
-    slower = {"dram_rate": base.dram_rate * 3.35 / 4.8}
-    found = replace(
+    base = fitted_machine("NVIDIA H200")
+    assert base.constants is not None
+    rate = base.dram_rate * 3.35 / 4.8
+    return replace(
         base,
-        device="NVIDIA H100 80GB HBM3",
-        estimated=True,
-        source=f"those of {base.device}, with memory of 3.35 in place of 4.8 TB/s",
+        name="NVIDIA H100 80GB HBM3",
+        source="figures of the H200, with memory of 3.35 in place of 4.8 TB/s",
+        dram_rate=rate,
+        constants=base.constants.with_figures({"dram_rate": rate}),
     )
-    return Machine.fitted(found.with_figures(slower))
 
 
 # NVIDIA A100 Tensor Core GPU Architecture (white paper, 2020), tables 4 and 5: 108 SMs, 1.41 GHz
@@ -156,8 +215,8 @@ _A100 = Machine(
 )
 # NVIDIA Ada GPU Architecture (white paper, 2022), appendix A: RTX 4090 with 128 SMs, 2.52 GHz
 # boost, 165.2 TFLOP/s of dense f16 with sums in f32 (512 operations per cycle and SM), 72 MB L2
-# cache, 1008 GB/s, 100 KB of shared memory per SM. Assumed: the L2 cache reads 2048 bytes per cycle,
-# 90 % of the bandwidth of memory can be reached, and all latencies.
+# cache, 1008 GB/s, 100 KB of shared memory per SM. Assumed: the L2 cache reads 2048 bytes per
+# cycle, 90 % of the bandwidth of memory can be reached, and all latencies.
 _RTX_4090 = Machine(
     name="NVIDIA GeForce RTX 4090",
     architecture="sm_89",
@@ -171,7 +230,6 @@ _RTX_4090 = Machine(
     dram_rate=0.9 * 1.008e12,
 )
 MACHINES: dict[str, Machine] = {
-    machine.name: machine
-    for machine in (Machine.fitted(constants_of()), _h100(), _A100, _RTX_4090)
+    machine.name: machine for machine in (fitted_machine("NVIDIA H200"), _h100(), _A100, _RTX_4090)
 }
 """The machines that are known by name."""

@@ -17,7 +17,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgraph.interpreter.lockstep import Steps
+from coordgraph.interpreter.lockstep import StepKind, Steps
 from passes.simulation.work import TileWork
 
 __all__ = ["Cache", "Found", "Traffic"]
@@ -143,37 +143,44 @@ class Traffic:
     ) -> None:
         self.cache, self.merged = Cache(capacity), merged
         self.asked = self.read_a = self.read_b = 0.0
-        s, count = steps, len(steps)
+        s = steps
         shape = np.array([work.shape for work in works])[s.tiling]
         span = np.array(spans)[s.tiling]
         own = sizes[np.minimum(s.product, len(sizes) - 1)]
         tiles_m, tiles_n = (int(n) for n in s.tiles[-3:-1])
         # A panel's number: its product, and its place among the smallest panels of a product.
-        width_m, width_n = (int(x.max(initial=0)) + 1 for x in _places(s, span))
-        place_m, place_n = _places(s, span)
-        self.panel_a: list[int] = (2 * (s.product * width_m + place_m)).tolist()
-        self.panel_b: list[int] = (2 * (s.product * width_n + place_n) + 1).tolist()
-        self.span_a: list[int] = span[:, 0].tolist()
-        self.span_b: list[int] = span[:, 1].tolist()
+        place_m, place_n = s.m * span[:, 0], s.n * span[:, 1]
+        width_m, width_n = (int(x.max(initial=0)) + 1 for x in (place_m, place_n))
         depth = np.maximum(-(-own[:, 2] // shape[:, 2]), 1)
         part_m = _inside(own[:, 0], shape[:, 0], s.m, tiles_m // span[:, 0])
         part_n = _inside(own[:, 1], shape[:, 1], s.n, tiles_n // span[:, 1])
-        along_k = own[:, 2] / depth * element * (1 - s.padding)
-        self.bytes_a: list[float] = (part_m * shape[:, 0] * along_k).tolist()
-        self.bytes_b: list[float] = (part_n * shape[:, 1] * along_k).tolist()
+        there = 1 - s.padding
+        along_k = own[:, 2] / depth * element * there
 
         def of(name: str) -> NDArray[np.float64]:
             return np.array([getattr(work, name) for work in works])[s.tiling]
 
-        there = 1 - s.padding
-        self.asked_a: list[float] = (of("asked_a") * part_m * there).tolist()
-        self.asked_b: list[float] = (of("asked_b") * part_n * there).tolist()
         area = shape[:, 0] * shape[:, 1] / max(prod(works[0].shape[:2]), 1)
         stored = of("stored_bytes") + loaded_bytes * area
-        self.stored: list[float] = (stored * part_m * part_n / depth * there).tolist()
-        self.first: list[int] = s.first.tolist()
-        self.stop: list[int] = (s.first + s.count).tolist()
-        assert len(self.stored) == count
+        columns = (
+            2 * (s.product * width_m + place_m),
+            2 * (s.product * width_n + place_n) + 1,
+            *span.T,
+            s.first,
+            s.first + s.count,
+            of("asked_a") * part_m * there,
+            of("asked_b") * part_n * there,
+            part_m * shape[:, 0] * along_k,
+            part_n * shape[:, 1] * along_k,
+            stored * part_m * part_n / depth * there,
+        )
+        chosen = np.flatnonzero(s.kind == StepKind.MULTIPLY)
+        rows = zip(*(column[chosen].tolist() for column in columns), strict=True)
+        # One tuple for each main loop, not a list for each column, is kinder to the CPU's caches.
+        self.loops = dict(zip(chosen.tolist(), rows, strict=True))
+        """By step: the panels of A and B, the numbers of smallest panels in them, the range of k
+        tiles; and for each k tile the bytes that are requested of A and of B, those of A and of B
+        that memory delivers if the cache has none, and those of D."""
 
     def request(self, step: int, slot: int, volume: float, pace: float) -> tuple[float, float]:
         """Bytes for each k tile of a main loop: of the L2 cache, and of memory.
@@ -183,35 +190,27 @@ class Traffic:
             slot: where the workgroup runs.
             volume, pace: see `Cache.request`.
         """
-        first, stop = self.first[step], self.stop[step]
+        panel_a, panel_b, span_a, span_b, first, stop, *sizes = self.loops[step]
+        asked_a, asked_b, bytes_a, bytes_b, stored = sizes
         count = stop - first
-        where, when = (first, stop), (volume, pace, slot)
-        missing_a, near_a = self._panels(self.panel_a[step], self.span_a[step], *where, *when)
-        missing_b, near_b = self._panels(self.panel_b[step], self.span_b[step], *where, *when)
-        asked = self.asked_a[step] * (1 - self.merged * near_a)
-        asked += self.asked_b[step] * (1 - self.merged * near_b)
-        of_a = missing_a * self.bytes_a[step] / count
-        of_b = missing_b * self.bytes_b[step] / count
+        missing_a, near_a = self._panels(panel_a, span_a, first, stop, volume, pace, slot)
+        missing_b, near_b = self._panels(panel_b, span_b, first, stop, volume, pace, slot)
+        asked = asked_a * (1 - self.merged * near_a) + asked_b * (1 - self.merged * near_b)
+        of_a, of_b = missing_a * bytes_a, missing_b * bytes_b
         self.asked += asked * count
-        self.read_a += of_a * count
-        self.read_b += of_b * count
-        return asked, of_a + of_b + self.stored[step]
+        self.read_a += of_a
+        self.read_b += of_b
+        return asked, (of_a + of_b) / count + stored
 
     def _panels(
         self, panel: int, span: int, first: int, stop: int, volume: float, pace: float, slot: int
     ) -> Found:
-        """The mean result of a request for several panels that follow each other."""
+        """The mean result of a request for `span` panels that follow each other."""
+        request = self.cache.request
         if span == 1:
-            return self.cache.request(panel, first, stop, volume, pace, slot)
-        found = [
-            self.cache.request(panel + 2 * i, first, stop, volume, pace, slot) for i in range(span)
-        ]
+            return request(panel, first, stop, volume, pace, slot)
+        found = [request(panel + 2 * i, first, stop, volume, pace, slot) for i in range(span)]
         return sum(missing for missing, _ in found) / span, all(near for _, near in found)
-
-
-def _places(s: Steps, span: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The numbers of the first of each step's smallest panels along m and n."""
-    return s.m * span[:, 0], s.n * span[:, 1]
 
 
 def _inside(
