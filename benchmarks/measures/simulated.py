@@ -305,6 +305,10 @@ def report(
                 name: {key: {w: asdict(a) for w, a in of.items()} for key, of in values.items()}
                 for name, values in groups.items()
             },
+            "rows": [
+                {**row, "predicted": {way: times[i] for way, times in predicted.items()}}
+                for i, row in enumerate(rows)
+            ],
         }
         write(options.json, record)
         console.print(f"written to {options.json}")
