@@ -54,6 +54,7 @@ class Machine:
         tile_seconds: seconds of the end of a tile besides the bytes that it stores.
         partial_seconds: seconds until another workgroup sees a partial sum that has been written.
         sharpness: degree of the norm that approximates the maximum of times that overlap.
+        power_sharpness: the same for multiplying at full clock rate, and at the power limit.
         power_flops, power_shared, power_l2, power_dram: operations, and bytes of shared memory, of
             the L2 cache and of memory, per second at the power limit, if nothing else used power.
         constants: constants of the cost model, which describe kernels with wgmma and TMA; None for
@@ -82,6 +83,7 @@ class Machine:
     tile_seconds: float = 0.7e-6
     partial_seconds: float = 1.5e-6
     sharpness: float = 4.0
+    power_sharpness: float = 8.0
     power_flops: float = inf
     power_shared: float = inf
     power_l2: float = inf
@@ -135,7 +137,7 @@ class Machine:
 
 FOLDER = Path(__file__).with_name("machines")
 """Folder with one JSON file of fitted figures for each measured device."""
-OF_MACHINE = ("start_seconds", "division_seconds")
+OF_MACHINE = ("start_seconds", "division_seconds", "power_sharpness")
 """Fitted figures of a machine that the cost model does not have."""
 
 

@@ -76,8 +76,11 @@ class Sharing:
         power += asked / m.power_l2 + read / m.power_dram
         each = m.reader_rate if crowded else m.lone_rate
         memory = max(read, 0.0) / min(m.dram_rate, each * readers)
-        p = m.sharpness
-        stretch = (1 + (max(asked, 0.0) / m.l2_rate) ** p + memory**p + power**p) ** (1 / p)
+        # The power limit lowers the clock rate of the tensor cores, so it bounds multiplying; loads
+        # overlap with multiplying at that clock rate.
+        q, p = m.power_sharpness, m.sharpness
+        multiplying = (1 + power**q) ** (p / q)
+        stretch = (multiplying + (max(asked, 0.0) / m.l2_rate) ** p + memory**p) ** (1 / p)
         self.paces = [pace * stretch for pace in self.paces]
         self._rate = read / stretch
 
