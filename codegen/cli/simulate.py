@@ -45,8 +45,6 @@ def simulate_command(
         str,
         typer.Option(
             "--machine",
-            "--device",
-            "--gpu",
             metavar="NAME",
             help="The GPU by its name, full or short: H200, H100, A100, RTX 4090.",
             rich_help_panel=PROBLEM,

@@ -68,7 +68,7 @@ def test_plans_graphs_batches_and_groups():
         ((*SIZES, "--machine", "H9"), "no machine is called 'H9'; there are NVIDIA H200"),
         (SIZES[:4], "these sizes are missing: give --k too"),
         (("--m", "8", "--n", "8", "--k", "0"), "nothing is multiplied"),
-        ((*SIZES, "--plan", "256x128x64@c2x1 stream-k on 66", "--gpu", "A100"), "need wgmma"),
+        ((*SIZES, "--plan", "256x128x64@c2x1 stream-k on 66", "--machine", "A100"), "need wgmma"),
     ],
 )
 def test_errors(words: tuple[str, ...], message: str):

@@ -142,7 +142,7 @@ def test_stream_k_fills_the_last_wave():
     # 324 tiles on 132 SMs: the third wave of whole tiles leaves 72 SMs idle.
     problem = {"m": 2304, "n": 2304, "k": 4096}
     whole, shared = (
-        simulate(scheduled(name), problem, H200) for name in ("data-parallel", "stream-k")
+        simulate(scheduled(name), problem, small(132)) for name in ("data-parallel", "stream-k")
     )
     assert shared.idle < 0.3 * whole.idle
     assert shared.makespan < 0.95 * whole.makespan
