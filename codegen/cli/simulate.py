@@ -158,7 +158,7 @@ def _lines(made: Scheduled, s: Simulation) -> list[tuple[str, str]]:
         for name, seconds in s.summary()["slot_seconds"].items()
         if seconds / total >= 0.0005 and name != "multiply"
     ]
-    waiting = int((s.waiting_of > 0).sum())
+    waiting, longest = int((s.waiting_of > 0).sum()), duration(s.waiting_of.max(initial=0))
     lines = [
         ("schedule", made.title if made.plan is None else str(made.plan)),
         ("machine", f"{s.slots} workgroups at a time; {s.machine.source}"),
@@ -167,7 +167,7 @@ def _lines(made: Scheduled, s: Simulation) -> list[tuple[str, str]]:
         ("multiplying", f"{s.utilisation:.1%} of the SMs' time"),
         ("otherwise", ", ".join(parts)),
         ("fix-ups", f"{s.fix_ups}; workspace {_bytes(s.workspace_bytes)}"),
-        ("waiting", f"{waiting} workgroups wait, {duration(s.waiting_of.max(initial=0))} at most"),
+        ("waiting", f"{waiting} workgroups, {longest} at most" if waiting else "no workgroup"),
         (
             "from memory",
             f"{_bytes(s.read_bytes)} of A and B, {s.read_bytes / s.compulsory_bytes:.2f} times "

@@ -23,7 +23,9 @@ def test_the_summary_and_the_timeline():
     first, last = rows[0], rows[-2]  # the last row is the legend
     assert first.count("█") > last.count("█") + 10  # the last SM has one wave less
     shared = coordgraph("simulate", *SIZES, "-s", "stream-k")
-    assert "workgroups wait" in shared.out
+    assert "waiting      no workgroup" in shared.out
+    late = coordgraph("simulate", "--m", "512", "--n", "512", "--k", "8192", "-s", "stream-k")
+    assert "workgroups, " in late.out.partition("waiting ")[2]
     assert "126; workspace" in shared.out or "127; workspace" in shared.out
 
 
