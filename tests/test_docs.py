@@ -56,14 +56,20 @@ def run_command(arguments: list[str]) -> str:
     return printed.getvalue()
 
 
+@pytest.fixture(scope="module")
+def caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of caches; pages share it, so that a kernel of several pages is compiled once."""
+    return tmp_path_factory.mktemp("caches")
+
+
 @pytest.fixture
-def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader's environment: a plain terminal, an empty folder and an empty cache."""
+def reader(tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader's environment: a plain terminal, an empty folder and a cache of kernels."""
     for variable in ("COORDGRAPH_THREADS", "FORCE_COLOR"):
         monkeypatch.delenv(variable, raising=False)
     for variable, value in (("NO_COLOR", "1"), ("COLUMNS", "100"), ("TERM", "dumb")):
         monkeypatch.setenv(variable, value)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(caches))
     monkeypatch.chdir(tmp_path)
 
 

@@ -81,7 +81,7 @@ FROM_REGISTERS = (
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize(
     "configuration",
-    chosen(KERNELS[4:12:2], [*KERNELS, *SLOW]),
+    chosen(KERNELS[5:12:4], [*KERNELS, *SLOW]),
     ids=str,
 )
 def test_it_is_assembled(configuration: Configuration):
