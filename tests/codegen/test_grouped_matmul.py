@@ -51,9 +51,7 @@ extents = pytest.mark.parametrize("most", [14, pytest.param(40, marks=pytest.mar
 @extents
 def test_groups_of_rows(most: int):
     extent = st.integers(0, most)
-    draws = given(
-        sizes, st.integers(0, 3), extent, extent, st.sampled_from(["", "flag", "view"])
-    )
+    draws = given(sizes, st.integers(0, 3), extent, extent, st.sampled_from(["", "flag", "view"]))
     settings(max_examples=12, deadline=None)(draws(check_groups_of_rows))()
 
 
@@ -227,11 +225,16 @@ def test_a_plan_that_spills_gives_way_to_the_next(fake: FakeDriver):
 @pytest.mark.parametrize(
     "problem",
     [
-        Gemm("bf16", m=8192, n=4096, k=7168, transpose_b=True, grouped=True),
-        Gemm("bf16", m=1024, n=4096, k=7168, grouped=True),
-        Gemm("bf16", None, 4096, 2048, 8192, True, grouped=True, group_axis="k"),
+        pytest.param(
+            Gemm("bf16", m=8192, n=4096, k=7168, transpose_b=True, grouped=True),
+            marks=pytest.mark.slow,
+            id="rows",
+        ),
+        pytest.param(Gemm("bf16", m=1024, n=4096, k=7168, grouped=True), id="few rows"),
+        pytest.param(
+            Gemm("bf16", None, 4096, 2048, 8192, True, grouped=True, group_axis="k"), id="k"
+        ),
     ],
-    ids=["rows", "few rows", "k"],
 )
 def test_chosen_plans_are_assembled(problem: Gemm):
     request = PlanRequest(problem, "sm_90a", "NVIDIA H200", 132, batches=32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -25,6 +26,7 @@ DEPTH = 8
 """The number of 16-bit elements in 16 bytes, the smallest row that TMA loads."""
 
 
+@cache
 def kernel(target: str, **options: Any) -> Any:
     return codegen.compile(StreamK()(Gemm("f32", **options).graph((16, 16, 16))), target)
 

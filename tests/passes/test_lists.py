@@ -252,7 +252,7 @@ def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
     on()
 
 
-@pytest.mark.parametrize("name", [*STREAMS[:9], PARTLY[0]])
+@pytest.mark.parametrize("name", cover(0, [*STREAMS[:9], PARTLY[0]], words))
 def test_waiting_does_not_depend_on_groups(name: str):
     assert wait_direction(graph(name)) == wait_direction(symbolic(str(schedule(name))))
 

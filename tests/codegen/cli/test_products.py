@@ -37,9 +37,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         ((*ALONG_K, *TRANSPOSED), [[40, 33, 20], [40, 33, 0], [40, 33, 50]]),
         ((*LIST, *TRANSPOSED), [[17, 20, 9], [4, 50, 33]]),
         pytest.param((*BATCH, *TRANSPOSED), [[40, 33, 50]] * 3, marks=pytest.mark.slow),
-        pytest.param(
-            ALONG_K, [[40, 33, 20], [40, 33, 0], [40, 33, 50]], marks=pytest.mark.slow
-        ),
+        pytest.param(ALONG_K, [[40, 33, 20], [40, 33, 0], [40, 33, 50]], marks=pytest.mark.slow),
         pytest.param(LIST, [[17, 20, 9], [4, 50, 33]], marks=pytest.mark.slow),
     ],
 )

@@ -6,6 +6,7 @@ schedules, reductions, batches, groups.
 from __future__ import annotations
 
 import itertools
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -133,12 +134,9 @@ def test_groups_of_rows():
 
 
 def test_no_depth_and_no_elements():
-    graph = Pipeline.parse("data-parallel")(
-        Gemm("f32", epilogue=EPILOGUES[0].function).graph((8, 8, 8))
-    )
     bias, residual = matrices((N,), (M, N))
     for target in ("interpreter", "cpu"):
-        kernel = codegen.compile(graph, target)
+        kernel = whole_tiles(EPILOGUES[0], target)
         made = kernel(
             np.zeros((M, 0), np.float32), np.zeros((0, N), np.float32), bias=bias, residual=residual
         )
@@ -156,10 +154,7 @@ def test_no_depth_and_no_elements():
 
 
 def test_an_operand_may_be_the_output():
-    graph = Pipeline.parse("data-parallel")(
-        Gemm("f32", epilogue=EPILOGUES[0].function).graph((8, 8, 8))
-    )
-    kernel = codegen.compile(graph, "cpu")
+    kernel = whole_tiles(EPILOGUES[0], "cpu")
     a, b, bias, residual = matrices((M, K), (K, N), (N,), (M, N))
     wanted = kernel(a, b, bias=bias, residual=residual)
     made = kernel(a, b, out=residual, bias=bias, residual=residual)
@@ -167,6 +162,13 @@ def test_an_operand_may_be_the_output():
     assert np.array_equal(made, wanted)
     with pytest.raises(LaunchError, match="overlaps bias"):
         kernel(a, b, out=residual, bias=residual.reshape(-1)[:N], residual=wanted)
+
+
+@cache
+def whole_tiles(case: Case, target: str) -> Any:
+    """A data-parallel kernel with the epilogue of a case."""
+    graph = Pipeline.parse("data-parallel")(Gemm("f32", epilogue=case.function).graph((8, 8, 8)))
+    return codegen.compile(graph, target)
 
 
 @pytest.mark.parametrize("target", ["interpreter", "cpu"])
@@ -186,12 +188,9 @@ def test_an_operand_may_be_the_output():
     ],
 )
 def test_arguments_that_do_not_fit(target: str, changed: dict[str, Any], why: str):
-    graph = Pipeline.parse("data-parallel")(
-        Gemm("f32", epilogue=EPILOGUES[0].function).graph((8, 8, 8))
-    )
     a, b, bias, residual = matrices((M, K), (K, N), (N,), (M, N))
     with pytest.raises(LaunchError, match=why):
-        codegen.compile(graph, target)(a, b, **{"bias": bias, "residual": residual, **changed})
+        whole_tiles(EPILOGUES[0], target)(a, b, **{"bias": bias, "residual": residual, **changed})
 
 
 @pytest.mark.parametrize("target", ["interpreter", "cpu"])

@@ -30,7 +30,7 @@ from passes import Pipeline
 from passes.lowering import LowerToHopper
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 from tests.support.ptxas import HAS_WHEEL, assert_clean
-from tests.support.sampling import chosen, cover, kinds
+from tests.support.sampling import chosen
 
 WIDE, PAIRS, NARROW = Vectors(8, 8, 8), Vectors(8, 8, 2), Vectors(1, 1, 1)
 PERSISTENT, ATOMIC = "data-parallel{persistent=true}", "stream-k{reduction=atomic}"
@@ -76,10 +76,9 @@ def program(
 @needs_ptxas
 @pytest.mark.parametrize(
     ("schedule", "layout", "vectors"),
-    cover(
-        0,
+    chosen(
+        ((SCATTER, "nn", NARROW), (SORTED, "tt", PAIRS)),
         product((PERSISTENT, LAST, SCATTER, TWO_TILE, SORTED), LAYOUTS, (PAIRS, NARROW)),
-        lambda case: (case[0] in (SCATTER, SORTED) and case[0], case[2]),
     ),
     ids=str,
 )
@@ -123,8 +122,7 @@ MORE: tuple[tuple[Tile, LowerToHopper, str, str, bool], ...] = (
 @pytest.mark.parametrize(
     ("tile", "lowering", "schedule", "layout", "reads_c"),
     [
-        *cover(0, HOPPER, lambda case: ("longest" in case[2] or kinds(case[2])[1:], case[1].consumers)),
-        *chosen((), MORE),
+        *chosen((HOPPER[2], HOPPER[3], HOPPER[8]), (*HOPPER, *MORE)),
     ],
     ids=str,
 )
@@ -136,9 +134,7 @@ def test_hopper_assembles(
     assert_clean(made.assembled()[1])
 
 
-@pytest.mark.parametrize(
-    "schedule", chosen((HYBRID,), [LAST, TURNS, ATOMIC, TWO_TILE, HYBRID])
-)
+@pytest.mark.parametrize("schedule", chosen((HYBRID,), [LAST, TURNS, ATOMIC, TWO_TILE, HYBRID]))
 def test_streamed_parts_that_are_too_large(schedule: str):
     """Streamed parts with 128 x 256 accumulators leave too few registers for a group's indices."""
     why = "part 128x256 of bf16 needs 128 accumulator registers"
