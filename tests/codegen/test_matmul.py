@@ -203,13 +203,13 @@ def request_512() -> PlanRequest:
     return PlanRequest(gemm, "sm_90a", "NVIDIA H200", 132)
 
 
-def test_what_was_measured_is_used(fake: FakeDriver, tmp_path: Path):
+def test_what_was_measured_is_used(fake: FakeDriver, kernels: Path):
     best = Plan.parse("64x64x64 stream-k{owner=last} on 77")
     measured.remember(request_512(), {best: 1e-5, Plan((64, 64, 64)): 2e-5})
     measured.forget()
     codegen.matmul(matrix(512, 1024, A), matrix(1024, 768, B), out=matrix(512, 768, D))
     assert fake.launches[-1].grid == (77, 1, 1)
-    (entry,) = json.loads((tmp_path / "tuned.json").read_text()).values()
+    (entry,) = json.loads((kernels / "tuned.json").read_text()).values()
     assert (entry["plan"], entry["seconds"]) == (str(best), 1e-5)
     assert entry["times"] == {str(best): 1e-5, "64x64x64 data-parallel": 2e-5}
     assert entry["problem"].startswith("512x768x1024 nn bf16 bf16")
@@ -218,8 +218,8 @@ def test_what_was_measured_is_used(fake: FakeDriver, tmp_path: Path):
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"x": 1}', '{"x": {"plan": 5}}'])
-def test_a_damaged_file_is_done_without(fake: FakeDriver, tmp_path: Path, text: str):
-    (tmp_path / "tuned.json").write_text(text)
+def test_a_damaged_file_is_done_without(fake: FakeDriver, kernels: Path, text: str):
+    (kernels / "tuned.json").write_text(text)
     assert measured.remembered(request_512()) is None
     measured.remember(request_512(), {Plan((64, 64, 64)): 1.0})
     measured.forget()
@@ -227,9 +227,9 @@ def test_a_damaged_file_is_done_without(fake: FakeDriver, tmp_path: Path, text: 
 
 
 @pytest.mark.parametrize("times", [None, 5, {}, {"64x64x64 data-parallel": "x"}, {"quick": 1.0}])
-def test_a_damaged_entry_is_done_without(fake: FakeDriver, tmp_path: Path, times: Any):
+def test_a_damaged_entry_is_done_without(fake: FakeDriver, kernels: Path, times: Any):
     measured.remember(request_512(), {Plan((64, 64, 64)): 1.0})
-    file = tmp_path / "tuned.json"
+    file = kernels / "tuned.json"
     ((key, entry),) = json.loads(file.read_text()).items()
     file.write_text(json.dumps({key: {**entry, "times": times}}))
     measured.forget()

@@ -32,7 +32,7 @@ from tests.passes.schedules import (
     schedule,
     symbolic,
 )
-from tests.support.sampling import chosen, cover, words
+from tests.support.sampling import chosen, cover, kinds, words
 
 GROUPED = [
     name
@@ -110,7 +110,7 @@ def test_groups_are_for_grids_that_are_given(name: str):
     cover(
         0,
         product(GROUPED, ("plain", "swap-group", "bands", "hilbert", "grouped")),
-        words,
+        kinds,
     ),
 )
 def test_every_iteration_once_and_every_tile_ends_once(name: str, order: str):
@@ -140,7 +140,7 @@ def test_streams_balance_across_groups():
     assert len({segment.tile for segment in found.of(0)}) > 1
 
 
-@pytest.mark.parametrize("name", cover(0, GROUPED, words))
+@pytest.mark.parametrize("name", cover(0, GROUPED, kinds))
 def test_groups_give_the_reference(name: str):
     @given(group_sizes, st.integers(1, 9), st.integers(0, 3), st.sampled_from(sorted(SCHEDULERS)))
     @settings(max_examples=8)
@@ -162,7 +162,7 @@ def test_groups_in_every_order_of_visits(order: str):
     check_groups(made, [5, 0, 1, 13, 4], 3, schedule=Shuffled(1))
 
 
-@pytest.mark.parametrize("name", cover(0, SCHEDULES, words))
+@pytest.mark.parametrize("name", cover(0, SCHEDULES, kinds))
 def test_batches(name: str):
     @given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9), st.integers(1, 8))
     @settings(max_examples=8)
@@ -227,7 +227,7 @@ def test_what_is_deferred():
     assert (known["tiles_m"], known["dp_waves"], known["sk_tiles"]) == (6, 1, 7)
 
 
-@pytest.mark.parametrize("name", cover(0, GROUPED, words))
+@pytest.mark.parametrize("name", cover(0, GROUPED, kinds))
 def test_waiting_does_not_depend_on_groups(name: str):
     assert wait_direction(graph(name, grouped=True)) == wait_direction(graph(name))
 

@@ -25,7 +25,7 @@ from passes import (
 )
 from passes.schedules.partly_streamed import PartlyStreamed
 from tests.passes.schedules import ORDERS, STREAMS, TILE, schedule, symbolic
-from tests.support.sampling import chosen, cover, words
+from tests.support.sampling import chosen, cover, kinds, words
 
 PARTLY = (
     "two-tile-stream-k",
@@ -124,7 +124,7 @@ orders = ("plain", "swap-group", "bands", "hilbert", "grouped", "bands-grouped")
 
 @pytest.mark.parametrize(
     ("name", "order"),
-    cover(0, product(EVERY, orders), words),
+    cover(0, product(EVERY, orders), kinds),
 )
 def test_every_iteration_once_and_every_tile_ends_once(name: str, order: str):
     @given(group_sizes, st.integers(1, 30))
@@ -249,7 +249,7 @@ def test_a_record_that_is_wrong_about_depths_is_found(name: str):
 # Results
 
 
-@pytest.mark.parametrize("name", cover(0, EVERY, words))
+@pytest.mark.parametrize("name", cover(0, EVERY, kinds))
 def test_groups_give_the_reference(name: str):
     @given(
         group_sizes,
@@ -316,7 +316,7 @@ def test_numbers_for_sizes(sizes: list[int], workgroups: int):
 
 @pytest.mark.parametrize(
     ("name", "order"),
-    cover(0, product(EVERY, ("plain", "bands-grouped")), words),
+    cover(0, product(EVERY, ("plain", "bands-grouped")), kinds),
 )
 def test_written_forms(name: str, order: str):
     made = graph(name, order, transpose_a=True)

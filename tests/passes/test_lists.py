@@ -31,7 +31,7 @@ from passes import Pipeline, StreamK
 from passes.schedules.partly_streamed import PartlyStreamed
 from tests.passes.schedules import STREAMS, TILE, schedule, symbolic
 from tests.support.lists import Sizes, drawn, ends_of, views
-from tests.support.sampling import cover, words
+from tests.support.sampling import cover, kinds, words
 
 PARTLY = (
     "two-tile-stream-k",
@@ -162,7 +162,7 @@ lists = st.lists(
 # Traces
 
 
-@pytest.mark.parametrize("name", cover(0, EVERY, words))
+@pytest.mark.parametrize("name", cover(0, EVERY, kinds))
 def test_every_iteration_once_and_every_tile_ends_once(name: str):
     def on(sizes: list[Sizes], workgroups: int):
         found, shapes = record_of(name, sizes, workgroups), tiles_of(sizes)
@@ -252,7 +252,7 @@ def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
     on()
 
 
-@pytest.mark.parametrize("name", cover(0, [*STREAMS[:9], PARTLY[0]], words))
+@pytest.mark.parametrize("name", cover(0, [*STREAMS[:9], PARTLY[0]], kinds))
 def test_waiting_does_not_depend_on_groups(name: str):
     assert wait_direction(graph(name)) == wait_direction(symbolic(str(schedule(name))))
 
@@ -260,7 +260,7 @@ def test_waiting_does_not_depend_on_groups(name: str):
 # Results
 
 
-@pytest.mark.parametrize("name", cover(0, EVERY, words))
+@pytest.mark.parametrize("name", cover(0, EVERY, kinds))
 def test_lists_give_the_reference(name: str):
     @given(lists, st.integers(1, 30), st.sampled_from(sorted(SCHEDULERS)))
     @settings(max_examples=6)
@@ -277,7 +277,7 @@ def test_lists_give_the_reference(name: str):
     on()
 
 
-@pytest.mark.parametrize(("name", "layout"), cover(0, product(EVERY, LAYOUTS), words))
+@pytest.mark.parametrize(("name", "layout"), cover(0, product(EVERY, LAYOUTS), kinds))
 def test_every_layout(name: str, layout: str):
     made = graph(name, layout)
     for seed, sizes in enumerate(CORNERS.values()):
@@ -375,7 +375,7 @@ def test_problems_that_are_refused(arguments: dict[str, Any], why: str):
 
 @pytest.mark.parametrize(
     ("name", "layout"),
-    cover(0, product(EVERY, ("nn", "tt")), words),
+    cover(0, product(EVERY, ("nn", "tt")), kinds),
 )
 def test_written_forms(name: str, layout: str):
     made = graph(name, layout)

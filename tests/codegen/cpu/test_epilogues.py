@@ -19,7 +19,7 @@ from coordgraph import epilogue as ep
 from coordgraph.interpreter.arguments import Array, numpy_dtype
 from passes import Pipeline
 from tests.support.epilogues import EPILOGUES, Case, operands
-from tests.support.sampling import cover, kinds
+from tests.support.sampling import chosen, cover, kinds
 
 SCHEDULES = (
     "data-parallel",
@@ -95,7 +95,7 @@ def test_batches(schedule: str, case: Case):
         check(codegen.compile(graph, target)(a, b, **given), exact, "f32")
 
 
-@every_case
+@pytest.mark.parametrize("case", chosen(EPILOGUES[::2], EPILOGUES), ids=str)
 def test_groups_of_k(case: Case):
     gemm = Gemm("f32", grouped=True, group_axis="k", epilogue=case.function)
     graph = Pipeline.parse("stream-k{workgroups=5}")(gemm.graph((8, 8, 8)))

@@ -70,7 +70,7 @@ def test_every_type_and_transpose(dtype: str, out_dtype: str | None, transposed:
         Problem(code, m, n, k, alpha=-0.75, beta=0.25).check()
 
 
-@pytest.mark.parametrize(("dtype", "out_dtype"), MIXED)
+@pytest.mark.parametrize(("dtype", "out_dtype"), chosen(MIXED[::2], MIXED))
 def test_the_output_may_have_another_type(dtype: str, out_dtype: str):
     for m, n, k in SIZES:
         Problem(kernel("stream-k", dtype=dtype, out_dtype=out_dtype), m, n, k, 2.0, 0.5).check()
@@ -79,7 +79,7 @@ def test_the_output_may_have_another_type(dtype: str, out_dtype: str):
 @pytest.mark.parametrize(
     ("small", "dtype", "out_dtype", "transposed"),
     cover(
-        6,
+        0,
         [
             (small, *types, turned)
             for small in ("{small_m=3,small_n=8}", "{small_m=12,small_n=1}")
