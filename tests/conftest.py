@@ -48,6 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Graphs and kernels in caches are many objects that stay: Python's default, a collection every
     # 700 new objects, spends a sixth of the time of the tests on walking them.
     gc.set_threshold(100_000, 20, 100)
+    Slow.updating = bool(config.getoption("--update-golden"))
     Slow.collected = config.getoption("markexpr") != "not slow"
     # pytest-xdist copies the options to its workers, so the seed is set before they start.
     if config.getoption("--sample-seed") is None:

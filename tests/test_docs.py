@@ -21,6 +21,7 @@ from passes import PASSES
 from tests.support.gpu import Gpu, find_gpu
 from tests.support.mermaid import parse, render
 from tests.support.pages import Page, names_from_hidden_blocks, read_blocks
+from tests.support.sampling import Slow, chosen
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -37,6 +38,17 @@ def page_name(path: Path) -> str:
 
 
 by_name = pytest.mark.parametrize("path", PAGES, ids=page_name)
+LONG = {
+    DOCS / "explanation" / f"{page}.md"
+    for page in (
+        "choosing",
+        "groups/batches-and-groups",
+        "groups/lists",
+        "memory-traffic",
+        "schedules-compared",
+    )
+}
+"""Pages whose blocks compile, or count, for seconds what other tests check: their test is slow."""
 
 
 def run_command(arguments: list[str]) -> str:
@@ -73,7 +85,13 @@ def reader(tmp_path: Path, caches: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.chdir(tmp_path)
 
 
-@by_name
+def test_long_pages_are_pages():
+    assert {*PAGES} >= LONG
+
+
+@pytest.mark.parametrize(
+    "path", PAGES if Slow.updating else chosen({*PAGES} - LONG, PAGES), ids=page_name
+)
 @pytest.mark.usefixtures("reader")
 def test_blocks_hold_what_the_code_makes(path: Path, request: pytest.FixtureRequest):
     has_commands = importlib.util.find_spec("codegen.cli") is not None

@@ -115,7 +115,7 @@ def test_groups_are_for_grids_that_are_given(name: str):
 )
 def test_every_iteration_once_and_every_tile_ends_once(name: str, order: str):
     @given(group_sizes, st.integers(1, 12))
-    @settings(max_examples=8)
+    @settings(max_examples=5)
     @example([0], 3)
     @example([0, 0, 0], 2)
     @example([4, 0, 8, 0], 3)
@@ -143,7 +143,7 @@ def test_streams_balance_across_groups():
 @pytest.mark.parametrize("name", cover(0, GROUPED, kinds))
 def test_groups_give_the_reference(name: str):
     @given(group_sizes, st.integers(1, 9), st.integers(0, 3), st.sampled_from(sorted(SCHEDULERS)))
-    @settings(max_examples=8)
+    @settings(max_examples=5)
     @example([0, 0], 2, 0, "in-order")
     @example([5, 0, 4, 0, 9], 4, 2, "reversed")
     def on(sizes: list[int], workgroups: int, first: int, kind: str):
@@ -165,7 +165,7 @@ def test_groups_in_every_order_of_visits(order: str):
 @pytest.mark.parametrize("name", cover(0, SCHEDULES, kinds))
 def test_batches(name: str):
     @given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9), st.integers(1, 8))
-    @settings(max_examples=8)
+    @settings(max_examples=5)
     def on(batches: int, m: int, n: int, workgroups: int):
         made = graph(name, batched=True)
         values = given_of(made, m=m, n=n, k=K, batches=batches, workgroups=workgroups)

@@ -225,7 +225,7 @@ def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
     """
 
     @given(lists, st.integers(1, 14))
-    @settings(max_examples=12)
+    @settings(max_examples=8)
     @example(CORNERS["one large, others small"], 5)
     @example(CORNERS["all empty"], 3)
     @example([(9, 7, 5), (0, 1, 1), (4, 9, 30)], 9)  # as many tiles as workgroups
@@ -263,7 +263,7 @@ def test_waiting_does_not_depend_on_groups(name: str):
 @pytest.mark.parametrize("name", cover(0, EVERY, kinds))
 def test_lists_give_the_reference(name: str):
     @given(lists, st.integers(1, 30), st.sampled_from(sorted(SCHEDULERS)))
-    @settings(max_examples=6)
+    @settings(max_examples=4)
     @example(CORNERS["all empty"], 2, "in-order")
     @example(CORNERS["without rows, but wide and deep"], 3, "in-order")
     @example(CORNERS["without columns, but high and deep"], 3, "in-order")

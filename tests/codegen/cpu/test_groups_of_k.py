@@ -16,7 +16,7 @@ from coordgraph import Gemm, LaunchError
 from coordgraph.interpreter.arguments import numpy_dtype
 from passes import Pipeline
 from tests.codegen.cpu.kernels import OUTPUTS, SUMS, guarded, untouched
-from tests.support.sampling import chosen, cover, kinds
+from tests.support.sampling import chosen
 
 TILE = (12, 24, 16)
 SCHEDULES = (
@@ -127,9 +127,7 @@ def test_groups(name: str, layout: str, dtype: str):
     on()
 
 
-@pytest.mark.parametrize(
-    ("layout", "dtype"), chosen((("nt", "f32"), ("tn", "bf16")), product(LAYOUTS, DTYPES))
-)
+@pytest.mark.parametrize(("layout", "dtype"), chosen((("nt", "f32"),), product(LAYOUTS, DTYPES)))
 def test_every_layout(layout: str, dtype: str):
     """Every layout works; NaN in the elements before and after a group does not change its
     result.
@@ -195,7 +193,10 @@ def test_numbers_for_sizes():
         other.run(made)
 
 
-@pytest.mark.parametrize(("name", "layout"), cover(0, product(SCHEDULES[1:4], LAYOUTS), kinds))
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    chosen([(SCHEDULES[2], "nt"), (SCHEDULES[1], "tn")], product(SCHEDULES[1:4], LAYOUTS)),
+)
 def test_no_k_at_all(name: str, layout: str):
     """With k = 0 for all groups D is zeros, or beta·C, whatever alpha is."""
     made, c = kernel(name, "f32", layout), np.arange(3 * 13 * 7, dtype=np.float32).reshape(3, 13, 7)

@@ -78,9 +78,7 @@ def test_an_index_out_of_bounds_ends_a_guarded_launch(old: str, new: str, why: s
 
 
 GUARDED = [
-    "data-parallel",
     "two-tile-stream-k{owner=last,first=dp}",
-    "stream-k{reduction=atomic}",
     "stream-k{reduction=scatter}",
 ]
 
