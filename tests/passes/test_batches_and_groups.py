@@ -21,6 +21,7 @@ from coordgraph import (
     from_json,
     parse,
 )
+from coordgraph.coordinates.edges import Edge, Ragged
 from coordgraph.interpreter import SCHEDULERS, Trace, interpret, trace
 from coordgraph.interpreter.schedulers import Shuffled
 from coordgraph.progress import wait_direction
@@ -269,10 +270,20 @@ def test_tables_that_are_missing_or_unknown():
         interpret(made, a, b, tables={"offsets": offsets.astype(np.int64)})
 
 
-def test_a_row_of_no_group_that_is_written_is_found():
-    """If D's `Ragged` edge is removed, the interpreter finds no path to a row of D and
-    raises an error.
+def test_a_row_of_no_group_that_is_written_is_found(monkeypatch: pytest.MonkeyPatch):
+    """The interpreter refuses a kernel that stores the last tile's rows behind the last group.
+
+    `Ragged` without its guard makes such a kernel.
     """
+    # The interpreter caches programs of graphs, so no other test may have a graph of this tile.
+    made = DataParallel(persistent=True)(Gemm("f32", grouped=True).graph((4, 4, 3)))
+    monkeypatch.setattr(Ragged, "guard", Edge.guard)
+    why = r"21 elements of D are written though they belong to no product, the first at \(9, 0\)"
+    with pytest.raises(EvaluationError, match=why):
+        check_groups(made, [4, 5], 2)
+
+
+def test_a_tensor_without_a_path_to_its_rows_is_refused():
     made = graph("data-parallel{persistent=true}", grouped=True)
     bent = parse(made.text().replace("edge Ragged D.0 -> group, D.row table=offsets\n", ""))
     with pytest.raises(EvaluationError):
