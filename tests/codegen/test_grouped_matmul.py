@@ -52,7 +52,7 @@ extents = pytest.mark.parametrize("most", [14, pytest.param(40, marks=pytest.mar
 def test_groups_of_rows(most: int):
     extent = st.integers(0, most)
     draws = given(sizes, st.integers(0, 3), extent, extent, st.sampled_from(["", "flag", "view"]))
-    settings(max_examples=12, deadline=None)(draws(check_groups_of_rows))()
+    settings(max_examples=8, deadline=None)(draws(check_groups_of_rows))()
 
 
 def check_groups_of_rows(rows: list[int], first: int, n: int, k: int, how: str):
@@ -72,7 +72,7 @@ def check_groups_of_rows(rows: list[int], first: int, n: int, k: int, how: str):
 def test_groups_of_k(most: int):
     extent = st.integers(0, most)
     draws = given(sizes, extent, extent, st.sampled_from(["", "flag", "view"]), st.booleans())
-    settings(max_examples=12, deadline=None)(draws(check_groups_of_k))()
+    settings(max_examples=7, deadline=None)(draws(check_groups_of_k))()
 
 
 def check_groups_of_k(depths: list[int], m: int, n: int, how_a: str, flag_b: bool):

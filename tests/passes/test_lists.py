@@ -31,7 +31,7 @@ from passes import Pipeline, StreamK
 from passes.schedules.partly_streamed import PartlyStreamed
 from tests.passes.schedules import STREAMS, TILE, schedule, symbolic
 from tests.support.lists import Sizes, drawn, ends_of, views
-from tests.support.sampling import cover, kinds, words
+from tests.support.sampling import chosen, cover, kinds, words
 
 PARTLY = (
     "two-tile-stream-k",
@@ -217,7 +217,7 @@ def test_whole_tiles_go_around(sizes: list[Sizes], workgroups: int):
     assert {s.role for s in found.segments} == {"whole"}
 
 
-@pytest.mark.parametrize("name", cover(0, PARTLY, words))
+@pytest.mark.parametrize("name", cover(0, PARTLY, kinds))
 def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
     """The first tiles are divided into equal shares, the last of which may be shorter.
 
@@ -284,7 +284,12 @@ def test_every_layout(name: str, layout: str):
         check(made, sizes, 5, schedule=Shuffled(seed))
 
 
-@pytest.mark.parametrize("name", [PERSISTENT, *STREAMS[1:9:2], STREAMS[8], PARTLY[0]])
+@pytest.mark.parametrize(
+    "name",
+    chosen(
+        (STREAMS[3], STREAMS[8], PARTLY[0]), [PERSISTENT, *STREAMS[1:9:2], STREAMS[8], PARTLY[0]]
+    ),
+)
 def test_what_is_no_number_stays_in_its_group(name: str):
     @given(lists, st.integers(1, 12), st.frozensets(st.integers(0, 5)))
     @settings(max_examples=8)

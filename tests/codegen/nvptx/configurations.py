@@ -265,12 +265,12 @@ def _program(made: Configuration) -> CudaProgram:
 def traits(made: Configuration) -> tuple[object, ...]:
     """The values of a configuration that a cover of assembled kernels must contain.
 
-    Of the schedule these are its family, its order and its reduction. Other options of the schedule
-    change indices only, which are tested without ptxas.
+    Of the schedule these are its passes and its reduction. Layouts, curves and other options of the
+    schedule change indices only, which are tested without ptxas.
     """
     cluster = tuple(extent > 1 for extent in made.cluster)
     return (
-        *kinds(made.schedule),
+        *(word for word in kinds(made.schedule) if not word.startswith("order")),
         made.types[1],
         made.architecture,
         (made.consumers, cluster),
