@@ -6,10 +6,10 @@ launch-time parameters, and the tensors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sympy import Expr
 from sympy.core.basic import Basic
@@ -28,7 +28,13 @@ from coordgraph.tables import Table
 from coordgraph.tensors import Tensor
 from coordgraph.tilings import Tilings
 
-__all__ = ["JSON", "PSEUDOCODE", "TEXT", "VERIFY", "KernelEditor", "KernelGraph"]
+if TYPE_CHECKING:
+    from coordgraph.verification.verdicts import Report
+
+__all__ = ["CHECK", "JSON", "PSEUDOCODE", "TEXT", "VERIFY", "KernelEditor", "KernelGraph"]
+
+VerifyLevel = Literal["structure", "default", "all"]
+"""How thoroughly `KernelGraph.verify` checks a graph."""
 
 
 @dataclass(frozen=True)
@@ -136,14 +142,41 @@ class KernelGraph:
         """
         return KernelEditor(self, done)
 
-    def verify(self) -> KernelGraph:
-        """Run every check of this graph's level and return the graph.
+    def verify(self, level: VerifyLevel = "structure") -> KernelGraph:
+        """Check the graph and return it.
+
+        Args:
+            level: `structure` runs the checks of the structure that the graph's own level must
+                pass. `default` and `all` also run the named checks of a scheduled graph (`check`).
 
         Raises:
             VerifyError: a check fails; `problems` lists every failure.
         """
-        VERIFY(self)
+        if level == "structure":
+            VERIFY(self)
+        else:
+            self.check(level=level).raise_if_refuted()
         return self
+
+    def check(
+        self,
+        sizes: Mapping[str, int | Sequence[int]] | None = None,
+        level: Literal["default", "all"] = "default",
+    ) -> Report:
+        """Prove or refute that a scheduled graph computes its product, without running it.
+
+        The report has a verdict of each named check: `sizes`, `cover`, `fix-up`, `progress` and
+        `bounds`.
+
+        Args:
+            sizes: the launch arguments to examine; None chooses launches around the borders of the
+                graph's sizes.
+            level: `default` takes a few tenths of a second, `all` a few seconds.
+
+        Raises:
+            VerifyError: the graph is not scheduled, or fails the checks of its structure.
+        """
+        return CHECK(self, sizes, level)
 
     def mermaid(self, **options: Any) -> str:
         """The coordinate graph as a Mermaid diagram; options as in `CoordinateGraph.mermaid`."""
@@ -172,6 +205,10 @@ class KernelGraph:
 
 VERIFY = Hook[[KernelGraph], None]("KernelGraph.verify", "coordgraph.checks")
 """The function behind `KernelGraph.verify`, implemented by `coordgraph.checks`."""
+CHECK = Hook[[KernelGraph, "Mapping[str, int | Sequence[int]] | None", str], "Report"](
+    "KernelGraph.check", "coordgraph.verification.checking"
+)
+"""The function behind `KernelGraph.check`, implemented by `coordgraph.verification.checking`."""
 PSEUDOCODE = Hook[[KernelGraph], str]("KernelGraph.pseudocode", "coordgraph.show.pseudocode")
 """The function behind `KernelGraph.pseudocode`, implemented by `coordgraph.show.pseudocode`."""
 TEXT = Hook[[KernelGraph], str]("KernelGraph.text", "coordgraph.text.printer")

@@ -18,6 +18,7 @@ from codegen.cli.opt import opt
 from codegen.cli.output import print_error, print_json, utf8
 from codegen.cli.run import run
 from codegen.cli.show import show
+from codegen.cli.verify import verify
 from coordgraph import __version__
 
 __all__ = ["Commands", "app", "main"]
@@ -119,6 +120,7 @@ for _name, _command, _panel in (
     ("show", show, "Graphs"),
     ("eval", evaluate_command, "Graphs"),
     ("opt", opt, "Graphs"),
+    ("verify", verify, "Graphs"),
     ("passes", passes, "Help"),
     ("explain", explain, "Help"),
     ("doctor", doctor, "Help"),

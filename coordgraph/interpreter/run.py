@@ -104,9 +104,7 @@ def interpret(
     return Result(*memory.finish(), record(code, values) if trace else None)
 
 
-def execute(
-    memory: Memory, machine: Maker, count: int, schedule: Scheduler, resident: int
-) -> None:
+def execute(memory: Memory, machine: Maker, count: int, schedule: Scheduler, resident: int) -> None:
     """Run all workgroups of one launch until they end.
 
     Args:

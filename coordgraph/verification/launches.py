@@ -2,16 +2,15 @@
 
 Candidates vary the numbers of tiles, the number of workgroups, and the extents of the last tile.
 Each candidate has *features*: which argument of a minimum or maximum decides, whether a condition
-holds, whether a remainder is 0, 1 or the largest one, and whether a derived size is 0, 1 or more.
-The features come from the expressions in the graph, so the borders are those of the graph. Launches
-are chosen until every feature that a candidate has occurs in one of them.
+holds, whether a remainder is 0, 1 or the largest one, how one size fits into another. The features
+come from the expressions and parameters of the graph, so the borders are the graph's. Launches are
+ranked so that the first ones have as many different features as possible.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate, product
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise, permutations, product
 from typing import Any, cast
 
 from sympy import Basic, Expr, Integer, Symbol
@@ -30,42 +29,23 @@ from coordgraph.integers import (
 from coordgraph.kernel import KernelGraph
 from coordgraph.parameters import LARGEST_INDEX
 from coordgraph.tilings import macro_tile
+from coordgraph.verification.launch import Launch
 
-__all__ = ["Launch", "chosen_launches"]
+__all__ = ["ranked_launches"]
 
 Feature = tuple[object, ...]
 GROUPS = 3
 """The number of products in examined launches of batches and of groups."""
 TILES = (1, 2, 3, 4, 5, 7)
 """Numbers of tiles along one axis that candidates combine."""
+MOST_GRID = 24
+"""The largest number of workgroups of candidates in which several workgroups share a tile."""
 LARGEST_FACTOR = 16
 """The largest constant divisor in the graph around which candidates vary the numbers of tiles."""
 
 
-@dataclass(frozen=True)
-class Launch:
-    """The launch arguments of an examined problem.
-
-    Args:
-        values: the values of the parameters that the caller gives, by name.
-        tables: the entries of the tables that the caller gives, by name.
-        cost: output tiles, k tiles and workgroups: an estimate of the length of its trace.
-    """
-
-    values: Mapping[str, int]
-    tables: Mapping[str, Sequence[int]] = field(default_factory=dict[str, Sequence[int]])
-    cost: int = field(default=0, compare=False)
-
-    def __str__(self) -> str:
-        shown = {name: value for name, value in self.values.items() if value}
-        if len(self.tables) == len(AXES):
-            shown = {k: v for k, v in shown.items() if not k.startswith("elements_")}
-        tables = {name: list(entries) for name, entries in self.tables.items()}
-        return ", ".join(f"{name}={value}" for name, value in {**shown, **tables}.items())
-
-
-def chosen_launches(graph: KernelGraph, count: int, cost: int) -> tuple[Launch, ...]:
-    """The launches to examine: small, and together with as many features as possible.
+def ranked_launches(graph: KernelGraph, count: int, cost: int) -> tuple[Launch, ...]:
+    """The launches to examine: small, and the first ones with as many features as possible.
 
     Args:
         graph: a scheduled graph.
@@ -85,8 +65,8 @@ def chosen_launches(graph: KernelGraph, count: int, cost: int) -> tuple[Launch, 
     while left and len(chosen) < count:
         # A launch is worth its new features; of several equal ones the cheapest is taken.
         best = max(left, key=lambda pair: (len(pair[1] - seen), -pair[0].cost))
-        if chosen and not best[1] - seen:
-            break
+        if not best[1] - seen:  # all features occurred, so a second round begins
+            seen = set()
         chosen.append(best[0])
         seen |= best[1]
         left.remove(best)
@@ -126,7 +106,9 @@ def _tile_counts(graph: KernelGraph) -> Iterator[Tiles]:
         if total > 40:
             continue
         for depth in depths:
-            grids = {3, 4, 8, total, total + 1, total - 1, total // 2, total // 2 + 1, total // 3}
+            near_total = {total, total + 1, total - 1, total // 2, total // 2 + 1, total // 3}
+            deep = {2 * total + 1, 3 * total - 1, total * depth, total * depth + 1}
+            grids = {3, 4, 8} | near_total | {g for g in deep if g <= MOST_GRID}
             for grid in sorted(grids - {0}):
                 # Every third combination keeps the candidates few; all grids and depths occur.
                 if (number + depth + grid) % 3 == 0 or total < 4:
@@ -246,7 +228,11 @@ class _Features:
         }
         for number, (left, right) in enumerate(zip(sides, sides, strict=True)):
             found.add((number, _relation(self._nodes[number], left, right)))
-        found |= _tile_features(self.graph, launch)
+        found.update(_tile_features(self.graph, launch))
+        counts = [(i, v) for i, v in enumerate(values) if self._host[i].name not in AXES]
+        for (i, one), (j, other) in permutations(counts, 2):
+            # How one count of tiles, workgroups or iterations fits into another.
+            found.add((i, j, one > other, _rest(one, other) if other > 1 else None))
         return frozenset(found)
 
 
@@ -264,9 +250,14 @@ def _nodes(graph: KernelGraph, known: set[Symbol]) -> list[Basic]:
 def _relation(node: Basic, left: int, right: int) -> object:
     """How the two arguments of a node relate; for a remainder, whether it is at an end."""
     if isinstance(node, FloorMod):
-        rest = left % right if right else 0
-        return "0" if not rest else "1" if rest == 1 else "last" if rest == right - 1 else "other"
+        return _rest(left, right)
     return (left > right) - (left < right)
+
+
+def _rest(value: int, divisor: int) -> str:
+    """Where the remainder of a division is: at 0, 1, the largest value, or between."""
+    rest = value % divisor if divisor else 0
+    return "0" if not rest else "1" if rest == 1 else "last" if rest == divisor - 1 else "other"
 
 
 def _tile_features(graph: KernelGraph, launch: Launch) -> Iterator[Feature]:
@@ -282,7 +273,7 @@ def _tile_features(graph: KernelGraph, launch: Launch) -> Iterator[Feature]:
     yield ("rows", (m > n) - (m < n))
     yield ("cube", m == n == k)
     for name, entries in launch.tables.items():
-        yield (name, *(min(b - a, 1) for a, b in zip(entries, entries[1:], strict=False)))
+        yield (name, *(min(b - a, 1) for a, b in pairwise(entries)))
     if (grid := launch.values.get("workgroups")) is not None:
         rest: Any = m * n % grid
         yield ("waves", rest in (0, 1, grid - 1) and rest, min(m * n // grid, 2))

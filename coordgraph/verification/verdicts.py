@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from coordgraph.errors import VerifyError
-from coordgraph.verification.launches import Launch
+from coordgraph.verification.launch import Launch
 
 __all__ = ["Counterexample", "Outcome", "Report", "Verdict"]
 
@@ -148,7 +148,9 @@ class Report:
             VerifyError: a check is refuted; `problems` has a message for each counterexample.
         """
         if problems := [
-            f"{verdict.name}: {found}" for verdict in self.refuted for found in verdict.counterexamples
+            f"{verdict.name}: {found}"
+            for verdict in self.refuted
+            for found in verdict.counterexamples
         ]:
             raise VerifyError(*problems)
         return self
