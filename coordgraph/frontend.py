@@ -20,6 +20,7 @@ from coordgraph.gemm import (
 from coordgraph.kernel import KernelGraph
 from coordgraph.parameters import LARGEST_INDEX, LARGEST_SIZE, Parameter, Parameters
 from coordgraph.problem import build
+from coordgraph.provenance import made_by_library
 
 __all__ = ["Gemm", "default_tile"]
 
@@ -111,7 +112,7 @@ class Gemm(GemmProblem):
         )
         with KernelGraph(self, parameters=Parameters(tuple(given))).edit() as e:
             build(self, e, tile)
-        return e.graph
+        return made_by_library(e.graph)
 
 
 def _why_read(gemm: GemmProblem, operand: Operand) -> str:

@@ -46,11 +46,11 @@ Depth = Literal["default", "all"]
 """How thoroughly a graph is examined: in a few tenths of a second, or in a few seconds."""
 LAUNCHES: dict[Depth, int] = {"default": 8, "all": 40}
 """How many launches are examined at least."""
-FURTHER = 2
+FURTHER = 1
 """How many times as many launches are traced, and examined if their traces differ in kind."""
 COST: dict[Depth, int] = {"default": 600, "all": 20_000}
 """The largest cost of a launch that is traced, see `Launch`."""
-ELEMENTS: dict[Depth, int] = {"default": 1 << 20, "all": 1 << 26}
+ELEMENTS: dict[Depth, int] = {"default": 1 << 19, "all": 1 << 26}
 """The largest number of elements of tiles that all runs together load."""
 RUNS: dict[Depth, int] = {"default": 2, "all": 12}
 """The largest number of launches that run on elements."""
@@ -145,7 +145,7 @@ class Evidence:
         chosen: list[Launch] = []
         left = ELEMENTS[self.depth]
         m, n, k = macro_tile(self.graph.coordinates)
-        for launch, found in sorted(self.traces, key=lambda pair: -_interest(pair[1])):
+        for launch, found in sorted(self.traces, key=lambda pair: -_interest(*pair)):
             work = sum(segment.k_count for segment in found.segments)
             elements = work * (m * k + k * n) + len(found.stores) * 2 * m * n
             if elements <= left and len(chosen) < RUNS[self.depth]:
@@ -172,7 +172,7 @@ def _shapes(found: Trace) -> Iterator[tuple[object, ...]]:
     receives = Counter(receive.tile for receive in found.receives)
     for tile, segments in groupby(sorted(found.segments, key=_tile_of), key=_tile_of):
         cut = [segment.role for segment in segments]
-        yield (*sorted(set(cut)), min(len(cut), 4), min(receives[tile], 4))
+        yield (*sorted(set(cut)), len(cut).bit_length(), receives[tile].bit_length())
     for events in found.workgroups:
         kinds = [type(event).__name__ for event in events if not isinstance(event, Segment)]
         yield (*(kind for kind, _ in groupby(kinds)),)
@@ -182,9 +182,10 @@ def _tile_of(segment: Segment) -> OutputTile:
     return segment.tile
 
 
-def _interest(found: Trace) -> int:
-    """How much of a schedule a launch exercises: fix-ups count more than whole tiles."""
-    return min(len(found.receives), 8) - len(found.segments) // 8
+def _interest(launch: Launch, found: Trace) -> int:
+    """How much of a schedule a launch exercises: fix-ups and ragged edges, with few tiles."""
+    ragged = sum(length % 2 for length in launch.values.values())
+    return min(len(found.receives), 8) + 2 * ragged - len(found.segments) // 8
 
 
 def _counterexample(launch: Launch, fault: Fault) -> Counterexample:

@@ -14,7 +14,7 @@ from itertools import combinations
 import networkx
 
 from coordgraph.control.operations import AccumulatePartial
-from coordgraph.interpreter.tracing import Receive, Send, Trace
+from coordgraph.interpreter.tracing import OutputTile, Receive, Send, Trace
 from coordgraph.verification.evidence import Evidence
 from coordgraph.verification.launch import Launch
 from coordgraph.verification.named import Finding, enumerated, named_check
@@ -22,6 +22,9 @@ from coordgraph.verification.ordering import happens_before
 from coordgraph.verification.verdicts import Counterexample
 
 __all__ = ["fix_up"]
+
+Part = tuple[int, OutputTile]
+"""A partial sum in a slot: its turn, and the output tile that it belongs to."""
 
 
 @named_check(
@@ -50,21 +53,21 @@ def _overwritten(launch: Launch, found: Trace, *, atomic: bool) -> Iterator[Coun
         found: its trace.
         atomic: whether workgroups add to a slot atomically; sends for one tile need no order then.
     """
-    uses: dict[int, dict[int, list[Send | Receive]]] = defaultdict(lambda: defaultdict(list))
+    uses: dict[int, dict[Part, list[Send | Receive]]] = defaultdict(lambda: defaultdict(list))
     for event in (*found.sends, *found.receives):
-        uses[event.slot][event.turn].append(event)
-    if all(len(turns) < 2 for turns in uses.values()):
+        uses[event.slot][event.turn, event.tile].append(event)
+    if all(len(parts) < 2 for parts in uses.values()):
         return
     order = happens_before(found)
     if not networkx.is_directed_acyclic_graph(order.graph):
         return  # the check `progress` names the cycle
-    for slot, turns in uses.items():
-        for one, other in combinations(sorted(turns), 2):
-            sends = [e for turn in (one, other) for e in turns[turn] if isinstance(e, Send)]
+    for slot, parts in uses.items():
+        for one, other in combinations(sorted(parts), 2):
+            sends = [e for part in (one, other) for e in parts[part] if isinstance(e, Send)]
             if len(sends) < 2 or (atomic and sends[0].tile == sends[1].tile):
                 continue
             first, second = sends[:2]
-            if not (order.before(turns[one], second) or order.before(turns[other], first)):
+            if not (order.before(parts[one], second) or order.before(parts[other], first)):
                 yield Counterexample(
                     f"workspace slot {slot} is sent partial sums of output tiles {first.tile} and "
                     f"{second.tile}, and the later one may overwrite the other before it is read",

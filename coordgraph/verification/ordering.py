@@ -7,11 +7,13 @@ from collections.abc import Iterable
 
 import networkx
 
-from coordgraph.interpreter.tracing import Receive, Send, Trace
+from coordgraph.interpreter.tracing import OutputTile, Receive, Send, Trace
 
 __all__ = ["Order", "happens_before"]
 
 Message = Send | Receive
+Partial = tuple[int, int, OutputTile]
+"""A partial sum: its slot, its turn, and its output tile."""
 Node = tuple[int, int]
 """A message of a launch: the workgroup, and the position among the workgroup's messages."""
 
@@ -44,12 +46,12 @@ class Order:
 def happens_before(found: Trace) -> Order:
     """The order of all messages: that of each workgroup's program, and sends before receives.
 
-    A receive of a partial sum comes after all sends of its slot and turn.
+    A receive of a partial sum comes after all sends of its slot, turn and output tile.
     """
     graph: networkx.DiGraph[Node] = networkx.DiGraph()
     nodes: dict[int, Node] = {}
-    sends: dict[tuple[int, int], list[Node]] = defaultdict(list)
-    receives: list[tuple[tuple[int, int], Node]] = []
+    sends: dict[Partial, list[Node]] = defaultdict(list)
+    receives: list[tuple[Partial, Node]] = []
     for workgroup, events in enumerate(found.workgroups):
         messages = [event for event in events if isinstance(event, Message)]
         for position, event in enumerate(messages):
@@ -59,9 +61,9 @@ def happens_before(found: Trace) -> Order:
             if position:
                 graph.add_edge((workgroup, position - 1), node)
             if isinstance(event, Send):
-                sends[event.slot, event.turn].append(node)
+                sends[event.slot, event.turn, event.tile].append(node)
             else:
-                receives.append(((event.slot, event.turn), node))
+                receives.append(((event.slot, event.turn, event.tile), node))
     for message, node in receives:
         graph.add_edges_from((sent, node) for sent in sends[message])
     return Order(graph, nodes)
