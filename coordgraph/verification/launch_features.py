@@ -91,8 +91,7 @@ class LaunchFeatures:
         for name, entries in launch.tables.items():
             yield (name, *(min(b - a, 1) for a, b in pairwise(entries)))
         if (grid := launch.values.get("workgroups")) is not None:
-            rest = m * n % grid
-            yield ("waves", rest if rest in (0, 1) else rest == grid - 1, min(m * n // grid, 2))
+            yield ("waves", _rest(m * n, grid), min(m * n // grid, 2))
             yield ("idle", m * n * k < grid)
 
 

@@ -470,7 +470,23 @@ FIX_UP = (
     ),
     Fault("tree without doubling", "fix-up", TREE, (("step=fixup.level", "step=1"),)),
 )
-PROGRESS = (Fault("waits before it sends", "progress", SCATTER, (waits_first,)),)
+PROGRESS = (
+    Fault("waits before it sends", "progress", SCATTER, (waits_first,)),
+    Fault(
+        "workgroups wait for each other's piece",
+        "progress",
+        STREAM,
+        (
+            (
+                SEND,
+                "For dim=partial.slot start=workgroup - 1 stop=workgroup {\n"
+                + RECEIVE
+                + "}\nSendPartial  slot=partial.slot\n",
+            ),
+            (EPILOGUE, SEND + EPILOGUE),
+        ),
+    ),
+)
 BOUNDS = (
     Fault(
         "waits for slots past the workspace",
@@ -495,7 +511,7 @@ BOUNDS = (
         "rows of a batch past the tensor",
         "bounds",
         STREAM,
-        (("strides=(stride_a, k, 1)", "strides=(stride_b, k, 1)"),),
+        (("strides=(stride_a, k, 1)", "strides=(stride_a + k, k, 1)"),),
         BATCH,
     ),
 )
