@@ -68,8 +68,10 @@ def verify(
 
       coordgraph verify -s stream-k
       coordgraph verify -s 'split-k{splits=3}' --level all
-      coordgraph show text -s stream-k | sed 's/1 + workgroup/workgroup/' | coordgraph verify -
-      coordgraph verify graph.txt --json
+      coordgraph verify --m 300 --n 200 --k 64 -s stream-k -w 7
+      coordgraph show text -s stream-k -o graph.txt     # edit this file, then check it
+      coordgraph verify graph.txt
+      coordgraph show text -s stream-k | coordgraph verify - --json
     """
     from codegen.cli.scheduled import from_graph, scheduled
     from codegen.cli.stages import read_graph

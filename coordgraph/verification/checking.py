@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from time import perf_counter
-from typing import get_args
 
 from coordgraph.errors import VerifyError
 from coordgraph.kernel import CHECK, KernelGraph
 from coordgraph.validation import whole
 from coordgraph.verification.addresses import bounds
 from coordgraph.verification.cover import cover
-from coordgraph.verification.evidence import Depth, Evidence
+from coordgraph.verification.evidence import LIMITS, Evidence
 from coordgraph.verification.fix_up import fix_up
 from coordgraph.verification.forward_progress import progress
 from coordgraph.verification.launch import Launch
@@ -44,9 +43,8 @@ def check_graph(graph: KernelGraph, sizes: Sizes | None = None, level: str = "de
             unknown.
         LaunchError: a parameter or a table is missing in `sizes`, or out of bounds.
     """
-    depths = get_args(Depth)
-    if level not in depths:
-        raise VerifyError(f"level={level!r} is unknown; use one of {', '.join(depths)}")
+    if level not in LIMITS:
+        raise VerifyError(f"level={level!r} is unknown; use one of {', '.join(LIMITS)}")
     if graph.level != "scheduled":
         raise VerifyError(
             f"the graph has the level '{graph.level}'; check a graph to which a schedule was "
@@ -54,7 +52,7 @@ def check_graph(graph: KernelGraph, sizes: Sizes | None = None, level: str = "de
         )
     graph.verify()
     launches = None if sizes is None else (_launch(graph, sizes),)
-    evidence = Evidence(graph, level, launches)
+    evidence = Evidence(graph, LIMITS[level], launches)
     verdicts: list[Verdict] = []
     for check in CHECKS.values():
         start = perf_counter()

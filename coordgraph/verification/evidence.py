@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from math import prod
-from typing import Literal
 
 import numpy as np
 from sympy import Symbol
@@ -40,20 +40,34 @@ from coordgraph.verification.launches import ranked_launches
 from coordgraph.verification.reference import Operands, make_operands, products
 from coordgraph.verification.verdicts import Counterexample
 
-__all__ = ["Depth", "Evidence"]
+__all__ = ["LIMITS", "Evidence", "Limits"]
 
-Depth = Literal["default", "all"]
-"""How thoroughly a graph is examined: in a few tenths of a second, or in a few seconds."""
-LAUNCHES: dict[Depth, int] = {"default": 8, "all": 40}
-"""How many launches are examined at least."""
-FURTHER = 1
-"""How many times as many launches are traced, and examined if their traces differ in kind."""
-COST: dict[Depth, int] = {"default": 600, "all": 20_000}
-"""The largest cost of a launch that is traced, see `Launch`."""
-ELEMENTS: dict[Depth, int] = {"default": 1 << 19, "all": 1 << 26}
-"""The largest number of elements of tiles that all runs together load."""
-RUNS: dict[Depth, int] = {"default": 2, "all": 12}
-"""The largest number of launches that run on elements."""
+
+@dataclass(frozen=True)
+class Limits:
+    """How thoroughly a graph is examined.
+
+    Args:
+        launches: how many launches are examined at least. As many again are traced, and examined
+            if their traces differ in kind.
+        cost: the largest cost of a launch that is traced, see `Launch`.
+        runs: the largest number of launches that run on elements.
+        elements: the largest number of elements of tiles that all these runs load.
+        schedulers: the names of the schedulers under which each of them runs.
+    """
+
+    launches: int
+    cost: int
+    runs: int
+    elements: int
+    schedulers: tuple[str, ...]
+
+
+LIMITS = {
+    "default": Limits(8, 600, 2, 1 << 19, ("in-order",)),
+    "all": Limits(40, 20_000, 12, 1 << 24, tuple(SCHEDULERS)),
+}
+"""The limits of each level of `KernelGraph.check`."""
 MOST_STEPS = 1 << 16
 """The largest number of loop iterations of one workgroup; more count as a loop without an end."""
 EXCHANGES = (
@@ -76,14 +90,14 @@ class Evidence:
 
     Args:
         graph: a scheduled graph.
-        depth: how thoroughly to examine it.
+        limits: how thoroughly to examine it.
         launches: the launches to examine; None chooses them from the graph.
     """
 
     def __init__(
-        self, graph: KernelGraph, depth: Depth, launches: tuple[Launch, ...] | None = None
+        self, graph: KernelGraph, limits: Limits, launches: tuple[Launch, ...] | None = None
     ) -> None:
-        self.graph, self.depth = graph, depth
+        self.graph, self.limits = graph, limits
         self._launches = launches
 
     @cached_property
@@ -91,8 +105,7 @@ class Evidence:
         """The launches to examine, the most interesting ones first."""
         if self._launches is not None:
             return self._launches
-        count = LAUNCHES[self.depth]
-        return ranked_launches(self.graph, count + FURTHER * count, COST[self.depth])
+        return ranked_launches(self.graph, 2 * self.limits.launches, self.limits.cost)
 
     @cached_property
     def program(self) -> Program:
@@ -117,7 +130,7 @@ class Evidence:
             try:
                 got = trace(self.graph, launch.values, launch.tables, most_steps=MOST_STEPS)
                 shapes = {*_shapes(got)}
-                if len(found) < LAUNCHES[self.depth] or shapes - seen or got.faults:
+                if len(found) < self.limits.launches or shapes - seen or got.faults:
                     found.append((launch, got))
                 seen |= shapes
             except LaunchError:
@@ -143,12 +156,12 @@ class Evidence:
     def run_launches(self) -> tuple[Launch, ...]:
         """The launches that run on elements: the cheapest, as many as the limits allow."""
         chosen: list[Launch] = []
-        left = ELEMENTS[self.depth]
+        left = self.limits.elements
         m, n, k = macro_tile(self.graph.coordinates)
         for launch, found in sorted(self.traces, key=lambda pair: -_interest(*pair)):
             work = sum(segment.k_count for segment in found.segments)
             elements = work * (m * k + k * n) + len(found.stores) * 2 * m * n
-            if elements <= left and len(chosen) < RUNS[self.depth]:
+            if elements <= left and len(chosen) < self.limits.runs:
                 chosen.append(launch)
                 left -= elements
         return tuple(chosen)
@@ -158,8 +171,7 @@ class Evidence:
         """Errors of runs on elements: the check that each refutes, and the counterexample."""
         found: list[tuple[str, Counterexample]] = []
         for launch in self.run_launches:
-            names = SCHEDULERS if self.depth == "all" else ("in-order",)
-            for name in names:
+            for name in self.limits.schedulers:
                 errors = [*_run(self.graph, self.program, launch, name)]
                 found += errors
                 if errors:

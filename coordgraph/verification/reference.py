@@ -39,7 +39,7 @@ class Operands(NamedTuple):
     """
 
     arrays: dict[str, Array]
-    scalars: dict[str, float]
+    scalars: Mapping[str, float]
     values: dict[str, Any]
 
 
@@ -78,9 +78,7 @@ def make_operands(graph: KernelGraph, launch: Launch) -> Operands:
         for t in graph.tensors
         if t.role in (Role.INPUT, Role.OPTIONAL_INPUT, Role.OPERAND)
     }
-    scalars = {o.name: float(adds or o.name != "beta") for o in gemm.epilogue.scalars}
-    if not sums.is_float:
-        scalars = {name: int(value) for name, value in scalars.items()}
+    scalars = {o.name: int(adds or o.name != "beta") for o in gemm.epilogue.scalars}
     return Operands(arrays, scalars, values)
 
 
