@@ -136,7 +136,7 @@ class CheckedCall:
                 # The kernel replaces the address and extents of this map for each matrix of a list.
                 shape, strides = (1, row_step(tensor.dtype)), None
             maps = TensorMaps(shape, tensor.dtype, box, strides)
-            self._maps.append((number, ARGUMENTS.index(name), maps))
+            self._maps.append((number, order.index(name), maps))
         self._tensors = len(facts.tensors)
 
     def overlaps(self, pointers: Pointers) -> bool:

@@ -65,10 +65,11 @@ class TensorMaps:
     """Tensor maps of row-major matrices of one shape, by address; elements outside read as 0.
 
     Args:
-        shape: rows and columns; for a batch, before them the number of matrices.
+        shape: rows and columns; for a batch, before them the number of matrices; for a vector, its
+            elements.
         kind: the element type.
         box: extents of the TMA box in elements, contiguous axis first. In shared memory its rows
-            are swizzled if they have 32, 64 or 128 bytes.
+            are swizzled if they have 32, 64 or 128 bytes and the tensor is no vector.
         strides: strides of the axes in elements; None for contiguous matrices without gaps.
     """
 
@@ -83,7 +84,7 @@ class TensorMaps:
         wide, narrow = ctypes.c_uint64, ctypes.c_uint32
         steps_of = strides or [prod(shape[axis + 1 :]) for axis in range(rank)]
         row_bytes = box[0] * size
-        mode = f"{row_bytes}B" if row_bytes in SWIZZLED else "NONE"
+        mode = f"{row_bytes}B" if row_bytes in SWIZZLED and rank > 1 else "NONE"
         self._arrays = (
             (wide * rank)(*reversed(shape)),
             (wide * (rank - 1))(*(size * step for step in reversed(steps_of[:-1]))),
