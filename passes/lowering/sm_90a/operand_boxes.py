@@ -37,6 +37,8 @@ __all__ = ["OperandBoxes", "loaded_by_boxes"]
 
 EIGHT, PAIR = 8, 2
 """EIGHT: adjacent columns of the wgmma result that four lanes hold. PAIR: those of one lane."""
+LEAST_ROW_BYTES = 32
+"""Bytes of a row of the narrowest TMA box that is swizzled."""
 BOX_ALIGNMENT = 128
 """Bytes whose multiple the address of a TMA box in shared memory must be."""
 
@@ -91,26 +93,42 @@ class OperandBoxes:
         large = [tensor for tensor in tensors if self._is_large(tensor)]
         bytes_of = {name: room * division.kind.bytes for name, room in rooms.items()}
         larger, smaller = sorted(bytes_of, key=lambda name: bytes_of[name], reverse=True)
-        self.width = division.columns
-        """Columns of a box."""
-        fit = division.pieces
-        if large:
-            kind = self.kinds[large[0]]
-            self.width = gcd(division.columns, ROW_BYTES // kind.bytes)
-            fit = bytes_of[larger] // (self.rows * self.width * kind.bytes * self._beside)
-        boxes = division.share(1) // self.width
-        self.run = max((n for n in range(1, boxes + 1) if boxes % n == 0 and n <= fit), default=0)
-        """Boxes of a warpgroup in one step of the ring; 0 if a stage has no room for one."""
+        self.width, self.run = self._boxes(bytes_of[larger], large[0] if large else None)
+        """width: columns of a box. run: boxes of a warpgroup in one step of the ring; 0 if a stage
+        has no room for one."""
         if not self.run:
             self.tensors = ()
             return
-        self.steps = boxes // self.run
+        self.steps = division.share(1) // self.width // self.run
         self._add_columns()
         for tensor in tensors:
             if self._is_large(tensor):
                 self._add_tile(tensor, larger, bytes_of[larger])
             else:
                 self._add_vector(tensor, smaller, bytes_of[smaller])
+
+    def _boxes(self, room_bytes: int, large: str | None) -> tuple[int, int]:
+        """The columns of a box, and how many boxes a warpgroup has in one step of the ring.
+
+        They are the widest boxes that fit, and the most of them.
+
+        Args:
+            room_bytes: bytes of a stage.
+            large: the operand along m and n; None if only a vector is loaded.
+        """
+        division = self.division
+        if large is None:
+            return division.columns, division.pieces
+        size = self.kinds[large].bytes
+        width = gcd(division.columns, ROW_BYTES // size)
+        while width * size > LEAST_ROW_BYTES and self._bytes_of_box(width, size) > room_bytes:
+            width //= 2
+        boxes, fit = division.share(1) // width, room_bytes // self._bytes_of_box(width, size)
+        return width, max((n for n in range(1, fit + 1) if boxes % n == 0), default=0)
+
+    def _bytes_of_box(self, width: int, size: int) -> int:
+        """Bytes of a box of `width` columns for every warpgroup that divides the columns."""
+        return self.rows * width * size * self._beside
 
     def _is_large(self, tensor: str) -> bool:
         """Whether an operand has an element for every element of D."""
