@@ -38,7 +38,7 @@ class VerifyError(CoordGraphError):
 
 
 class EvaluationError(CoordGraphError):
-    """The index along a dimension cannot be computed; each subclass stands for one reason."""
+    """The index along a dimension cannot be computed; subclasses stand for the possible reasons."""
 
 
 class NotInvertible(EvaluationError):

@@ -363,8 +363,7 @@ def _read_stride(tensor: Tensor, array: Array | None, given: dict[str, int]) -> 
 
 
 def _rows_follow(array: Array) -> bool:
-    """True if `array` is a batch of contiguous matrices with a stride of 0 or more whole elements.
-    """
+    """True if `array` is a batch of contiguous matrices, 0 or more whole elements apart."""
     return bool(array[0].flags.c_contiguous) and array.strides[0] >= 0 == array.strides[0] % (
         array.itemsize
     )
