@@ -1,4 +1,4 @@
-"""`Flatten`: combines several indices into one row-major index."""
+"""`Flatten`: combine several indices into one row-major index."""
 
 from __future__ import annotations
 
