@@ -41,8 +41,8 @@ class Concatenate(Edge):
     Args:
         table: the name of the table t.
         extents: if given, one table name for each upstream operand after the first. Segment g then
-            begins at `t[g]` and is a row-major block; its extent along an operand is `x[g + 1] -
-            x[g]` for that operand's table x, or the operand's size if the name is ''.
+            begins at `t[g]` and is a row-major block; its extent along an operand is
+            `x[g + 1] - x[g]` for that operand's table x, or the operand's size if the name is ''.
 
     Raises:
         VerifyError: there are fewer than two upstream operands, or `extents` has a wrong length.

@@ -20,14 +20,14 @@ __all__ = ["Deal"]
 class Deal(Edge):
     """`Deal(I; O)`: deal n indices out to G groups in turn, like cards, then list the groups.
 
-    Index i is dealt to group `g = i mod G` and has position `t = i div G` in the group. Let `q = n
-    div G` and `r = n mod G`. The first r groups have q + 1 members and the other groups have q, so
-    there is no padding. O lists group 0, then group 1, and so on.
+    Index i is dealt to group `g = i mod G` and has position `t = i div G` in the group. Let
+    `q = n div G` and `r = n mod G`. The first r groups have q + 1 members and the other groups have
+    q, so there is no padding. O lists group 0, then group 1, and so on.
 
     - forward: `o = g·q + min(g, r) + t`;
-    - reverse: `i = t·G + g`. With `e = r·(q + 1)`, the number of members of the first r groups: `g
-      = o div (q + 1)`, `t = o mod (q + 1)` if `o < e`; else `g = r + (o - e) div q`, `t = (o - e)
-      mod q`.
+    - reverse: `i = t·G + g`. With `e = r·(q + 1)`, the number of members of the first r groups:
+      `g = o div (q + 1)`, `t = o mod (q + 1)` if `o < e`; else `g = r + (o - e) div q`,
+      `t = (o - e) mod q`.
 
     Size rule: `|I| = |O|`.
 

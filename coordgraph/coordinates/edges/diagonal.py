@@ -42,10 +42,10 @@ def row_pitch(columns: Expr, step: int) -> Expr:
 class Diagonal(Edge):
     """`Diagonal(I; G, R, C)`: the offset in memory of an element of a block-diagonal matrix.
 
-    The R x C matrix is zero outside the blocks on its diagonal. Block g has the rows `rows[g] ..
-    rows[g + 1] - 1` and the columns `columns[g] .. columns[g + 1] - 1`. Memory holds the blocks one
-    after another, row-major; block g begins at element `t[g]`. The leading dimension of block g is
-    `p = ⌈(columns[g + 1] - columns[g])/step⌉·step` elements.
+    The R x C matrix is zero outside the blocks on its diagonal. Block g has the rows
+    `rows[g] .. rows[g + 1] - 1` and the columns `columns[g] .. columns[g + 1] - 1`. Memory holds
+    the blocks one after another, row-major; block g begins at element `t[g]`. The leading dimension
+    of block g is `p = ⌈(columns[g + 1] - columns[g])/step⌉·step` elements.
 
     - reverse: `i = t[g] + (r - rows[g])·p + c - columns[g]`;
     - forward: `g = search(t, n_g, i)`, the block with `t[g] <= i < t[g + 1]`; then r and c by div

@@ -31,10 +31,10 @@ class Ragged(Edge):
     - reverse: `i = t[g] + o`;
     - forward: `g = search(t, n_g, i)`, the segment with `t[g] <= i < t[g + 1]`; `o = i - t[g]`.
 
-    The table t has n_g + 1 non-decreasing entries; segment g has the indices `t[g] .. t[g + 1] -
-    1`, possibly none. The first segment may begin after 0, and the last may end before |I|. Guard:
-    `i < t[g + 1]`, which does not hold if o is past the segment's end. There is no size rule,
-    because the segments' lengths are known only when the kernel runs.
+    The table t has n_g + 1 non-decreasing entries; segment g has the indices
+    `t[g] .. t[g + 1] - 1`, possibly none. The first segment may begin after 0, and the last may end
+    before |I|. Guard: `i < t[g + 1]`, which does not hold if o is past the segment's end. There is
+    no size rule, because the segments' lengths are known only when the kernel runs.
 
     Args:
         table: the name of the table t.

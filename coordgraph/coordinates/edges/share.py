@@ -33,19 +33,19 @@ class Share(Edge):
 
     A share is s consecutive indices, but a border that is near the end of a tile of d indices moves
     to that end, if it is at most `before` indices in front of the end or at most `behind` indices
-    after it. The border at x moves to c(x): with `e = (x + before) div d·d` (a tile's end), `c(x) =
-    e` if `x ≤ e + behind`, else x. Share w begins at `b = c(w·s)`.
+    after it. The border at x moves to c(x): with `e = (x + before) div d·d` (a tile's end),
+    `c(x) = e` if `x ≤ e + behind`, else x. Share w begins at `b = c(w·s)`.
 
     - reverse: `i = b + o` if b is known, so that b can be computed once; else `i = c(w·s) + o`;
-    - forward: `w = u(i) div s`, `b = c(w·s)`, `o = i - b`. Here `u(i) = i - r + min(max(r, behind),
-      d - 1 - before)`, with `r = i mod d`, is the largest x with `c(x) ≤ i`.
+    - forward: `w = u(i) div s`, `b = c(w·s)`, `o = i - b`. Here
+      `u(i) = i - r + min(max(r, behind), d - 1 - before)`, with `r = i mod d`, is the largest x
+      with `c(x) ≤ i`.
 
     c and u are non-decreasing, and `c(x) ≤ i` exactly if `x ≤ u(i)`. Every index is therefore in
     one share, even if some shares are empty because two borders moved to the same end. Guard: i is
     less than |I| and less than the border of share w + 1, and b is the border of share w. Size
-    rule: `|W|·s ≥ |I|`,
-    |I| is a multiple of d, `before + behind < d`, and `|O| ≥ s + before + behind`, the length of
-    the longest share.
+    rule: `|W|·s ≥ |I|`, |I| is a multiple of d, `before + behind < d`, and
+    `|O| ≥ s + before + behind`, the length of the longest share.
 
     Args:
         share: s, the length of a share before borders are moved, at least 1.
