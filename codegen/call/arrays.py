@@ -25,7 +25,7 @@ PROTOCOLS = ("__dlpack__", "__cuda_array_interface__")
 
 
 class Library:
-    """An array library, known by DLPack and the CUDA array interface alone."""
+    """An array library of which only DLPack or the CUDA array interface is used."""
 
     waits = False
     """The library cannot be given a CUDA stream to wait for: `finish` must follow each launch."""
@@ -261,7 +261,7 @@ def stream_handle(stream: Any) -> int:
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The strides of an array without gaps, in elements."""
+    """The strides, in elements, of a row-major array with these extents and without gaps."""
     strides = [1]
     for extent in reversed(shape[1:]):
         strides.append(strides[-1] * extent)

@@ -306,7 +306,7 @@ def _usual(cut: Tiled) -> Iterator[Kind]:
             continue
         suits = schedule.suits(cut.tiles, cut.depth, cut.slots)
         if counter.fixup == "none" and not cut.each:
-            # a data-parallel schedule must be persistent here, so it is tried with
+            # only its persistent form takes this problem, so a data-parallel schedule is tried with
             # every tiling
             suits = np.ones_like(tried)
         yield Kind(schedule, tried & suits, cut.slots)

@@ -77,8 +77,8 @@ class Work:
     def apart(self) -> Flag:
         """Whether workgroups are at different k of their tiles at the same time.
 
-        They are not if no tile is divided along k, or if each workgroup has an equal part of a
-        tile.
+        All workgroups are at the same k if no tile is divided along k, or if each workgroup
+        computes an equal part of a tile.
         """
         counts = self.counts
         together = (counts.shortest == 0) | (counts.shortest == counts.streamed)
