@@ -1,7 +1,4 @@
-"""`codegen.matmul` of batches:
-
-results against numpy on the CPU, and the plans it chooses for a GPU.
-"""
+"""`codegen.matmul` of batches: results on the CPU against NumPy, and plans chosen for a GPU."""
 
 from __future__ import annotations
 
@@ -183,9 +180,10 @@ def expanded(*shape: int) -> np.ndarray:
         (whole(4, 3, 7), expanded(5, 7, 5), "b is 5x7x5, 4x7x5 is needed"),
         (whole(4, 3, 7), expanded(2, 7, 5), "b is 2x7x5, 4x7x5 is needed"),
         (whole(0, 3, 7), expanded(2, 7, 5), "b is 2x7x5, 0x7x5 is needed"),
-        (whole(4, 3, 0), whole(5, 0, 5), "b is 5x0x5, 4x0x5 is needed"),  # strides of 0
+        # NumPy gives arrays without elements strides of 0.
+        (whole(4, 3, 0), whole(5, 0, 5), "b is 5x0x5, 4x0x5 is needed"),
         (expanded(4, 3, 7), whole(5, 7, 5), "b is 5x7x5, 4x7x5 is needed"),
-        # Errors show the shapes that the caller passed, not those of the rearranged
+        # Error messages show the shapes that the caller passed, not those of the rearranged
         # product.
         (whole(4, 3, 7), whole(6, 5), "^a is 4x3x7 and b is 6x5: k would be 7 and 6"),
         (whole(4, 3, 7), expanded(4, 6, 5), "^a is 4x3x7 and b is 4x6x5: k would be 7 and 6"),

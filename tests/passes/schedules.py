@@ -109,10 +109,9 @@ ORDERED = (
     *((name, "plain") for name in SCHEDULES),
     *(case.values for case in cover(0, _REORDERED, words) if not case.marks),
 )
-"""Pairs for quick tests: every schedule without an order, every option and order in some pair.
-
-Every order occurs. All test files use these pairs, so that cached graphs are shared. Slow tests use
-all combinations.
+"""Pairs (schedule, order) for quick tests: every schedule in row-major order, and pairs in which every
+schedule option and every other order occurs. All test files use these pairs, so that cached graphs are shared. Slow tests use all
+combinations.
 """
 
 

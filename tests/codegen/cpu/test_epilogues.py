@@ -1,6 +1,7 @@
-"""Epilogues on the CPU and in the interpreter against float64:
+"""Epilogues on the CPU and in the interpreter: results agree with float64.
 
-schedules, reductions, batches, groups.
+Cases: every schedule and reduction, batches, and groups.
+
 """
 
 from __future__ import annotations
@@ -212,10 +213,7 @@ def test_a_number_is_a_number(target: str):
 
 @every_case
 def test_matmul(case: Case):
-    """`matmul` with an epilogue:
-
-    a first and a repeated call, a batch, and calls that are refused.
-    """
+    """`matmul` with an epilogue: a first and a repeated call, a batch, and invalid calls."""
     for shape in ((), (3,)):
         a, b = matrices((*shape, M, K), (*shape, K, N))
         sizes = {"l": 3 if shape else 1, "m": M, "n": N}

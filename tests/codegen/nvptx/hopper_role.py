@@ -130,8 +130,8 @@ class Role:
                 yield from self.run(node.body)
                 index += self.value(loop.step)
             if op.unroll and not each:
-                # only the first part of a multiplication is modelled; it
-                # represents the others
+                # only the first iteration of an unrolled loop is simulated; it represents the
+                # others
                 return
 
     def _if(self, node: Node) -> Agent:
@@ -352,7 +352,7 @@ class Role:
             return
         self.own.count(f"consumer {self.warpgroup}", self.step)
         first, begins = self.own.add_run(self._home(node, op.source), self.warpgroup)
-        if begins:  # the first index represents the others
+        if begins:  # the first run of a slot represents its other runs
             own = 0 if self.machine.turns else self.warpgroup
             self.state.sum += self.machine.take_partials(first + 4 * WARPGROUP * own)
 
@@ -383,7 +383,7 @@ class Role:
 
     def do_FillElements(self, node: Node, op: elements.FillElements) -> None:
         assert op.destination == "partials", "shared memory is filled where groups end"
-        # the first index represents the others
+        # The clear in step 0 of a fix-up represents the clears in its other steps.
         if self.value(node.scope.resolve(index_symbol("fixup.step"))) == 0:
             self.machine.clear_partials(self.place(node, op.destination))
 
@@ -392,7 +392,7 @@ class Role:
 
     def do_CommitStores(self, node: Node, op: ops.CommitStores) -> None:
         if self.machine.matrices:
-            self.slots.full.clear()  # boxes outside the matrix, which no TMA store writes
+            self.slots.full.clear()  # drops boxes outside the matrix, which no TMA store writes
         self.slots.commit()
 
     def do_StoreBox(self, node: Node, op: ops.StoreBox) -> None:

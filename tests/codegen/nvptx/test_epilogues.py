@@ -119,9 +119,9 @@ def test_every_epilogue_assembles(target: str, case: Case):
 
 
 def test_what_an_operand_lacks_is_loaded_once():
-    """A broadcast operand is loaded once:
+    """A broadcast operand is loaded once for all elements of D that share its value.
 
-    a bias for both rows of a register pair, a row factor for all columns.
+    A bias is loaded once for both rows of a register pair, a row factor once for all columns.
     """
 
     @ep.epilogue(bias=ep.operand("n", "f32"))

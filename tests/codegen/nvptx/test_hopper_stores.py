@@ -162,9 +162,9 @@ def boxes(this: Lowered) -> list[tuple[int, int]]:
 
 
 def drains(this: Lowered) -> bool:
-    """True if a tile waits for all stores of the tile before it:
+    """True if a tile waits for all stores of the tile before it.
 
-    the slots do not divide its boxes.
+    This is so if the number of boxes of a tile is no multiple of the number of slots.
     """
     return len(boxes(this)) % this.size("store.slot") > 0
 

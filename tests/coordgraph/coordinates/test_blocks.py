@@ -183,9 +183,9 @@ def test_a_segment_known_as_an_expression():
 
 @dataclass(frozen=True)
 class Found(Edge):
-    """`Found(I, J; O)`:
+    """`Found(I, J; O)`: `i = o mod |I|` and `j = 2·i`.
 
-    `i = o mod |I|` and `j = 2·i`; if |I| is unknown, `i = o` and `j = o + 1`.
+    If |I| is unknown, `i = o` and `j = o + 1`.
     """
 
     arity = (2, 1)

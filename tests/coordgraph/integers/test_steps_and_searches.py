@@ -131,7 +131,8 @@ def test_a_name_says_nothing_before_it_was_found():
     assert not KNOWN.prove_nonnegative(INSIDE)
     assert not KNOWN.with_value(G, INLINE).prove_nonnegative(INSIDE)
     assert located().prove_nonnegative(INSIDE)
-    # Not proved for another symbol, for another table, or if the first entry may be above 0.
+    # The difference is not proved to be non-negative for another symbol, for another table, or if
+    # the first entry may be above 0.
     assert not located().prove_nonnegative(X - P * load(T, H))
     both = KNOWN.with_table(U, M, from_zero=True)
     assert not located(both).prove_nonnegative(X - P * load(U, G))
