@@ -32,8 +32,8 @@ QUEUE = 32
 
 
 PARAMETERS = (
-    *(".u64",) * 4,  # addresses of A, B, C and D
-    *(".align 64 .b8",) * 3,  # tensor maps
+    *(".u64",) * 4,  # parameters: addresses of A, B, C and D
+    *(".align 64 .b8",) * 3,  # parameters: tensor maps of A, B and D
     *(".f32",) * 2,
     *(".u32",) * 8,
 )

@@ -81,7 +81,7 @@ class Library:
         """A batch of `count` matrices, each of which is the given one.
 
         Raises:
-            LaunchError: no function of the library is known that expands an array.
+            LaunchError: arrays of this library cannot be expanded.
         """
         raise LaunchError(
             f"no way is known to expand a {type(array).__name__}: pass a matrix for each product"
@@ -148,7 +148,7 @@ class _Torch(Library):
             layout = array.is_contiguous() or array.stride()
             key = (array.shape, array.dtype, array.device, layout)
             return key, array.data_ptr()
-        except RuntimeError as error:  # a tensor without memory: sparse, fake or functional
+        except RuntimeError as error:  # sparse, fake and functional tensors have no address
             raise LaunchError(f"{what} has no memory of its own: {error}") from error
 
     def address(self, array: Any) -> int:
@@ -237,7 +237,7 @@ _found: dict[type, Library] = {TensorView: _Raw()}
 
 
 def library(array: Any) -> Library:
-    """The library of an array, by the top-level package of its type or of one it derives from."""
+    """The library of an array, by the top-level package of its type or of a base class."""
     kind = type(array)
     known = _found.get(kind)
     if known is None:

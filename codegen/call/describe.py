@@ -191,7 +191,7 @@ def _request(gemm: Gemm, views: Mapping[str, TensorView], beta: float) -> PlanRe
     except VerifyError as error:  # an extent is larger than kernels support
         raise LaunchError(str(error).removeprefix("Gemm: ")) from error
     wide = (x for x in gemm.operands if x != "C" and gemm.axes[x] == "mn")
-    # such an operand has as many elements as C
+    # Operands with an element for every element of D need as many registers as C.
     reads_c = beta != 0 or any(x in views for x in wide)
     batches = max(sizes.get("batches", sizes.get("groups", 1)), 1)
     device = views["A"].device

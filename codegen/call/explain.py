@@ -60,7 +60,7 @@ class ByRule:
         return self
 
     def as_data(self) -> dict[str, Any]:
-        """Plain data for JSON, with the keys of `Explanation.as_data`."""
+        """The explanation as plain data for JSON, with the keys of `Explanation.as_data`."""
         m, n, k = sizes(self.problem)
         return {
             "problem": {
@@ -134,7 +134,7 @@ class Tuned:
         return self
 
     def as_data(self) -> dict[str, Any]:
-        """Plain data for JSON: that of the prediction, and measured seconds under `tuned`."""
+        """The prediction as plain data for JSON, with the measured seconds under `tuned`."""
         times = [
             {"plan": str(plan), "seconds": seconds, "predicted": predicted}
             for (plan, seconds), predicted in zip(self.measured.times, self.predicted, strict=True)

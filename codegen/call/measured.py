@@ -74,7 +74,7 @@ def remember(request: PlanRequest, seconds: Mapping[Plan, float]) -> None:
         return
     import filelock
 
-    # the file is read-only, cannot be locked, or stays locked
+    # The file may be read-only, impossible to lock, or locked for too long.
     with suppress(OSError, NotImplementedError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with filelock.FileLock(folder / LOCK, timeout=LONGEST_WAIT):

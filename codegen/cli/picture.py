@@ -103,7 +103,7 @@ class Summary:
         return f"{count} of the outputs of {len(self.products)} products, {deep}"
 
     def as_data(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """The counts as plain data for JSON."""
         return {
             "tiles": self.tiles,
             "iterations": self.iterations,

@@ -306,8 +306,8 @@ def _usual(cut: Tiled) -> Iterator[Kind]:
             continue
         suits = schedule.suits(cut.tiles, cut.depth, cut.slots)
         if counter.fixup == "none" and not cut.each:
-            # only its persistent form takes this problem, so a data-parallel schedule is tried with
-            # every tiling
+            # Only the persistent data-parallel schedule takes this problem, so it suits every
+            # tiling.
             suits = np.ones_like(tried)
         yield Kind(schedule, tried & suits, cut.slots)
         if counter.all_streamed and cut.counted:

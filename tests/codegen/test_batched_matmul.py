@@ -102,7 +102,7 @@ def test_the_epilogue_of_a_batch(shared: bool):
     want = 2 * (a @ b) - 3 * c
     assert np.array_equal(codegen.matmul(a, b, c, alpha=2.0, beta=-3.0), want)
     every = np.full((4, 3, 20, 24), 7, np.float32)
-    for out in (np.empty_like(want), every[:, 1]):  # also with gaps between the matrices of out
+    for out in (np.empty_like(want), every[:, 1]):  # `every[:, 1]` has gaps between its matrices
         for _ in range(2):
             assert codegen.matmul(a, b, c, out, 2.0, -3.0) is out
             assert np.array_equal(out, want)
@@ -299,7 +299,7 @@ def test_calls_of_matrices_and_of_batches_are_told_apart(
     for a, b, d in calls:
         assert codegen.matmul(a, b, out=d) is d
     assert fake.launches[len(first) :] == first
-    with pytest.raises(TypeError):  # an array of another batch size
+    with pytest.raises(TypeError):  # another batch size needs a first launch
         codegen.matmul(batch(3, 512, 64, A), batch(3, 64, 768, B), out=batch(3, 512, 768, D))
 
 

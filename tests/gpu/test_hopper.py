@@ -72,7 +72,7 @@ def framed(rows: int, columns: int, kind: Any, offset: int = 0) -> tuple[Any, An
 
 
 def written_outside(memory: Any, out: Any) -> Any:
-    """Number of elements outside `out` that were written."""
+    """Number of elements of `memory` outside `out` that were written."""
     start = out.storage_offset()
     around = (memory[:start], memory[start + out.numel() :])
     return sum((~part.isnan()).sum() for part in around)

@@ -109,8 +109,10 @@ ORDERED = (
     *((name, "plain") for name in SCHEDULES),
     *(case.values for case in cover(0, _REORDERED, words) if not case.marks),
 )
-"""Pairs (schedule, order) for quick tests: every schedule in row-major order, and pairs in which every
-schedule option and every other order occurs. All test files use these pairs, so that cached graphs are shared. Slow tests use all
+"""Pairs (schedule, order) for quick tests.
+
+Every schedule occurs in row-major order, and every schedule option and every other order occurs in
+some pair. All test files use these pairs, so that cached graphs are shared. Slow tests use all
 combinations.
 """
 

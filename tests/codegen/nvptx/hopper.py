@@ -137,7 +137,7 @@ class Lowered:
 
     @property
     def wide(self) -> int:
-        """N of one wgmma instruction."""
+        """The extent N of one wgmma instruction."""
         op = self.operations(MultiplyShared)[0]
         shape = re.fullmatch(r"wgmma\.m64n(\d+)k(?:16|32)\.\w+", op.instruction)
         assert shape is not None

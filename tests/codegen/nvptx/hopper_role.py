@@ -149,7 +149,7 @@ class Role:
                 if self.value(condition):
                     yield from self.run(node.body)
 
-    # Barriers
+    # Operations on barriers.
 
     def _barrier(self, node: Node, name: str, rank: int | None = None) -> Barrier:
         memory = self.machine.memory[self.number][self.rank if rank is None else rank]
@@ -205,7 +205,7 @@ class Role:
         """The step of the stage ring at this point of the walk."""
         return self.env[index_symbol("ring.step")]
 
-    # Copies and multiplications
+    # Operations that copy to shared memory, and wgmma.
 
     def do_CopyBox(self, node: Node, op: ops.CopyBox) -> Agent:
         first, second = (self.place(node, f"{op.tensor}.{axis}") for axis in (0, 1))
@@ -313,7 +313,7 @@ class Role:
     def do_WaitMultiplies(self, node: Node, op: ops.WaitMultiplies) -> None:
         self.state.wait(op.pending)
 
-    # Partials and D
+    # Operations on partial sums, on flags and on D.
 
     def do_WaitFlag(self, node: Node, op: elements.WaitFlag) -> Agent:
         flags, flag = self.machine.flags, self.place(node, op.flag)

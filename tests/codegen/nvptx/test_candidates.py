@@ -69,7 +69,7 @@ def test_what_is_assembled_are_candidates():
     plans = [Plan.parse(text) for _, text in LARGEST]
     every = [plan for layout in LAYOUTS for plan in kernels(layout)]
     assert {plan.family for plan in every} - {plan.family for plan in plans} == {
-        # Families whose kernels were measured with every tile.
+        # Families whose kernels have been run with every tile.
         *("stream-k", "stream-k scatter", "two-tile-stream-k"),
         # Families that have one main loop fewer than other families in this list.
         *("stream-k tree", "stream-k turnstile", "stream-k without slivers"),

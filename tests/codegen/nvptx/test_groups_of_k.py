@@ -74,7 +74,7 @@ def program(
     )
 
 
-# Assembly with ptxas
+# Tests that assemble kernels with ptxas.
 
 
 @needs_ptxas
@@ -132,7 +132,7 @@ def test_hopper_assembles(tile: Tile, lowering: LowerToHopper, schedule: str, re
     assert_clean(made.assembled()[1])
 
 
-# Lowering
+# Tests of lowered graphs.
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_what_the_host_need_not_know():
     assert Facts.from_json(facts.to_json()) == facts
 
 
-# Calls
+# Tests of calls of a kernel on a fake CUDA driver.
 
 
 @pytest.fixture(autouse=True)

@@ -194,7 +194,7 @@ def test_batches_take_every_peer_once_and_in_order(count: int):
     assert found == list(range(low, low + count))
 
 
-# Simulated in many orders
+# Tests on the simulated GPU, which runs warps in many random orders.
 
 STREAMS = (
     "stream-k{reduction=scatter}",

@@ -152,7 +152,7 @@ def test_the_number_of_segments_is_needed_to_find_one():
         graph.reverse(["all"], ["k"])
 
 
-# Indices of which some are known
+# Tests of `reverse` where some of the upstream indices are known.
 
 
 @few

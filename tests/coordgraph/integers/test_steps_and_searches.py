@@ -44,7 +44,8 @@ def test_entries_rise_by_the_least_step():
     assert KNOWN.interval(load(T, G + 3) - load(T, G + 1))[0] == 2 * STEP
     assert KNOWN.prove_less(load(T, G), load(T, G + 1))
     assert KNOWN.interval(load(T, Integer(2)))[0] == 2 * STEP
-    assert KNOWN.interval(load(T, Integer(5000)))[0] == 0  # a step this long is not proved
+    # No lower bound is proved for so large an index.
+    assert KNOWN.interval(load(T, Integer(5000)))[0] == 0
 
 
 def test_entries_before_the_first_are_none():
