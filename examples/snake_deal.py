@@ -1,6 +1,6 @@
 """`SnakeDeal`: an example schedule that deals tiles to workgroups in alternating direction.
 
-It is written outside the library, with `passes.kit`.
+The schedule is written outside the library, with `passes.kit`.
 """
 
 from __future__ import annotations

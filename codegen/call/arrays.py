@@ -1,4 +1,4 @@
-"""Arrays of other libraries: PyTorch, CuPy, JAX, numpy, and whatever speaks DLPack.
+"""Arrays of other libraries: PyTorch, CuPy, JAX, NumPy, and any library that exports DLPack.
 
 No library is imported here: the type of an array names its library, which the caller has imported.
 There is one class for each library; `library` finds the class for an array.

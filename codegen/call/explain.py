@@ -56,7 +56,7 @@ class ByRule:
 
     @property
     def best(self) -> ByRule:
-        """The object with the attribute `plan`, as in `Explanation`; here it is this object."""
+        """This object: its `plan` is the chosen plan, as is that of `Explanation.best`."""
         return self
 
     def as_data(self) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class Tuned:
 
     @property
     def best(self) -> Tuned:
-        """The object with the attribute `plan`, as in `Explanation`; here it is this object."""
+        """This object: its `plan` is the chosen plan, as is that of `Explanation.best`."""
         return self
 
     def as_data(self) -> dict[str, Any]:

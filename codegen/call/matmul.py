@@ -90,8 +90,9 @@ def matmul(
             transpose_b=transpose_b,
         )
     try:
-        # These are attributes of PyTorch's tensors. Of an address only the alignment matters, for
-        # TMA. A batch can be computed as one product only if C and D have no gaps.
+        # The cache key is made of attributes that PyTorch's tensors have. Of an address only the
+        # alignment is in the key, because TMA depends on it. Whether C and D have gaps is in the
+        # key, because a batch without gaps can be computed as one product.
         shape = a.shape
         key: Hashable = (
             shape,

@@ -125,7 +125,7 @@ class _Bench:
         like = TensorView(0, shape, row_major(shape), kind, memory.device.ordinal)
         size = views["A"].bytes + views["B"].bytes + like.bytes
         count = min(max(-(-COLD_BYTES // size), 2), MOST_SETS)
-        cuda("cuCtxSynchronize")  # A and B may still be written, on whatever stream
+        cuda("cuCtxSynchronize")  # kernels on any stream may still be writing A and B
         self.sets = [
             (self._copy(views["A"]), self._copy(views["B"]), self._empty(like))
             for _ in range(count)

@@ -32,8 +32,9 @@ def instructions_plan(
 ) -> Plan:
     """The plan for mma.sync: on GPUs before Hopper, and for operands that TMA's alignment excludes.
 
-    It has the largest tile of `GPU_TILES` of which there is at least one for every SM. If there is
-    none, tiles are divided along k by Stream-K if k is large; else the tile is the smallest one.
+    The plan has the largest tile of `GPU_TILES` that gives every SM at least one output tile. If no
+    tile does, tiles are divided along k by Stream-K if k is large; else the plan has the smallest
+    tile.
 
     Args:
         m, n, k: extents of the problem.

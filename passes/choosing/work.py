@@ -87,9 +87,9 @@ class Work:
     def utilisation(self, t: Table, tiles: Column) -> Column:
         """The share of the workgroups' time that is used: 1 if all have equally much work.
 
-        It is the number of all iterations, divided by those that all workgroups could do in the
-        time of the one with most work. An iteration on a small tile counts by its share of the
-        macro tile's area.
+        The share is the number of all iterations, divided by the number that all workgroups could
+        do in the time of the workgroup with most work. An iteration on a small tile counts by its
+        share of the macro tile's area.
 
         Args:
             t: problems and plans.

@@ -260,8 +260,9 @@ def test_a_number_that_integers_cannot_be_scaled_by(target: str):
 
 @pytest.mark.parametrize("target", ["interpreter", "cpu"])
 def test_an_optional_operand_that_is_left_out_counts_as_0(target: str):
-    """A left-out operand counts as 0, whatever multiplies it; only C must be given if beta is not
-    0.
+    """An optional operand that a call leaves out counts as 0.
+
+    Only C, the operand of the default epilogue, must be given if beta is not 0.
     """
     a, b, x = matrices((M, K), (K, N), (M, N))
 

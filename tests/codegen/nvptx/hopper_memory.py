@@ -62,7 +62,8 @@ class Barrier:
 class Box:
     """A TMA box in shared memory.
 
-    It has its step of the stage ring, and the warpgroups that have multiplied it.
+    The fields are the box's step of the stage ring, and the warpgroups that have multiplied the
+    box.
     """
 
     place: Place

@@ -357,8 +357,9 @@ class Role:
             self.state.sum += self.machine.take_partials(first + 4 * WARPGROUP * own)
 
     def _add_share(self, node: Node) -> None:
-        """Record that a piece of a share was added; the first access of the piece represents
-        the others.
+        """Record that a piece of a share was added.
+
+        Only the first access of the piece is simulated; it represents its other accesses.
         """
         flag, share = self.place(node, "flags"), self.env[SHARE]
         with self.binding(SHARE, 0):

@@ -71,7 +71,7 @@ def owned(this: Lowered, rank: Array, thread: Array, register: Array) -> Array:
 def adders(this: Lowered) -> range:
     """The ranks of the workgroups that hold the sum over k.
 
-    These are all of a cluster, or only the first if the cluster divides k.
+    All workgroups of a cluster hold such a sum, or only the first one if the cluster divides k.
     """
     return range(1 if this.configuration.cluster[2] > 1 else this.ranks)
 
