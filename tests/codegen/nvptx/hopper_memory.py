@@ -250,7 +250,7 @@ class Device:
         return self.partials.pop(place)
 
     def add_partials(self, place: int, sum: Sum) -> None:
-        """Add accumulators to a slot that several workgroups add to."""
+        """Add a warpgroup's accumulators to a slot to which several workgroups add."""
         assert self.added.get(place) != (), "a slot is added to behind its last reader"
         self.added[place] = self.added.get(place, ()) + sum
 
