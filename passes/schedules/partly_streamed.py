@@ -76,18 +76,19 @@ class PartlyStreamed(Pass):
             epilogue: the `first` along k, which waits for workgroups of higher number, or the
             `last`, which waits for those of lower number. `reduction=scatter` has no owner.
         first: which part comes first, in the tile space and in time: `sk` or `dp`.
-        waves: which data-parallel tiles a workgroup has. `strided`: every W-th, so that at any
-            time W neighbours are worked on and share what they read in the L2 cache.
-            `contiguous`: neighbours, as the paper draws it; the coordinates are then
+        waves: which data-parallel tiles a workgroup has. `strided`: every W-th, so that the W
+            workgroups compute neighbouring tiles at the same time and share their operands in the
+            L2 cache. `contiguous`: consecutive tiles, as in Osama et al.; the coordinates are then
             `dp.tiles --Tile--> workgroup, dp.local --Split{1, 1}--> ForTile, ForK`.
-        least: smallest number of iterations in a share. Where fewer fall to a workgroup, some
+        least: smallest number of iterations in a share. If equal shares were smaller, some
             workgroups get no share and exit at once.
         least_segment: smallest number of iterations of one tile in a share, unless the tile has
-            fewer. Where the border of a share would leave fewer, it moves to the end of the tile;
+            fewer. If the end of a share would leave fewer, that end moves to the end of the tile;
             the coordinates are then `sk.tiles --Share--> workgroup, sk.begin, sk.local`.
         reduction: how the pieces of a shared tile are added up. `peers`: the owner adds one piece
             after another. `tree`: pieces are added in pairs, and pairs of pairs, at the same time.
-            `turnstile`: the pieces pass one slot of the workspace, one by one. `scatter`: every
+            `turnstile`: the pieces are added to one slot of the workspace, one by one. `scatter`:
+                every
             workgroup with a piece finishes a share of the tile. `atomic`: atomic additions to one
             slot, so the last bits differ from run to run.
     """

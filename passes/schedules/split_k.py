@@ -45,11 +45,12 @@ class SplitK(Pass):
 
     Args:
         splits: pieces of a tile, two or more.
-        owner: `first` or `last` piece of a tile runs the epilogue. With `last` workgroups wait for
-            lower numbers alone, so that any grid makes progress.
+        owner: `first` or `last` piece of a tile runs the epilogue. With `last`, workgroups wait
+            only for workgroups of lower number, so a grid of any size makes progress.
         reduction: how the pieces of a tile are added up. `peers`: the owner adds one piece after
             another. `tree`: pieces are added in pairs, and pairs of pairs, at the same time.
-            `turnstile`: the pieces pass one slot of the workspace, one by one. `scatter`: every
+            `turnstile`: the pieces are added to one slot of the workspace, one by one. `scatter`:
+                every
             workgroup finishes a share of the tile, and waits for workgroups of higher and of lower
             number; `owner` has no effect. `atomic`: atomic additions to one slot, so the last bits
             differ from run to run. `turnstile` and `atomic` need a slot for each tile, the others

@@ -33,7 +33,7 @@ def least_segment_refusal(least_segment: int, graph: KernelGraph) -> str | None:
     """Why a schedule cannot keep `least_segment` on a graph, or None if it can.
 
     Args:
-        least_segment: smallest number of iterations that a workgroup's share has of a tile.
+        least_segment: smallest number of iterations of one tile in a workgroup's share.
         graph: the graph before the schedule.
     """
     if least_segment > 1 and depth_is_data(graph):
@@ -67,13 +67,14 @@ class StreamK(Pass):
         owner: which piece of a shared tile is that of its owner, who adds the others and runs the
             epilogue: the `first` along k, which waits for workgroups of higher number, or the
             `last`, which waits for those of lower number. `reduction=scatter` has no owner.
-        least: smallest number of iterations in a share. Where fewer fall to a workgroup, some
+        least: smallest number of iterations in a share. If equal shares were smaller, some
             workgroups get no share and exit at once.
         least_segment: smallest number of iterations of one tile in a share, unless the tile has
-            fewer. Where the border of a share would leave fewer, it moves to the end of the tile.
+            fewer. If the end of a share would leave fewer, that end moves to the end of the tile.
         reduction: how the pieces of a shared tile are added up. `peers`: the owner adds one piece
             after another. `tree`: pieces are added in pairs, and pairs of pairs, at the same time.
-            `turnstile`: the pieces pass one slot of the workspace, one by one. `scatter`: every
+            `turnstile`: the pieces are added to one slot of the workspace, one by one. `scatter`:
+                every
             workgroup with a piece finishes a share of the tile. `atomic`: atomic additions to one
             slot, so the last bits differ from run to run.
     """
