@@ -90,8 +90,8 @@ def verify(graph: KernelGraph) -> None:
 def _well_formed(graph: KernelGraph) -> Iterator[str]:
     """Check the names, ids, size rules, tables and symbols of a graph of any level.
 
-    Ids that are named must exist, names must be unique, size rules must hold, and symbols must be
-    bound.
+    Every id that is named must exist, names must be unique, size rules must hold, and every symbol
+    must have a value.
     """
     coordinates, parameters = graph.coordinates, graph.parameters
     for p in parameters.items:
@@ -120,11 +120,8 @@ def _well_formed(graph: KernelGraph) -> Iterator[str]:
 def _tables(graph: KernelGraph, ranges: Ranges) -> Iterator[str]:
     """Check that tables read only earlier tables, and have the properties that edges need.
 
-    The properties that searches need are checked, too. Tables' declarations must prove them,
-    because generated code reads tables without bounds checks.
-
-    The properties are proved from the tables' declarations, because generated code reads tables
-    without bounds checks.
+    The properties that searches need are checked, too. Tables' declarations must prove all these
+    properties, because generated code reads tables without bounds checks.
     """
     coordinates, parameters = graph.coordinates, graph.parameters
     known = {p.symbol for p in parameters.items if p.name not in parameters.deferred}
@@ -191,7 +188,7 @@ def _reads_out_of_bounds(
 
 
 def _check_reads(graph: KernelGraph, tables: Mapping[str, Table], ranges: Ranges) -> Iterator[str]:
-    """Check that tables which expressions read exist, and tables which they search are sorted.
+    """Check that tables exist which expressions read, and that searched tables are sorted.
 
     A search must also stay within the table's length.
     """

@@ -297,16 +297,18 @@ class GemmProblem:
         return self.grouped and self.group_axis == "mnk"
 
     def offsets(self, axis: str) -> str:
-        """Name of the table with the first element of each group along `axis`, and the last end.
+        """Name of the table of the groups' starts along `axis`, in elements.
 
-        Entries count elements along `axis`; the table has one entry more than there are groups.
+        Entry g is the index of the first element of group g along `axis`; a further entry is the
+        end of the last group.
         """
         return OFFSETS_OF[axis] if self.diagonal else OFFSETS
 
     def tile_starts(self, axis: str) -> str:
-        """Name of the table with each group's first macro tile along `axis`, and their total.
+        """Name of the table of the groups' starts along `axis`, in macro tiles.
 
-        Entries count the macro tiles along `axis` of all groups before.
+        Entry g is the number of macro tiles along `axis` in all groups before group g; a further
+        entry is the number in all groups.
         """
         return f"{axis}_tile_starts" if self.diagonal else "tile_starts"
 
@@ -324,7 +326,7 @@ class GemmProblem:
 
     @property
     def leading(self) -> str:
-        """The id of the dimension that numbers products: `batch`, `group`, or '' for one."""
+        """The id of the dimension that numbers products: `batch`, `group`, or '' for none."""
         return "batch" if self.batched else "group" if self.grouped else ""
 
     @property
@@ -343,7 +345,7 @@ class GemmProblem:
     def accumulator(self) -> str:
         """The name of the element type in which products are summed.
 
-        alpha and beta have this type, too.
+        The scalars alpha and beta have this type, too.
         """
         return dtype(self.dtype).accumulator
 
@@ -366,9 +368,9 @@ def read_of(tensor: str) -> str:
 
 
 def stride_of(tensor: str) -> str:
-    """The name of the launch parameter with the elements between two matrices of a batch.
+    """The name of the launch parameter with the stride between matrices of a batch.
 
-    It is the stride from the start of one matrix to the start of the next.
+    The parameter counts the elements from the start of one matrix to the start of the next.
     """
     return f"stride_{tensor.lower()}"
 
@@ -376,7 +378,7 @@ def stride_of(tensor: str) -> str:
 def row_step(kind: str) -> int:
     """The alignment of matrix rows in a list of products (`group_axis="mnk"`), in elements.
 
-    It is `ROW_STEP` elements or 16 bytes, whichever is more.
+    The alignment is `ROW_STEP` elements or 16 bytes, whichever is more.
 
     Args:
         kind: the name of the element type.

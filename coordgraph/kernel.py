@@ -66,7 +66,7 @@ class KernelGraph:
 
     @property
     def dangling(self) -> tuple[Dimension, ...]:
-        """The ids of the tile-number dimensions that no schedule has tied to workgroups or loops.
+        """The tile-number dimensions that no schedule has tied to workgroups or loops yet.
 
         Schedules start from these dimensions, so that passes compose. The dimension that numbers
         the products of a batch or of groups comes first, so that tiles of one product are computed

@@ -126,8 +126,8 @@ class Parameters:
     def define(self, name: str, value: Expr, minimum: int, note: str) -> tuple[Parameters, Expr]:
         """Add a parameter with the value `value`; returns the new record and the new symbol.
 
-        A value that simplifies to a number or to one symbol adds no parameter; it is returned in
-        place of the symbol.
+        A value that simplifies to a number or to one symbol adds no parameter; this number or
+        symbol is returned in place of the new symbol.
 
         Raises:
             VerifyError: another parameter has this name, with another value.

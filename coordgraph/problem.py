@@ -171,7 +171,6 @@ def _tiles(gemm: GemmProblem, e: KernelEditor, axis: str, extent: Expr, tile: in
         return e.parameter(f"tiles_{axis}", count, note=f"macro tiles in {axis}")
     groups, starts = e.parameters["groups"].symbol, gemm.tile_starts(axis)
     # A group with k = 0 gets one tile of padding, so that zeros are written to its D. With
-    # A group with k = 0 gets one tile of padding, so that zeros are written to its D. With
     # group_axis="mnk", index expressions divide by the number of tile columns, so a group has at
     # least one tile column.
     least = 0 if axis == "m" else 1

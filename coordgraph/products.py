@@ -41,7 +41,10 @@ class HasProducts(Protocol):
 
 
 def product_order(graph: HasProducts) -> Permute | None:
-    """The `Permute` edge that reorders products; None if they are computed in order of number."""
+    """The `Permute` edge that reorders products; None if none does.
+
+    Without the edge, products are computed in the order of their numbers.
+    """
     leading = graph.gemm.leading
     below = graph.coordinates.edges_below(leading) if leading else ()
     return next((edge for edge in below if isinstance(edge, Permute)), None)
@@ -57,7 +60,7 @@ def product_dimension(graph: HasProducts) -> str:
 
 
 def dangling_tiles(graph: HasProducts) -> tuple[Dimension, ...]:
-    """The ids of the tile-number dimensions that no schedule has tied to workgroups or loops yet.
+    """The tile-number dimensions that no schedule has tied to workgroups or loops yet.
 
     The dimension that numbers products comes first, so that tiles of one product are computed after
     one another.
@@ -67,7 +70,7 @@ def dangling_tiles(graph: HasProducts) -> tuple[Dimension, ...]:
 
 
 def tile_plane(graph: HasProducts) -> tuple[Dimension, ...]:
-    """The ids of the two unscheduled dimensions that number a product's tile rows and columns."""
+    """The two unscheduled dimensions that number tile rows and tile columns of a product."""
     product = product_dimension(graph)
     return tuple(d for d in dangling_tiles(graph) if d.id != product)
 

@@ -1,8 +1,8 @@
 """Tables of integers in device memory that index expressions of a kernel read.
 
 A *given* table is an argument of the kernel call; its entries are non-decreasing. A *derived* table
-is computed by the kernel from earlier tables, from its *step*, an expression that is evaluated at
-each position. A derived table with the rule `sums` holds prefix sums of the steps: entry 0 is 0,
+is computed by the kernel from its *step*, an expression in earlier tables that is evaluated at each
+position. A derived table with the rule `sums` holds prefix sums of the steps: entry 0 is 0,
 and entry i + 1 is entry i plus step i. A derived table with the rule `sorts` is an argsort of the
 steps: entry i is the position of the i-th largest step.
 """
