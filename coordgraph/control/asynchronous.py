@@ -46,7 +46,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Counter(Operation):
-    """Execute the body with the index along `dim` as a counter: 0, increased by `Advance`."""
+    """Execute the body with a counter as the index along the dimension `dim`.
+
+    The counter starts at 0; `Advance` operations in the body increase it.
+    """
 
     dim: str
     body: Body = ()

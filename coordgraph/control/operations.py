@@ -137,8 +137,7 @@ class For(Operation):
     Args:
         dim: the dimension whose index is the loop index.
         start, stop: the first index, and the exclusive end.
-        step: the increment; the increment may depend on the index, as in Stream-K's loop over
-            tiles.
+        step: the increment, which may depend on the index, as in Stream-K's loop over tiles.
         body: the operations of an iteration.
         unroll: whether code generation unrolls the loop; start, stop and step are then numbers.
     """

@@ -264,7 +264,7 @@ class Stage(_OfTensor):
 
 @dataclass(frozen=True)
 class Selector(Dimension):
-    """The number of the segment that the selector of a `Sunder` edge chooses."""
+    """The selector of a `Sunder` edge; its index is the number of the selected segment."""
 
 
 for _base in ("_OfTensor", "_OfTensorAxis"):

@@ -159,7 +159,7 @@ class Structure:
     def _depth_first(self) -> tuple[Dimension, ...]:
         """All dimensions in depth-first order, starting at dimensions without an edge above them.
 
-        Operands of an edge follow one another in operand order.
+        The search visits the downstream operands of an edge in operand order.
         """
         tops = [node for node in self._dimensions if not self._nx.in_degree(node)]
         # The search of networkx starts from the first nodes, so dimensions without an edge above

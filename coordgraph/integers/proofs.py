@@ -152,7 +152,7 @@ class Prover(NumericBounds):
         return best
 
     def level(self, target: Atom) -> int:
-        """The length of the longest chain of bounds, each in terms of the next atom, from an atom.
+        """Length of the longest chain of atoms from ``target``, each in bounds of the previous one.
 
         Atoms with longer chains are eliminated first.
         """

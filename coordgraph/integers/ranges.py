@@ -194,7 +194,7 @@ class Ranges:
         return self._tabled(table, TableBounds(_expr(maximum), from_zero, step))
 
     def with_found(self, symbol: Symbol, value: IntegerLike) -> "Ranges":
-        """A copy of the ranges with ``symbol`` as the result of the `Search` ``value``.
+        """A copy of the ranges in which ``symbol`` is the result of the `Search` ``value``.
 
         Proofs then use ``table[symbol] <= x``, where x is the value that was searched for. The
         symbols in ``value`` must not change while ``symbol`` keeps its value. A ``value`` that is
@@ -216,9 +216,9 @@ class Ranges:
     ) -> "Ranges":
         """A copy of the ranges with ``symbol`` set to the current value of ``expr``.
 
-        The symbols of ``expr`` may change later, so ``symbol == expr`` is not stated. Only bounds
-        of ``symbol`` are: numeric bounds, limits from guards on ``expr``, and bounds in terms of
-        sizes and of the symbols in ``fixed``, whose values never change.
+        The symbols of ``expr`` may change later, so the copy does not state ``symbol == expr``. It
+        states bounds of ``symbol``: numeric bounds, limits from guards on ``expr``, and bounds in
+        terms of sizes and of the symbols in ``fixed``, whose values never change.
         """
         expr = _expr(expr)
         p = to_polynomial(expr)

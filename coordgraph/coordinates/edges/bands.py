@@ -90,8 +90,6 @@ class Bands(Edge):
         """Whether another band follows band number `band`.
 
         Only the last band may have fewer than `width` rows.
-
-        Only the last band may have fewer rows.
         """
         return Lt((band + 1) * self.width, rows)
 

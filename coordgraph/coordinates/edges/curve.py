@@ -32,8 +32,8 @@ class Curve(Edge):
     - `hilbert`: with `a = d₂ₖ₊₁` and `b = d₂ₖ`, `jₖ = a ^ (s & b) ^ f` and `iₖ = jₖ ^ b`. The bits
       s and f are 0 at the highest digit. Below a digit (a, b) of value 0 or 3, i and j are swapped
       (s is inverted); below a digit of value 3, both are also mirrored (f is inverted). Consecutive
-      points of the curve are adjacent in the grid. The curve begins at (0, 0) and ends at (0, side
-      - 1), adjacent to the next block along j.
+      points of the curve are adjacent in the grid. The curve begins at `(0, 0)` and ends at
+      `(0, side - 1)`, adjacent to the next block along j.
 
     Forward is the inverse. Size rule: `|I| = |I'|` and `|J| = |J'|`.
 
