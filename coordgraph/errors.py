@@ -61,7 +61,7 @@ class Deadlock(EvaluationError):
     """In the interpreter, every workgroup that has not ended waits for a partial sum.
 
     Args:
-        message: what is printed.
+        message: the text of the error message.
         waiting: for each waiting workgroup, the workspace slot of the partial sum that it needs.
     """
 

@@ -36,7 +36,7 @@ class KernelGraph:
     """One kernel: its problem, coordinate graph, control graph, parameters and tensors.
 
     Every index that the kernel computes is a path through `coordinates`. The record is immutable;
-    a pass builds a new one with `edit()`.
+    a pass builds a changed copy with `edit()`.
 
     Args:
         gemm: the matrix product that the kernel computes.

@@ -80,7 +80,7 @@ class Parameters:
     """The launch-time parameters of a kernel, assumptions about parameters, and tables of integers.
 
     Args:
-        items: the parameters, in an order in which each depends only on earlier ones.
+        items: the parameters; each depends only on parameters before it.
         assumptions: upper bounds of expressions in the parameters.
         tables: the tables of integers that index expressions read, in an order in which each table
             reads only earlier tables.
@@ -270,7 +270,7 @@ class Parameters:
         return {**values, **tabulate(self.tables, tables, values)}
 
     def _host_values(self, given: Mapping[str, int]) -> dict[str, int]:
-        """Values of all parameters but deferred ones, which depend on tables in device memory."""
+        """Values of the parameters that do not depend on tables, which are in device memory."""
         unknown = sorted(set(given) - {p.name for p in self.given})
         if unknown:
             known = ", ".join(p.name for p in self.given)

@@ -1,8 +1,8 @@
 """Forward progress: whether workgroups wait for partial sums of lower or of higher workgroups.
 
-If workgroups wait only for lower-numbered ones, it is enough that workgroups start in order. If
-they wait for higher-numbered ones, all must be resident at once: the launcher needs a cooperative
-launch, or must refuse a grid that does not fit on the device.
+If workgroups wait only for lower-numbered workgroups, it is enough that workgroups start in order.
+If workgroups wait for higher-numbered workgroups, all must be resident at once: the launcher needs
+a cooperative launch, or must refuse a grid that does not fit on the device.
 """
 
 from __future__ import annotations

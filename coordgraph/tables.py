@@ -238,7 +238,7 @@ def tabulate(
     """Compute the entries of every table of a launch, given and derived, and check them.
 
     Args:
-        tables: the declarations, in an order in which each table reads only earlier ones.
+        tables: the declared tables; each reads only tables before it.
         given: the entries of each table that the caller gives, by name.
         values: the values of launch parameters that the host knows, by name.
 

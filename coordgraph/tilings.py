@@ -29,7 +29,7 @@ from coordgraph.errors import VerifyError
 __all__ = ["ACCUMULATOR", "Tiling", "Tilings", "macro_tile"]
 
 ACCUMULATOR = "acc"
-"""The name of the accumulator in a kernel that has only one."""
+"""The name of the accumulator in a kernel with a single accumulator."""
 Axis = tuple[str, int]
 """The name of a tensor, and the position of one of its axes (0 for rows)."""
 FITTING: tuple[tuple[Axis, Axis], ...] = (
@@ -197,7 +197,7 @@ class Tilings:
 def _axes(
     coordinates: CoordinateGraph, named: Mapping[str, tuple[str, ...]]
 ) -> dict[Axis, tuple[str, Dimension]]:
-    """For each tensor axis, the dimension that numbers its tiles and the one inside a tile.
+    """For each tensor axis, the dimensions that number its tiles and its elements in a tile.
 
     If an axis is cut into tiles of several shapes, the operation's tile number decides; if the
     operation names no tile number of that axis, the tiles that were added first are taken.

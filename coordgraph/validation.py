@@ -25,7 +25,7 @@ def whole(
     Python's int and NumPy integers are accepted; bool, float (even 2.0) and text are refused.
 
     Args:
-        value: what the user gave.
+        value: the value that the user passed.
         what: how the error message names the value.
         error: the class of the error that is raised.
         least: the smallest allowed integer; None for no limit.
@@ -58,7 +58,7 @@ def integer(
     for some values of the symbols.
 
     Args:
-        value: what the user gave.
+        value: the value that the user passed.
         what: how the error message names the value.
         error: the class of the error that is raised.
         least: the smallest allowed number; None for no limit.
@@ -85,7 +85,7 @@ def integers(
     """Check a sequence of integers and SymPy integer expressions; return a tuple of expressions.
 
     Args:
-        values: what the user gave.
+        values: the sequence that the user passed.
         what: how the error message names the sequence.
         error: the class of the error that is raised.
 
@@ -105,7 +105,7 @@ def flag(value: Any, what: str, error: type[CoordGraphError] = VerifyError) -> b
     """Check that `value` is True, False, 1 or 0 (NumPy's too), and return a bool.
 
     Args:
-        value: what the user gave.
+        value: the value that the user passed.
         what: how the error message names the value.
         error: the class of the error that is raised.
 
@@ -126,7 +126,7 @@ def text(value: Any, what: str, error: type[CoordGraphError] = VerifyError) -> s
     """Check that `value` is a string, and return the string.
 
     Args:
-        value: what the user gave.
+        value: the value that the user passed.
         what: how the error message names the value.
         error: the class of the error that is raised.
     """

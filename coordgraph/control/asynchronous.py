@@ -106,7 +106,7 @@ class PublishBarriers(Operation):
 
 @dataclass(frozen=True)
 class ExpectBytes(Operation):
-    """Arrive at an mbarrier, and let its phase wait for copies of `bytes` bytes, too.
+    """Arrive at an mbarrier, whose current phase then also waits for `bytes` bytes of copies.
 
     PTX: `mbarrier.arrive.expect_tx`.
 
@@ -322,8 +322,8 @@ class CommitStores(Operation):
 class WaitStores(Operation):
     """Wait until TMA has read the shared memory of all store groups but the last `pending` ones.
 
-    A store group is what `CommitStores` of the same thread ended (PTX
-    `cp.async.bulk.wait_group.read`).
+    A store group is the `StoreBox` operations that a `CommitStores` of this thread ended. PTX:
+    `cp.async.bulk.wait_group.read`.
     """
 
     pending: int

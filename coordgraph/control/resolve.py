@@ -81,7 +81,7 @@ class Node:
 
 
 def resolve(body: Body, scope: Scoped) -> tuple[Node, ...]:
-    """Resolve the operations of a body in order; an `Assign` extends the scope of the next ones."""
+    """Resolve a body's operations in order; an `Assign` extends the scope of later operations."""
     nodes: list[Node] = []
     for op in body:
         match op:

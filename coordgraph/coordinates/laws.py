@@ -36,7 +36,7 @@ def check_laws(
 
     Upstream indices whose guard holds must be inside the upstream dimensions. If the edge declares
     the law that `reverse` undoes `forward`, every upstream index must be reached from a downstream
-    one, and `reverse(forward(u))` must be u.
+    index, and `reverse(forward(u))` must be u.
 
     Args:
         edge: the edge; its operands may have any names.

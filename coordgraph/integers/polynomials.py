@@ -59,7 +59,7 @@ by_key = attrgetter("key")
 
 
 def atom_of(expr: Expr) -> Atom:
-    """The atom of an expression; equal expressions give the same object while it is referenced."""
+    """The atom of an expression; while it is referenced, equal expressions give this object."""
     found = _ATOMS.get(expr)
     if found is None:
         with _NEW_ATOM:  # under a lock: two threads must not create two atoms of one expression

@@ -33,7 +33,7 @@ class Point(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A point before which a workgroup stops, so that the scheduler may run another one.
+    """A point before which a workgroup stops, so that the scheduler may run another workgroup.
 
     Args:
         point: the step that the workgroup takes next.

@@ -89,10 +89,11 @@ class Program:
         self.steps = self._compile(resolve(graph.control.root.body, graph.scope()))
 
     def environment(self, values: Mapping[str, Any], workgroup: int = 0) -> Environment:
-        """The initial values of all symbols for the workgroup with the number `workgroup`.
+        """The initial values of all symbols for one workgroup.
 
         Args:
             values: the parameters' values and the tables' entries, by name.
+            workgroup: the number of the workgroup.
         """
         env = [0] * len(self.slots)
         for name, value in values.items():

@@ -294,7 +294,7 @@ class Trace:
 
     @cached_property
     def _senders(self) -> Mapping[tuple[int, int], set[int]]:
-        """For each workspace slot and turn, the senders: one if the schedule is right."""
+        """By slot and turn, the workgroups that send; exactly one if the schedule is right."""
         found: dict[tuple[int, int], set[int]] = defaultdict(set)
         for send in self.sends:
             found[send.slot, send.turn].add(send.workgroup)

@@ -1,9 +1,10 @@
 """`Edge`, the base class of coordinate transforms, and the registry of its subclasses.
 
 *Upstream* is toward the tensors, *downstream* toward the machine (workgroups, loops, threads).
-`reverse` maps downstream indices to upstream ones; code generation uses it. `forward` maps upstream
-indices to downstream ones. A subclass defines its arity, size rule, both formulas, guard and laws.
-No direction defaults to the identity: a direction without a formula raises `NotInvertible`.
+`reverse` maps downstream indices to upstream indices, as code generation needs; `forward` maps
+upstream indices to downstream indices. A subclass defines its arity, size rule, both formulas,
+guard and laws. No direction defaults to the identity: a direction without a formula raises
+`NotInvertible`.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ __all__ = ["Join"]
 
 @dataclass(frozen=True)
 class Join(Edge):
-    """`Join(I0, I1, …; O)`: combine several indices into one, with arbitrary strides.
+    """`Join(I0, I1, …; O)`: combine several indices into one index, with arbitrary strides.
 
     - forward: `o = Σ iₖ·strideₖ`;
     - reverse: by mixed radix if the strides nest (each stride is larger than the largest sum that

@@ -42,9 +42,9 @@ class Share(Edge):
       with `c(x) ≤ i`.
 
     c and u are non-decreasing, and `c(x) ≤ i` exactly if `x ≤ u(i)`. Every index is therefore in
-    one share, even if some shares are empty because two borders moved to the same end. Guard: i is
-    less than |I| and less than the border of share w + 1, and b is the border of share w. Size
-    rule: `|W|·s ≥ |I|`, |I| is a multiple of d, `before + behind < d`, and
+    exactly one share, even if some shares are empty because two borders moved to the same end.
+    Guard: i is less than |I| and less than the border of share w + 1, and b is the border of share
+    w. Size rule: `|W|·s ≥ |I|`, |I| is a multiple of d, `before + behind < d`, and
     `|O| ≥ s + before + behind`, the length of the longest share.
 
     Args:
