@@ -108,7 +108,7 @@ class ScatterLowering:
         return If(Lt(self.member, 1), (op,))
 
     def _wait(self, peers: For) -> Body:
-        """Wait for all peers: each thread polls one peer's flag, then a barrier joins the threads."""
+        """Wait for all peers: each thread polls one peer's flag, then a barrier follows."""
 
         def take(op: Operation) -> Operation:
             return TakeFlag("flags") if isinstance(op, AwaitPartial) else op
