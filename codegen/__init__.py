@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from coordgraph.import_names import require
 from coordgraph.late import late_names
 
-require("passes")  # before an import of its modules fails for a reason that is hard to see
+require("passes")  # a clear error if `passes` is another package than the one of this library
 
 if TYPE_CHECKING:
     from codegen.api import TARGETS, compile
