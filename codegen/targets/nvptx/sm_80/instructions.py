@@ -77,7 +77,7 @@ class Instructions:
         return call
 
     def opaque(self, value: ir.Value) -> ir.Value:
-        """A copy of a value that is opaque to LLVM, which therefore neither folds nor moves uses."""
+        """A copy of a value whose origin is hidden from LLVM, so that it is not optimised away."""
         bits, letter = (32, "r") if value.type.width == 32 else (64, "l")
         kind = ir.FunctionType(value.type, [value.type])
         text = f"mov.b{bits} $0, $1;"
