@@ -92,9 +92,9 @@ class PartlyStreamed(Pass):
             coordinates are then `sk.tiles --Share--> workgroup, sk.begin, sk.local`.
         reduction: how the pieces of a shared tile are added up. `peers`: the owner adds one piece
             after another. `tree`: pieces are added in pairs, and pairs of pairs, at the same time.
-            `turnstile`: the pieces pass one slot of the workspace, one by one. `scatter`: every
-            workgroup with a piece finishes a share of the tile. `atomic`: atomic additions to one
-            slot, so the last bits differ from run to run.
+            `turnstile`: the pieces are added to one slot of the workspace, one by one. `scatter`:
+            every workgroup with a piece finishes a share of the tile. `atomic`: atomic additions to
+            one slot, so the last bits differ from run to run.
     """
 
     workgroups: int | None = option(None, least=1, most=MOST_WORKGROUPS)

@@ -50,11 +50,11 @@ class SplitK(Pass):
             makes progress.
         reduction: how the pieces of a tile are added up. `peers`: the owner adds one piece after
             another. `tree`: pieces are added in pairs, and pairs of pairs, at the same time.
-            `turnstile`: the pieces pass one slot of the workspace, one by one. `scatter`: every
-            workgroup finishes a share of the tile, and waits for workgroups of higher and of lower
-            number; `owner` has no effect. `atomic`: atomic additions to one slot, so the last bits
-            differ from run to run. `turnstile` and `atomic` need a slot for each tile, the other
-            reductions a slot for each piece.
+            `turnstile`: the pieces are added to one slot of the workspace, one by one. `scatter`:
+            every workgroup finishes a share of the tile, and waits for workgroups of higher and of
+            lower number; `owner` has no effect. `atomic`: atomic additions to one slot, so the last
+            bits differ from run to run. `turnstile` and `atomic` need a slot for each tile, the
+            other reductions a slot for each piece.
     """
 
     splits: int = option(2, least=2, most=MOST_WORKGROUPS, hint="data-parallel has whole tiles")
