@@ -34,7 +34,7 @@ DIGEST_BYTES = 32
 PACKAGES = ("coordgraph", "passes", "codegen")
 """The packages whose sources are part of every cache key."""
 MOST_ENTRIES, MOST_BYTES = 2000, 1 << 30
-"""MOST_ENTRIES, MOST_BYTES: the cache is trimmed when it has more entries or more bytes."""
+"""The number of entries, and of bytes, above which the cache is trimmed."""
 KEPT = 0.9
 """Trimming deletes entries until at most this fraction of MOST_ENTRIES and MOST_BYTES is left."""
 LOCKS = 64

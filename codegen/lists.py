@@ -131,7 +131,7 @@ def offsets(sizes: Sequence[tuple[int, int, int]], like: Any) -> Any:
 
 
 def _step(like: Any) -> int:
-    """The number of elements at whose multiples the rows of packed matrices begin."""
+    """The alignment, in elements, of the rows of packed matrices."""
     return max(ROW_STEP, CHUNK_BYTES // int(like.dtype.itemsize))
 
 

@@ -178,7 +178,7 @@ _WARNING = re.compile(r"^ptxas\b.*?\bwarning\s*:|\(C7\d{3}\)")
 
 
 def _report(log: str, cubin: bytes) -> PtxasReport:
-    """Parse the log of `ptxas -v`: a function's stack frame is printed before its registers."""
+    """Parse the log of `ptxas -v`, in which a function's stack frame precedes its registers."""
     functions: dict[str, KernelUse] = {}
     name, frame = "", (0, 0, 0)
     for line in log.splitlines():

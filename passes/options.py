@@ -210,7 +210,7 @@ def _limits(found: Field[Any]) -> _Limits | None:
 
 
 def _fits(value: object, kind: type) -> bool:
-    """Whether an option of type `kind` allows a value; an int is allowed for float if exact."""
+    """Whether an option of type `kind` allows `value`; an int fits float if it converts exactly."""
     if isinstance(value, bool):  # in Python, bool is a subclass of int
         return kind is bool
     if kind is float and isinstance(value, int):

@@ -69,7 +69,7 @@ class Expressions:
         builder: the LLVM IR builder that inserts the instructions.
         values: the values of symbols; the walker adds the values of loop indices and assignments.
         magic: a function from a divisor to the kernel arguments for division by multiplication, or
-            to None if the divisor is unknown at launch.
+            to None if the host does not know the divisor at a launch.
         arguments: the LLVM function's integer arguments, by name.
         bounds: the cache of range proofs.
         widest: whether all values have 64 bits, as for CPUs, where 32 bits are no faster.
@@ -289,7 +289,7 @@ class Expressions:
         return self.builder.sub(x, self.builder.mul(quotient, divisor))
 
     def _divide_floor(self, a: Expr, d: Expr, modulo: bool, ranges: Ranges) -> ir.Value:
-        """Emit quotient or remainder of a division by a positive number that rounds down."""
+        """Emit the quotient, rounded down, or the remainder of a division by a positive number."""
         (x, y), bits = self._exact((a, d), ranges)
         b, zero = self.builder, ir.Constant(ir.IntType(bits), 0)
         remainder = b.srem(x, y)

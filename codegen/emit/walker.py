@@ -104,7 +104,7 @@ class Walker:
                         "lower the graph for this target first"
                     )
 
-    # Values
+    # Values of expressions
 
     def number(self, expr: Expr, node: Node) -> Number:
         """The value of a resolved expression, given the ranges of symbols that hold at `node`."""
@@ -153,7 +153,7 @@ class Walker:
             number = number * self.graph.coordinates[dim].fixed_size + value
         return number * width
 
-    # Structure
+    # Loops, branches and scopes
 
     def _for(self, node: Node, op: For) -> None:
         assert node.loop is not None

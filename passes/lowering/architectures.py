@@ -37,7 +37,8 @@ __all__ = [
 ALIGNED_BYTES = 16
 """The largest alignment, in bytes, that a lowering needs: TMA and 16-byte cp.async need 16."""
 OLDEST, REASON = 80, "cp.async and bf16 mma need sm_80 or later"
-"""OLDEST: the lowest supported compute capability, times ten. REASON: why, for error messages."""
+"""OLDEST: the lowest supported compute capability, times ten. REASON: why older GPUs are not
+supported, as error messages say it."""
 
 
 class Vectors(NamedTuple):
@@ -61,7 +62,7 @@ class Vectors(NamedTuple):
 
 
 class Alignment(NamedTuple):
-    """The alignment of the tensors of a call, which decides what `Lowering` can multiply them.
+    """The alignment of the tensors of a call, which decides which lowerings can multiply them.
 
     Args:
         vectors: how many elements one access of each tensor may move; each tensor's address and
@@ -75,7 +76,9 @@ class Alignment(NamedTuple):
 
 
 class Variant(NamedTuple):
-    """One of the compiled programs of a kernel; a call's alignment and C select the program.
+    """One of the compiled programs of a kernel.
+
+    The alignment of a call's tensors, and whether the call passes C, select the program.
 
     Args:
         vectors: how many elements of each tensor one access moves.
@@ -123,7 +126,7 @@ class Lowering(ABC):
         return f"{self.instructions} + {self.copies}" if self.copies else self.instructions
 
     def options(self, architecture: str, **given: Any) -> Pass:
-        """The lowering pass for `architecture`, with the `given` options and other defaults."""
+        """The lowering pass for `architecture`, with `given` options and defaults for others."""
         return self.kind(**{"architecture": architecture, **given})  # type: ignore[call-arg]
 
     def has(self, *names: str) -> bool:

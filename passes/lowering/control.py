@@ -199,9 +199,10 @@ class Accumulator:
         self.barrier = barrier
 
     def _each(self, op: Operation, width: int) -> Operation:
-        """`op` on every vector: on whole vectors if they have `width` registers, else on each one.
+        """`op`, executed for all registers of the accumulator, in unrolled loops.
 
-        A register is one element of the accumulator.
+        If vectors have `width` registers, `op` is executed for one vector at a time, else for one
+        register at a time.
         """
         if width == self.width:
             return unrolled(self.c, self.registers, at({self.vector: 0}, op))

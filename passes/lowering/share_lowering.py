@@ -38,9 +38,11 @@ __all__ = ["ScatterLowering"]
 
 FIRST, BATCH = "partial.first", "partial.batch"
 """FIRST: the coordinate of the first of the peers whose flags are waited for together. BATCH: the
-coordinate around an unrolled batch of peers, and the prefix of coordinates in the batch."""
+coordinate of a loop, of one iteration, over the peers of a batch; other coordinates of batches have
+this name as a prefix."""
 BATCHES = (16, 8, 4, 2, 1)
-"""Sizes of batches: peers whose partial sums are loaded together. 16 take 64 registers a thread."""
+"""Sizes of batches: peers whose partial sums a thread loads together. 16 peers take 64 registers of
+a thread."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,8 @@ class ScatterLowering:
 
         Args:
             body: operations of the scheduled graph.
-            by: wraps lowered operations in a guard that selects the workgroups that execute them.
+            by: a function that wraps lowered operations in a guard, which selects the workgroups
+                that execute them.
         """
 
         def lower(op: Operation) -> Operation | Body:
@@ -158,7 +161,7 @@ class ScatterLowering:
 
 
 def _holds(op: Operation, kind: type[Operation]) -> bool:
-    """Whether `op` is, or contains, an operation of this kind."""
+    """Whether `op` is, or contains, an operation of the type `kind`."""
     return any(isinstance(inner, kind) for inner in op.walk())
 
 

@@ -21,7 +21,7 @@ from passes.kit import accumulation_loop, depth_is_data
 __all__ = ["LongestFirst"]
 
 ORDER = "order"
-"""The name of the table that lists the groups, from the one with most k tiles on."""
+"""The name of the table that lists the groups in descending order of their number of k tiles."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class LongestFirst(Pass):
 
         group --Permute(order)--> rank
 
-    The table `order` lists the groups from the one with most k tiles on. Output tiles and
-    iterations are numbered in this order; the addresses of the groups' elements do not change.
+    The table `order` lists the groups in descending order of their number of k tiles. Output tiles
+    and iterations are numbered in this order; the addresses of the groups' elements do not change.
     """
 
     name = "longest-first"
@@ -89,7 +89,7 @@ def _sorted(tables: tuple[Table, ...], order: Table, names: set[str]) -> tuple[T
 
     Args:
         tables: all tables of the kernel.
-        order: the table that lists the groups from the one with most k tiles on.
+        order: the table that lists the groups in descending order of their number of k tiles.
         names: names of the tables of prefix sums that count tiles of groups.
     """
     given = tuple(t for t in tables if not t.derived)

@@ -1,4 +1,4 @@
-"""`HybridStreamK`: Stream-K for tiles of the last, partial wave; others are data-parallel."""
+"""`HybridStreamK`: Stream-K for tiles of the last, partial wave; other tiles are data-parallel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class HybridStreamK(PartlyStreamed):
     Stream-K" in Osama et al., Stream-K, arXiv:2301.03598.
 
     Before: `MacroTileNumber`s m and n with no edge below them, and a loop over k tiles. After
-    (`dp.tiles` holds the iterations of all full waves)::
+    (`dp.tiles` numbers the iterations of all full waves)::
 
         m, n, k_tile --Flatten--> global --Sunder--> sk.tiles, dp.tiles, selector
         sk.tiles --Tile--> workgroup, sk.local --Split{1, 1}--> ForTile, ForK

@@ -21,7 +21,8 @@ from codegen.lru import LRUCache
 __all__ = ["HostCode", "host_code"]
 
 KEPT_CODES = 64
-"""How many of the last used compiled modules are kept in memory, for kernels with equal LLVM IR."""
+"""How many of the most recently used compiled modules are kept in memory, for kernels with equal
+LLVM IR."""
 OBJECT = "kernel.o"
 """The name of the object file in a cache entry."""
 

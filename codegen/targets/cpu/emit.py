@@ -131,7 +131,7 @@ class HostWalker(GuardedWalker):
         self.builder.ret_void()
         entry.branch(start)
 
-    # Memory
+    # Addresses, loads and stores
 
     def _kind(self, dim: str) -> DType:
         """The element type of the buffer or tensor whose dimension is `dim`."""
@@ -215,7 +215,7 @@ class HostWalker(GuardedWalker):
         if width != 1:
             raise CodegenError(f"an operation moves {width} elements; lower it to 1 for the CPU")
 
-    # Flags
+    # Flags of workspace slots
 
     def emit_SignalFlag(self, node: Node, op: ops.SignalFlag) -> None:
         """Emit a store that raises a flag, with release semantics for all earlier stores."""
@@ -251,7 +251,7 @@ class HostWalker(GuardedWalker):
         address, _ = self._address(node, dim)
         self.builder.atomic_rmw("xchg", address, value, "release")
 
-    # Registers
+    # Operations on registers
 
     def _type(self, width: int) -> Any:
         scalar = self.sums.type

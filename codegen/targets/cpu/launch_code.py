@@ -94,7 +94,10 @@ class LaunchCode:
         return function
 
     def _fail(self) -> ir.Function:
-        """`fail(control, kind, workgroup, …, index)`: stop the launch; record its first error."""
+        """`fail(control, kind, workgroup, …, index)`: stop the launch, and record its first error.
+
+        Errors after the first error of a launch are not recorded.
+        """
         names = "control kind workgroup operation tensor index"
         function = self._function("fail", VOID, [POINTER, *[I64] * 5], names)
         control, kind, *details = function.args

@@ -44,7 +44,7 @@ from passes.lowering.architectures import ALIGNED_BYTES
 __all__ = ["CudaKernel"]
 
 MOST_PLANS = 1024
-"""How many of its last checked calls a kernel keeps at least, for later calls with the same key."""
+"""How many checked calls, at least, a kernel keeps for later calls with the same key."""
 LOW_BITS = ALIGNED_BYTES - 1
 """Mask for the low 4 bits of an address, which decide its alignment and so which program runs."""
 NOTHING: tuple[Hashable, int] = (None, 0)

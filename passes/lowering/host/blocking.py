@@ -30,7 +30,8 @@ from passes.lowering.control import at, tie_operands, unrolled
 __all__ = ["ACCUMULATOR", "Block", "choose_block"]
 
 ACCUMULATOR = "acc.shared"
-"""The coordinate of the buffer that holds the sums of an output tile, as accumulator elements."""
+"""The coordinate of the buffer that holds the sums of an output tile, which have the accumulator's
+element type."""
 VECTORS = 2
 """Vector registers in a row of a register block. Each broadcast element of A multiplies 2 vectors
 of B."""

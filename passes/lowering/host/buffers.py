@@ -1,9 +1,9 @@
 """Lowering of operations on tiles to loops over elements of buffers, clipped to the tensors.
 
-The tile numbers are bound once around all operations on a tile. Along an axis, at most as many
-elements of a tile are inside a tensor as the tensor's extent minus the position of the tile's first
-element. Loops end there, so their bodies need no bounds check. In a buffer, only the padding in the
-last register block is filled with zeros.
+The tile numbers are set once around all operations on a tile. Along an axis, the number of a tile's
+elements that are inside a tensor is the tensor's extent minus the position of the tile's first
+element, and at most the tile's extent. Loops end there, so their bodies need no bounds check. In a
+buffer, only the padding in the last register block is filled with zeros.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class Buffers:
         return _Piece(("A", "B"), Scope("multiply", (body,)))
 
     def _add_partial(self) -> _Piece:
-        """Add partial sums that another workgroup wrote to the workspace to the accumulator."""
+        """Add another workgroup's partial sums, which are in the workspace, to the accumulator."""
         return self._update("receive", "D", AccumulateFragment(ELEMENT, "partials", ()))
 
     def _epilogue(self, op: Epilogue) -> tuple[_Piece, ...]:
@@ -300,7 +300,7 @@ def _within(
     try:
         found = solve(coordinates, Direction.REVERSE, known, tiles, scope.ranges)
     except NoPath:
-        # Where no tile numbers are known, the loops cover the whole tile.
+        # No tile numbers are known at this point, so the loops cover the whole tile.
         whole = (Assign(name, size) for name, size in sizes.items() if size is not None)
         return Scope("tile", (*whole, *body))
     assigns: list[Operation] = []

@@ -124,7 +124,7 @@ class WarpGrid:
         return Accumulator(c, (), own("acc.pair"), self.tiling.accumulator)
 
     def multiply(self, c: CoordinateEditor, a: Operand, b: Operand) -> Body:
-        """Multiply the tiles of A and B in shared memory: ldmatrix and mma.sync instructions."""
+        """Multiply the tiles of A and B in shared memory, by ldmatrix and mma.sync."""
         own, instruction = self.tiling.own, a.kind.instruction(WARP_MMA)
         assert instruction is not None
         forms = {
@@ -214,6 +214,9 @@ def warps_of(
     m: int, n: int, counts: Container[int] = range(1, MOST_WARPS + 1)
 ) -> tuple[int, int] | None:
     """The best grid of warps, in m and n, for an m x n output tile; None if there is none.
+
+    The best grid has about 8 warps, or about 4 for a tile smaller than 128 x 128. Among those, it
+    reads least from shared memory.
 
     Args:
         m, n: extents of the output tile in elements.

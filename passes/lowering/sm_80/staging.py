@@ -1,10 +1,10 @@
 """Staging of tiles of A and B in shared memory, as edges of the coordinate graph.
 
 Edges map the position in a tile (`A.index.0`, `A.index.1`) to three things: the copy from global
-memory (pass, thread, element of a vector), the address in shared memory, and the fragments that
-matrix instructions read. A row in shared memory is a sequence of 16-byte chunks. The number of a
-chunk is xored with the number of its row (swizzle), so that the chunks of one chunk column in eight
-adjacent rows are in different banks.
+memory (`copy.pass`, thread, element of a vector), the address in shared memory, and the fragments
+that matrix instructions read. A row in shared memory is a sequence of 16-byte chunks. The number of
+a chunk is xored with the number of its row (swizzle), so that the chunks of one chunk column in
+eight adjacent rows are in different banks.
 
 If a kernel has tiles of several shapes, each shape has coordinates of its own, and all shapes share
 one ring of stages. A stage has room for the largest tile.
@@ -84,7 +84,7 @@ class Operand:
         return c[self.row].fixed_size * c[self.column].fixed_size
 
     def add_memory(self, c: CoordinateEditor, stages: int, room: int) -> None:
-        """Add the operand's shared memory: `stages` stages of `room` elements, shared by shapes."""
+        """Add the operand's shared memory: `stages` stages of `room` elements each."""
         size = Integer((stages - 1) * room + self.elements(c))
         c.add(Shared(self.shared, size, tensor=self.tensor, within=self._home))
 

@@ -8,8 +8,8 @@ to all of them.
 
 Where a tile extends past the end of the tensor along m or n, TMA fills the box with zeros, which
 takes longer than loading rows. So boxes have few rows, and a box that is entirely outside the
-tensor is not loaded: the stale elements that it leaves in shared memory affect only elements of D
-that are not stored.
+tensor is not loaded: stale elements that remain in shared memory affect only elements of D that are
+not stored.
 """
 
 from __future__ import annotations

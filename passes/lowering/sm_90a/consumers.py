@@ -106,7 +106,7 @@ class Consumer:
         return part.of_sum(part.fixup.load(slots))
 
     def initial(self) -> Body:
-        """Initialise the consumers' mbarriers; one thread executes this first."""
+        """Initialise the consumers' mbarriers; one thread does so at the start of the kernel."""
         return tuple(op for part in (self.turns, self.sum) if part for op in part.initial())
 
     def end(self) -> Body:
@@ -148,7 +148,7 @@ class Consumer:
                 return op
 
     def _accumulate(self, loop: For, part: _TileLowering) -> Body:
-        """The main loop: wait for a stage, multiply it by wgmma, free the stage before it."""
+        """The main loop: wait for a full stage, multiply its tiles by wgmma, free the stage."""
         own, accumulator = part.own, part.multiply.accumulator
         first = And(equal(loop.symbol, 0), equal(index_symbol(own("fragment.k")), 0))
         multiply = replace(part.multiply, fresh=first)

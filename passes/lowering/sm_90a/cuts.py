@@ -37,7 +37,7 @@ def cuts(
     *,
     maps: bool = True,
 ) -> dict[str, tuple[Boolean, ...]]:
-    """For each axis of a tensor, the guards that TMA does not check; axes without any are left out.
+    """For each axis of a tensor, the guards that TMA does not check, if there are any.
 
     Each guard is true for the elements of a tile before the end of its group along the axis.
 

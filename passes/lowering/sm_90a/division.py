@@ -232,7 +232,7 @@ class Division:
         return self.extent(self.left) % (2 * MMA_M) != 0
 
     def warpgroups(self, axis: int) -> tuple[str, ...]:
-        """The warpgroup's coordinate, if warpgroups divide a part along this axis of D; else ()."""
+        """The warpgroup's coordinate, if two warpgroups divide the axis `axis` of D; else ()."""
         divided = self.right if self._columns_divided else self.left
         return ("warpgroup",) if axis == divided and self.team > 1 else ()
 
@@ -247,7 +247,7 @@ class Division:
 
     @property
     def pieces(self) -> int:
-        """How many wgmma instructions divide the columns of a block; each has at most 256."""
+        """How many wgmma instructions, of at most 256 columns each, divide a block's columns."""
         columns = self.share(self.right)
         fits = (n for n in range(1, columns) if columns % n == 0 and (columns // n) % 8 == 0)
         return next((n for n in fits if columns // n <= MOST_COLUMNS), 1)

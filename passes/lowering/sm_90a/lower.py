@@ -68,7 +68,7 @@ LEAST_STAGES, MOST_STAGES = 2, 12
 """The fewest and the most stages of the ring of k tiles."""
 ENOUGH_STAGES = {"cooperative": 4, "pingpong": 6}
 """Stages of the ring, by the kind of consumers, beyond which shared memory is better used for
-another output slot of D. Steps of ping-pong consumers are shorter, so their ring needs more."""
+another output slot of D. Steps of ping-pong consumers are shorter, so they need more stages."""
 MOST_ACCUMULATORS = 192
 """The most accumulator registers of a thread if the epilogue reads no operand as large as D."""
 MOST_BESIDE_C = {(2, False): 192, (4, False): 96, (2, True): 96, (4, True): 64}
@@ -76,8 +76,8 @@ MOST_BESIDE_C = {(2, False): 192, (4, False): 96, (2, True): 96, (4, True): 64}
 D. The key is (bytes of an element, whether B is the left operand of wgmma). If B is the left
 operand, a thread reads C element by element, which takes more registers."""
 MOST_BESIDE_PARTIALS, MOST_BESIDE_MAPS = 160, 96
-"""The most accumulator registers of a thread in kernels that exchange partial sums, and in those
-that also write tensor maps."""
+"""The most accumulator registers of a thread in kernels that exchange partial sums
+(MOST_BESIDE_PARTIALS), and in kernels that also write tensor maps (MOST_BESIDE_MAPS)."""
 CLUSTERS = (1, 2, 4, 8)
 """The numbers of workgroups that a cluster may have."""
 CONSUMERS = {"cooperative": 1, "pingpong": 2}
@@ -228,7 +228,7 @@ class LowerToHopper(Pass):
         left_b = swapped(rows, columns, turns)
         c_bytes, by_elements = self._operand_bytes(graph), False
         if c_bytes:
-            # Threads store any box of D in which a group ends, and then C is read by elements.
+            # Threads store any box of D in which a group ends, and read C one element at a time.
             cut = cuts(graph.coordinates, tiling, "D", self._located(graph))
             by_elements = left_b or bool(cut) or not self._by_boxes(graph)
         sums = _streamed(graph) or self.cluster_k > 1
@@ -409,7 +409,7 @@ def _publish(stores: Sequence[BoxedStore], maps: Maps) -> Body:
 
 
 def _boxed(stores: bool) -> tuple[str, ...]:
-    """The tensors that TMA moves: A and B, and D if TMA stores it."""
+    """The tensors that TMA copies: A and B, and D if TMA stores D."""
     return BOXED if stores else BOXED[:2]
 
 

@@ -79,14 +79,15 @@ class Maps:
     """The tensor maps that the kernel itself writes for each group.
 
     Args:
-        tensors: the tensors that need such maps; a tensor's index here is its `map.number`.
+        tensors: the tensors that need such maps; the index of a tensor in this tuple is its index
+            along the coordinate `map.number`.
     """
 
     tensors: tuple[str, ...]
 
     @classmethod
     def of(cls, graph: KernelGraph, tensors: Sequence[str]) -> Maps:
-        """The maps of those of `tensors` in which each group has a matrix of its own extents."""
+        """The tensor maps for those of `tensors` in which each group has its own matrix."""
         return cls(tuple(t for t in tensors if blocks_of(graph.coordinates, t)))
 
     @property
@@ -157,15 +158,15 @@ class Maps:
         return MAPS if tensor in self.tensors else ""
 
     def initial(self, c: CoordinateEditor) -> Body:
-        """Initialise the mbarriers of the ring of maps; one thread executes this first."""
+        """Initialise the ring's mbarriers; one thread does so at the start of the kernel."""
         return RING.initial(c, LANES, LANES) if self.tensors else ()
 
     def describer(self, c: CoordinateEditor, division: Division, describe: Body) -> Body:
-        """The describer warp's operations, guarded so that only the warp after the producer runs.
+        """The operations of the describer warp, which is the warp after the producer warp.
 
         Args:
             c: the coordinate graph under construction.
-            division: how a macro tile is divided; says which warp is the producer.
+            division: how a macro tile is divided, which decides the numbers of the two warps.
             describe: the schedule's loops over tiles, around the operations of `Maps.describe`.
         """
         if not self.tensors:
@@ -195,8 +196,8 @@ class Maps:
     def _describe_matrix(self, c: CoordinateEditor, tensor: str) -> Operation:
         """Write the map of one tensor's matrix in the current group.
 
-        TMA rejects an extent of 0. So the map of an empty matrix has one element; no kernel uses
-        that element, but its address must be inside the tensor.
+        TMA rejects an extent of 0. So the map of an empty matrix has one element. Other operations
+        zero that element or skip it, but its address must be inside the tensor.
         """
         graph, edge = c.finish(), self._blocks(c, tensor)
         group, one = graph.symbol(edge.downstream[0]), Integer(1)
@@ -205,7 +206,7 @@ class Maps:
         assert elements is not None
         (first,) = graph.reverse({edge.downstream[0]: group, **places}, [tensor])
         step = Integer(edge.step)
-        last = floor_div(elements - 1, step) * step  # the last element where a matrix may begin
+        last = floor_div(elements - 1, step) * step  # the last index at which a matrix may begin
         rows, columns = (edge.extent(table, group) for table in (edge.rows, edge.columns))
         extents: tuple[Expr, Expr] = (
             maximum(columns * minimum(one, rows), one),

@@ -85,7 +85,7 @@ def steps_of(sums: Any, registers: Any, room: Any, workitems: Any) -> Any:
 
 
 class Fixup(Pieces):
-    """Control that stores partial sums to global memory, and loads and adds them.
+    """Operations that store partial sums to global memory, load them and add them.
 
     The edges are partials --Tile--> slot, rank, vector, workitem, element and
     vector --Tile--> step, place. In shared memory, the ring's stage replaces the step.
@@ -93,7 +93,8 @@ class Fixup(Pieces):
     Args:
         c: the coordinate graph under construction.
         division: how a macro tile is divided over workgroups and warpgroups.
-        rooms: elements of a stage of A and of B, by the dimension of their shared memory.
+        rooms: elements that a stage of the ring reserves for A and for B, by the coordinate of the
+            shared memory.
         stages: how many stages the ring has.
     """
 
@@ -192,7 +193,7 @@ class Fixup(Pieces):
 
         Args:
             slots: the loop over the slots that are received.
-            free: makes the operation that frees the stage of the previous step.
+            free: a function that makes the operation that frees the stage of the previous step.
         """
         (receive,) = slots.body
         registers = ("fixup.step", "fixup.place")

@@ -20,7 +20,8 @@ from coordgraph.coordinates.graph import CoordinateEditor
 __all__ = ["EMPTY", "FULL", "PHASE", "STEP", "TILES", "Ring"]
 
 STEP, PHASE = "ring.step", "ring.phase"
-"""Coordinates of the ring of k tiles: the step, and the phase parity of a stage's mbarriers."""
+"""STEP: the coordinate that counts the steps of the ring of k tiles. PHASE: the coordinate of the
+phase parity (0 or 1) of a stage's mbarriers."""
 FULL, EMPTY = "barrier.full", "barrier.empty"
 """FULL: the mbarrier that completes when TMA has filled a stage of k tiles. EMPTY: the mbarrier
 that completes when the consumers have read the stage."""

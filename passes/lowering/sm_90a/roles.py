@@ -70,7 +70,7 @@ def part(body: Body, load: Callable[[For], Body], receive: Callable[[For], Body]
 
 
 def _works(op: Operation) -> bool:
-    """Whether `op` has an effect: it is neither a loop or branch nor an assignment of a name."""
+    """Whether `op` itself has an effect: it has no body, and does not only assign a name."""
     return not op.BODIES and not isinstance(op, Assign)
 
 

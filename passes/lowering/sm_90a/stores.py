@@ -66,7 +66,8 @@ MOST_ELEMENTS = 256
 def widths(columns: Any) -> tuple[Any, Any]:
     """Two widths for boxes of D, in elements: the widest swizzled width, and the wide width.
 
-    The wide width is an odd multiple of 16, and not swizzled. It is 0 if 64 divides `columns`.
+    Boxes of the wide width, an odd multiple of 16, are not swizzled. The wide width is 0 if 64
+    divides `columns`.
 
     Args:
         columns: columns of a block of D, a multiple of 16: a number, or an array of integers.
@@ -170,7 +171,7 @@ class BoxedStore:
 
     @property
     def box(self) -> int:
-        """Elements of a row of a box, along D's contiguous axis."""
+        """Elements of a row of a TMA box of D, along D's contiguous axis."""
         swizzled, wide = widths(self.columns)
         return wide if self.wide and swizzled < wide <= MOST_ELEMENTS else swizzled
 

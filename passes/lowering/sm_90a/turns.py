@@ -1,20 +1,21 @@
 """Ping-pong consumers: warpgroups of a workgroup that take turns with whole work items.
 
 A *work item* is an accumulation loop and what follows it, for an output tile or for a segment of
-one. A counter numbers the work items of a workgroup. Coordinates of that number say which
-warpgroup executes the work item, and in which phase parity the mbarrier is that orders main loops:
+one. A counter numbers the work items of a workgroup. Two coordinates follow from that number: the
+warpgroup that executes the work item, and the phase parity of the mbarrier that orders main loops:
 round, warpgroup --Flatten--> item; turn, phase --Flatten--> round. While one warpgroup executes its
 epilogue, another one uses the tensor cores (CUTLASS: `KernelTmaWarpSpecializedPingpong`).
 
-Every warpgroup loops over all work items. For the work items of other warpgroups it only advances
-the step counter of the ring, because one producer fills the ring with the k tiles and partial sums
-of all work items in order.
+Every warpgroup loops over all work items. For the work items of other warpgroups, a warpgroup only
+advances the step counter of the ring, because one producer fills the ring with the k tiles and
+partial sums of all work items in order.
 
 Main loops run one after another, for two reasons. Two main loops that shared the tensor cores would
 end at about the same time, and then both epilogues would run while the tensor cores are idle. And a
 warpgroup that waited for a stage more than one round of the ring ahead would mistake an older phase
 for the awaited one, since both have the same parity. A main loop begins after the previous work
-item's warpgroup has passed its last step of the ring, so every earlier step has been full.
+item's warpgroup has passed its last step of the ring, so the stages of all earlier steps have been
+filled.
 
 Ping-pong consumers deadlock only if cooperative ones would. For work item i, let M(i) be the main
 loop, R(i) the receipt of partial sums, and E(i) what follows: sending a partial, the epilogue, the
@@ -100,7 +101,7 @@ class Turns:
         """The condition that the current warpgroup executes the current work item."""
 
     def initial(self) -> Body:
-        """Initialise the mbarriers that order main loops; one thread executes this first."""
+        """Initialise the mbarriers that order main loops; one thread does so at the start."""
         return tuple(
             SetCoordinate(WARPGROUP, Integer(number), (InitBarrier(ORDER, 1),))
             for number in range(self.division.turns)
@@ -180,7 +181,7 @@ def multiplies(op: Operation) -> bool:
 
 
 def _ring_steps(op: Operation) -> Body:
-    """The operations of `op` for warpgroups that do not execute it, only count its ring steps."""
+    """The part of `op` that counts steps of the ring, for warpgroups that do not execute `op`."""
     if isinstance(op, Assign) or (isinstance(op, Advance) and op.dim == STEP):
         return (op,)
     if not _moves(op):

@@ -222,7 +222,7 @@ class CudaWalker(TableWalker):
             if not isinstance(value, int | ir.AllocaInstr):
                 self.values[symbol] = self.ptx.opaque(value)
 
-    # Memory
+    # Copies, barriers and flags
 
     def _when(self, guard: Any) -> Any:
         """A context manager: code that is emitted in it is executed only if `guard` is true."""

@@ -77,7 +77,7 @@ class Instructions:
         return call
 
     def opaque(self, value: ir.Value) -> ir.Value:
-        """A copy of a value whose origin is hidden from LLVM, so that it is not optimised away."""
+        """A copy of `value` by inline assembly, so that LLVM neither folds nor moves its uses."""
         bits, letter = (32, "r") if value.type.width == 32 else (64, "l")
         kind = ir.FunctionType(value.type, [value.type])
         text = f"mov.b{bits} $0, $1;"
@@ -153,7 +153,14 @@ class Instructions:
         self.asm("pmevent 0;", "", [], VOID, pure=False)
 
     def copy_async(self, shared: ir.Value, source: ir.Value, size: int, read: ir.Value) -> None:
-        """Copy `read` bytes to shared memory and fill up to `size` (4, 8, 16) by 0 (cp.async)."""
+        """Copy bytes to shared memory asynchronously (cp.async).
+
+        Args:
+            shared: the address in shared memory.
+            source: the address in global memory.
+            size: bytes that are written: 4, 8 or 16.
+            read: bytes that are read from `source`; the other bytes are written as zeros.
+        """
         cache = "cg" if size == 16 else "ca"
         name = f"llvm.nvvm.cp.async.{cache}.shared.global.{size}.s"
         self.call(name, VOID, [shared, source, read])

@@ -59,13 +59,15 @@ class TableWalker(FragmentWalker):
             work(table, node, lane, count)
 
     def _add_up(self, table: Table, node: Node, lane: ir.Value, count: ir.Value) -> None:
-        """Emit the computation of a table whose entries are the prefix sums of its steps.
+        """Emit the computation of a table of prefix sums.
+
+        Entry 0 is 0, and entry i + 1 is entry i plus the value of the expression `table.step` at i.
 
         Args:
             table: the table.
             node: the operation, which gives the ranges of parameters.
             lane: the lane of the warp, 0 to 31.
-            count: how many steps the table has, 32-bit.
+            count: how many values are added up, 32-bit.
         """
         b, zero = self.builder, ir.Constant(I32, 0)
         self._put(table, zero, zero)
@@ -81,10 +83,10 @@ class TableWalker(FragmentWalker):
         self._each_chunk("steps", count, zero, add)
 
     def _sort(self, table: Table, node: Node, lane: ir.Value, count: ir.Value) -> None:
-        """Emit the computation of a table that lists the indices of its steps, largest step first.
+        """Emit the computation of a table that lists indices by descending value of `table.step`.
 
-        Each lane counts the steps that precede its own step in that order; the count is the place
-        of its step in the table. The arguments are those of `_add_up`.
+        Each lane has one index, and counts the indices that precede it in that order; the count is
+        the place of the lane's index in the table. The arguments are those of `_add_up`.
         """
         b, zero, none = self.builder, ir.Constant(I32, 0), ir.Constant(I32, -1)
 
@@ -94,7 +96,7 @@ class TableWalker(FragmentWalker):
 
             def compare(other: ir.Value, before: ir.Value) -> ir.Value:
                 theirs = self._step(table, node, b.add(other, lane), count, none)
-                for number in range(WARP):  # -1, in lanes past the last step, sorts last
+                for number in range(WARP):  # lanes past the last index have -1, the smallest value
                     one = self.ptx.of_lane(theirs, number)
                     earlier = b.icmp_unsigned("<", b.add(other, ir.Constant(I32, number)), own)
                     equal = b.and_(b.icmp_signed("==", one, mine), earlier)
@@ -117,7 +119,10 @@ class TableWalker(FragmentWalker):
     def _step(
         self, table: Table, node: Node, place: ir.Value, count: ir.Value, missing: ir.Value
     ) -> ir.Value:
-        """Emit the value of a table's step at the 32-bit index `place`; `missing` past the last."""
+        """Emit the value of the expression `table.step` at the 32-bit index `place`.
+
+        The value is `missing` if `place` is not less than `count`.
+        """
         assert table.step is not None
         b = self.builder
         exists = b.icmp_unsigned("<", place, count)
@@ -133,11 +138,11 @@ class TableWalker(FragmentWalker):
         start: ir.Value,
         body: Callable[[ir.Value, ir.Value], ir.Value],
     ) -> ir.Value:
-        """Emit a loop over chunks of 32 steps.
+        """Emit a loop over chunks of 32 indices.
 
         Args:
             name: the name of the loop's basic blocks.
-            count: how many steps the table has, 32-bit.
+            count: how many indices there are, 32-bit.
             start: the carried value before the first iteration.
             body: emits an iteration, from the first index of the chunk and the carried value, and
                 returns the next carried value.

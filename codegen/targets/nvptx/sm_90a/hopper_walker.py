@@ -224,7 +224,7 @@ class HopperWalker(CudaWalker):
         trans = op.form.endswith(".trans")
         self.ptx.stmatrix(self._shared(node, op.destination), packed, trans=trans)
 
-    # Multiplications
+    # wgmma instructions
 
     def _accumulators(self, name: str) -> list[ir.AllocaInstr]:
         """The stack slots of all registers of the accumulator `name`."""

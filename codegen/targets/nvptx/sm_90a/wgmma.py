@@ -33,7 +33,7 @@ class HopperInstructions(Instructions):
     """Emits PTX instructions of Hopper; addresses in shared memory are 32-bit integers."""
 
     def set_registers(self, count: int, *, grow: bool) -> None:
-        """setmaxnreg: change the registers of each thread of this warpgroup to `count`."""
+        """Change the registers of each thread of this warpgroup to `count` (setmaxnreg)."""
         way = "inc" if grow else "dec"
         self.asm(f"setmaxnreg.{way}.sync.aligned.u32 {count};", "", [], VOID, pure=False)
 
