@@ -217,8 +217,8 @@ class BoxedOperand(Operand):
     def strides(self, c: CoordinateEditor) -> tuple[int, int]:
         """The leading and stride byte offsets of wgmma's matrix descriptor (PTX ISA, "Strides").
 
-        The stride offset is eight rows of a box. If k is contiguous, wgmma does not read the
-        leading offset; else the leading offset is the bytes from one box to the next.
+        The stride offset is the bytes of eight rows of a box. If k is contiguous, wgmma does not
+        read the leading offset; else the leading offset is the bytes from one box to the next.
         """
         row = self.row_bytes(c)
         group = GROUP_ROWS * row

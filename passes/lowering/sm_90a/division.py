@@ -313,7 +313,7 @@ class Division:
 
     @property
     def different(self) -> tuple[str, ...]:
-        """The cluster rank's coordinate, if workgroups have different parts of D; else ()."""
+        """The cluster rank, if a cluster's workgroups have different parts of D; else ()."""
         return (RANK,) if self.workgroups > self.split else ()
 
     @property
