@@ -1,4 +1,4 @@
-"""Errors and proofs when a launch evaluates parameters."""
+"""Parameters at a launch: wrong values are refused, and the ranges that proofs assume hold."""
 
 from __future__ import annotations
 
