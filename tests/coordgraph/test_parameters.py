@@ -1,4 +1,4 @@
-"""Parameters at a launch: wrong values are refused, and the ranges that proofs assume hold."""
+"""Parameters at a launch: errors name the parameter, and tables of numbers need no range proof."""
 
 from __future__ import annotations
 
