@@ -97,7 +97,7 @@ def forget() -> None:
 
 
 def _read() -> None:
-    """Read the file once, and again if the folder of the cache has changed."""
+    """Read the file of measured times, unless it was read from the current cache folder before."""
     global _read_from
     folder = cache_directory()
     if folder == _read_from:

@@ -338,7 +338,7 @@ class Division:
 
     @property
     def warp_of_team(self) -> str:
-        """The coordinate of the warp's number among the warps that hold one product."""
+        """The coordinate of a warp's number among the warps that hold an accumulator."""
         return WARP if self.turns == 1 else "warp"
 
     @property
