@@ -10,8 +10,7 @@ __all__ = ["bounds"]
 
 @named_check(
     "bounds",
-    "No index leaves its tensor, its workspace or its table, and every parameter is within the "
-    "bounds from which the width of index arithmetic follows.",
+    "No index leaves its tensor, its workspace or its table.",
 )
 def bounds(evidence: Evidence) -> Finding:
     """Compute the addresses of all elements that some launches access."""
