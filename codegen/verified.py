@@ -12,7 +12,7 @@ from codegen.cache import cacheable, key_of, load, store
 from coordgraph import KernelGraph
 from coordgraph.provenance import is_made_by_library
 
-__all__ = ["ensure_verified"]
+__all__ = ["check_once", "ensure_verified"]
 
 KEPT = 64
 """For how many graphs this process remembers that they were checked."""
@@ -29,12 +29,16 @@ def ensure_verified(graph: KernelGraph, *, always: bool = False) -> None:
         VerifyError: a check is refuted; the messages are the counterexamples.
     """
     if always or not is_made_by_library(graph):
-        _verified(graph)
+        check_once(graph)
 
 
 @lru_cache(KEPT)
-def _verified(graph: KernelGraph) -> None:
-    """Check a graph, and store in the cache that no check was refuted."""
+def check_once(graph: KernelGraph) -> None:
+    """Check a graph that was not checked before, and note in the cache that nothing is refuted.
+
+    Raises:
+        VerifyError: a check is refuted.
+    """
     key = key_of("verified", graph.text()) if cacheable(graph) else None
     if key is not None and load(key) is not None:
         return
