@@ -6,7 +6,7 @@ launch-time parameters, and the tensors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,7 @@ from coordgraph.control.operations import Kernel, Operation
 from coordgraph.control.scope import Scoped
 from coordgraph.coordinates.dimensions import Dimension, Workgroup
 from coordgraph.coordinates.graph import CoordinateEditor, CoordinateGraph
+from coordgraph.derivation.record import Derivation
 from coordgraph.errors import VerifyError
 from coordgraph.gemm import GemmProblem
 from coordgraph.hooks import Hook
@@ -28,7 +29,7 @@ from coordgraph.tables import Table
 from coordgraph.tensors import Tensor
 from coordgraph.tilings import Tilings
 
-__all__ = ["JSON", "PSEUDOCODE", "TEXT", "VERIFY", "KernelEditor", "KernelGraph"]
+__all__ = ["EXPLAIN", "JSON", "PSEUDOCODE", "TEXT", "VERIFY", "KernelEditor", "KernelGraph"]
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,30 @@ class KernelGraph:
         VERIFY(self)
         return self
 
+    def explain(
+        self, wanted: str, at: Mapping[Any, Any] | None = None, *, forward: bool = False
+    ) -> Derivation:
+        """Derive the index along a dimension edge by edge: `print(graph.explain("A.0"))`.
+
+        Each step is an edge of the path with its own formula and its guards. With numbers in `at`,
+        steps have their values too. For a tensor or an allocation in shared memory, the result is
+        an address, with the offset and the strides in elements and bytes.
+
+        Args:
+            wanted: the id of the dimension, such as `A.0` for a row of A, or `A` for its memory.
+            at: the point: values of coordinates, of launch parameters, and entries of tables, by
+                name. None as a value keeps a coordinate or parameter a symbol. Without `at`, all
+                coordinates at the machine's end of the path are symbols.
+            forward: go from tensors to the machine, not the reverse.
+
+        Raises:
+            EvaluationError: values that the index depends on are missing in `at`, or an index is
+                outside its dimension; the message has the names and the ranges.
+            AmbiguousPath: several paths lead to the dimension, and `at` does not choose one.
+            VerifyError: a name is unknown or a value has a wrong type.
+        """
+        return EXPLAIN(self, wanted, at, forward=forward)
+
     def mermaid(self, **options: Any) -> str:
         """The coordinate graph as a Mermaid diagram; options as in `CoordinateGraph.mermaid`."""
         return self.coordinates.mermaid(**options)
@@ -170,6 +195,8 @@ class KernelGraph:
         return {"text/plain": self.pseudocode(), "text/markdown": markdown}
 
 
+EXPLAIN = Hook[..., Derivation]("KernelGraph.explain", "coordgraph.derivation.derive")
+"""The function behind `KernelGraph.explain`, implemented by `coordgraph.derivation.derive`."""
 VERIFY = Hook[[KernelGraph], None]("KernelGraph.verify", "coordgraph.checks")
 """The function behind `KernelGraph.verify`, implemented by `coordgraph.checks`."""
 PSEUDOCODE = Hook[[KernelGraph], str]("KernelGraph.pseudocode", "coordgraph.show.pseudocode")
