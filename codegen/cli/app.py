@@ -13,6 +13,7 @@ from codegen.cli.compiling import compile_command
 from codegen.cli.doctor import doctor
 from codegen.cli.errors import ExitCode, describe, exit_code, notes
 from codegen.cli.evaluate import evaluate_command
+from codegen.cli.explain_index import explain_index
 from codegen.cli.listing import explain, passes
 from codegen.cli.opt import opt
 from codegen.cli.output import print_error, print_json, utf8
@@ -118,6 +119,7 @@ for _name, _command, _panel in (
     ("compile", compile_command, "Kernels"),
     ("show", show, "Graphs"),
     ("eval", evaluate_command, "Graphs"),
+    ("explain-index", explain_index, "Graphs"),
     ("opt", opt, "Graphs"),
     ("passes", passes, "Help"),
     ("explain", explain, "Help"),

@@ -14,7 +14,6 @@ from rich.text import Text
 from codegen.cli.drawing import PICTURES
 from codegen.cli.option_groups import takes_groups
 from codegen.cli.options import (
-    DEFAULT_SCHEDULE,
     Import,
     Json,
     Output,
@@ -22,7 +21,6 @@ from codegen.cli.options import (
     Scheduling,
     Source,
     StageName,
-    read_pipeline,
 )
 from codegen.cli.output import print_json, stdout, working, write_document
 
@@ -97,23 +95,11 @@ def show(
       coordgraph show mermaid --groups k --schedule stream-k
       coordgraph show mermaid --only A.tile.0,B.tile.1,k_tile,global,selector
     """
-    from codegen.cli.stages import choose, lower, read_graph, stages
-    from codegen.cli.targets import resolve
+    from codegen.cli.stages import choose, staged
 
     form = _form(form, output)
-    schedule, workgroups = scheduling.schedule, scheduling.workgroups
-    if source is None:
-        graph = problem.graph(scheduling.tile, fixed=True)
-        schedule = DEFAULT_SCHEDULE if schedule is None else schedule
-    else:
-        graph = read_graph(source)
-    if schedule is None and workgroups is not None:
-        raise typer.BadParameter("--workgroups goes with --schedule")
-    pipeline = None if schedule is None else read_pipeline(schedule, workgroups)
     with working("applying passes"):
-        found = stages(graph, pipeline)
-        if stage == "lowered" or stage == str(len(found)):
-            found.append(lower(found[-1], resolve(scheduling.target, problem.dtype)))
+        found = staged(problem, scheduling, source, stage)
     chosen = choose(found, stage)
     before = found[chosen.number - 1] if diff and chosen.number else None
     if diff and before is None:

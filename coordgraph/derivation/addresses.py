@@ -85,7 +85,7 @@ def _strides(
             number = after - evaluate(expression, values)
         after = expression.xreplace({symbol: symbol + 1})
         distance = simplify((after - expression).expand(), ranges)
-        if distance.free_symbols & symbols:
+        if symbols_of(distance) & symbols:
             yield Stride(name, None, number, "differs from place to place")
         else:
             yield Stride(name, distance, number)

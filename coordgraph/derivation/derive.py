@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from sympy import Expr, Integer
+from sympy import Expr, Integer, Symbol
 from sympy.logic.boolalg import And, Boolean, Or, false, true
 
 from coordgraph.control.scope import Scoped
@@ -91,14 +91,13 @@ class _Deriver:
         solution = solve(self.coordinates, self.direction, self.known, [wanted], self.ranges)
         expression = solution.values[0]
         formulas = self._formulas(solution.path, wanted)
-        size = self.coordinates.size(wanted)
         read = {
             s.name
             for _, _, computed, guards, _ in formulas
             for e in (*computed.values(), *guards)
             for s in symbols_of(e)
         }
-        read |= {s.name for e in (expression, size) if e is not None for s in symbols_of(e)}
+        read |= {s.name for s in symbols_of(expression)}
         values = self._values(read, wanted)
         steps = self._steps(formulas, values, wanted)
         if self.point.numeric and not self._open(read) and wanted not in values:
@@ -178,6 +177,10 @@ class _Deriver:
             if name in self.known and name not in self.point.symbolic
         )
 
+    def _symbols_of_size(self, name: str) -> frozenset[Symbol]:
+        size = self.coordinates.size(name)
+        return frozenset() if size is None else frozenset(symbols_of(size))
+
     def _values(self, read: Iterable[str], wanted: str) -> dict[str, Any]:
         """The numbers of all that the path starts from; empty if the derivation has none.
 
@@ -186,8 +189,8 @@ class _Deriver:
         """
         if not self.point.numeric:
             return {}
-        sized = [s for n in self.known if (s := self.coordinates.size(n)) is not None]
-        bounds = {s.name for size in sized for s in symbols_of(size)}
+        sizes = {n: self._symbols_of_size(n) for n in (*self.known, wanted)}
+        bounds = {s.name for symbols in sizes.values() for s in symbols}
         values = launch_values(self.graph, self.point, {*read, *bounds})
         lacking = [described(self.graph, name, values) for name in self.missing]
         lacking += missing_values(self.graph, self.point, read)
@@ -197,7 +200,8 @@ class _Deriver:
                 "these values too, or None for those that are to stay symbols"
             )
         check_inside(self.graph, self.point, self.known, values)
-        kept = launch_values(self.graph, self.point, read)
+        shown = {*read, *(s.name for s in sizes[wanted])}
+        kept = launch_values(self.graph, self.point, shown)
         indices = {n: i for n in self.known if (i := self.point.index(n)) is not None}
         return {**kept, **indices}
 
@@ -293,7 +297,7 @@ def _applies(formulas: list[_Formulas], wanted: str) -> list[Boolean]:
 
 def _number(expr: Expr | Boolean, values: Mapping[str, Any]) -> int | None:
     """The value of an expression, or None if a number is missing or a table has no such entry."""
-    if not values and expr.free_symbols:
+    if not values and symbols_of(expr):
         return None
     with suppress(KeyError, NoEntry, ZeroDivisionError):
         return evaluate(expr, values)

@@ -221,7 +221,7 @@ def _closure(graph: KernelGraph, wanted: Iterable[str]) -> list[str]:
         name = stack.pop()
         if name not in found:
             found.add(name)
-            read = {str(s) for formula in formulas[name] for s in formula.free_symbols}
+            read = {s.name for formula in formulas[name] for s in symbols_of(formula)}
             stack += [other for other in read if other in formulas]
     return [name for name in formulas if name in found]
 
