@@ -20,6 +20,7 @@ from coordgraph.control.scope import Scoped
 from coordgraph.coordinates.dimensions import Dimension, Workgroup
 from coordgraph.coordinates.graph import CoordinateEditor, CoordinateGraph
 from coordgraph.derivation.record import Derivation
+from coordgraph.difference.record import Difference
 from coordgraph.errors import VerifyError
 from coordgraph.gemm import GemmProblem
 from coordgraph.hooks import Hook
@@ -29,7 +30,7 @@ from coordgraph.tables import Table
 from coordgraph.tensors import Tensor
 from coordgraph.tilings import Tilings
 
-__all__ = ["EXPLAIN", "JSON", "PSEUDOCODE", "TEXT", "VERIFY", "KernelEditor", "KernelGraph"]
+__all__ = ["DIFF", "EXPLAIN", "JSON", "PSEUDOCODE", "TEXT", "VERIFY", "KernelEditor", "KernelGraph"]
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,18 @@ class KernelGraph:
         """
         return EXPLAIN(self, wanted, at, forward=forward)
 
+    def diff(self, other: KernelGraph) -> Difference:
+        """Compare two graphs by structure: `print(before.diff(after))`.
+
+        Parameters, tables, tensors and dimensions are compared by name, edges by their operands,
+        operations by their order. Dimensions that differ only in their names are the same; the
+        order in which dimensions and edges are declared, and the logs, are not compared.
+
+        Args:
+            other: the graph after the change.
+        """
+        return DIFF(self, other)
+
     def mermaid(self, **options: Any) -> str:
         """The coordinate graph as a Mermaid diagram; options as in `CoordinateGraph.mermaid`."""
         return self.coordinates.mermaid(**options)
@@ -195,6 +208,10 @@ class KernelGraph:
         return {"text/plain": self.pseudocode(), "text/markdown": markdown}
 
 
+DIFF = Hook[[KernelGraph, KernelGraph], Difference](
+    "KernelGraph.diff", "coordgraph.difference.compare"
+)
+"""The function behind `KernelGraph.diff`, implemented by `coordgraph.difference.compare`."""
 EXPLAIN = Hook[..., Derivation]("KernelGraph.explain", "coordgraph.derivation.derive")
 """The function behind `KernelGraph.explain`, implemented by `coordgraph.derivation.derive`."""
 VERIFY = Hook[[KernelGraph], None]("KernelGraph.verify", "coordgraph.checks")
