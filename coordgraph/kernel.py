@@ -26,11 +26,26 @@ from coordgraph.gemm import GemmProblem
 from coordgraph.hooks import Hook
 from coordgraph.parameters import LARGEST_INDEX, Parameters
 from coordgraph.products import dangling_tiles
+from coordgraph.provenance.record import History, Provenance, Snapshot
 from coordgraph.tables import Table
 from coordgraph.tensors import Tensor
 from coordgraph.tilings import Tilings
 
-__all__ = ["DIFF", "EXPLAIN", "JSON", "PSEUDOCODE", "TEXT", "VERIFY", "KernelEditor", "KernelGraph"]
+__all__ = [
+    "DIFF",
+    "EXPLAIN",
+    "JSON",
+    "PROVENANCE",
+    "PSEUDOCODE",
+    "TEXT",
+    "VERIFY",
+    "KernelEditor",
+    "KernelGraph",
+]
+
+
+NO_HISTORY = History()
+"""The history of a graph that no pass has made."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +63,7 @@ class KernelGraph:
         tensors: the kernel's arguments and workspaces in device memory.
         level: how far the graph is on its way to code: `problem`, `scheduled` or `lowered`.
         log: the text form of each pass that was applied, in order.
+        history: the graphs from which passes made this one; equality does not depend on it.
     """
 
     gemm: GemmProblem
@@ -57,6 +73,7 @@ class KernelGraph:
     tensors: tuple[Tensor, ...] = ()
     level: str = "problem"
     log: tuple[str, ...] = ()
+    history: History = field(default=NO_HISTORY, compare=False, repr=False)
 
     @property
     def bindings(self) -> dict[tuple[int, str], tuple[str, ...]]:
@@ -118,6 +135,30 @@ class KernelGraph:
         values = [getattr(record, f.name) for record in records for f in fields(record)]
         values += [value for op in self.control.operations for value in op.details.values()]
         return frozenset(_basics(values))
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """The parts of the graph whose records have an origin."""
+        return Snapshot(self.parameters, self.tensors, self.coordinates, self.control, self.log)
+
+    @cached_property
+    def provenance(self) -> Provenance:
+        """Which pass made each record of the graph, and from what.
+
+        Passes record the graph before and after them; what each added and changed is computed from
+        those when it is first asked for.
+        """
+        return PROVENANCE(self)
+
+    def made_by(self, step: str, before: KernelGraph) -> KernelGraph:
+        """A copy whose history says that a pass made it; `Pass` calls this after every rewrite.
+
+        Args:
+            step: the text of the pass.
+            before: the graph that the pass was given.
+        """
+        history = before.history.then(step, before.snapshot, self.snapshot)
+        return replace(self, history=history)
 
     def scope(self) -> Scoped:
         """The scope in which the kernel's body begins.
@@ -191,13 +232,21 @@ class KernelGraph:
         """The loop nest as C-like text, with every index as an expression."""
         return PSEUDOCODE(self)
 
-    def text(self) -> str:
-        """The canonical text form of the graph; `coordgraph.parse` reads it back."""
-        return TEXT(self)
+    def text(self, *, provenance: bool = False) -> str:
+        """The canonical text form of the graph; `coordgraph.parse` reads it back.
 
-    def json(self) -> dict[str, Any]:
-        """The graph as plain data for `json.dumps`; `coordgraph.from_json` reads it back."""
-        return JSON(self)
+        Args:
+            provenance: whether to also write which pass made each record.
+        """
+        return TEXT(self, provenance=provenance)
+
+    def json(self, *, provenance: bool = False) -> dict[str, Any]:
+        """The graph as plain data for `json.dumps`; `coordgraph.from_json` reads it back.
+
+        Args:
+            provenance: whether to also write which pass made each record.
+        """
+        return JSON(self, provenance=provenance)
 
     def __str__(self) -> str:
         return self.text()
@@ -214,13 +263,17 @@ DIFF = Hook[[KernelGraph, KernelGraph], Difference](
 """The function behind `KernelGraph.diff`, implemented by `coordgraph.difference.compare`."""
 EXPLAIN = Hook[..., Derivation]("KernelGraph.explain", "coordgraph.derivation.derive")
 """The function behind `KernelGraph.explain`, implemented by `coordgraph.derivation.derive`."""
+PROVENANCE = Hook[[KernelGraph], Provenance](
+    "KernelGraph.provenance", "coordgraph.provenance.trace"
+)
+"""The function behind `KernelGraph.provenance`, implemented by `coordgraph.provenance.trace`."""
 VERIFY = Hook[[KernelGraph], None]("KernelGraph.verify", "coordgraph.checks")
 """The function behind `KernelGraph.verify`, implemented by `coordgraph.checks`."""
 PSEUDOCODE = Hook[[KernelGraph], str]("KernelGraph.pseudocode", "coordgraph.show.pseudocode")
 """The function behind `KernelGraph.pseudocode`, implemented by `coordgraph.show.pseudocode`."""
-TEXT = Hook[[KernelGraph], str]("KernelGraph.text", "coordgraph.text.printer")
+TEXT = Hook[..., str]("KernelGraph.text", "coordgraph.text.printer")
 """The function behind `KernelGraph.text`, implemented by `coordgraph.text.printer`."""
-JSON = Hook[[KernelGraph], dict[str, Any]]("KernelGraph.json", "coordgraph.text.plain")
+JSON = Hook[..., dict[str, Any]]("KernelGraph.json", "coordgraph.text.plain")
 """The function behind `KernelGraph.json`, implemented by `coordgraph.text.plain`."""
 
 

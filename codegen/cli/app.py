@@ -80,8 +80,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=(
         "[dim]Exit codes: 0 success; 1 the check failed, or graphs differ; 2 wrong arguments; 3 a "
-        "graph, a pass or the parser refused the input; 4 the target, a tool or enough memory is not available; "
-        "70 a bug in coordgraph.[/]"
+        "graph, a pass or the parser refused the input; 4 the target, a tool or enough memory is "
+        "not available; 70 a bug in coordgraph.[/]"
     ),
 )
 

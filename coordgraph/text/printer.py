@@ -17,6 +17,7 @@ from coordgraph.integers import to_text
 from coordgraph.integers.text import MAX_DIGITS
 from coordgraph.kernel import TEXT, KernelGraph
 from coordgraph.parameters import Assumption, Parameter
+from coordgraph.provenance.record import PROBLEM, Origin, Part
 from coordgraph.tables import Table
 from coordgraph.tensors import Tensor
 from coordgraph.text.lexer import quote, word
@@ -24,18 +25,50 @@ from coordgraph.text.raw import MAX_NESTING, VERSION
 from coordgraph.text.shapes import Kind, Shape, record_fields
 from coordgraph.text.symbols import free_symbols
 
-__all__ = ["Expressions", "RecordPrinter", "print_graph"]
+__all__ = ["Expressions", "RecordPrinter", "origins", "print_graph"]
 
 
 @TEXT.implement
-def print_graph(graph: KernelGraph) -> str:
+def print_graph(graph: KernelGraph, *, provenance: bool = False) -> str:
     """The text form of a graph, which `parse_graph` reads back.
+
+    Args:
+        graph: the graph.
+        provenance: whether to also print the origin of each record that passes made or changed.
 
     Raises:
         VerifyError: the text form cannot express part of the graph, such as an operation nested
             too deep, or an expression or field of an unknown type.
     """
-    return "\n".join(RecordPrinter().lines(graph)) + "\n"
+    lines = [*RecordPrinter().lines(graph)]
+    if provenance:
+        lines += origin_lines(graph)
+    return "\n".join(lines) + "\n"
+
+
+def origins(graph: KernelGraph) -> Iterator[tuple[Part, str | int, Origin]]:
+    """The origins to write, with the part and the key of each record.
+
+    The key of an edge is its position among the edges, that of an operation its id. A record that
+    was there before the first pass and did not change is left out.
+    """
+    positions = {edge: i for i, edge in enumerate(graph.coordinates.edges)}
+    for part, key in graph.provenance:
+        origin = graph.provenance[part, key]
+        if origin != Origin(PROBLEM):
+            yield part, positions[key] if isinstance(key, Edge) else key, origin
+
+
+def origin_lines(graph: KernelGraph) -> Iterator[str]:
+    """The statements `origin` of a graph."""
+    for part, key, origin in origins(graph):
+        name = word(key) if isinstance(key, str) else str(key)
+        line = f"origin {part.value} {name} {quote(origin.made)}"
+        if origin.sources:
+            line += f" from {', '.join(map(quote, origin.sources))}"
+        if origin.changed:
+            line += f" changed {', '.join(map(quote, origin.changed))}"
+        yield line
 
 
 class Expressions:
