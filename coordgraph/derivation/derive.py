@@ -34,6 +34,7 @@ from coordgraph.derivation.record import (
 from coordgraph.errors import EvaluationError, NoEntry
 from coordgraph.integers import evaluate, simplify, symbols_of
 from coordgraph.kernel import EXPLAIN, KernelGraph
+from coordgraph.provenance.record import PROBLEM, Origin
 
 __all__ = ["derive"]
 
@@ -118,6 +119,7 @@ class _Deriver:
             solution.guard,
             values if derived else {},
             address,
+            _maker(self.graph.provenance.dimension(dimension.id)),
         )
 
     def _choices(self) -> set[str]:
@@ -230,6 +232,7 @@ class _Deriver:
                 reads,
                 indices,
                 tuple(self._guard(g, condition, composed, values) for g in guards),
+                _maker(self.graph.provenance.edge(edge)),
             )
             for (edge, reads, _, guards, _), indices, condition in zip(
                 formulas, computed, applies, strict=True
@@ -263,6 +266,12 @@ class _Deriver:
             for p in self.graph.parameters.items
             if p.name in wanted
         )
+
+
+def _maker(origin: Origin) -> str:
+    """The passes that made and changed a record; '' if it was there before the first pass."""
+    made = () if origin.made in ("", PROBLEM) else (origin.made,)
+    return ", ".join((*made, *origin.changed))
 
 
 _Formulas = tuple[Edge, tuple[str, ...], dict[str, Expr], tuple[Boolean, ...], tuple[Boolean, ...]]

@@ -35,7 +35,7 @@ def lines(derivation: Derivation) -> list[Line]:
 
 
 def _lines(derivation: Derivation) -> Iterator[Line]:
-    made = f"   from {derivation.origin}" if derivation.origin else ""
+    made = f"   made by {derivation.origin}" if derivation.origin else ""
     yield [(derivation.wanted, "bold"), (f": {derivation.kind}", ""), (made, "dim")]
     yield []
     if derivation.given:
@@ -70,7 +70,7 @@ def _parameter(parameter: ParameterStep) -> Line:
 
 
 def _step(number: int, step: EdgeStep) -> Iterator[Line]:
-    made = f"   from {step.origin}" if step.origin else ""
+    made = f"   made by {step.origin}" if step.origin else ""
     yield [(f"{number:3}  ", "dim"), (str(step.edge), "cyan"), (made, "dim")]
     for index in step.computes:
         yield from _index(index)

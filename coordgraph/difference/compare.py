@@ -27,8 +27,6 @@ OP = "operation"
 def compare(before: KernelGraph, after: KernelGraph) -> Difference:
     """The difference from `before` to `after`; see `KernelGraph.diff`."""
     logs = None if before.log == after.log else (before.log, after.log)
-    if before == after:
-        return Difference(logs=logs)
     names = find_renamed(before, after)
     here = renamed(before, names)
     comparison = _Comparison(here, after)

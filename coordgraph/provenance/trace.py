@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any
 
 from coordgraph.control.operations import Operation
@@ -98,18 +99,24 @@ def _older(name: str, before: CoordinateGraph, after: CoordinateGraph) -> list[s
 def _reached(
     name: str, before: CoordinateGraph, after: CoordinateGraph, upward: tuple[bool, ...]
 ) -> list[str]:
-    """The nearest dimensions of `before`, through edges of `after` in the given directions."""
+    """The nearest dimensions of `before`, through edges of `after` in the given directions.
+
+    In one direction, these are all at which the paths end. In both, only those that the fewest
+    edges lead to.
+    """
     found = dict[str, None]()
-    seen, queue = {name}, [name]
-    for here in queue:
-        for up in upward:
+    seen, layer = {name}, [name]
+    while layer and not (found and len(upward) > 1):
+        further: list[str] = []
+        for here, up in product(layer, upward):
             edges = after.edges_above(here) if up else after.edges_below(here)
             for other in (n for e in edges for n in (e.upstream if up else e.downstream)):
                 if other in before:
                     found[other] = None
                 elif other not in seen:
                     seen.add(other)
-                    queue.append(other)
+                    further.append(other)
+        layer = further
     return [*found]
 
 
