@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from sympy import Integer
@@ -24,6 +25,8 @@ from coordgraph.integers import to_text
 
 __all__ = ["lines"]
 
+OPTIONS = re.compile(r"\{[^}]*\}")
+"""The options in the text of a pass."""
 LONG = 120
 """Characters of a formula from which its numbers are not shown on a line of their own."""
 
@@ -70,7 +73,8 @@ def _parameter(parameter: ParameterStep) -> Line:
 
 
 def _step(number: int, step: EdgeStep) -> Iterator[Line]:
-    made = f"   made by {step.origin}" if step.origin else ""
+    # The options of passes are in the record; here they would hide the edge.
+    made = f"   made by {OPTIONS.sub('', step.origin)}" if step.origin else ""
     yield [(f"{number:3}  ", "dim"), (str(step.edge), "cyan"), (made, "dim")]
     for index in step.computes:
         yield from _index(index)

@@ -23,7 +23,7 @@ def test_an_address_is_explained():
     point = {n: int(v) for n, v in (part.split("=") for part in POINT.split(","))}
     found = graph.explain("A", point)
     assert f"A = {found.value} elements = {2 * (found.value or 0)} bytes\n" in done.out
-    assert "made by stream-k{workgroups=4}" in done.out
+    assert "Tile(global -> sk.workgroup, sk.local)   made by stream-k\n" in done.out
     data = coordgraph("explain-index", "A", *STREAM, *SIZES, "--at", POINT, "--json").json
     assert data["value"] == found.value
     steps = found.as_data()["steps"]

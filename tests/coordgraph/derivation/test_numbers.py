@@ -18,7 +18,7 @@ from coordgraph.integers import equal, evaluate, select, symbols_of
 from coordgraph.parameters import Parameters
 from coordgraph.tables import SORTS, Table, place_of
 from passes import Pipeline
-from passes.lowering import LowerToTensorCores
+from passes.lowering import LowerToHopper, LowerToTensorCores
 from passes.lowering.host import LowerToHost
 from tests.coordgraph.coordinates.strategies import (
     STRATEGIES,
@@ -122,16 +122,20 @@ def test_derivations_of_schedules(case: tuple[str, str], problem: Any, data: st.
     check(graph, wanted, {"read_c": 0, **parameters(graph, problem)}, data)
 
 
+LOWERINGS = {"host": LowerToHost(), "sm_80": LowerToTensorCores(), "hopper": LowerToHopper()}
+
+
 @cache
 def lowered(pipeline: str, target: str) -> KernelGraph:
-    graph = Pipeline.parse(pipeline)(Gemm("f16").graph((64, 64, 32)))
-    return LowerToHost()(graph) if target == "host" else LowerToTensorCores()(graph)
+    gemm = Gemm("f16", transpose_b=True)
+    tile = (128, 128, 64) if target == "hopper" else (64, 64, 32)
+    return LOWERINGS[target](Pipeline.parse(pipeline)(gemm.graph(tile)))
 
 
 @settings(max_examples=25)
 @given(
     st.sampled_from(["stream-k", "two-tile-stream-k", "data-parallel"]),
-    st.sampled_from(["host", "tensor cores"]),
+    st.sampled_from([*LOWERINGS]),
     st.tuples(st.integers(1, 300), st.integers(1, 300), st.integers(1, 300), st.integers(1, 9)),
     st.data(),
 )
