@@ -7,16 +7,20 @@ from functools import cache
 from typing import Any
 
 import pytest
+from sympy import Integer
 
 from coordgraph import (
     AmbiguousPath,
     CoordGraphError,
+    CoordinateGraph,
     EvaluationError,
     Gemm,
     KernelGraph,
     LaunchError,
     VerifyError,
 )
+from coordgraph.coordinates.dimensions import Linear
+from coordgraph.coordinates.edges import PassThrough, Sunder, Tile
 from passes import Pipeline
 from passes.lowering import LowerToTensorCores
 from tests.coordgraph.derivation.replay import replayed
@@ -172,3 +176,20 @@ def test_an_offset_outside_its_memory_is_said():
     assert found.address is not None
     assert found.address.inside is False
     assert "the offset is outside this memory" in found.text()
+
+
+def test_guards_of_segments_that_are_not_chosen_do_not_count():
+    with CoordinateGraph().edit() as e:
+        for name, size in {"i": 5, "a": 3, "b": 2, "x": 2, "s": 2, "t": 2, "y": 2}.items():
+            e.add(Linear(name, Integer(size)))
+        e.connect(Sunder("i", ("a", "b", "s")))
+        e.connect(PassThrough("s", "t"))  # the selector is computed
+        e.connect(Tile("a", ("x", "y")))
+    graph = KernelGraph(Gemm(), e.graph)
+    chosen = graph.explain("i", {"x": 1, "y": 1, "b": 0, "t": 0})
+    other = graph.explain("i", {"x": 1, "y": 1, "b": 0, "t": 1})
+    (guard,) = (g for s in other.steps if s.edge.kind == "Tile" for g in s.guards)
+    assert (chosen.padding, other.padding) == (True, False)
+    assert (guard.value, guard.applied, str(guard.applies)) == (False, False, "Eq(s, 0)")
+    assert "guard a < 3, which counts where s == 0: 3 < 3, false, not needed" in other.text()
+    assert (other.value, replayed(other, {})) == (3, (3, True))
