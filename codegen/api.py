@@ -16,7 +16,7 @@ __all__ = ["TARGETS", "compile", "native_target"]
 
 
 class _Targets(Sequence[str]):
-    """The names of all targets, read from the registry of architectures at each use."""
+    """The sequence of all targets' names; each use reads the registry of architectures anew."""
 
     def __getitem__(self, place: Any) -> Any:
         return ("interpreter", "cpu", *names(), "native")[place]
@@ -29,11 +29,14 @@ class _Targets(Sequence[str]):
 
 
 TARGETS: Sequence[str] = _Targets()
-"""The names of all targets, also of architectures that are registered later."""
+"""The names of all targets of `compile`, including architectures that are registered later."""
 
 
 def native_target(graph: KernelGraph) -> str:
-    """The best target on this machine: the GPU, if it can multiply the type of A, else `cpu`."""
+    """The best target on this machine: the architecture of GPU 0, or `cpu`.
+
+    It is `cpu` if there is no GPU, or if no `mma.sync` instruction multiplies the type of A.
+    """
     from codegen.targets.nvptx.driver import device, unavailable
 
     if dtype(graph.gemm.dtype).instruction(WARP_MMA) and unavailable() is None:
@@ -49,28 +52,29 @@ def compile(
     lowering: Pass | None = None,
     instructions: str | None = None,
 ) -> Kernel:
-    """Compile a scheduled graph.
+    """Compile a scheduled graph to a kernel for a target.
 
-    On architectures with several lowerings, as sm_90a, the best one that takes the graph is used.
-    `kernel.instruction_family` names it, `kernel.lowering_notes` says why a better one declined.
+    On an architecture with several lowerings, such as sm_90a, the fastest lowering that accepts the
+    graph is used. `kernel.instruction_family` names the instructions of that lowering, and
+    `kernel.lowering_notes` says why faster lowerings refused the graph.
 
     Args:
         graph: a graph from `Gemm.graph()` to which a schedule pass was applied.
         target: `interpreter`, `cpu`, an NVIDIA architecture (`sm_80` and later), or `native`.
-        debug: GPU kernels that wait too long trap instead of hanging; CPU kernels check every
-            index, and one outside its tensor ends the launch with a LaunchError.
+        debug: whether GPU kernels that wait too long trap instead of hanging, and CPU kernels check
+            every index and end the launch with a LaunchError if it is outside its tensor.
         lowering: a lowering pass of the architecture with options, such as
-            `LowerToHopper(cluster_m=2)`, in place of the default. Tensors without the alignment
-            that it needs (for `LowerToHopper`, addresses and rows that are multiples of 16 bytes)
-            are multiplied by a program of a more general lowering.
-        instructions: the instructions that must multiply, such as `wgmma` or `mma.sync`. If they
-            cannot multiply the graph, it is refused here; if they cannot multiply the tensors of a
-            call, the call is refused. Without this argument both fall back to the next lowering.
+            `LowerToHopper(cluster_m=2)`, in place of the default. If tensors lack the alignment
+            that this lowering needs (for `LowerToHopper`, addresses and rows that are multiples of
+            16 bytes), a more general lowering multiplies them.
+        instructions: the instructions that must multiply, such as `wgmma` or `mma.sync`. `compile`
+            raises an error if they cannot multiply the graph, and a call of the kernel raises one
+            if they cannot multiply its tensors. None falls back to the next lowering instead.
 
     Raises:
         VerifyError: the graph is not scheduled, or is malformed.
         CodegenError: `graph` is no KernelGraph; the target is unknown or not available on this
-            machine; or the target cannot run the graph, or not with this lowering.
+            machine; or the target, or `lowering`, cannot run the graph.
     """
     if not isinstance(graph, KernelGraph):
         raise CodegenError(

@@ -1,8 +1,8 @@
-"""Kernels as graphs of coordinate transforms, independent of schedules, targets and machines.
+"""GPU kernels as graphs of coordinate transforms, independent of schedules and target machines.
 
-Every index that a kernel computes is a path through its coordinate graph. `Gemm` describes a
-matrix product and builds its graph; `CoordinateGraph` is the graph; the package `passes` has the
-schedules, which rewrite it; the package `codegen` compiles and runs the result.
+Every index that a kernel computes is a path through its coordinate graph. `Gemm` describes a matrix
+product and builds its kernel graph, which contains a `CoordinateGraph`. Schedules in the package
+`passes` rewrite kernel graphs; the package `codegen` compiles and runs them.
 """
 
 import warnings
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from coordgraph.text import from_json
     from coordgraph.text import parse_graph as parse
 else:
-    # These modules load sympy and networkx.
+    # Names are imported late, because their modules load sympy and networkx, which takes time.
     __getattr__, __dir__ = late_names(
         __name__,
         {
@@ -50,7 +50,7 @@ else:
         ),
     )
 
-# A program that imports another `passes` fails later, with no hint at the cause.
+# Warn now: a program that imports another package `passes` fails later without a hint at the cause.
 if reason := hidden():
     warnings.warn(reason, RuntimeWarning, stacklevel=2)
 del reason

@@ -38,7 +38,7 @@ class VerifyError(CoordGraphError):
 
 
 class EvaluationError(CoordGraphError):
-    """The index along a dimension cannot be computed; each subclass stands for one reason."""
+    """The index along a dimension cannot be computed; subclasses stand for the possible reasons."""
 
 
 class NotInvertible(EvaluationError):
@@ -61,7 +61,7 @@ class Deadlock(EvaluationError):
     """In the interpreter, every workgroup that has not ended waits for a partial sum.
 
     Args:
-        message: what is printed.
+        message: the text of the error message.
         waiting: for each waiting workgroup, the workspace slot of the partial sum that it needs.
     """
 

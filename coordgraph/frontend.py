@@ -24,22 +24,23 @@ from coordgraph.problem import build
 __all__ = ["Gemm", "default_tile"]
 
 TILE_SIDE, SMALLEST_SIDE = 128, 16
-"""Rows and columns of the default macro tile: the most, and the fewest for small problems. The
-matrix instructions of every target divide the fewest."""
+"""TILE_SIDE: rows and columns of the default macro tile, in elements. SMALLEST_SIDE: the fewest
+rows or columns, for small problems; a multiple of the matrix instructions' extents on every
+target."""
 
 
 def default_tile(
     kind: str, extents: tuple[int | None, int | None] = (None, None)
 ) -> tuple[int, int, int]:
-    """The macro tile of a problem for which no tile is given; the same on every target.
+    """The macro tile (m, n, k), in elements, of a problem whose caller gives no tile.
 
-    It is 128 x 128 elements of D and 128 bytes of k, which every lowering takes: LLVM's on the CPU,
-    mma.sync on sm_80 and later, and wgmma with TMA on sm_90a.
+    It is 128 x 128 elements of D and 128 bytes of k on every target, because every lowering takes
+    it: LLVM's on the CPU, mma.sync on sm_80 and later, and wgmma with TMA on sm_90a.
 
     Args:
         kind: the element type of A and B.
-        extents: m and n of the problem, or None where they are launch arguments. A side of the tile
-            is halved while one half covers the extent.
+        extents: m and n of the problem, or None where they are launch arguments. Rows (columns) of
+            the tile are halved while half of them still cover m (n).
     """
 
     def covering(extent: int | None) -> int:
@@ -115,7 +116,7 @@ class Gemm(GemmProblem):
 
 
 def _why_read(gemm: GemmProblem, operand: Operand) -> str:
-    """The note of the launch parameter that says whether an optional epilogue operand is read."""
+    """The note of the launch parameter `read_NAME`: why the kernel reads an optional operand."""
     scale = gemm.epilogue.scale_of(operand.name)
     more = f" and {scale} is not zero" if scale else ""
     return f"1 where {tensor_of(operand.name)} is given{more}"

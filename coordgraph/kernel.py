@@ -53,7 +53,7 @@ class KernelGraph:
     """One kernel: its problem, coordinate graph, control graph, parameters and tensors.
 
     Every index that the kernel computes is a path through `coordinates`. The record is immutable;
-    a pass builds a new one with `edit()`.
+    a pass builds a changed copy with `edit()`.
 
     Args:
         gemm: the matrix product that the kernel computes.
@@ -77,7 +77,7 @@ class KernelGraph:
 
     @property
     def bindings(self) -> dict[tuple[int, str], tuple[str, ...]]:
-        """The dimensions that each operation names, by (operation id, role).
+        """The ids of the dimensions that operations name, by (operation id, role).
 
         An operation's id is its position in preorder; a role is a field's name, such as `tile`.
         """
@@ -87,8 +87,9 @@ class KernelGraph:
     def dangling(self) -> tuple[Dimension, ...]:
         """The tile-number dimensions that no schedule has tied to workgroups or loops yet.
 
-        Passes start from these dimensions, so passes compose. The dimension that counts the
-        products of a batch or of groups comes first, so that tiles of one product are neighbours.
+        Schedules start from these dimensions, so that passes compose. The dimension that numbers
+        the products of a batch or of groups comes first, so that tiles of one product are computed
+        after one another.
         """
         return dangling_tiles(self)
 
@@ -110,11 +111,15 @@ class KernelGraph:
 
     @cached_property
     def tilings(self) -> Tilings:
-        """The macro tiles of each accumulator; a kernel may have tiles of several shapes."""
+        """The tilings of the kernel, one per accumulator; tilings may differ in tile shape."""
         return Tilings.of(self.control, self.coordinates)
 
     def tensor(self, name: str) -> Tensor:
-        """The tensor with this name; VerifyError if the kernel has none."""
+        """The tensor with the name `name`.
+
+        Raises:
+            VerifyError: the kernel has no tensor with that name.
+        """
         for tensor in self.tensors:
             if tensor.name == name:
                 return tensor
@@ -123,7 +128,10 @@ class KernelGraph:
 
     @cached_property
     def expressions(self) -> frozenset[Basic]:
-        """Every SymPy expression and condition in the graph's records and operations."""
+        """Every SymPy expression and condition in the records and operations of the kernel.
+
+        Records are parameters, assumptions, tables, tensors, dimensions and edges.
+        """
         records: tuple[Any, ...] = (
             *self.parameters.items,
             *self.parameters.assumptions,
@@ -161,10 +169,10 @@ class KernelGraph:
         return replace(self, history=history)
 
     def scope(self) -> Scoped:
-        """The scope in which the kernel's body begins.
+        """The values of symbols with which the kernel's body begins.
 
-        It binds the launch parameters and the indices that hardware provides, such as the
-        workgroup's and the thread's number.
+        The scope binds the launch parameters and the indices that the hardware provides, such as
+        the numbers of the workgroup and the thread.
         """
         scope = Scoped(self.coordinates, self.parameters.ranges())
         bound = [self.control.root.workgroup] if self.control.root.workgroup else []
@@ -225,15 +233,15 @@ class KernelGraph:
         return DIFF(self, other)
 
     def mermaid(self, **options: Any) -> str:
-        """The coordinate graph as a Mermaid diagram; options as in `CoordinateGraph.mermaid`."""
+        """The coordinate graph as a Mermaid diagram, with the options of its method `mermaid`."""
         return self.coordinates.mermaid(**options)
 
     def pseudocode(self) -> str:
-        """The loop nest as C-like text, with every index as an expression."""
+        """The kernel's loops and operations as C-like text, with every index as an expression."""
         return PSEUDOCODE(self)
 
     def text(self, *, provenance: bool = False) -> str:
-        """The canonical text form of the graph; `coordgraph.parse` reads it back.
+        """The canonical text form of the kernel graph; `coordgraph.parse` reads it back.
 
         Args:
             provenance: whether to also write which pass made each record.
@@ -241,7 +249,7 @@ class KernelGraph:
         return TEXT(self, provenance=provenance)
 
     def json(self, *, provenance: bool = False) -> dict[str, Any]:
-        """The graph as plain data for `json.dumps`; `coordgraph.from_json` reads it back.
+        """The kernel graph as plain data for `json.dumps`; `coordgraph.from_json` reads it back.
 
         Args:
             provenance: whether to also write which pass made each record.
@@ -260,21 +268,21 @@ class KernelGraph:
 DIFF = Hook[[KernelGraph, KernelGraph], Difference](
     "KernelGraph.diff", "coordgraph.difference.compare"
 )
-"""The function behind `KernelGraph.diff`, implemented by `coordgraph.difference.compare`."""
+"""Hook behind `KernelGraph.diff`; `coordgraph.difference.compare` implements it."""
 EXPLAIN = Hook[..., Derivation]("KernelGraph.explain", "coordgraph.derivation.derive")
-"""The function behind `KernelGraph.explain`, implemented by `coordgraph.derivation.derive`."""
+"""Hook behind `KernelGraph.explain`; `coordgraph.derivation.derive` implements it."""
 PROVENANCE = Hook[[KernelGraph], Provenance](
     "KernelGraph.provenance", "coordgraph.provenance.trace"
 )
-"""The function behind `KernelGraph.provenance`, implemented by `coordgraph.provenance.trace`."""
+"""Hook behind `KernelGraph.provenance`; `coordgraph.provenance.trace` implements it."""
 VERIFY = Hook[[KernelGraph], None]("KernelGraph.verify", "coordgraph.checks")
-"""The function behind `KernelGraph.verify`, implemented by `coordgraph.checks`."""
+"""Hook behind `KernelGraph.verify`; `coordgraph.checks` implements it."""
 PSEUDOCODE = Hook[[KernelGraph], str]("KernelGraph.pseudocode", "coordgraph.show.pseudocode")
-"""The function behind `KernelGraph.pseudocode`, implemented by `coordgraph.show.pseudocode`."""
+"""Hook behind `KernelGraph.pseudocode`; `coordgraph.show.pseudocode` implements it."""
 TEXT = Hook[..., str]("KernelGraph.text", "coordgraph.text.printer")
-"""The function behind `KernelGraph.text`, implemented by `coordgraph.text.printer`."""
+"""Hook behind `KernelGraph.text`; `coordgraph.text.printer` implements it."""
 JSON = Hook[..., dict[str, Any]]("KernelGraph.json", "coordgraph.text.plain")
-"""The function behind `KernelGraph.json`, implemented by `coordgraph.text.plain`."""
+"""Hook behind `KernelGraph.json`; `coordgraph.text.plain` implements it."""
 
 
 def _basics(value: object) -> Iterator[Basic]:
@@ -327,8 +335,8 @@ class KernelEditor:
 
         Args:
             name: the name of the new parameter.
-            value: its value, in terms of earlier parameters.
-            minimum: a lower bound of the value, checked at launch.
+            value: the parameter's value, in terms of earlier parameters.
+            minimum: a lower bound of the value, which every launch checks.
             note: what the parameter means, for diagrams and errors.
 
         Raises:
@@ -338,7 +346,10 @@ class KernelEditor:
         return symbol
 
     def assume(self, expr: Expr, maximum: int = LARGEST_INDEX) -> None:
-        """Declare that an expression in the parameters is at most `maximum`; launches check it."""
+        """Declare that an expression in launch parameters is at most `maximum`.
+
+        Every launch checks this.
+        """
         self.parameters = self.parameters.assume(expr, maximum)
 
     def table(self, table: Table) -> None:
@@ -355,5 +366,5 @@ class KernelEditor:
         self.control = ControlGraph(Kernel(body, workgroup))
 
     def snapshot(self) -> CoordinateGraph:
-        """The coordinate graph as edited so far, for example to compute indices with `reverse`."""
+        """The coordinate graph with the edits made so far, for example to compute indices in it."""
         return self.coordinates.finish()

@@ -26,7 +26,7 @@ __all__ = ["Commands", "app", "main"]
 
 
 class Commands(TyperGroup):
-    """The command group. It turns an error into a message or a JSON document, and an exit code."""
+    """The command group: reports an error as a message or as JSON, and returns an exit code."""
 
     def main(
         self,
@@ -41,7 +41,8 @@ class Commands(TyperGroup):
         arguments = [argument for argument in arguments if argument != "--debug"]
         as_json = "--json" in arguments
         try:
-            # With --json, typer raises usage errors too, so that they are printed as JSON.
+            # With --json, typer must raise usage errors and not print them, so that they are
+            # printed as JSON.
             status = super().main(
                 arguments, *rest, standalone_mode=standalone_mode and not as_json, **extra
             )

@@ -1,4 +1,4 @@
-"""`coordgraph eval`: a coordinate as an expression of other coordinates, or as a number."""
+"""`coordgraph eval`: expresses a coordinate by other coordinates, or evaluates it to a number."""
 
 from __future__ import annotations
 

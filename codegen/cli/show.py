@@ -41,7 +41,7 @@ class Form(StrEnum):
 
 
 class Part(StrEnum):
-    """The graphs of a kernel, one of which a diagram shows."""
+    """The two graphs of a kernel; a diagram shows one of them."""
 
     COORDINATES = "coordinates"
     CONTROL = "control"
@@ -154,7 +154,7 @@ def _is_picture(output: Path) -> bool:
 
 
 def _form(form: Form | None, output: Path | None) -> Form:
-    """The form that is asked for, or the one that suits the file.
+    """The form that the caller gave, else mermaid for a picture and the loop nest otherwise.
 
     Raises:
         typer.BadParameter: the file is a picture, and the form is not mermaid.
@@ -220,7 +220,7 @@ def _print_json(
     only: Sequence[str],
     provenance: bool,
 ) -> None:
-    """Print one JSON document; with form json, the graph is data in it, else text."""
+    """Print one JSON document, with the graph as data for the form `json`, else as a text."""
     found = {"stages": names, "stage": stage.number, "name": stage.name, "form": form.value}
     if form is Form.JSON and before is None:
         print_json({**found, "graph": stage.graph.json(provenance=provenance)})

@@ -26,7 +26,7 @@ class Stage:
     """A graph before the first pass of a pipeline (number 0), after a pass, or lowered.
 
     Args:
-        number: how many passes were applied; one more for the lowered graph.
+        number: the number of passes that were applied, where lowering counts as one.
         name: `problem` or `start`, the text of the last pass, or `lowered`.
         graph: the graph.
     """

@@ -1,4 +1,4 @@
-"""`interpret`: run a scheduled graph on numpy arrays, the reference that compiled kernels match."""
+"""`interpret`: run a scheduled graph on numpy arrays; compiled kernels are tested against it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Result:
         d: the output D, with the shape of the graph's output tensor. Elements that the kernel does
             not write, such as rows that belong to no group, are NaN or the least integer.
         written: a Boolean array of the shape of `d`: True where the kernel wrote an element.
-        trace: the segments and messages of every workgroup; None unless `trace=True` was passed.
+        trace: the segments, sends, receives, epilogues and stores of every workgroup; None unless
+            `trace=True` was passed.
     """
 
     d: Array
@@ -60,7 +61,7 @@ def interpret(
     Args:
         graph: a kernel graph to which a schedule pass has been applied (level "scheduled").
         a, b: the inputs, with the element types and numbers of axes of the graph's tensors.
-        c: the operand C of the epilogue; it is read only where beta is not zero.
+        c: the operand C of the epilogue; it is read only if beta is not zero.
         alpha, beta: scalars of the epilogue, rounded to the accumulator's type. They must be whole
             numbers if that type is an integer.
         parameters: launch arguments that do not follow from the arrays, such as `workgroups`.
@@ -68,15 +69,16 @@ def interpret(
             `n_offsets` and `k_offsets` for a list of products.
         operands: the arrays and numbers that the graph's epilogue function takes, by name, other
             than c, alpha and beta.
-        schedule: chooses the workgroup to run at every event; by default `InOrder`.
-        resident: how many workgroups run concurrently, at least 1; the next one starts when one
-            ends. By default all do.
-        trace: record the segments and messages of every workgroup as well.
+        schedule: chooses the workgroup that runs next, at every event; by default `InOrder`.
+        resident: how many workgroups run concurrently, at least 1; a further workgroup starts when
+            one ends. By default all run concurrently.
+        trace: whether to record the events of every workgroup in `Result.trace`.
 
     Raises:
         VerifyError: no schedule pass has been applied to the graph.
-        LaunchError: the arguments do not fit the graph; nothing was computed.
-        Deadlock: every workgroup that has started waits for a flag.
+        LaunchError: the arguments do not fit the graph; this is checked before anything is
+            computed.
+        Deadlock: every workgroup that runs waits for a flag, and none can continue.
         EvaluationError: a flag is still set at the end, an output element was not written exactly
             once, or an index was outside its tensor.
     """
@@ -94,7 +96,7 @@ def interpret(
         machine = Machine(code, memory, workgroup, numbers)
         return _begin(code, code.environment(values, workgroup), machine)
 
-    # Overflow to infinity and NaN are results here, as on a GPU.
+    # Infinity from overflow and NaN are valid results, as on a GPU.
     with np.errstate(all="ignore"):
         try:
             _Run(memory, schedule or InOrder(), count, resident or count).run(start)
@@ -112,7 +114,7 @@ def _begin(code: Program, env: list[int], machine: Machine) -> Iterator[Event]:
 
 
 class _Run:
-    """Interleaves the workgroups of one launch until all have ended."""
+    """The execution of one launch: interleaves its workgroups until all have ended."""
 
     def __init__(self, memory: Memory, schedule: Scheduler, count: int, resident: int) -> None:
         self.memory, self.schedule, self.count, self.resident = memory, schedule, count, resident
@@ -122,7 +124,11 @@ class _Run:
         self.dispatched = 0
 
     def run(self, start: Starter) -> None:
-        """Start and run workgroups until all have ended; raises Deadlock if none can continue."""
+        """Start and run all workgroups of the launch until they have ended.
+
+        Raises:
+            Deadlock: no workgroup can continue.
+        """
         while self.live or self.dispatched < self.count:
             while self.dispatched < self.count and len(self.live) < self.resident:
                 self.live[self.dispatched] = start(self.dispatched)
@@ -146,7 +152,7 @@ class _Run:
             self.ready[workgroup] = event
 
     def _wake(self, flag: tuple[str, int]) -> None:
-        """Make ready the workgroups that wait for the value which `flag` now has."""
+        """Make workgroups that wait for the flag `flag` ready if it now has their awaited value."""
         waiting, now = self.blocked.pop(flag, {}), self.memory.value(flag)
         self.ready.update({w: e for w, e in waiting.items() if e.met(now)})
         if left := {w: e for w, e in waiting.items() if not e.met(now)}:

@@ -1,4 +1,4 @@
-"""`walk`: execute the steps of a program for one workgroup, with an exchangeable worker."""
+"""`walk`: execute the steps of a program for one workgroup; a `Worker` handles the operations."""
 
 from __future__ import annotations
 
@@ -14,19 +14,28 @@ __all__ = ["Worker", "walk"]
 
 
 class Worker(Protocol):
-    """Protocol of the visitors of `walk`: one computes elements, one records a trace."""
+    """Protocol of the objects to which `walk` passes loops and operations.
+
+    One implementation computes elements, another records a trace.
+    """
 
     def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
-        """Handle a whole loop at once and return True; return False to have it walked."""
+        """Handle all iterations of a loop and return True, or return False to have it walked.
+
+        Args:
+            loop: the loop.
+            env: the values of the workgroup's symbols.
+            start, stop: the first value of the loop's index, and the end of its range.
+        """
         ...
 
     def work(self, work: Work, env: Environment) -> Iterator[Event]:
-        """Handle one operation; yield an event before each access that others can observe."""
+        """Handle one operation; yields an event before each access that workgroups share."""
         ...
 
 
 def walk(steps: tuple[Step, ...], env: Environment, worker: Worker) -> Iterator[Event]:
-    """Execute `steps` for one workgroup with the given worker; yields the worker's events."""
+    """Execute `steps` for one workgroup; `worker` handles operations and yields events."""
     for step in steps:
         match step:
             case Work():

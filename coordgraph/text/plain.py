@@ -1,6 +1,6 @@
-"""Convert kernel graphs to and from plain data: dicts, lists, strings and numbers, as for JSON.
+"""Convert kernel graphs to and from plain data for JSON: dicts, lists, strings and numbers.
 
-An expression becomes a string, in the syntax of the text form. Keys are the field names of the
+An expression becomes a string in the syntax of the text form. Keys are the field names of the
 classes; a field that has its default value is omitted.
 """
 
@@ -64,7 +64,7 @@ _PARTS = (
 
 @JSON.implement
 def to_json(graph: KernelGraph, *, provenance: bool = False) -> dict[str, Any]:
-    """The graph as plain data, which `from_json` reads back.
+    """Convert a graph to plain data, which `from_json` reads back.
 
     Args:
         graph: the graph.
@@ -172,7 +172,7 @@ def from_json(data: Mapping[str, Any]) -> KernelGraph:
 
     Raises:
         VerifyError: the data is malformed, names something unknown, or breaks a rule of the graph;
-            the message starts with the path of the value, such as `dimensions[3].size`.
+            the message starts with the path of the wrong value, such as `dimensions[3].size`.
     """
     with paused_collector():
         return build(_read_graph(data, Path("")))
@@ -363,7 +363,7 @@ def _only(value: Any, at: Path, *names: str) -> Mapping[str, Any]:
 
 
 def _items(entry: Mapping[str, Any], at: Path, name: str) -> list[tuple[Path, Any]]:
-    """The items of the list `entry[name]`, each with its path; an absent list is empty."""
+    """The items of the list `entry[name]`, each with its path; none if the list is absent."""
     here, value = (at / name if name else at), entry.get(name, [])
     if not isinstance(value, list | tuple):
         raise here.error(f"needs a list, not {type(value).__name__}")

@@ -72,7 +72,7 @@ def origin_lines(graph: KernelGraph) -> Iterator[str]:
 
 
 class Expressions:
-    """Prints expressions, with a cache of those printed before."""
+    """Prints expressions and caches their texts, so that equal expressions are printed once."""
 
     def __init__(self) -> None:
         self._texts: dict[Basic, str] = {}
@@ -166,7 +166,7 @@ class RecordPrinter:
         line = indent + self.operation(op)
         bodies: dict[str, tuple[Operation, ...]] = {n: getattr(op, n) for n in op.BODIES}
         for position, (name, body) in enumerate(bodies.items()):
-            # Omit an empty body, except a first body that is followed by one that is not empty.
+            # Omit an empty body, unless it is the first body and a later body is not empty.
             if not body and (position or not any(bodies.values())):
                 continue
             title = "" if position == 0 else f" {'else' if name == 'orelse' else name}"
@@ -177,7 +177,10 @@ class RecordPrinter:
         yield line
 
     def _fields(self, record: Any, without: tuple[str, ...] = ()) -> str:
-        """The text ` name=value` of every field whose value differs from its default."""
+        """The text ` name=value` of all fields with other values than their defaults.
+
+        Fields in `without` are left out.
+        """
         text = ""
         for spec in record_fields(type(record), without=without):
             value = getattr(record, spec.name)

@@ -42,7 +42,7 @@ CONSUMED = (
 )
 """Operations on tiles that only consumers execute."""
 RECEIVED = (ReceivePartial, CollectPartial)
-"""Operations that read partial sums, which the producer loads and the consumers add."""
+"""Operations that receive partial sums: the producer loads the sums and the consumers add them."""
 
 
 def part(body: Body, load: Callable[[For], Body], receive: Callable[[For], Body]) -> Body:
@@ -70,7 +70,7 @@ def part(body: Body, load: Callable[[For], Body], receive: Callable[[For], Body]
 
 
 def _works(op: Operation) -> bool:
-    """Whether `op` has an effect: it has no body of its own and does not only name a value."""
+    """Whether `op` itself has an effect: it has no body, and does not only assign a name."""
     return not op.BODIES and not isinstance(op, Assign)
 
 

@@ -150,9 +150,9 @@ SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
     ],
 )
 def test_what_is_wrong_is_said_once_and_decides_the_exit_code(words, code, why):
-    """An error is printed once:
+    """An error is printed once, and decides the exit code.
 
-    in words on standard error, or with --json as JSON on standard output.
+    The error is text on standard error, or with --json a JSON document on standard output.
     """
     done = coordgraph(*words)
     assert done.code == code

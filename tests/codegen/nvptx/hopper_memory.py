@@ -30,9 +30,9 @@ Where = tuple[int, int, int]
 
 @dataclass
 class Barrier:
-    """An mbarrier:
+    """A simulated mbarrier.
 
-    a phase completes with its last arrival and its last transferred byte (PTX ISA, "mbarrier").
+    A phase completes with its last arrival and its last transferred byte (PTX ISA, "mbarrier").
     """
 
     arrivals: int
@@ -60,9 +60,10 @@ class Barrier:
 
 @dataclass
 class Box:
-    """A TMA box in shared memory:
+    """A TMA box in shared memory.
 
-    its step of the stage ring, and the warpgroups that have multiplied it.
+    The fields are the box's step of the stage ring, and the warpgroups that have multiplied the
+    box.
     """
 
     place: Place
@@ -76,10 +77,7 @@ class Run(Box):
 
 @dataclass
 class Warpgroup:
-    """The state of one warpgroup:
-
-    accumulators, the stages that pending wgmma read, acquired flags.
-    """
+    """The state of one warpgroup: accumulators, stages that pending wgmma read, acquired flags."""
 
     sum: Sum = ()
     issued: set[Stage] = field(default_factory=set[Stage])
@@ -210,17 +208,17 @@ class Workgroup:
 
 
 class Device:
-    """The simulated global memory:
+    """The simulated global memory.
 
-    flags, partial sums, D, and which warpgroup stored each element of D.
+    It holds flags, partial sums and D, and records which warpgroup stored each element of D.
     """
 
     def __init__(self) -> None:
         self.flags: Counter[int] = Counter()
         self.partials: dict[int, Sum] = {}
         self.added: dict[int, Sum] = {}
-        """The sum in each slot that several workgroups add to; a read empties it until it is
-        cleared.
+        """The sum in each slot to which several workgroups add; a read removes the sum until the
+        slot is cleared.
         """
         self.stored: dict[Place, Sum] = {}
         self.accumulators: dict[Place, str] = {}
@@ -244,7 +242,7 @@ class Device:
         return self.partials[place]
 
     def take_partials(self, place: int) -> Sum:
-        """Read a slot for the last time; after this it may be overwritten, or must be cleared."""
+        """Read a slot for the last time; then the slot may be overwritten, or must be cleared."""
         if place in self.added:
             sum, self.added[place] = self.added[place], ()
             assert sum, "a sum is read twice"
@@ -252,7 +250,7 @@ class Device:
         return self.partials.pop(place)
 
     def add_partials(self, place: int, sum: Sum) -> None:
-        """Add accumulators to a slot that several workgroups add to."""
+        """Add a warpgroup's accumulators to a slot to which several workgroups add."""
         assert self.added.get(place) != (), "a slot is added to behind its last reader"
         self.added[place] = self.added.get(place, ()) + sum
 

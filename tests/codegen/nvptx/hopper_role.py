@@ -130,8 +130,8 @@ class Role:
                 yield from self.run(node.body)
                 index += self.value(loop.step)
             if op.unroll and not each:
-                # only the first part of a multiplication is modelled; it
-                # represents the others
+                # only the first iteration of an unrolled loop is simulated; it represents the
+                # others
                 return
 
     def _if(self, node: Node) -> Agent:
@@ -149,7 +149,7 @@ class Role:
                 if self.value(condition):
                     yield from self.run(node.body)
 
-    # Barriers
+    # Operations on barriers.
 
     def _barrier(self, node: Node, name: str, rank: int | None = None) -> Barrier:
         memory = self.machine.memory[self.number][self.rank if rank is None else rank]
@@ -205,7 +205,7 @@ class Role:
         """The step of the stage ring at this point of the walk."""
         return self.env[index_symbol("ring.step")]
 
-    # Copies and multiplications
+    # Operations that copy to shared memory, and wgmma.
 
     def do_CopyBox(self, node: Node, op: ops.CopyBox) -> Agent:
         first, second = (self.place(node, f"{op.tensor}.{axis}") for axis in (0, 1))
@@ -313,7 +313,7 @@ class Role:
     def do_WaitMultiplies(self, node: Node, op: ops.WaitMultiplies) -> None:
         self.state.wait(op.pending)
 
-    # Partials and D
+    # Operations on partial sums, on flags and on D.
 
     def do_WaitFlag(self, node: Node, op: elements.WaitFlag) -> Agent:
         flags, flag = self.machine.flags, self.place(node, op.flag)
@@ -352,13 +352,14 @@ class Role:
             return
         self.own.count(f"consumer {self.warpgroup}", self.step)
         first, begins = self.own.add_run(self._home(node, op.source), self.warpgroup)
-        if begins:  # the first index represents the others
+        if begins:  # the first run of a slot represents its other runs
             own = 0 if self.machine.turns else self.warpgroup
             self.state.sum += self.machine.take_partials(first + 4 * WARPGROUP * own)
 
     def _add_share(self, node: Node) -> None:
-        """Record that a piece of a share was added; the first access of the piece represents
-        the others.
+        """Record that a piece of a share was added.
+
+        Only the first access of the piece is simulated; it represents its other accesses.
         """
         flag, share = self.place(node, "flags"), self.env[SHARE]
         with self.binding(SHARE, 0):
@@ -383,7 +384,7 @@ class Role:
 
     def do_FillElements(self, node: Node, op: elements.FillElements) -> None:
         assert op.destination == "partials", "shared memory is filled where groups end"
-        # the first index represents the others
+        # The clear in step 0 of a fix-up represents the clears in its other steps.
         if self.value(node.scope.resolve(index_symbol("fixup.step"))) == 0:
             self.machine.clear_partials(self.place(node, op.destination))
 
@@ -392,7 +393,7 @@ class Role:
 
     def do_CommitStores(self, node: Node, op: ops.CommitStores) -> None:
         if self.machine.matrices:
-            self.slots.full.clear()  # boxes outside the matrix, which no TMA store writes
+            self.slots.full.clear()  # drops boxes outside the matrix, which no TMA store writes
         self.slots.commit()
 
     def do_StoreBox(self, node: Node, op: ops.StoreBox) -> None:
