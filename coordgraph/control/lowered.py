@@ -241,6 +241,8 @@ class ApplyFragment(Operation):
         optional: tensors in `sources` and `elements` that are taken as 0, and not read, if their
             launch parameter `read_NAME` is 0.
         width: the number of consecutive registers.
+        memories: for each tensor in `sources`, the dimension of the memory that its elements are
+            read from, such as shared memory; () for the tensors themselves.
     """
 
     fragment: str
@@ -251,8 +253,14 @@ class ApplyFragment(Operation):
     elements: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     width: int = 1
+    memories: tuple[str, ...] = ()
 
-    ROLES = ("sources", "registers")
+    ROLES = ("sources", "memories", "registers")
+
+    @property
+    def read_from(self) -> dict[str, str]:
+        """For each tensor in `sources`, the dimension of the memory that is read."""
+        return dict(zip(self.sources, self.memories or self.sources, strict=True))
 
 
 @dataclass(frozen=True)

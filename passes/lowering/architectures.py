@@ -48,11 +48,13 @@ class Vectors(NamedTuple):
         a: elements of A in one access.
         b: elements of B in one access.
         d: elements of C, and of D, in one access.
+        operands: elements of the epilogue's operands that vary along rows of D, in one access.
     """
 
     a: int = 0
     b: int = 0
     d: int = 0
+    operands: int = 0
 
     @classmethod
     def widest(cls, gemm: GemmProblem) -> Vectors:

@@ -238,13 +238,18 @@ class Accumulator:
             width: how many elements of an operand, adjacent in a row of D, one access may read.
             absent: tensors of optional operands that no launch of this kernel passes.
         """
-        body: list[Operation] = []
-        for stage in stages(gemm, op, absent):
-            apply = applied(gemm, stage, self.fragment, self.registers, width, absent)
-            own = width if apply.sources or apply.elements else self.width
-            each = self._each(replace(apply, width=self.width), own)
-            body.append(read_if(stage, each))
-        return tuple(body)
+        return tuple(self.stage(gemm, each, width, absent) for each in stages(gemm, op, absent))
+
+    def stage(
+        self, gemm: GemmProblem, stage: Stage, width: int, absent: Container[str] = ()
+    ) -> Operation:
+        """Apply one stage of an epilogue to every vector of the accumulator.
+
+        The arguments are those of `epilogue`.
+        """
+        apply = applied(gemm, stage, self.fragment, self.registers, width, absent)
+        own = width if apply.sources or apply.elements else self.width
+        return read_if(stage, self._each(replace(apply, width=self.width), own))
 
     def send(self, turn: str = "") -> Body:
         """Store the accumulator in the workspace, then let one thread raise the flag.

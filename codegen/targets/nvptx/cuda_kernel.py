@@ -319,7 +319,8 @@ class CudaKernel(Kernel):
         aligned = min(alignment_of(views[name]) for name in "AB")
         along_rows = [name for name in gemm.operands if "n" in gemm.axes[name]]
         most = self._builder.aligned.vectors
-        vectors = _vectors({"D": made, **views}, most, along_rows)
+        boxed = [name for name in along_rows if not gemm.operands[name].optional]
+        vectors = _vectors({"D": made, **views}, most, along_rows, boxed)
         reads_c = bool(given.get(read_of("C"), 0))
         return self._builder.variant(Alignment(vectors, aligned), reads_c=reads_c)
 
@@ -368,7 +369,12 @@ def _layout_key(array: Any, what: str) -> tuple[Hashable, int]:
     return NOTHING if array is None else library(array).layout_key(array, what)
 
 
-def _vectors(views: Mapping[str, TensorView], most: Vectors, along_rows: Sequence[str]) -> Vectors:
+def _vectors(
+    views: Mapping[str, TensorView],
+    most: Vectors,
+    along_rows: Sequence[str],
+    boxed: Sequence[str],
+) -> Vectors:
     """The widest accesses that rows and addresses of the tensors allow, up to `most`.
 
     TMA stores D, in accesses of 16 bytes, only if the operands in `along_rows` can be read in
@@ -378,6 +384,7 @@ def _vectors(views: Mapping[str, TensorView], most: Vectors, along_rows: Sequenc
         views: the arrays that a call passes, by the name of the tensor.
         most: the widest accesses that the element types allow.
         along_rows: the epilogue's operands that vary along the rows of D, such as C.
+        boxed: those of `along_rows` that TMA loads, if all of them are aligned to 16 bytes.
     """
 
     def widest(name: str, elements: int) -> int:
@@ -391,4 +398,7 @@ def _vectors(views: Mapping[str, TensorView], most: Vectors, along_rows: Sequenc
 
     pairs = min(widest(name, PAIR) for name in (*along_rows, "D"))
     whole = pairs == PAIR and alignment_of(views["D"]) == ALIGNED_BYTES
-    return Vectors(widest("A", most.a), widest("B", most.b), most.d if whole else pairs)
+    narrow = whole and any(alignment_of(views[name]) < ALIGNED_BYTES for name in boxed)
+    return Vectors(
+        widest("A", most.a), widest("B", most.b), most.d if whole else pairs, PAIR if narrow else 0
+    )

@@ -31,12 +31,12 @@ class MmaSync(Lowering):
 
     def variant(self, alignment: Alignment, *, reads_c: bool) -> Variant:
         vectors = alignment.vectors
-        return Variant(vectors._replace(d=_pairs(vectors)), self.instructions)
+        return Variant(vectors._replace(d=_pairs(vectors), operands=0), self.instructions)
 
     def configured(self, options: Pass, variant: Variant) -> Pass:
         assert isinstance(options, LowerToTensorCores)
-        a, b, _ = variant.vectors
-        return replace(options, vector_a=a, vector_b=b, vector_d=_pairs(variant.vectors))
+        vectors = variant.vectors
+        return replace(options, vector_a=vectors.a, vector_b=vectors.b, vector_d=_pairs(vectors))
 
 
 def _pairs(vectors: Vectors) -> int:

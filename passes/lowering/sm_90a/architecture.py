@@ -34,11 +34,14 @@ class Wgmma(Lowering):
     values = {"consumers": tuple(CONSUMERS)}  # noqa: RUF012 - never modified
 
     def variant(self, alignment: Alignment, *, reads_c: bool) -> Variant:
-        return Variant(Vectors(d=alignment.vectors.d), self.instructions, reads_c)
+        found = alignment.vectors
+        return Variant(Vectors(d=found.d, operands=found.operands), self.instructions, reads_c)
 
     def configured(self, options: Pass, variant: Variant) -> Pass:
         assert isinstance(options, LowerToHopper)
-        return replace(options, vector=variant.vectors.d, reads_c=variant.reads_c)
+        vectors = variant.vectors
+        boxed = not vectors.operands
+        return replace(options, vector=vectors.d, reads_c=variant.reads_c, boxed_operands=boxed)
 
 
 WGMMA = Wgmma()

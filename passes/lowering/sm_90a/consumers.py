@@ -40,6 +40,7 @@ from coordgraph.coordinates.graph import CoordinateEditor
 from coordgraph.integers import equal, index_symbol, symbols_of
 from passes.kit.reduce_scatter import SHARE
 from passes.lowering.control import Accumulator, at, multiplied, unrolled
+from passes.lowering.sm_90a.operand_boxes import OperandBoxes, loaded_by_boxes
 from passes.lowering.sm_90a.partials import Fixup
 from passes.lowering.sm_90a.ring import EMPTY, FULL, PHASE, STEP
 from passes.lowering.sm_90a.shares import scatter
@@ -61,6 +62,7 @@ class Consumer:
         stages: how many stages the ring has.
         vector: elements of C and of D that one access of a thread moves: 2 or 1.
         reads_c: whether the epilogue adds C if a launch passes it.
+        boxes: whether TMA may load operands of the epilogue.
         located: the coordinates that the scheduled graph computes for every output tile, such as
             its group's number.
     """
@@ -73,13 +75,15 @@ class Consumer:
         stages: int,
         vector: int,
         reads_c: bool,
+        boxes: bool,
         located: tuple[str, ...],
     ) -> None:
         self.c, self.stages = c, stages
         self.division = tiles[0].division  # all shapes have the same warpgroups
         self.stores = tiles[0].store is not None
         self.parts = {
-            t.name: _TileLowering(c, graph, t, stages, vector, reads_c, located) for t in tiles
+            t.name: _TileLowering(c, graph, t, stages, vector, reads_c, boxes, located)
+            for t in tiles
         }
         sums = [part.sum for part in self.parts.values() if part.sum]
         self.sum = sums[0] if sums else None
@@ -104,6 +108,11 @@ class Consumer:
         part = self.parts[receive.accumulator]
         assert part.fixup is not None
         return part.of_sum(part.fixup.load(slots))
+
+    def load_operands(self, op: Epilogue) -> Body:
+        """The producer's operations that load operands of an epilogue."""
+        boxes = self.parts[op.accumulator].boxes
+        return boxes.load(op) if boxes else ()
 
     def initial(self) -> Body:
         """Initialise the consumers' mbarriers; one thread does so at the start of the kernel."""
@@ -138,6 +147,10 @@ class Consumer:
                 return part.of_sum(part.fixup.send(op))
             case Epilogue():
                 part = self.parts[op.accumulator]
+                if part.boxes:
+                    return part.boxes.apply(
+                        part.accumulator, op, part.width, self._free, part.absent
+                    )
                 return part.of_sum(part.epilogue(part.accumulator, op))
             case StoreTile():
                 part = self.parts[op.accumulator]
@@ -225,6 +238,7 @@ class _TileLowering:
         stages: int,
         vector: int,
         reads_c: bool,
+        boxes: bool,
         located: tuple[str, ...],
     ) -> None:
         division, operands = tile.division, tile.operands
@@ -237,6 +251,8 @@ class _TileLowering:
         partials = any(op.accumulator == tile.name for op in sends)
         scattered = SHARE in c
         self.fixup = Fixup(c, division, tile.rooms, stages) if partials and not scattered else None
+        boxed = loaded_by_boxes(graph, division) if tile.store and boxes and not scattered else ()
+        self.boxes = OperandBoxes(c, graph, division, tile.rooms, stages, boxed) if boxed else None
         # The two adjacent accumulators of a thread are adjacent in a row of D only if A is the left
         # operand of wgmma.
         self.width = 1 if division.swapped else vector
@@ -264,8 +280,12 @@ class _TileLowering:
 
     def epilogue(self, accumulator: Accumulator, op: Epilogue) -> Body:
         """Lower the epilogue `op`, which is applied to the registers of `accumulator`."""
-        absent = () if self.reads_c else ("C",)
-        return accumulator.epilogue(self.gemm, op, self.width, absent)
+        return accumulator.epilogue(self.gemm, op, self.width, self.absent)
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """Tensors of optional operands that no launch of this kernel passes."""
+        return () if self.reads_c else ("C",)
 
     def of_sum(self, body: Body) -> Body:
         """`body`, executed by the workgroup that has the whole sum over k.

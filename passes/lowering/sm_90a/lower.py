@@ -126,6 +126,8 @@ class LowerToHopper(Pass):
             total, TMA stores D from shared memory; else threads store D from registers, in pairs or
             one by one.
         reads_c: whether the kernel can add C. A kernel that cannot has registers for larger tiles.
+        boxed_operands: whether TMA may load operands of the epilogue: their addresses and rows are
+            multiples of 16 bytes. Else threads load all of them.
         consumers: `cooperative` warpgroups divide a workgroup's part of a tile; `pingpong`
             warpgroups take turns with whole parts, so that one multiplies while the other stores.
     """
@@ -137,6 +139,7 @@ class LowerToHopper(Pass):
     cluster_k: int = 1
     vector: int = 0
     reads_c: bool = True
+    boxed_operands: bool = True
     consumers: str = "cooperative"
 
     name = "lower-to-hopper"
@@ -339,7 +342,8 @@ class LowerToHopper(Pass):
                 e.tensors = tuple(_per_piece(t, division) for t in e.tensors)
             located = self._located(graph)
             width = min(self.vector or PAIR, PAIR)
-            work = Consumer(c, graph, tiles, stages, width, self.reads_c, located)
+            boxes = self.boxed_operands
+            work = Consumer(c, graph, tiles, stages, width, self.reads_c, boxes, located)
             by_name = {tile.name: tile for tile in tiles}
 
             def load(loop: For) -> Body:
@@ -348,9 +352,9 @@ class LowerToHopper(Pass):
                 return (*maps.await_described(), _load(loop, own))
 
             body = graph.control.root.body
-            produce = part(body, load, work.receive)
+            produce = part(body, load, work.receive, work.load_operands)
             consume = work.all(body)
-            describe = part(body, lambda _: maps.describe(c), lambda _: ())
+            describe = part(body, lambda _: maps.describe(c))
             together = (ClusterBarrier(),) if division.workgroups > 1 else (Barrier(),)
             e.kernel(
                 leader(

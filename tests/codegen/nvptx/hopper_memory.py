@@ -206,6 +206,16 @@ class Workgroup:
         run.used.add(warpgroup)
         return run.place
 
+    def read_operand(self, stage: Stage, step: int, warpgroup: int) -> None:
+        """Read a stage that holds an operand of the epilogue, by plain loads."""
+        self.warpgroups[warpgroup].unfenced = True
+        boxes = self.boxes.get(stage, {}).values()
+        assert boxes, "an operand is read before it is there"
+        for box in boxes:
+            assert box.step == step, "another step's box"
+            assert warpgroup not in box.used, "a step is read twice"
+            box.used.add(warpgroup)
+
 
 class Device:
     """The simulated global memory.
@@ -215,6 +225,8 @@ class Device:
 
     def __init__(self) -> None:
         self.flags: Counter[int] = Counter()
+        self.operand_steps = 0
+        """The number of boxes of epilogue operands that TMA has loaded."""
         self.partials: dict[int, Sum] = {}
         self.added: dict[int, Sum] = {}
         """The sum in each slot to which several workgroups add; a read removes the sum until the

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from sympy import Symbol
@@ -17,6 +18,7 @@ from coordgraph.control import lowered as elements
 from coordgraph.control.operations import Assign, For, If, Inside, Locate, Operation, SetCoordinate
 from coordgraph.control.resolve import Node
 from coordgraph.coordinates.dimensions import Shared
+from coordgraph.elements import dtype
 from coordgraph.integers import index_symbol
 from tests.codegen.nvptx.hopper_filling import WARPGROUP, bring, compiled, fill
 from tests.codegen.nvptx.hopper_maps import WHOLE_WARPS, Map
@@ -208,6 +210,9 @@ class Role:
     # Operations that copy to shared memory, and wgmma.
 
     def do_CopyBox(self, node: Node, op: ops.CopyBox) -> Agent:
+        if op.tensor not in ("A", "B"):
+            yield from self._copy_operand(node, op)
+            return
         first, second = (self.place(node, f"{op.tensor}.{axis}") for axis in (0, 1))
         across = second if op.tensor == "B" else first
         assert across < self._extent(op.tensor), "a box outside is asked for"
@@ -221,6 +226,23 @@ class Role:
             barrier = memory.barriers[op.barrier, self.place(node, op.barrier)]
             barrier.change(bytes=-2 * op.box[0] * op.box[1])
         yield lambda: True
+
+    def _copy_operand(self, node: Node, op: ops.CopyBox) -> Agent:
+        """Load a box of an operand of the epilogue, for this workgroup alone."""
+        assert not op.receivers
+        stage, offset = self._stage(node, op.destination)
+        self.own.copy_box(stage, offset, Box((0, offset), self.step))
+        self.machine.operand_steps += 1
+        kind = self.machine.graph.tensor(op.tensor).dtype
+        self._barrier(node, op.barrier).change(bytes=-dtype(kind).bytes * prod(op.box))
+        yield lambda: True
+
+    def do_ApplyFragment(self, node: Node, op: elements.ApplyFragment) -> None:
+        stages = {self._stage(node, m)[0] for t, m in op.read_from.items() if t != m}
+        if stages:
+            self.own.count(f"consumer {self.warpgroup}", self.step)
+        for stage in stages:
+            self.own.read_operand(stage, self.step, self.warpgroup)
 
     def _extent(self, tensor: str) -> int:
         """The number of rows of A or columns of B; in a grouped problem, the end of the

@@ -133,7 +133,8 @@ def test_what_an_operand_lacks_is_loaded_once():
         return acc * row
 
     def loads(function: ep.EpilogueFunction) -> int:
-        ptx = compiled(function, "sm_90a", "data-parallel").ptx
+        lowering = LowerToHopper(consumers="pingpong")  # reads operands from global memory
+        ptx = compiled(function, "sm_90a", "data-parallel", lowering=lowering).ptx
         return len(re.findall(r"ld\.global(?!\.nc\.v4)", ptx))
 
     plain = loads(ep.ALPHA_BETA)

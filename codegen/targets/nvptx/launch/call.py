@@ -145,7 +145,7 @@ class CheckedCall:
                 # of a list of products.
                 shape, strides = (1, row_step(tensor.dtype)), None
             maps = TensorMaps(shape, tensor.dtype, box, strides)
-            self._maps.append((number, ARGUMENTS.index(name), maps))
+            self._maps.append((number, order.index(name), maps))
         self._tensors = len(facts.tensors)
 
     def overlaps(self, pointers: Pointers) -> bool:

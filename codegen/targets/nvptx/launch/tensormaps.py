@@ -68,10 +68,10 @@ class TensorMaps:
     TMA reads elements outside a matrix as 0.
 
     Args:
-        shape: (rows, columns), or (matrices, rows, columns) for a batch.
+        shape: (rows, columns); (matrices, rows, columns) for a batch; (elements,) for a vector.
         kind: the element type.
         box: extents of the TMA box in elements, contiguous axis first. TMA swizzles the rows of the
-            box in shared memory if they have 32, 64 or 128 bytes.
+            box in shared memory if they have 32, 64 or 128 bytes and the tensor is no vector.
         strides: strides of the axes in elements; None for contiguous matrices without gaps.
     """
 
@@ -86,7 +86,7 @@ class TensorMaps:
         wide, narrow = ctypes.c_uint64, ctypes.c_uint32
         steps_of = strides or [prod(shape[axis + 1 :]) for axis in range(rank)]
         row_bytes = box[0] * size
-        mode = f"{row_bytes}B" if row_bytes in SWIZZLED else "NONE"
+        mode = f"{row_bytes}B" if row_bytes in SWIZZLED and rank > 1 else "NONE"
         self._arrays = (
             (wide * rank)(*reversed(shape)),
             (wide * (rank - 1))(*(size * step for step in reversed(steps_of[:-1]))),

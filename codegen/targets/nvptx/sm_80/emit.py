@@ -197,8 +197,8 @@ class CudaWalker(TableWalker):
             match move.op:
                 case ops.StoreFragment(destination=memory) | ops.AccumulateFragment(source=memory):
                     read |= self._place_symbols(move, memory)
-                case ops.ApplyFragment(sources=memories):
-                    for memory in memories:
+                case ops.ApplyFragment():
+                    for memory in move.op.read_from.values():
                         read |= self._place_symbols(move, memory)
                 case _:
                     pass

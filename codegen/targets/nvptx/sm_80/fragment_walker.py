@@ -38,6 +38,9 @@ registers too."""
 WIDEST_LOAD, WIDE_DISCOUNT = 16, 8
 """A load of WIDEST_LOAD bytes is counted as WIDEST_LOAD / WIDE_DISCOUNT = 2 bytes in flight: wide
 loads of consecutive addresses share the registers of one address."""
+SHARED_DISCOUNT = 8
+"""A load of an operand from shared memory is counted as its bytes / SHARED_DISCOUNT in flight: its
+latency is small, so ptxas issues the load shortly before the value is used."""
 FAST_BYTES = 2
 """If D's elements have at most 2 bytes, the epilogue may use approximate instructions."""
 
@@ -54,7 +57,7 @@ class FragmentWalker(Walker):
     def __init__(self, graph: KernelGraph, bytes_in_flight: int) -> None:
         super().__init__(graph)
         self.bytes_in_flight = bytes_in_flight
-        self.loaded = self.issued = 0
+        self.loaded = self.issued = 0.0
         products = (graph.control.of_kind(k) for k in (ops.MultiplyFragments, MultiplyShared))
         self.accumulators = {op.accumulator for each in products for op in each}
         self.offsets: dict[str, int] = {}
@@ -212,9 +215,9 @@ class FragmentWalker(Walker):
         for slot, value in zip(slots, self._unpacked(whole, element), strict=True):
             total = self.sums.add(self.builder.load(slot, typ=self.sums.type), value)
             self.builder.store(self.ptx.pinned(total, self.sums.kind), slot)
-        self._count(size)
+        self._count(max(size, NARROWEST_LOAD))
 
-    def _count(self, size: int) -> None:
+    def _count(self, size: float) -> None:
         """Count an issued load, and emit a fence once `bytes_in_flight` are in flight.
 
         ptxas moves no load across the fence, so no registers are needed for later loads. ptxas may
@@ -222,11 +225,11 @@ class FragmentWalker(Walker):
         `bytes_in_flight` is LEAST_BYTES_IN_FLIGHT, a schedule barrier prevents this.
 
         Args:
-            size: bytes of the load.
+            size: bytes of the loads.
         """
-        self.loaded += size // WIDE_DISCOUNT if size == WIDEST_LOAD else max(size, NARROWEST_LOAD)
+        self.loaded += size // WIDE_DISCOUNT if size == WIDEST_LOAD else size
         if self.loaded >= self.bytes_in_flight:
-            self.loaded = 0
+            self.loaded = 0.0
             self.ptx.fence()
             if self.bytes_in_flight <= LEAST_BYTES_IN_FLIGHT:
                 self.ptx.schedule_barrier()
@@ -248,7 +251,8 @@ class FragmentWalker(Walker):
                 values = self._single(tensor, dtype(kind), tensor in op.optional)
             elif tensor in op.sources:
                 width = op.widths[op.sources.index(tensor)]
-                values = self._operand(node, tensor, width, dtype(kind), tensor in op.optional)
+                memory, optional = op.read_from[tensor], tensor in op.optional
+                values = self._operand(node, tensor, memory, width, dtype(kind), optional)
             else:
                 values = [emit.constant(0, kind)]
             operands[operand.name] = values
@@ -266,7 +270,7 @@ class FragmentWalker(Walker):
             self._count(self.issued - before)
 
     def _operand(
-        self, node: Node, tensor: str, width: int, kind: DType, optional: bool
+        self, node: Node, tensor: str, memory: str, width: int, kind: DType, optional: bool
     ) -> list[Any]:
         """Emit loads of adjacent elements of an operand; 0 for padding or an operand not passed.
 
@@ -276,23 +280,25 @@ class FragmentWalker(Walker):
         Args:
             node: the operation, which gives the position.
             tensor: the operand.
+            memory: the dimension of the memory that holds it, in shared or global memory.
             width: how many elements are loaded.
             kind: the type in which the epilogue computes with the elements.
             optional: whether a launch may leave the operand out.
         """
-        found = node.place(tensor)
+        found = node.place(memory)
         index = self.number(found.values[0], node)
         guard = self.condition(found.guard, node)
-        key = ("operand", tensor, width, *map(_identity, (index, guard)))
+        key = ("operand", memory, width, *map(_identity, (index, guard)))
         known = self.expressions.printed
         if key not in known:
             element = self._element(tensor)
             size = width * element.bytes
-            address, _ = self._address(node, tensor)
+            address, _ = self._address(node, memory)
             there = self._if_given(tensor, guard) if optional else guard
             whole = self._read(address, 8 * size, there)
             known[key] = (self._unpacked(whole, element, kind), index, guard)
-            self.issued += max(size, NARROWEST_LOAD)
+            share = 1 if memory == tensor else SHARED_DISCOUNT
+            self.issued += max(size, NARROWEST_LOAD) / share
         return known[key][0]
 
     def _if_given(self, tensor: str, guard: Any) -> Any:
