@@ -227,6 +227,8 @@ class Pass(ABC):
                 f"{self} failed: apply returned {type(result).__name__}, not a KernelGraph; end "
                 "it with `return e.graph`"
             )
+        if result is not graph:
+            result = result.made_by(str(self), graph)
         with self._named("the check of its result"):
             problems = run_checks(result, ("well-formed", *self.establishes))
             if not problems and self._follows_work(verify):
