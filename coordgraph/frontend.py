@@ -20,7 +20,7 @@ from coordgraph.gemm import (
 from coordgraph.kernel import KernelGraph
 from coordgraph.parameters import LARGEST_INDEX, LARGEST_SIZE, Parameter, Parameters
 from coordgraph.problem import build
-from coordgraph.provenance import made_by_library
+from coordgraph.trusted import made_by_library
 
 __all__ = ["Gemm", "default_tile"]
 

@@ -19,11 +19,14 @@ from coordgraph.control.operations import Kernel, Operation
 from coordgraph.control.scope import Scoped
 from coordgraph.coordinates.dimensions import Dimension, Workgroup
 from coordgraph.coordinates.graph import CoordinateEditor, CoordinateGraph
+from coordgraph.derivation.record import Derivation
+from coordgraph.difference.record import Difference
 from coordgraph.errors import VerifyError
 from coordgraph.gemm import GemmProblem
 from coordgraph.hooks import Hook
 from coordgraph.parameters import LARGEST_INDEX, Parameters
 from coordgraph.products import dangling_tiles
+from coordgraph.provenance.record import History, Provenance, Snapshot
 from coordgraph.tables import Table
 from coordgraph.tensors import Tensor
 from coordgraph.tilings import Tilings
@@ -31,10 +34,23 @@ from coordgraph.tilings import Tilings
 if TYPE_CHECKING:
     from coordgraph.verification.verdicts import Report
 
-__all__ = ["CHECK", "JSON", "PSEUDOCODE", "TEXT", "VERIFY", "KernelEditor", "KernelGraph"]
+__all__ = [
+    "CHECK",
+    "DIFF",
+    "EXPLAIN",
+    "JSON",
+    "PROVENANCE",
+    "PSEUDOCODE",
+    "TEXT",
+    "VERIFY",
+    "KernelEditor",
+    "KernelGraph",
+]
 
 VerifyLevel = Literal["structure", "default", "all"]
 """How thoroughly `KernelGraph.verify` checks a graph."""
+NO_HISTORY = History()
+"""The history of a graph that no pass has made."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +68,7 @@ class KernelGraph:
         tensors: the kernel's arguments and workspaces in device memory.
         level: how far the graph is on its way to code: `problem`, `scheduled` or `lowered`.
         log: the text form of each pass that was applied, in order.
+        history: the graphs from which passes made this one; equality does not depend on it.
     """
 
     gemm: GemmProblem
@@ -61,6 +78,7 @@ class KernelGraph:
     tensors: tuple[Tensor, ...] = ()
     level: str = "problem"
     log: tuple[str, ...] = ()
+    history: History = field(default=NO_HISTORY, compare=False, repr=False)
 
     @property
     def bindings(self) -> dict[tuple[int, str], tuple[str, ...]]:
@@ -131,6 +149,30 @@ class KernelGraph:
         values += [value for op in self.control.operations for value in op.details.values()]
         return frozenset(_basics(values))
 
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """The parts of the graph whose records have an origin."""
+        return Snapshot(self.parameters, self.tensors, self.coordinates, self.control, self.log)
+
+    @cached_property
+    def provenance(self) -> Provenance:
+        """Which pass made each record of the graph, and from what.
+
+        Passes record the graph before and after them; what each added and changed is computed from
+        those when it is first asked for.
+        """
+        return PROVENANCE(self)
+
+    def made_by(self, step: str, before: KernelGraph) -> KernelGraph:
+        """A copy whose history says that a pass made it; `Pass` calls this after every rewrite.
+
+        Args:
+            step: the text of the pass.
+            before: the graph that the pass was given.
+        """
+        history = before.history.then(step, before.snapshot, self.snapshot)
+        return replace(self, history=history)
+
     def scope(self) -> Scoped:
         """The values of symbols with which the kernel's body begins.
 
@@ -186,6 +228,42 @@ class KernelGraph:
         """
         return CHECK(self, sizes, level)
 
+    def explain(
+        self, wanted: str, at: Mapping[Any, Any] | None = None, *, forward: bool = False
+    ) -> Derivation:
+        """Derive the index along a dimension edge by edge: `print(graph.explain("A.0"))`.
+
+        Each step is an edge of the path with its own formula and its guards. With numbers in `at`,
+        steps have their values too. For a tensor or an allocation in shared memory, the result is
+        an address, with the offset and the strides in elements and bytes.
+
+        Args:
+            wanted: the id of the dimension, such as `A.0` for a row of A, or `A` for its memory.
+            at: the point: values of coordinates, of launch parameters, and entries of tables, by
+                name. None as a value keeps a coordinate or parameter a symbol. Without `at`, all
+                coordinates at the machine's end of the path are symbols.
+            forward: go from tensors to the machine, not the reverse.
+
+        Raises:
+            EvaluationError: values that the index depends on are missing in `at`, or an index is
+                outside its dimension; the message has the names and the ranges.
+            AmbiguousPath: several paths lead to the dimension, and `at` does not choose one.
+            VerifyError: a name is unknown or a value has a wrong type.
+        """
+        return EXPLAIN(self, wanted, at, forward=forward)
+
+    def diff(self, other: KernelGraph) -> Difference:
+        """Compare two graphs by structure: `print(before.diff(after))`.
+
+        Parameters, tables, tensors and dimensions are compared by name, edges by their operands,
+        operations by their order. Dimensions that differ only in their names are the same; the
+        order in which dimensions and edges are declared, and the logs, are not compared.
+
+        Args:
+            other: the graph after the change.
+        """
+        return DIFF(self, other)
+
     def mermaid(self, **options: Any) -> str:
         """The coordinate graph as a Mermaid diagram, with the options of its method `mermaid`."""
         return self.coordinates.mermaid(**options)
@@ -194,13 +272,21 @@ class KernelGraph:
         """The kernel's loops and operations as C-like text, with every index as an expression."""
         return PSEUDOCODE(self)
 
-    def text(self) -> str:
-        """The canonical text form of the kernel graph; `coordgraph.parse` reads it back."""
-        return TEXT(self)
+    def text(self, *, provenance: bool = False) -> str:
+        """The canonical text form of the kernel graph; `coordgraph.parse` reads it back.
 
-    def json(self) -> dict[str, Any]:
-        """The kernel graph as plain data for `json.dumps`; `coordgraph.from_json` reads it back."""
-        return JSON(self)
+        Args:
+            provenance: whether to also write which pass made each record.
+        """
+        return TEXT(self, provenance=provenance)
+
+    def json(self, *, provenance: bool = False) -> dict[str, Any]:
+        """The kernel graph as plain data for `json.dumps`; `coordgraph.from_json` reads it back.
+
+        Args:
+            provenance: whether to also write which pass made each record.
+        """
+        return JSON(self, provenance=provenance)
 
     def __str__(self) -> str:
         return self.text()
@@ -211,6 +297,16 @@ class KernelGraph:
         return {"text/plain": self.pseudocode(), "text/markdown": markdown}
 
 
+DIFF = Hook[[KernelGraph, KernelGraph], Difference](
+    "KernelGraph.diff", "coordgraph.difference.compare"
+)
+"""Hook behind `KernelGraph.diff`; `coordgraph.difference.compare` implements it."""
+EXPLAIN = Hook[..., Derivation]("KernelGraph.explain", "coordgraph.derivation.derive")
+"""Hook behind `KernelGraph.explain`; `coordgraph.derivation.derive` implements it."""
+PROVENANCE = Hook[[KernelGraph], Provenance](
+    "KernelGraph.provenance", "coordgraph.provenance.trace"
+)
+"""Hook behind `KernelGraph.provenance`; `coordgraph.provenance.trace` implements it."""
 VERIFY = Hook[[KernelGraph], None]("KernelGraph.verify", "coordgraph.checks")
 """Hook behind `KernelGraph.verify`; `coordgraph.checks` implements it."""
 CHECK = Hook[[KernelGraph, "Mapping[str, int | Sequence[int]] | None", str], "Report"](
@@ -219,9 +315,9 @@ CHECK = Hook[[KernelGraph, "Mapping[str, int | Sequence[int]] | None", str], "Re
 """Hook behind `KernelGraph.check`; `coordgraph.verification.checking` implements it."""
 PSEUDOCODE = Hook[[KernelGraph], str]("KernelGraph.pseudocode", "coordgraph.show.pseudocode")
 """Hook behind `KernelGraph.pseudocode`; `coordgraph.show.pseudocode` implements it."""
-TEXT = Hook[[KernelGraph], str]("KernelGraph.text", "coordgraph.text.printer")
+TEXT = Hook[..., str]("KernelGraph.text", "coordgraph.text.printer")
 """Hook behind `KernelGraph.text`; `coordgraph.text.printer` implements it."""
-JSON = Hook[[KernelGraph], dict[str, Any]]("KernelGraph.json", "coordgraph.text.plain")
+JSON = Hook[..., dict[str, Any]]("KernelGraph.json", "coordgraph.text.plain")
 """Hook behind `KernelGraph.json`; `coordgraph.text.plain` implements it."""
 
 

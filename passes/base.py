@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from coordgraph import CoordGraphError, KernelGraph, PassError
 from coordgraph.checks import run_checks
-from coordgraph.provenance import is_made_by_library, made_by_library
+from coordgraph.trusted import is_made_by_library, made_by_library
 from passes.options import option, option_types, wrong_option
 from passes.work_check import work_problems
 
@@ -228,6 +228,8 @@ class Pass(ABC):
                 f"{self} failed: apply returned {type(result).__name__}, not a KernelGraph; end "
                 "it with `return e.graph`"
             )
+        if result is not graph:
+            result = result.made_by(str(self), graph)
         with self._named("the check of its result"):
             problems = run_checks(result, ("well-formed", *self.establishes))
             if not problems and self._follows_work(verify):

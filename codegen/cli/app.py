@@ -10,9 +10,11 @@ import typer
 from typer.core import TyperGroup
 
 from codegen.cli.compiling import compile_command
+from codegen.cli.diff import diff
 from codegen.cli.doctor import doctor
 from codegen.cli.errors import ExitCode, describe, exit_code, notes
 from codegen.cli.evaluate import evaluate_command
+from codegen.cli.explain_index import explain_index
 from codegen.cli.listing import explain, passes
 from codegen.cli.opt import opt
 from codegen.cli.output import print_error, print_json, utf8
@@ -79,9 +81,9 @@ app = typer.Typer(
     add_completion=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=(
-        "[dim]Exit codes: 0 success; 1 the check failed; 2 wrong arguments; 3 a graph, a pass or "
-        "the parser refused the input; 4 the target, a tool or enough memory is not available; "
-        "70 a bug in coordgraph.[/]"
+        "[dim]Exit codes: 0 success; 1 the check failed, or graphs differ; 2 wrong arguments; 3 a "
+        "graph, a pass or the parser refused the input; 4 the target, a tool or enough memory is "
+        "not available; 70 a bug in coordgraph.[/]"
     ),
 )
 
@@ -120,6 +122,8 @@ for _name, _command, _panel in (
     ("compile", compile_command, "Kernels"),
     ("show", show, "Graphs"),
     ("eval", evaluate_command, "Graphs"),
+    ("explain-index", explain_index, "Graphs"),
+    ("diff", diff, "Graphs"),
     ("opt", opt, "Graphs"),
     ("verify", verify, "Graphs"),
     ("passes", passes, "Help"),

@@ -21,6 +21,7 @@ from coordgraph.kernel import KernelGraph
 from coordgraph.parameters import Assumption, Parameter, Parameters
 from coordgraph.tables import Table, place_of
 from coordgraph.tensors import DTYPES, Role, Tensor
+from coordgraph.text.origins import with_origins
 from coordgraph.text.raw import (
     RawExpression,
     RawGraph,
@@ -50,7 +51,7 @@ def build(raw: RawGraph) -> KernelGraph:
         raise raw.end.error("the problem is missing; add a line such as 'gemm dtype=bf16'")
     if raw.level_at is not None and raw.level not in LEVELS:
         raise raw.level_at.error(f"unknown level '{raw.level}'{suggest(raw.level, LEVELS)}")
-    return KernelGraph(
+    graph = KernelGraph(
         builder.record(raw.gemm),
         builder.coordinates(raw.dimensions, raw.edges),
         builder.control(raw.root),
@@ -59,6 +60,7 @@ def build(raw: RawGraph) -> KernelGraph:
         raw.level,
         tuple(raw.log),
     )
+    return with_origins(graph, raw.origins) if raw.origins else graph
 
 
 class _Builder:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from coordgraph.epilogue import EpilogueFunction, parse_function
 from coordgraph.errors import CoordGraphError, VerifyError
+from coordgraph.provenance.record import Origin
 
 __all__ = [
     "MAX_NESTING",
@@ -23,6 +24,7 @@ __all__ = [
     "RawExpression",
     "RawGraph",
     "RawOperation",
+    "RawOrigin",
     "RawParameter",
     "RawRecord",
     "RawTable",
@@ -162,6 +164,17 @@ class RawGraph:
     edges: list[RawRecord] = field(default_factory=list[RawRecord])
     root: RawOperation | None = None
     log: list[str] = field(default_factory=list[str])
+    origins: list[RawOrigin] = field(default_factory=list["RawOrigin"])
+
+
+@dataclass(slots=True)
+class RawOrigin:
+    """The origin of a record as it was read: the part, the key of the record, and its position."""
+
+    part: str
+    key: str | int
+    at: Where
+    origin: Origin
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

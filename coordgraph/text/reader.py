@@ -10,16 +10,19 @@ from coordgraph.coordinates.dimensions import DIMENSIONS
 from coordgraph.coordinates.edges import EDGES
 from coordgraph.frontend import Gemm
 from coordgraph.kernel import KernelGraph
+from coordgraph.provenance.record import Origin
 from coordgraph.tables import RULES, SUMS
 from coordgraph.text.build import build
 from coordgraph.text.collector import paused_collector
 from coordgraph.text.lexer import Cursor, Place
+from coordgraph.text.origins import NUMBERED
 from coordgraph.text.raw import (
     MAX_NESTING,
     VERSION,
     RawAssumption,
     RawGraph,
     RawOperation,
+    RawOrigin,
     RawParameter,
     RawRecord,
     RawTable,
@@ -67,6 +70,7 @@ class _Reader:
             "edge": self._edge,
             "control": self._control,
             "log": self._log,
+            "origin": self._origin,
         }
 
     def graph(self) -> RawGraph:
@@ -187,6 +191,19 @@ class _Reader:
 
     def _log(self, at: Place) -> None:
         self.raw.log.append(self.cursor.string())
+
+    def _origin(self, at: Place) -> None:
+        c, at = self.cursor, self.cursor.place()
+        part = c.name("the part of the graph, such as dimension")
+        key = c.integer() if part in NUMBERED else c.word("the name of the record")
+        made = c.string("the pass that made it, in quotes")
+        lists: dict[str, tuple[str, ...]] = {"from": (), "changed": ()}
+        for name in lists:
+            if c.token.text == name:
+                c.advance()
+                lists[name] = tuple(self._listed(c.string))
+        origin = Origin(made, lists["from"], lists["changed"])
+        self.raw.origins.append(RawOrigin(part, key, at, origin))
 
     def _control(self, at: Place) -> None:
         if self.raw.root is not None:

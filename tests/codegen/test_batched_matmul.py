@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from coordgraph import CodegenError, Gemm, LaunchError
 from passes.choosing import rank
 from tests.codegen.nvptx.fake_driver import FakeDriver, matrix
 from tests.support.ptxas import assert_clean
+from tests.support.sampling import chosen, cover
 
 pytestmark = pytest.mark.usefixtures("forgotten")
 
@@ -39,14 +41,21 @@ def stored(batch: np.ndarray, turned: bool) -> np.ndarray:
     return np.ascontiguousarray(batch.swapaxes(-1, -2)).swapaxes(-1, -2)
 
 
-@given(
-    *(st.integers(0, 5), st.integers(0, 40), st.integers(0, 40), st.integers(0, 40)),
-    *(st.sampled_from(["each", "matrix", "expanded", "one of three axes"]) for _ in "AB"),
-    *(st.booleans() for _ in "AB"),
-    st.sampled_from([0, 0, 0, 1, 2]),
-)
-@settings(max_examples=30, deadline=None)
-def test_batches_are_as_numpy_has_them(
+@pytest.mark.parametrize("most", [14, pytest.param(40, marks=pytest.mark.slow)])
+def test_batches_are_as_numpy_has_them(most: int):
+    """Extents up to 14 need few kernels; larger ones need a kernel for each of 27 macro tiles."""
+    extent = st.integers(0, most)
+    settings(max_examples=30, deadline=None)(
+        given(
+            *(st.integers(0, 5), st.integers(0, most // 2), extent, extent),
+            *(st.sampled_from(["each", "matrix", "expanded", "one of three axes"]) for _ in "AB"),
+            *(st.booleans() for _ in "AB"),
+            st.sampled_from([0, 0, 0, 1, 2]),
+        )(check_a_batch)
+    )()
+
+
+def check_a_batch(
     l: int,  # noqa: E741
     m: int,
     k: int,
@@ -78,9 +87,10 @@ def test_batches_are_as_numpy_has_them(
     assert np.array_equal(found, want)
 
 
-@pytest.mark.parametrize("transpose_a", [False, True])
-@pytest.mark.parametrize("transpose_b", [False, True])
-@pytest.mark.parametrize("shared", ["", "a", "b"])
+@pytest.mark.parametrize(
+    ("transpose_a", "transpose_b", "shared"),
+    cover(4, product([False, True], [False, True], ["", "a", "b"])),
+)
 def test_each_matrix_may_be_given_as_its_transpose(
     transpose_a: bool, transpose_b: bool, shared: str
 ):
@@ -154,7 +164,7 @@ def test_only_the_call_that_says_so_measures(
     assert calls[1:] == [(3, 9)] * tune
 
 
-@pytest.mark.parametrize("how", ["matrix", "expanded", "turned"])
+@pytest.mark.parametrize("how", chosen(["expanded", "turned"], ["matrix", "expanded", "turned"]))
 def test_chosen_is_what_matmul_takes(fake: FakeDriver, how: str):
     a, b = batch(64, 16, 256, A), matrix(256, 512, B)
     given = {"expanded": batch(64, 256, 512, B, step=0), "turned": turned(512, 256, B)}.get(how, b)
@@ -365,7 +375,10 @@ def test_what_was_measured_for_a_batch_is_that_of_a_batch(fake: FakeDriver):
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize(
     ("count", "m", "n", "k", "layout"),
-    [(64, 512, 512, 512, "nt"), (96, 2048, 128, 2048, "nn"), (3, 4096, 4096, 4096, "tn")],
+    chosen(
+        [(96, 2048, 128, 2048, "nn")],
+        [(64, 512, 512, 512, "nt"), (96, 2048, 128, 2048, "nn"), (3, 4096, 4096, 4096, "tn")],
+    ),
 )
 def test_chosen_plans_are_assembled(count: int, m: int, n: int, k: int, layout: str):
     turns: dict[str, Any] = {"transpose_a": layout[0] == "t", "transpose_b": layout[1] == "t"}

@@ -32,7 +32,7 @@ from tests.passes.schedules import (
     schedule,
     symbolic,
 )
-from tests.support.sampling import chosen, cover, words
+from tests.support.sampling import chosen, cover, kinds, words
 
 GROUPED = [
     name
@@ -99,7 +99,7 @@ def check_groups(
 group_sizes = st.lists(st.integers(0, 2 * TILE[0] + 1), min_size=1, max_size=6)
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", cover(0, SCHEDULES, words))
 def test_groups_are_for_grids_that_are_given(name: str):
     given_grid = "workgroups" in symbolic(name).parameters
     assert (name in GROUPED) == (given_grid and not name.startswith("heterogeneous"))
@@ -110,12 +110,12 @@ def test_groups_are_for_grids_that_are_given(name: str):
     cover(
         0,
         product(GROUPED, ("plain", "swap-group", "bands", "hilbert", "grouped")),
-        words,
+        kinds,
     ),
 )
 def test_every_iteration_once_and_every_tile_ends_once(name: str, order: str):
     @given(group_sizes, st.integers(1, 12))
-    @settings(max_examples=8)
+    @settings(max_examples=5)
     @example([0], 3)
     @example([0, 0, 0], 2)
     @example([4, 0, 8, 0], 3)
@@ -141,10 +141,10 @@ def test_streams_balance_across_groups():
     assert len({segment.tile for segment in found.of(0)}) > 1
 
 
-@pytest.mark.parametrize("name", cover(0, GROUPED, words))
+@pytest.mark.parametrize("name", cover(0, GROUPED, kinds))
 def test_groups_give_the_reference(name: str):
     @given(group_sizes, st.integers(1, 9), st.integers(0, 3), st.sampled_from(sorted(SCHEDULERS)))
-    @settings(max_examples=8)
+    @settings(max_examples=5)
     @example([0, 0], 2, 0, "in-order")
     @example([5, 0, 4, 0, 9], 4, 2, "reversed")
     def on(sizes: list[int], workgroups: int, first: int, kind: str):
@@ -163,10 +163,10 @@ def test_groups_in_every_order_of_visits(order: str):
     check_groups(made, [5, 0, 1, 13, 4], 3, schedule=Shuffled(1))
 
 
-@pytest.mark.parametrize("name", cover(0, SCHEDULES, words))
+@pytest.mark.parametrize("name", cover(0, SCHEDULES, kinds))
 def test_batches(name: str):
     @given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9), st.integers(1, 8))
-    @settings(max_examples=8)
+    @settings(max_examples=5)
     def on(batches: int, m: int, n: int, workgroups: int):
         made = graph(name, batched=True)
         values = given_of(made, m=m, n=n, k=K, batches=batches, workgroups=workgroups)
@@ -228,7 +228,7 @@ def test_what_is_deferred():
     assert (known["tiles_m"], known["dp_waves"], known["sk_tiles"]) == (6, 1, 7)
 
 
-@pytest.mark.parametrize("name", cover(0, GROUPED, words))
+@pytest.mark.parametrize("name", cover(0, GROUPED, kinds))
 def test_waiting_does_not_depend_on_groups(name: str):
     assert wait_direction(graph(name, grouped=True)) == wait_direction(graph(name))
 

@@ -25,7 +25,7 @@ from passes import (
 )
 from passes.schedules.partly_streamed import PartlyStreamed
 from tests.passes.schedules import ORDERS, STREAMS, TILE, schedule, symbolic
-from tests.support.sampling import chosen, cover, words
+from tests.support.sampling import chosen, cover, kinds, words
 
 PARTLY = (
     "two-tile-stream-k",
@@ -124,11 +124,11 @@ orders = ("plain", "swap-group", "bands", "hilbert", "grouped", "bands-grouped")
 
 @pytest.mark.parametrize(
     ("name", "order"),
-    cover(0, product(EVERY, orders), words),
+    cover(0, product(EVERY, orders), kinds),
 )
 def test_every_iteration_once_and_every_tile_ends_once(name: str, order: str):
     @given(group_sizes, st.integers(1, 30))
-    @settings(max_examples=6)
+    @settings(max_examples=4)
     @example([0], 3)
     @example([0, 0, 0], 2)
     @example([4, 0, 8, 0], 3)
@@ -191,7 +191,7 @@ def test_waves_of_whole_tiles_and_a_stream_of_the_others(name: str):
     """
 
     @given(group_sizes, st.integers(1, 14))
-    @settings(max_examples=12)
+    @settings(max_examples=8)
     @example([9, 0, 5, 40], 5)
     @example([9, 0, 5, 40], 24)  # as many tiles as workgroups
     @example([9, 0], 40)  # fewer tiles than workgroups
@@ -249,7 +249,7 @@ def test_a_record_that_is_wrong_about_depths_is_found(name: str):
 # Tests of the interpreter's results.
 
 
-@pytest.mark.parametrize("name", cover(0, EVERY, words))
+@pytest.mark.parametrize("name", cover(0, EVERY, kinds))
 def test_groups_give_the_reference(name: str):
     @given(
         group_sizes,
@@ -258,7 +258,7 @@ def test_groups_give_the_reference(name: str):
         st.integers(0, 5),
         st.sampled_from(sorted(SCHEDULERS)),
     )
-    @settings(max_examples=6)
+    @settings(max_examples=4)
     @example([0, 0], 2, 0, 0, "in-order")
     @example([0], 1, 3, 0, "shuffled")
     @example([7], 5, 1, 2, "starve-signallers")
@@ -274,7 +274,7 @@ def test_groups_give_the_reference(name: str):
 @pytest.mark.parametrize("name", [*WHOLE[1:], *STREAMS[1:7:2], PARTLY[0], PARTLY[3]])
 def test_what_is_no_number_stays_in_its_group(name: str):
     @given(group_sizes, st.integers(1, 12), st.frozensets(st.integers(0, 5)))
-    @settings(max_examples=10)
+    @settings(max_examples=6)
     @example([3, 3, 3], 2, frozenset({1}))
     @example([3, 0, 5, 4], 5, frozenset({0, 1, 3}))
     def on(sizes: list[int], workgroups: int, bad: frozenset[int]):
@@ -296,7 +296,7 @@ def test_every_order_of_visits_and_layout(order: str, layout: str):
     check(made, [5, 0, 1, 13, 4], 5, 2, 1, bad=frozenset({3}), schedule=Shuffled(1))
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(st.integers(1, 13), st.integers(1, 13), group_sizes, st.integers(1, 9))
 def test_ragged_tiles(m: int, n: int, sizes: list[int], workgroups: int):
     made = graph("stream-k{owner=last}", "bands")
@@ -316,7 +316,7 @@ def test_numbers_for_sizes(sizes: list[int], workgroups: int):
 
 @pytest.mark.parametrize(
     ("name", "order"),
-    cover(0, product(EVERY, ("plain", "bands-grouped")), words),
+    cover(0, product(EVERY, ("plain", "bands-grouped")), kinds),
 )
 def test_written_forms(name: str, order: str):
     made = graph(name, order, transpose_a=True)

@@ -20,10 +20,11 @@ class Slow:
     """Whether this run collects slow tests; `conftest.py` sets it before it loads test modules.
 
     There are more slow tests than quick ones, so a run without them does not create their
-    parameters.
+    parameters. A run that updates goldens runs every page of the documentation.
     """
 
     collected = True
+    updating = False
 
 
 def sample(names: Sequence[str], count: int, seed: str = "") -> set[str]:

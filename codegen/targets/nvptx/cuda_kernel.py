@@ -184,7 +184,6 @@ class CudaKernel(Kernel):
         Raises:
             LaunchError: arguments do not fit the kernel, or the launch fails.
         """
-        require_gpu()
         home = library(a)
         others: tuple[Any, ...] = ()
         if self._plain and not operands and type(alpha) is float and type(beta) is float:
@@ -207,8 +206,10 @@ class CudaKernel(Kernel):
             seen = [_layout_key(x, name) for x, name in zip(others, self._others, strict=True)]
             at_others = tuple(at for _, at in seen)
             key = (*key, *((found, at & LOW_BITS) for found, at in seen))
+        pointers = (at_a, at_b, at_c, at_d, at_o, *at_others)
         plan = self._plans.get(key)
         if plan is None:
+            require_gpu()
             views = self._views(a, b, c, out, offsets, others)
             plan = self._checked(views, scalars, workgroups)
             self._plans.put(key, plan)
@@ -218,11 +219,12 @@ class CudaKernel(Kernel):
             if at_d & LOW_BITS:
                 more = {"workgroups": workgroups, "offsets": offsets, **operands}
                 return self(a, b, c, out, alpha, beta, stream, **more)
-        elif plan.overlaps((at_a, at_b, at_c, at_d, at_o, *at_others)):
+            pointers = (at_a, at_b, at_c, at_d, at_o, *at_others)
+        elif plan.overlaps(pointers):
             # Address ranges overlap, but matrices of a batch may still be disjoint: check them.
             check_overlap(self._views(a, b, c, out, offsets, others))
         handle = home.current_stream(a) if stream is None else stream_handle(stream)
-        plan.launch((at_a, at_b, at_c, at_d, at_o, *at_others), scalars, handle)
+        plan.launch(pointers, scalars, handle)
         if away.waits:
             away.finish(handle)
         return out

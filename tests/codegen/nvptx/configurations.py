@@ -270,8 +270,7 @@ def traits(made: Configuration) -> tuple[object, ...]:
     cluster = tuple(extent > 1 for extent in made.cluster)
     return (
         *kinds(made.schedule),
-        made.layout,
-        made.types,
+        made.types[1],
         made.architecture,
         (made.consumers, cluster),
     )

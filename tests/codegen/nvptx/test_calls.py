@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,9 +24,12 @@ A_AT, B_AT, C_AT, D_AT = (i << 24 for i in (1, 2, 3, 4))
 TILE = (128, 128, 64)
 
 
-@pytest.fixture(autouse=True)
-def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COORDGRAPH_CACHE", "off")
+@pytest.fixture(scope="module", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A cache of kernels, which the tests share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COORDGRAPH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def kernel(

@@ -35,7 +35,7 @@ from tests.codegen.nvptx.configurations import LAYOUTS, boxed
 from tests.codegen.nvptx.hopper import Lowered, lowered, mesh
 from tests.support.mermaid import render
 from tests.support.ptxas import assert_clean
-from tests.support.sampling import cover
+from tests.support.sampling import chosen, cover
 
 Shape = tuple[int, int, int]
 PREFIX = "small."
@@ -245,7 +245,7 @@ def test_bytes_are_those_of_the_boxes_of_a_part():
 
 
 @pytest.mark.usefixtures("ptxas")
-@pytest.mark.parametrize("step", [MMA, WGMMA, TURNS], ids=str)
+@pytest.mark.parametrize("step", chosen((MMA, WGMMA), (MMA, WGMMA, TURNS)), ids=str)
 def test_batches_have_tiles_of_both_shapes(step: LowerToTensorCores | LowerToHopper):
     """In a batch, a TMA box of either shape lies in one matrix."""
     instructions = "wgmma" if isinstance(step, LowerToHopper) else "mma.sync"

@@ -81,14 +81,16 @@ FROM_REGISTERS = (
 @pytest.mark.usefixtures("ptxas")
 @pytest.mark.parametrize(
     "configuration",
-    chosen(KERNELS[4:12:2], [*KERNELS, *SLOW]),
+    chosen(KERNELS[5:12:4], [*KERNELS, *SLOW]),
     ids=str,
 )
 def test_it_is_assembled(configuration: Configuration):
     check(configuration)
 
 
-@pytest.mark.parametrize("configuration", KERNELS[::4], ids=str)
+@pytest.mark.parametrize(
+    "configuration", chosen(KERNELS[5:12:4], [*KERNELS[::4], KERNELS[5], KERNELS[9]]), ids=str
+)
 def test_flags_count_readers(configuration: Configuration):
     """A flag is set to the number of readers with release order; each reader takes one by an
     acquire atomic.

@@ -22,7 +22,9 @@ KERNELS = (
     boxed((16, 256, 64), layout="nn", schedule=TWO_TILE),
     boxed((64, 128, 128), (1, 1, 2), "nt", LAST),
 )
-every_kernel = pytest.mark.parametrize("configuration", chosen(KERNELS[1:6:2], KERNELS), ids=str)
+every_kernel = pytest.mark.parametrize(
+    "configuration", chosen((KERNELS[0], KERNELS[5]), KERNELS), ids=str
+)
 
 
 @pytest.mark.usefixtures("ptxas")

@@ -21,6 +21,8 @@ __all__ = ["CheckedCall", "Depthless", "Idle", "Launches", "Loaded", "Pointers",
 
 ARGUMENTS = ("A", "B", "C", "D", OFFSETS)
 """The tensors at the start of the list of a call's pointers, in order; other operands follow."""
+NUMBER = len(ARGUMENTS)
+"""Number of tensors in `ARGUMENTS`."""
 Pointers = tuple[int, ...]
 """Device addresses of a call's tensors: those of `ARGUMENTS`, then those of `other_operands`."""
 MOST_OWNERS = 64
@@ -147,15 +149,18 @@ class CheckedCall:
             maps = TensorMaps(shape, tensor.dtype, box, strides)
             self._maps.append((number, order.index(name), maps))
         self._tensors = len(facts.tensors)
+        self._others, self._sizes = len(order) > NUMBER, tuple(self.bytes[:NUMBER])
 
     def overlaps(self, pointers: Pointers) -> bool:
         """Whether D may share memory with another tensor; C with the address of D is allowed."""
-        a, b, c, d, offsets, *others = pointers
-        of_a, of_b, of_c, of_d, of_offsets, *of_others = self.bytes
-        end = d + of_d
-        for place, size in zip(others, of_others, strict=True):
-            if place and place < end and d < place + size:
+        if self._others:
+            end = pointers[3] + self.bytes[3]
+            others = zip(pointers[NUMBER:], self.bytes[NUMBER:], strict=True)
+            if any(at and at < end and pointers[3] < at + size for at, size in others):
                 return True
+        a, b, c, d, offsets = pointers[:NUMBER]
+        of_a, of_b, of_c, of_d, of_offsets = self._sizes
+        end = d + of_d
         return (
             (offsets < end and d < offsets + of_offsets)
             or (a < end and d < a + of_a)
@@ -213,7 +218,7 @@ class CheckedCall:
                 places[place] = pointer
         for number, source, maps in self._maps:
             table.set_map(number, maps.get(pointers[source]))
-        for slot, value in zip(table.scalars, scalars, strict=True):
+        for slot, value in zip(table.scalars, scalars):  # noqa: B905 - strict takes host time
             slot.value = value
         table.set_stream(stream)
         self.function(table.config, table.address)
