@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from codegen.kernel import Kernel
+from codegen.verified import ensure_verified
 from coordgraph import CodegenError, KernelGraph
 from coordgraph.elements import WARP_MMA, dtype
 from coordgraph.integers import to_text
@@ -51,6 +52,7 @@ def compile(
     debug: bool = False,
     lowering: Pass | None = None,
     instructions: str | None = None,
+    verify: bool | None = None,
 ) -> Kernel:
     """Compile a scheduled graph to a kernel for a target.
 
@@ -70,33 +72,19 @@ def compile(
         instructions: the instructions that must multiply, such as `wgmma` or `mma.sync`. `compile`
             raises an error if they cannot multiply the graph, and a call of the kernel raises one
             if they cannot multiply its tensors. None falls back to the next lowering instead.
+        verify: whether to check the graph with `graph.check()` before its first build. None checks
+            a graph that did not come straight from passes of this library: one that was read from
+            text or JSON, edited, or made by a pass of another package. False leaves it unchecked:
+            a wrong graph may then compute a wrong product, wait for ever or corrupt memory.
 
     Raises:
-        VerifyError: the graph is not scheduled, or is malformed.
+        VerifyError: the graph is not scheduled, is malformed, or a check refutes it.
         CodegenError: `graph` is no KernelGraph; the target is unknown or not available on this
             machine; or the target, or `lowering`, cannot run the graph.
     """
-    if not isinstance(graph, KernelGraph):
-        raise CodegenError(
-            f"graph = {graph!r} is no KernelGraph; pass a graph to which a schedule was applied, "
-            "such as StreamK()(Gemm('bf16').graph())"
-        )
-    if not isinstance(target, str):
-        raise CodegenError(
-            f"target = {target!r} is no name of a target; choose one of: {', '.join(TARGETS)}"
-        )
-    graph.workgroup  # noqa: B018 - raises an error with advice if no schedule was applied
-    if graph.level != "scheduled":
-        raise CodegenError(
-            f"the graph has the level '{graph.level}'; pass the scheduled graph, which compile "
-            "lowers itself"
-        )
-    grid = graph.workgroup.size
-    if grid is not None and not graph.parameters.known_to_host(grid):
-        raise CodegenError(
-            f"the size of the grid, {to_text(grid)}, depends on data in device memory, which the "
-            "host cannot read at a launch; choose a schedule with a fixed number of workgroups"
-        )
+    _check_arguments(graph, target)
+    if verify is not False:
+        ensure_verified(graph, always=verify is True)
     if target == "native":
         target = native_target(graph)
     if instructions is not None and (not isinstance(instructions, str) or not instructions):
@@ -124,3 +112,32 @@ def compile(
 
         return HostKernel(graph, debug=debug)
     raise CodegenError(f"unknown target '{target}'; choose one of: {', '.join(TARGETS)}")
+
+
+def _check_arguments(graph: KernelGraph, target: str) -> None:
+    """Refuse arguments of `compile` that are no scheduled graph, or no name of a target.
+
+    Raises:
+        VerifyError, CodegenError: as `compile`.
+    """
+    if not isinstance(graph, KernelGraph):
+        raise CodegenError(
+            f"graph = {graph!r} is no KernelGraph; pass a graph to which a schedule was applied, "
+            "such as StreamK()(Gemm('bf16').graph())"
+        )
+    if not isinstance(target, str):
+        raise CodegenError(
+            f"target = {target!r} is no name of a target; choose one of: {', '.join(TARGETS)}"
+        )
+    graph.workgroup  # noqa: B018 - raises an error with advice if no schedule was applied
+    if graph.level != "scheduled":
+        raise CodegenError(
+            f"the graph has the level '{graph.level}'; pass the scheduled graph, which compile "
+            "lowers itself"
+        )
+    grid = graph.workgroup.size
+    if grid is not None and not graph.parameters.known_to_host(grid):
+        raise CodegenError(
+            f"the size of the grid, {to_text(grid)}, depends on data in device memory, which the "
+            "host cannot read at a launch; choose a schedule with a fixed number of workgroups"
+        )

@@ -27,6 +27,7 @@ from coordgraph.version import __version__
 if TYPE_CHECKING:
     from coordgraph import checks as checks
     from coordgraph import show as show
+    from coordgraph import verification as verification
     from coordgraph.coordinates import CoordinateGraph
     from coordgraph.frontend import Gemm
     from coordgraph.kernel import KernelGraph
@@ -46,7 +47,7 @@ else:
         modules=(
             *("checks", "control", "coordinates", "elements", "epilogue", "frontend", "gemm"),
             *("integers", "interpreter", "kernel", "parameters", "problem", "products", "progress"),
-            *("show", "tables", "tensors", "text", "tilings", "validation"),
+            *("show", "tables", "tensors", "text", "tilings", "validation", "verification"),
         ),
     )
 

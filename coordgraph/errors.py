@@ -12,6 +12,7 @@ __all__ = [
     "NoEntry",
     "NoPath",
     "NotInvertible",
+    "OutOfBounds",
     "ParseError",
     "PassError",
     "VerifyError",
@@ -55,6 +56,10 @@ class NoPath(EvaluationError):
 
 class NoEntry(EvaluationError, IndexError):
     """An index expression reads or searches a table of integers outside its bounds."""
+
+
+class OutOfBounds(EvaluationError):
+    """In the interpreter, an operation accesses an element outside its tensor or workspace."""
 
 
 class Deadlock(EvaluationError):

@@ -18,6 +18,7 @@ from coordgraph.gemm import (
     tensor_of,
 )
 from coordgraph.kernel import KernelGraph
+from coordgraph.library_graphs import made_by_library
 from coordgraph.parameters import LARGEST_INDEX, LARGEST_SIZE, Parameter, Parameters
 from coordgraph.problem import build
 
@@ -112,7 +113,7 @@ class Gemm(GemmProblem):
         )
         with KernelGraph(self, parameters=Parameters(tuple(given))).edit() as e:
             build(self, e, tile)
-        return e.graph
+        return made_by_library(e.graph)
 
 
 def _why_read(gemm: GemmProblem, operand: Operand) -> str:

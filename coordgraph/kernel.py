@@ -6,10 +6,10 @@ launch-time parameters, and the tensors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sympy import Expr
 from sympy.core.basic import Basic
@@ -31,7 +31,11 @@ from coordgraph.tables import Table
 from coordgraph.tensors import Tensor
 from coordgraph.tilings import Tilings
 
+if TYPE_CHECKING:
+    from coordgraph.verification.verdicts import Report
+
 __all__ = [
+    "CHECK",
     "DIFF",
     "EXPLAIN",
     "JSON",
@@ -43,9 +47,10 @@ __all__ = [
     "KernelGraph",
 ]
 
-
 NO_HISTORY = History()
 """The history of a graph that no pass has made."""
+VerifyLevel = Literal["structure", "default", "all"]
+"""How thoroughly `KernelGraph.verify` checks a graph."""
 
 
 @dataclass(frozen=True)
@@ -187,13 +192,20 @@ class KernelGraph:
         """
         return KernelEditor(self, done)
 
-    def verify(self) -> KernelGraph:
-        """Run every check of this graph's level and return the graph.
+    def verify(self, level: VerifyLevel = "structure") -> KernelGraph:
+        """Check the graph and return it.
+
+        Args:
+            level: `structure` runs the checks of the structure that the graph's own level must
+                pass. `default` and `all` also run the named checks of a scheduled graph (`check`).
 
         Raises:
             VerifyError: a check fails; `problems` lists every failure.
         """
-        VERIFY(self)
+        if level == "structure":
+            VERIFY(self)
+        else:
+            self.check(level=level).raise_if_refuted()
         return self
 
     def explain(
@@ -231,6 +243,26 @@ class KernelGraph:
             other: the graph after the change.
         """
         return DIFF(self, other)
+
+    def check(
+        self,
+        sizes: Mapping[str, int | Sequence[int]] | None = None,
+        level: Literal["default", "all"] = "default",
+    ) -> Report:
+        """Prove or refute that a scheduled graph computes its product, without running it.
+
+        The report has a verdict of each named check: `sizes`, `cover`, `fix-up`, `progress` and
+        `bounds`.
+
+        Args:
+            sizes: the launch arguments to examine; None chooses launches around the borders of the
+                graph's sizes.
+            level: `default` takes a few tenths of a second, `all` a few seconds.
+
+        Raises:
+            VerifyError: the graph is not scheduled, or fails the checks of its structure.
+        """
+        return CHECK(self, sizes, level)
 
     def mermaid(self, **options: Any) -> str:
         """The coordinate graph as a Mermaid diagram, with the options of its method `mermaid`."""
@@ -277,6 +309,10 @@ PROVENANCE = Hook[[KernelGraph], Provenance](
 """Hook behind `KernelGraph.provenance`; `coordgraph.provenance.trace` implements it."""
 VERIFY = Hook[[KernelGraph], None]("KernelGraph.verify", "coordgraph.checks")
 """Hook behind `KernelGraph.verify`; `coordgraph.checks` implements it."""
+CHECK = Hook[[KernelGraph, "Mapping[str, int | Sequence[int]] | None", str], "Report"](
+    "KernelGraph.check", "coordgraph.verification.checking"
+)
+"""Hook behind `KernelGraph.check`; `coordgraph.verification.checking` implements it."""
 PSEUDOCODE = Hook[[KernelGraph], str]("KernelGraph.pseudocode", "coordgraph.show.pseudocode")
 """Hook behind `KernelGraph.pseudocode`; `coordgraph.show.pseudocode` implements it."""
 TEXT = Hook[..., str]("KernelGraph.text", "coordgraph.text.printer")

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from coordgraph import CoordGraphError, KernelGraph, PassError
 from coordgraph.checks import run_checks
+from coordgraph.library_graphs import is_made_by_library, made_by_library
 from passes.options import option, option_types, wrong_option
 from passes.work_check import work_problems
 
@@ -235,6 +236,8 @@ class Pass(ABC):
                 problems = [*work_problems(result)]
         if problems:
             raise PassError(f"{self} left a broken graph: " + "; ".join(problems))
+        if _of_library(type(self)) and is_made_by_library(graph):
+            made_by_library(result)
         return result
 
     def _follows_work(self, verify: Verify) -> bool:

@@ -20,6 +20,7 @@ from codegen.cli.opt import opt
 from codegen.cli.output import print_error, print_json, utf8
 from codegen.cli.run import run
 from codegen.cli.show import show
+from codegen.cli.verify import verify
 from coordgraph import __version__
 
 __all__ = ["Commands", "app", "main"]
@@ -124,6 +125,7 @@ for _name, _command, _panel in (
     ("explain-index", explain_index, "Graphs"),
     ("diff", diff, "Graphs"),
     ("opt", opt, "Graphs"),
+    ("verify", verify, "Graphs"),
     ("passes", passes, "Help"),
     ("explain", explain, "Help"),
     ("doctor", doctor, "Help"),

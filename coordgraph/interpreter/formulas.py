@@ -47,6 +47,10 @@ class Slots:
             )
         return self._places[symbol]
 
+    def find(self, symbol: Symbol) -> int | None:
+        """The position of a symbol; None if it has none."""
+        return self._places.get(symbol)
+
     def __len__(self) -> int:
         return len(self._places)
 

@@ -25,11 +25,12 @@ from coordgraph.control.operations import (
 from coordgraph.coordinates.dimensions import SubDimension, User
 from coordgraph.coordinates.edges import Diagonal, Ragged
 from coordgraph.epilogue.operand import ACCUMULATOR
-from coordgraph.errors import EvaluationError
+from coordgraph.errors import EvaluationError, OutOfBounds
 from coordgraph.gemm import read_of, tensor_of
 from coordgraph.integers import evaluate
 from coordgraph.interpreter.arguments import Array, flat, numpy_dtype, unwritten
 from coordgraph.interpreter.events import ANY, Event, Point
+from coordgraph.interpreter.faults import Fault
 from coordgraph.interpreter.formulas import Elements, Environment
 from coordgraph.interpreter.program import Loop, Program, Work
 from coordgraph.kernel import KernelGraph
@@ -111,7 +112,7 @@ class Memory:
             EvaluationError: `offset` is outside the tensor.
         """
         if not 0 <= offset < (count := len(self.flat[tensor])):
-            raise EvaluationError(
+            raise OutOfBounds(
                 f"flag {offset} is outside the {count} flags of {tensor}; give the workspace more "
                 "slots"
             )
@@ -129,19 +130,29 @@ class Memory:
                 element outside all products was written, a flag is still set at the end, or the
                 workspace of atomic sums is not zero at the end.
         """
-        problems: list[str] = []
+        if problems := [fault.message for fault in self.faults()]:
+            raise EvaluationError("; ".join(problems))
+        (output,) = (t.name for t in self.graph.tensors if t.role is Role.OUTPUT)
+        shape = self.shapes[output]
+        return self.flat[output].reshape(shape), self.written[output].reshape(shape) > 0
+
+    def faults(self) -> Iterator[Fault]:
+        """What is wrong with the memory after a launch: see `finish`."""
         for t in self.graph.tensors:
             if t.role is Role.FLAGS:
-                problems += [
-                    f"flag {t.name}[{at}] is still set at the end: workgroup "
-                    f"{self.raised_by[t.name, at]} set it, and no workgroup received its slot"
-                    for at in map(int, np.flatnonzero(self.flat[t.name]))
-                ]
+                for at in map(int, np.flatnonzero(self.flat[t.name])):
+                    workgroup = self.raised_by[t.name, at]
+                    message = (
+                        f"flag {t.name}[{at}] is still set at the end: workgroup {workgroup} set "
+                        "it, and no workgroup received its slot"
+                    )
+                    yield Fault("fix-up", message, (workgroup,))
             elif t.role is Role.SUMS and self.flat[t.name].any():
                 first = int(np.flatnonzero(self.flat[t.name])[0])
-                problems.append(
+                message = (
                     f"{t.name}[{first}] is not zero at the end; collect every slot that is added to"
                 )
+                yield Fault("fix-up", message)
             elif t.role is Role.OUTPUT:
                 counts = self.written[t.name]
                 wanted = self._wanted(t.name).reshape(-1)
@@ -153,15 +164,11 @@ class Memory:
                     if wrong.any():
                         first = np.unravel_index(int(wrong.argmax()), self.shapes[t.name])
                         at = ", ".join(str(int(i)) for i in first)
-                        problems.append(
+                        message = (
                             f"{int(wrong.sum())} elements of {t.name} are written {what}, "
                             f"the first at ({at})"
                         )
-        if problems:
-            raise EvaluationError("; ".join(problems))
-        (output,) = (t.name for t in self.graph.tensors if t.role is Role.OUTPUT)
-        shape = self.shapes[output]
-        return self.flat[output].reshape(shape), self.written[output].reshape(shape) > 0
+                        yield Fault("cover", message)
 
     def _wanted(self, tensor: str) -> Array:
         """Mask of the output elements that a kernel must write: rows or columns of all groups."""
@@ -197,7 +204,7 @@ class Memory:
         inside = offsets[mask]
         size = len(self.flat[tensor])
         if inside.size and not (0 <= inside.min() and inside.max() < size):
-            raise EvaluationError(
+            raise OutOfBounds(
                 f"offsets {inside.min()}..{inside.max()} of {tensor} are outside 0..{size - 1}, "
                 "and no guard masks them; add an edge such as Tile whose guard excludes them"
             )
@@ -230,6 +237,9 @@ class Machine:
     def accumulate(self, loop: Loop, env: Environment, start: int, stop: int) -> bool:
         """Always False: the elements of sums need every iteration, so `walk` executes the loop."""
         return False
+
+    def iterate(self) -> None:
+        """Called before each iteration of a loop; iterations are not limited."""
 
     def work(self, work: Work, env: Environment) -> Iterator[Event]:
         """Execute one operation; yields an event before each access that workgroups share."""

@@ -39,7 +39,7 @@ from coordgraph.interpreter.tracing import (
     Trace,
     TraceEvent,
 )
-from coordgraph.interpreter.walking import walk
+from coordgraph.interpreter.walking import Fuel, walk
 from coordgraph.kernel import KernelGraph
 from coordgraph.tensors import Role
 
@@ -50,6 +50,8 @@ def trace(
     graph: KernelGraph,
     parameters: Mapping[str, int] | None = None,
     tables: Mapping[str, Sequence[int]] | None = None,
+    *,
+    most_steps: int | None = None,
 ) -> Trace:
     """Record which segments, sends, receives, epilogues and stores every workgroup executes.
 
@@ -59,25 +61,28 @@ def trace(
             such as `read_c` and the strides of a batch, may be left out and are 0 then.
         tables: the entries of the tables that the graph reads, by name: `offsets` for groups;
             `m_offsets`, `n_offsets` and `k_offsets` for a list of products.
+        most_steps: the largest number of loop iterations of one workgroup; None for no limit.
 
     Raises:
         VerifyError: no schedule pass has been applied to the graph.
         LaunchError: a parameter or a table is missing or out of bounds.
+        EvaluationError: a workgroup needs more iterations, or works on two output tiles at once.
     """
     given = dict(parameters or {})
     for p in graph.parameters.given:
         if p.minimum == 0:  # parameters that may be 0 (`read_c`, a stride) do not change the trace
             given.setdefault(p.name, 0)
     code = program(graph)
-    return record(code, graph.parameters.launch(given, tables or {}))
+    return record(code, graph.parameters.launch(given, tables or {}), most_steps)
 
 
-def record(code: Program, values: Mapping[str, Any]) -> Trace:
+def record(code: Program, values: Mapping[str, Any], most_steps: int | None = None) -> Trace:
     """The trace of a compiled program.
 
     Args:
         code: the program.
         values: the values of all parameters and the entries of all tables, by name.
+        most_steps: the largest number of loop iterations of one workgroup; None for no limit.
     """
     env = code.environment(values)
     (count,), tiles, shapes = code.grid(env), code.tiles(env), code.shapes(values)
@@ -85,7 +90,7 @@ def record(code: Program, values: Mapping[str, Any]) -> Trace:
     workgroups: list[tuple[TraceEvent, ...]] = []
     disorder: list[str] = []
     for workgroup in range(count):
-        recorder = _Recorder(workgroup, depths or tiles[-1:])
+        recorder = _Recorder(workgroup, depths or tiles[-1:], Fuel(workgroup, most_steps))
         for _ in walk(code.steps, code.environment(values, workgroup), recorder):
             pass
         recorder.flush()
@@ -106,8 +111,8 @@ class _Recorder:
         depths: for each product, its number of k tiles; one number if all products have as many.
     """
 
-    def __init__(self, workgroup: int, depths: tuple[int, ...]) -> None:
-        self.workgroup, self.depths = workgroup, depths
+    def __init__(self, workgroup: int, depths: tuple[int, ...], fuel: Fuel) -> None:
+        self.workgroup, self.depths, self.iterate = workgroup, depths, fuel.burn
         self.events: list[TraceEvent] = []
         self.accumulators = Accumulators(workgroup)
         # For each accumulator, what was summed since the accumulator was last zeroed or sent: the

@@ -12,16 +12,17 @@ from coordgraph.errors import Deadlock, LaunchError, NoEntry
 from coordgraph.interpreter.arguments import Array, bind, with_defaults
 from coordgraph.interpreter.events import Event, Point
 from coordgraph.interpreter.machine import Machine, Memory
-from coordgraph.interpreter.program import Program, program
+from coordgraph.interpreter.program import program
 from coordgraph.interpreter.recording import record
 from coordgraph.interpreter.schedulers import InOrder, Scheduler
 from coordgraph.interpreter.tracing import Trace
 from coordgraph.interpreter.walking import walk
 from coordgraph.kernel import KernelGraph
 
-__all__ = ["Result", "interpret"]
+__all__ = ["Result", "execute", "interpret"]
 
 Starter = Callable[[int], Iterator[Event]]
+Maker = Callable[[int], Machine]
 
 
 @dataclass(frozen=True)
@@ -92,24 +93,42 @@ def interpret(
     memory = Memory(graph, arrays, values)
     (count,) = code.grid(code.environment(values))
 
-    def start(workgroup: int) -> Iterator[Event]:
-        machine = Machine(code, memory, workgroup, numbers)
-        return _begin(code, code.environment(values, workgroup), machine)
+    def machine(workgroup: int) -> Machine:
+        return Machine(code, memory, workgroup, numbers)
 
-    # Infinity from overflow and NaN are valid results, as on a GPU.
-    with np.errstate(all="ignore"):
-        try:
-            _Run(memory, schedule or InOrder(), count, resident or count).run(start)
-        except NoEntry as error:
-            raise NoEntry(
-                f"an index expression reads beyond the end of a table ({error}); call the graph's "
-                "verify() to see which check the graph fails"
-            ) from error
+    try:
+        execute(memory, machine, count, schedule or InOrder(), resident or count)
+    except NoEntry as error:
+        raise NoEntry(
+            f"an index expression reads beyond the end of a table ({error}); call the graph's "
+            "verify() to see which check the graph fails"
+        ) from error
     return Result(*memory.finish(), record(code, values) if trace else None)
 
 
-def _begin(code: Program, env: list[int], machine: Machine) -> Iterator[Event]:
+def execute(memory: Memory, machine: Maker, count: int, schedule: Scheduler, resident: int) -> None:
+    """Run all workgroups of one launch until they end.
+
+    Args:
+        memory: the global memory of the launch.
+        machine: makes the machine that executes a workgroup, by the workgroup's number.
+        count: how many workgroups there are.
+        schedule: chooses the workgroup to run at every event.
+        resident: how many workgroups run concurrently, at least 1.
+
+    Raises:
+        Deadlock: every workgroup that has started waits for a flag.
+        EvaluationError: an operation cannot be executed.
+    """
+    # Infinity from overflow and NaN are valid results, as on a GPU.
+    with np.errstate(all="ignore"):
+        _Run(memory, schedule, count, resident).run(lambda number: _begin(machine(number)))
+
+
+def _begin(machine: Machine) -> Iterator[Event]:
     yield Event(Point.BEGIN)
+    code = machine.program
+    env = code.environment(machine.memory.values, machine.workgroup)
     yield from walk(code.steps, env, machine)
 
 

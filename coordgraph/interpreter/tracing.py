@@ -10,6 +10,8 @@ from itertools import product
 from math import prod
 from typing import TypeVar
 
+from coordgraph.interpreter.faults import Fault
+
 __all__ = [
     "Finish",
     "OutputTile",
@@ -300,14 +302,20 @@ class Trace:
             found[send.slot, send.turn].add(send.workgroup)
         return found
 
-    def problems(self) -> tuple[str, ...]:
-        """Errors of the schedule, one sentence each; empty if each output tile is computed once.
+    @cached_property
+    def faults(self) -> tuple[Fault, ...]:
+        """Errors of the schedule; empty if each output tile is computed once.
 
         The checks: each (m, n, k) tile is summed once; each output tile has one epilogue and one
         store; each send has its receives; slots are inside the workspace; accumulators are used in
         a valid order.
         """
-        return (*self._coverage(), *self._endings(), *self._signals(), *self.disorder)
+        disorder = (Fault("fix-up", message) for message in self.disorder)
+        return (*self._coverage(), *self._endings(), *self._signals(), *disorder)
+
+    def problems(self) -> tuple[str, ...]:
+        """The messages of `faults`, one sentence each."""
+        return tuple(fault.message for fault in self.faults)
 
     def _all(self, kind: type[E_]) -> tuple[E_, ...]:
         return tuple(e for events in self.workgroups for e in events if isinstance(e, kind))
@@ -330,59 +338,75 @@ class Trace:
         every = enumerate(self.shapes)
         return ((g, *tile) for g, (*own, _) in every for tile in product(*map(range, own)))
 
-    def _coverage(self) -> Iterator[str]:
-        """Sentences about (m, n, k) tiles that segments do not sum exactly once."""
-        shares: dict[OutputTile, list[tuple[int, int]]] = defaultdict(list)
+    def _coverage(self) -> Iterator[Fault]:
+        """Faults of (m, n, k) tiles that segments do not sum exactly once."""
+        shares: dict[OutputTile, list[tuple[int, int, int]]] = defaultdict(list)
         for s in self.segments:
             if not s.padding:
                 for tile in self.covered(s):
-                    shares[tile].append((s.k_first, s.k_first + s.k_count))
+                    shares[tile].append((s.k_first, s.k_first + s.k_count, s.workgroup))
         for tile in self._output():
-            reached = 0
-            for first, end in sorted(shares.pop(tile, [])):
+            reached, found = 0, sorted(shares.pop(tile, []))
+            who = tuple(sorted({workgroup for *_, workgroup in found}))
+            for first, end, _ in found:
                 if first != reached:
                     what = "are left out" if first > reached else "are done twice"
                     low, high = sorted((first, reached))
-                    yield f"k tiles {low}..{high - 1} of output tile {tile} {what}"
+                    message = f"k tiles {low}..{high - 1} of output tile {tile} {what}"
+                    yield Fault("cover", message, who, tile)
                 reached = max(reached, end)
             if reached != (depth := self.depth(tile)):
                 what = "are left out" if reached < depth else "do not exist"
                 low, high = sorted((reached, depth))
-                yield f"k tiles {low}..{high - 1} of output tile {tile} {what}"
-        for tile in shares:
-            yield f"a segment sums output tile {tile}, which does not exist"
+                message = f"k tiles {low}..{high - 1} of output tile {tile} {what}"
+                yield Fault("cover", message, who, tile)
+        for tile, found in shares.items():
+            who = tuple(sorted({workgroup for *_, workgroup in found}))
+            message = f"a segment sums output tile {tile}, which does not exist"
+            yield Fault("cover", message, who, tile)
 
-    def _endings(self) -> Iterator[str]:
-        """Sentences about output tiles without exactly one epilogue and one store of each share."""
-        for what, events in (("epilogues", self.epilogues), ("stores", self.stores)):
-            counts: dict[OutputTile, list[tuple[int, int]]] = defaultdict(list)
+    def _endings(self) -> Iterator[Fault]:
+        """Faults of output tiles without exactly one epilogue and one store of each share."""
+        for check, what, events in (
+            ("fix-up", "epilogues", self.epilogues),
+            ("cover", "stores", self.stores),
+        ):
+            counts: dict[OutputTile, list[Finish | Store]] = defaultdict(list)
             for event in events:
                 for tile in self.covered(event):
-                    counts[tile].append((event.share, event.shares))
+                    counts[tile].append(event)
             for tile in self._output():
-                found = counts.pop(tile, [])
+                ends = counts.pop(tile, [])
+                found = sorted((end.share, end.shares) for end in ends)
                 shares = found[0][1] if found else 1
-                if sorted(found) == [(share, shares) for share in range(shares)]:
+                if found == [(share, shares) for share in range(shares)]:
                     continue
-                of = f" of shares {sorted(found)}" if any(n > 1 for _, n in found) else ""
-                yield f"output tile {tile} has {len(found)} {what}{of}"
-            for tile in counts:
-                yield f"{what} of output tile {tile}, which does not exist"
+                of = f" of shares {found}" if any(n > 1 for _, n in found) else ""
+                message = f"output tile {tile} has {len(found)} {what}{of}"
+                yield Fault(check, message, tuple(sorted({e.workgroup for e in ends})), tile)
+            for tile, ends in counts.items():
+                message = f"{what} of output tile {tile}, which does not exist"
+                yield Fault(check, message, tuple(sorted({e.workgroup for e in ends})), tile)
 
-    def _signals(self) -> Iterator[str]:
-        """Sentences about slots whose sends and receives differ, or outside the workspace."""
+    def _signals(self) -> Iterator[Fault]:
+        """Faults of slots whose sends and receives differ, or that are outside the workspace."""
         sent: dict[tuple[int, int], list[OutputTile]] = defaultdict(list)
         got: dict[tuple[int, int], list[OutputTile]] = defaultdict(list)
+        who: dict[tuple[int, int], set[int]] = defaultdict(set)
         for events, place in ((self.sends, sent), (self.receives, got)):
             for event in events:
                 readers = event.readers if isinstance(event, Send) else 1
                 place[event.slot, event.turn] += [event.tile] * readers
+                who[event.slot, event.turn].add(event.workgroup)
                 if not 0 <= event.slot < self.slots:
-                    yield f"workspace slot {event.slot} is outside 0..{self.slots - 1}"
+                    message = f"workspace slot {event.slot} is outside 0..{self.slots - 1}"
+                    yield Fault("bounds", message, (event.workgroup,), event.tile)
         for at in sorted(sent.keys() | got.keys()):
             if sorted(sent[at]) != sorted(got[at]):
                 turn = f" in turn {at[1]}" if at[1] else ""
-                yield (
+                message = (
                     f"workspace slot {at[0]} is sent partial sums of output tiles {sent[at]} but "
                     f"received for {got[at]}{turn}"
                 )
+                tile = (sent[at] or got[at])[0]
+                yield Fault("fix-up", message, tuple(sorted(who[at])), tile)
