@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from codegen.cache import cacheable, key_of, load, store
 from coordgraph import KernelGraph
-from coordgraph.trusted import is_made_by_library
+from coordgraph.library_graphs import is_made_by_library
 
 __all__ = ["check_once", "ensure_verified"]
 

@@ -18,9 +18,9 @@ from coordgraph.gemm import (
     tensor_of,
 )
 from coordgraph.kernel import KernelGraph
+from coordgraph.library_graphs import made_by_library
 from coordgraph.parameters import LARGEST_INDEX, LARGEST_SIZE, Parameter, Parameters
 from coordgraph.problem import build
-from coordgraph.trusted import made_by_library
 
 __all__ = ["Gemm", "default_tile"]
 

@@ -47,10 +47,10 @@ __all__ = [
     "KernelGraph",
 ]
 
-VerifyLevel = Literal["structure", "default", "all"]
-"""How thoroughly `KernelGraph.verify` checks a graph."""
 NO_HISTORY = History()
 """The history of a graph that no pass has made."""
+VerifyLevel = Literal["structure", "default", "all"]
+"""How thoroughly `KernelGraph.verify` checks a graph."""
 
 
 @dataclass(frozen=True)
@@ -208,26 +208,6 @@ class KernelGraph:
             self.check(level=level).raise_if_refuted()
         return self
 
-    def check(
-        self,
-        sizes: Mapping[str, int | Sequence[int]] | None = None,
-        level: Literal["default", "all"] = "default",
-    ) -> Report:
-        """Prove or refute that a scheduled graph computes its product, without running it.
-
-        The report has a verdict of each named check: `sizes`, `cover`, `fix-up`, `progress` and
-        `bounds`.
-
-        Args:
-            sizes: the launch arguments to examine; None chooses launches around the borders of the
-                graph's sizes.
-            level: `default` takes a few tenths of a second, `all` a few seconds.
-
-        Raises:
-            VerifyError: the graph is not scheduled, or fails the checks of its structure.
-        """
-        return CHECK(self, sizes, level)
-
     def explain(
         self, wanted: str, at: Mapping[Any, Any] | None = None, *, forward: bool = False
     ) -> Derivation:
@@ -263,6 +243,26 @@ class KernelGraph:
             other: the graph after the change.
         """
         return DIFF(self, other)
+
+    def check(
+        self,
+        sizes: Mapping[str, int | Sequence[int]] | None = None,
+        level: Literal["default", "all"] = "default",
+    ) -> Report:
+        """Prove or refute that a scheduled graph computes its product, without running it.
+
+        The report has a verdict of each named check: `sizes`, `cover`, `fix-up`, `progress` and
+        `bounds`.
+
+        Args:
+            sizes: the launch arguments to examine; None chooses launches around the borders of the
+                graph's sizes.
+            level: `default` takes a few tenths of a second, `all` a few seconds.
+
+        Raises:
+            VerifyError: the graph is not scheduled, or fails the checks of its structure.
+        """
+        return CHECK(self, sizes, level)
 
     def mermaid(self, **options: Any) -> str:
         """The coordinate graph as a Mermaid diagram, with the options of its method `mermaid`."""

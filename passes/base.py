@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from coordgraph import CoordGraphError, KernelGraph, PassError
 from coordgraph.checks import run_checks
-from coordgraph.trusted import is_made_by_library, made_by_library
+from coordgraph.library_graphs import is_made_by_library, made_by_library
 from passes.options import option, option_types, wrong_option
 from passes.work_check import work_problems
 

@@ -20,6 +20,7 @@ from codegen.cli.opt import opt
 from codegen.cli.output import print_error, print_json, utf8
 from codegen.cli.run import run
 from codegen.cli.show import show
+from codegen.cli.simulate import simulate_command
 from codegen.cli.verify import verify
 from coordgraph import __version__
 
@@ -111,6 +112,7 @@ def options(
 
       coordgraph run --m 512 --n 768 --k 1024 --check
       coordgraph explain --m 2048 --n 2304 --k 8192
+      coordgraph simulate --m 2304 --n 2304 --k 4096 -s stream-k
       coordgraph show pseudocode --schedule stream-k
       coordgraph eval A.0 --at A.tile.0=3,A.index.0
       coordgraph doctor
@@ -120,6 +122,7 @@ def options(
 for _name, _command, _panel in (
     ("run", run, "Kernels"),
     ("compile", compile_command, "Kernels"),
+    ("simulate", simulate_command, "Kernels"),
     ("show", show, "Graphs"),
     ("eval", evaluate_command, "Graphs"),
     ("explain-index", explain_index, "Graphs"),

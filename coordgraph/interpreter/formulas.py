@@ -14,6 +14,7 @@ from sympy.logic.boolalg import And, Boolean, Not, Or, true
 
 from coordgraph.errors import EvaluationError
 from coordgraph.integers import IntegerFunction, compile_function
+from coordgraph.integers.columns import compile_columns
 
 __all__ = ["Elements", "Environment", "Formula", "Slots", "linear"]
 
@@ -56,19 +57,34 @@ class Slots:
 
 
 class Formula:
-    """Integer expressions and conditions, compiled to one Python function of an `Environment`."""
+    """Integer expressions and conditions, compiled to one Python function of an `Environment`.
 
-    __slots__ = ("_function", "_places")
+    `roots` has the expressions and conditions.
+    """
+
+    __slots__ = ("_columns", "_function", "_places", "_symbols", "roots")
 
     def __init__(self, expressions: Iterable[Basic], slots: Slots) -> None:
-        roots = tuple(expressions)
-        symbols = sorted(_symbols(*roots), key=str)
-        self._function = compile_function(roots, symbols)
-        self._places = tuple(slots.of(symbol) for symbol in symbols)
+        self.roots = tuple(expressions)
+        self._symbols = sorted(_symbols(*self.roots), key=str)
+        self._function = compile_function(self.roots, self._symbols)
+        self._columns: Callable[..., tuple[Any, ...]] | None = None
+        self._places = tuple(slots.of(symbol) for symbol in self._symbols)
 
     def __call__(self, env: Environment) -> tuple[int, ...]:
         """Evaluate all expressions, in their order, for the symbols' values in `env`."""
         return self._function(*[env[place] for place in self._places])
+
+    def columns(self, value: Callable[[int], Any]) -> tuple[Any, ...]:
+        """Evaluate all expressions for many workgroups at once; see `compile_columns`.
+
+        Args:
+            value: returns the column (or the integer that all workgroups share) of the symbol at a
+                position of the environment.
+        """
+        if self._columns is None:
+            self._columns = compile_columns(self.roots, self._symbols)
+        return self._columns(*map(value, self._places))
 
 
 class Elements:

@@ -14,6 +14,7 @@ from math import prod
 from typing import Any
 
 from sympy import Expr, Integer
+from sympy.core.basic import Basic
 
 from coordgraph.control.operations import (
     AccumulatePartial,
@@ -160,6 +161,22 @@ class Program:
                 stack += reversed(step.body)
                 if isinstance(step, Branch):
                     stack += reversed(step.orelse)
+
+    def bounds(self) -> Iterator[Basic]:
+        """The expressions of all loop bounds, conditions and assigned values, in program order."""
+        stack: list[Step] = list(reversed(self.steps))
+        while stack:
+            match step := stack.pop():
+                case Loop():
+                    yield from step.bounds.roots
+                case Branch():
+                    yield from step.condition.roots
+                    stack += reversed(step.orelse)
+                case Let():
+                    yield from step.value.roots
+                case Work():
+                    continue
+            stack += reversed(step.body)
 
     def _compile(self, nodes: tuple[Node, ...]) -> tuple[Step, ...]:
         return tuple(step for node in nodes for step in self._step(node))

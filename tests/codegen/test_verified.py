@@ -10,7 +10,7 @@ import pytest
 import codegen
 from codegen import verified
 from coordgraph import Gemm, KernelGraph, VerifyError, parse
-from coordgraph.trusted import is_made_by_library
+from coordgraph.library_graphs import is_made_by_library
 from passes import Pipeline, StreamK
 
 TILE = (4, 4, 4)
