@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from coordgraph.import_names import require
 from coordgraph.late import late_names
 
-require("passes")  # before an import of its modules fails for a reason that is hard to see
+require("passes")  # raises an error if `import passes` would import another library's package
 
 if TYPE_CHECKING:
     from codegen.api import TARGETS, compile
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from codegen.call.explain import explain
     from codegen.call.matmul import grouped_matmul, matmul
     from codegen.kernel import Kernel
+    from passes.simulation.launching import simulate
 else:
     # These modules load sympy, networkx and numpy.
     __getattr__, __dir__ = late_names(
@@ -29,8 +30,18 @@ else:
             "explain": "codegen.call.explain:explain",
             "grouped_matmul": "codegen.call.matmul:grouped_matmul",
             "matmul": "codegen.call.matmul:matmul",
+            "simulate": "passes.simulation.launching:simulate",
         },
         modules=("api", "architectures", "cache", "call", "kernel", "targets"),
     )
 
-__all__ = ["TARGETS", "Kernel", "cache_directory", "compile", "explain", "grouped_matmul", "matmul"]
+__all__ = [
+    "TARGETS",
+    "Kernel",
+    "cache_directory",
+    "compile",
+    "explain",
+    "grouped_matmul",
+    "matmul",
+    "simulate",
+]

@@ -1,4 +1,4 @@
-"""LLVM by llvmlite: target machines for GPUs and the host CPU, and the optimisation of modules."""
+"""LLVM through llvmlite: target machines for GPUs and the host CPU, optimisation of modules."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def optimize(
     Args:
         module: an llvmlite module, or LLVM IR as text.
         machine: the target machine.
-        vectorize: True to run LLVM's loop and SLP vectorisers.
-        unroll: True to run LLVM's loop unrolling.
+        vectorize: whether to run LLVM's loop and SLP vectorisers.
+        unroll: whether to run LLVM's loop unrolling.
     """
     _initialize()
     layout = f'target datalayout = "{machine.target_data}"'
@@ -52,9 +52,9 @@ def ptx_machine(architecture: str, least: int = 0) -> llvm.TargetMachine:
     """LLVM's NVPTX target machine for an architecture such as sm_90a.
 
     Args:
-        architecture: the GPU architecture.
-        least: the lowest PTX ISA version that the code's instructions need, times 10 (80 for 8.0).
-            The version used is this, or the lowest that supports the architecture if higher.
+        architecture: the name of the GPU architecture.
+        least: the PTX ISA version that the code's instructions need, times 10 (80 for 8.0). The
+            module's version is the higher of `least` and the version that the architecture needs.
     """
     _initialize()
     found = architecture_of(architecture)

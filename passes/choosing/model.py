@@ -29,7 +29,7 @@ from passes.choosing.plan_table import Column, Flag, Table
 from passes.choosing.work import Work
 from passes.lowering.sm_90a.division import MMA_M
 
-__all__ = ["Cost", "Counts", "cost"]
+__all__ = ["Cost", "Counts", "cost", "iteration", "tile_end"]
 
 UNHURRIED = 4
 """Number of pipeline stages (buffers in shared memory for A and B of one iteration) below which
@@ -90,8 +90,8 @@ class Part:
 class Counts:
     """Work counts of the plans in a table: what the cost model needs besides a device's constants.
 
-    They depend on the device only by its number of resident workgroups, so a fit of the other
-    constants computes them once.
+    Work counts depend on the device only by its number of resident workgroups, so a fit of the
+    other constants computes them once.
     """
 
     def __init__(self, table: Table, device: Constants) -> None:
@@ -124,8 +124,8 @@ def cost(given: Table | Counts, c: Constants) -> Cost:
     crowded = ~_few(w.busy * s.workgroups, c)
     for part in counts.parts:
         rows, shape = part.rows, part.shape
-        step, alone, tensor_bytes = _step(shape, c, crowded[rows])
-        tile, drain, summed = _end(part.table, shape, c)
+        step, alone, tensor_bytes = iteration(shape, c, crowded[rows])
+        tile, drain, summed = tile_end(part.table, shape, c)
         loop[rows] += part.iterations * step
         first[rows] = np.maximum(first[rows], alone)
         end[rows] += part.ends * tile
@@ -198,7 +198,7 @@ def _memory_rate(t: Table, s: Shape, w: Work, c: Constants) -> Column:
     return 1 / ((1 - share) / rate(w.busy) + share / rate(more))
 
 
-def _end(t: Table, s: Shape, c: Constants) -> tuple[Column, Column, Column]:
+def tile_end(t: Table, s: Shape, c: Constants) -> tuple[Column, Column, Column]:
     """Seconds of the end of a tile, of writing D, and of the sum over a cluster that divides k.
 
     Args:
@@ -258,7 +258,7 @@ def _few(readers: Column, c: Constants) -> Flag:
     return 2 * readers <= c.processors
 
 
-def _step(s: Shape, c: Constants, crowded: Flag) -> tuple[Column, Column, Column]:
+def iteration(s: Shape, c: Constants, crowded: Flag) -> tuple[Column, Column, Column]:
     """Seconds of an iteration, further seconds of the first one, and bytes of shared memory read.
 
     The slowest of four resources determines the time of an iteration: the tensor cores, the

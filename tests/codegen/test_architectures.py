@@ -49,9 +49,9 @@ def kernel(target: str, tile: Any = (128, 128, 64), **options: Any) -> CudaKerne
 
 @pytest.mark.usefixtures("ptxas")
 def test_facts_of_its_own():
-    """An architecture has its own facts:
+    """A registered architecture's own facts are used.
 
-    less shared memory gives fewer stages; LLVM and ptxas know it by other names.
+    Less shared memory gives fewer stages, and LLVM and ptxas get the names that it gives for them.
     """
     stages = {
         name: kernel(name).lowered.coordinates["stage"].fixed_size for name in ("sm_80", "sm_8x")

@@ -1,7 +1,4 @@
-"""`codegen.matmul` of batches:
-
-results against numpy on the CPU, and the plans it chooses for a GPU.
-"""
+"""`codegen.matmul` of batches: results on the CPU against NumPy, and plans chosen for a GPU."""
 
 from __future__ import annotations
 
@@ -115,7 +112,7 @@ def test_the_epilogue_of_a_batch(shared: bool):
     want = 2 * (a @ b) - 3 * c
     assert np.array_equal(codegen.matmul(a, b, c, alpha=2.0, beta=-3.0), want)
     every = np.full((4, 3, 20, 24), 7, np.float32)
-    for out in (np.empty_like(want), every[:, 1]):  # also with gaps between the matrices of out
+    for out in (np.empty_like(want), every[:, 1]):  # `every[:, 1]` has gaps between its matrices
         for _ in range(2):
             assert codegen.matmul(a, b, c, out, 2.0, -3.0) is out
             assert np.array_equal(out, want)
@@ -193,9 +190,10 @@ def expanded(*shape: int) -> np.ndarray:
         (whole(4, 3, 7), expanded(5, 7, 5), "b is 5x7x5, 4x7x5 is needed"),
         (whole(4, 3, 7), expanded(2, 7, 5), "b is 2x7x5, 4x7x5 is needed"),
         (whole(0, 3, 7), expanded(2, 7, 5), "b is 2x7x5, 0x7x5 is needed"),
-        (whole(4, 3, 0), whole(5, 0, 5), "b is 5x0x5, 4x0x5 is needed"),  # strides of 0
+        # NumPy gives arrays without elements strides of 0.
+        (whole(4, 3, 0), whole(5, 0, 5), "b is 5x0x5, 4x0x5 is needed"),
         (expanded(4, 3, 7), whole(5, 7, 5), "b is 5x7x5, 4x7x5 is needed"),
-        # Errors show the shapes that the caller passed, not those of the rearranged
+        # Error messages show the shapes that the caller passed, not those of the rearranged
         # product.
         (whole(4, 3, 7), whole(6, 5), "^a is 4x3x7 and b is 6x5: k would be 7 and 6"),
         (whole(4, 3, 7), expanded(4, 6, 5), "^a is 4x3x7 and b is 4x6x5: k would be 7 and 6"),
@@ -311,7 +309,7 @@ def test_calls_of_matrices_and_of_batches_are_told_apart(
     for a, b, d in calls:
         assert codegen.matmul(a, b, out=d) is d
     assert fake.launches[len(first) :] == first
-    with pytest.raises(TypeError):  # an array of another batch size
+    with pytest.raises(TypeError):  # another batch size needs a first launch
         codegen.matmul(batch(3, 512, 64, A), batch(3, 64, 768, B), out=batch(3, 512, 768, D))
 
 

@@ -106,7 +106,7 @@ def test_where_groups_begin_is_data(monkeypatch: pytest.MonkeyPatch):
         found = codegen.grouped_matmul(a, b, np.array(offsets, np.int32))
         for group, part in enumerate(slices(offsets)):
             assert np.array_equal(found[part], a[part] @ b[group])
-    with pytest.raises(TypeError):  # another layout of B
+    with pytest.raises(TypeError):  # another layout of B needs a first launch
         codegen.grouped_matmul(a, turned(b).swapaxes(-1, -2), BORDERS)
 
 

@@ -196,7 +196,7 @@ def test_a_plan_that_spills_gives_way_to_the_next(fake: FakeDriver):
     codegen.matmul(a, b, out=d)
     assert len(fake.launches) == 1
     tries = len(refused)
-    matmul._prepared.clear()  # the compiled kernels are still cached
+    matmul._prepared.clear()  # compiled kernels stay in another cache
     codegen.matmul(a, b, out=d)
     assert len(refused) == tries
     assert any(isinstance(known, CodegenError) for known in build._kernels.values())

@@ -119,7 +119,7 @@ group_sizes = st.lists(st.integers(0, 3 * TILE[2] + 1), min_size=1, max_size=6)
 orders = ("plain", "swap-group", "bands", "hilbert", "grouped", "bands-grouped")
 
 
-# Traces
+# Tests of traces: which workgroup computes which k tiles.
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_a_record_that_is_wrong_about_depths_is_found(name: str):
         assert [problem for problem in wrong.problems() if why in problem]
 
 
-# Results
+# Tests of the interpreter's results.
 
 
 @pytest.mark.parametrize("name", cover(0, EVERY, kinds))
@@ -313,7 +313,7 @@ def test_numbers_for_sizes(sizes: list[int], workgroups: int):
     check(made, sizes, workgroups)
 
 
-# Text, pseudocode and tables
+# Tests of graphs as text, of pseudocode, and of what is known of tables.
 
 
 @pytest.mark.parametrize(

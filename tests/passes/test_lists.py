@@ -159,7 +159,7 @@ lists = st.lists(
 )
 
 
-# Traces
+# Tests of traces: which workgroup computes which k tiles.
 
 
 @pytest.mark.parametrize("name", cover(0, EVERY, kinds))
@@ -257,7 +257,7 @@ def test_waiting_does_not_depend_on_groups(name: str):
     assert wait_direction(graph(name)) == wait_direction(symbolic(str(schedule(name))))
 
 
-# Results
+# Tests of the interpreter's results.
 
 
 @pytest.mark.parametrize("name", cover(0, EVERY, kinds))
@@ -325,7 +325,7 @@ def test_vectors_that_are_too_short():
             interpret(made, full["A"][:a], full["B"][:b], parameters=values, tables=tables)
 
 
-# Refusals
+# Tests of invalid arguments and of schedules that refuse lists of products.
 
 ORDER = "each group has its own numbers of tile rows and tile columns"
 ONE_DEPTH = "needs output tiles with equally many k tiles"
@@ -375,7 +375,7 @@ def test_problems_that_are_refused(arguments: dict[str, Any], why: str):
         Gemm(**problem)
 
 
-# Text, pseudocode and tables
+# Tests of graphs as text, of pseudocode, and of what is known of tables.
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from passes import PASSES
 from tests.codegen.cli.commands import coordgraph, process
 
 PLAN = "16x16x16 stream-k"
-COMMANDS = ("run", "show", "eval", "opt", "compile", "passes", "explain", "doctor")
+COMMANDS = ("run", "show", "eval", "opt", "verify", "compile", "passes", "explain", "doctor")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -152,9 +152,9 @@ SIZES = ("--m", "8", "--n", "8", "--k", "8", "--target", "interpreter")
     ],
 )
 def test_what_is_wrong_is_said_once_and_decides_the_exit_code(words, code, why):
-    """An error is printed once:
+    """An error is printed once, and decides the exit code.
 
-    in words on standard error, or with --json as JSON on standard output.
+    The error is text on standard error, or with --json a JSON document on standard output.
     """
     done = coordgraph(*words)
     assert done.code == code

@@ -14,7 +14,7 @@ from codegen.cli.errors import ExitCode
 from codegen.toolchain import find_cuobjdump, find_ptxas
 from tests.codegen.cli.commands import Outcome, coordgraph
 
-COMMANDS = ("run", "show", "eval", "opt", "compile", "passes", "explain", "doctor")
+COMMANDS = ("run", "show", "eval", "opt", "verify", "compile", "passes", "explain", "doctor")
 NEEDS_GPU = "needs an NVIDIA GPU"
 
 

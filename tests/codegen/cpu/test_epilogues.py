@@ -1,6 +1,7 @@
-"""Epilogues on the CPU and in the interpreter against float64:
+"""Epilogues on the CPU and in the interpreter: results agree with float64.
 
-schedules, reductions, batches, groups.
+Cases: every schedule and reduction, batches, and groups.
+
 """
 
 from __future__ import annotations
@@ -211,10 +212,7 @@ def test_a_number_is_a_number(target: str):
 
 @every_case
 def test_matmul(case: Case):
-    """`matmul` with an epilogue:
-
-    a first and a repeated call, a batch, and calls that are refused.
-    """
+    """`matmul` with an epilogue: a first and a repeated call, a batch, and invalid calls."""
     for shape in ((), (3,)):
         a, b = matrices((*shape, M, K), (*shape, K, N))
         sizes = {"l": 3 if shape else 1, "m": M, "n": N}
@@ -261,8 +259,9 @@ def test_a_number_that_integers_cannot_be_scaled_by(target: str):
 
 @pytest.mark.parametrize("target", ["interpreter", "cpu"])
 def test_an_optional_operand_that_is_left_out_counts_as_0(target: str):
-    """A left-out operand counts as 0, whatever multiplies it; only C must be given if beta is not
-    0.
+    """An optional operand that a call leaves out counts as 0.
+
+    Only C, the operand of the default epilogue, must be given if beta is not 0.
     """
     a, b, x = matrices((M, K), (K, N), (M, N))
 

@@ -1,6 +1,7 @@
-"""Lists of products on the CPU target and in the interpreter:
+"""Lists of products on the CPU target and in the interpreter.
 
-results against float64, refused calls.
+Results are compared with float64, and invalid calls are refused.
+
 """
 
 from __future__ import annotations

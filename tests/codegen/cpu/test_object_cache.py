@@ -1,4 +1,4 @@
-"""The cache of object files: a file is loaded only if LLVM would generate the same code here."""
+"""The cache of object files: a file is loaded only where LLVM would generate the same code."""
 
 from __future__ import annotations
 

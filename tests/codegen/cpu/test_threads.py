@@ -1,7 +1,4 @@
-"""Threads on the CPU:
-
-no launch hangs, results do not depend on the thread count, flags end at zero.
-"""
+"""CPU threads: launches end, results are equal for every thread count, flags end at zero."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ def test_two_runs_give_the_same_bits_on_any_number_of_threads(name: str):
 
 @pytest.mark.parametrize(("name", "threads"), cover(0, product(WAITING, [1, 2, 3])))
 def test_one_tile_in_many_pieces(name: str, threads: int):
-    """Each workgroup waits for another workgroup, or another one waits for it."""
+    """Each workgroup waits for another workgroup, or another workgroup waits for it."""
     Problem(kernel(name), 10, 30, 24 * 40, 1.0, 1.0).check(workgroups=40, threads=threads)
 
 

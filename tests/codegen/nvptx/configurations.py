@@ -1,8 +1,7 @@
 """The compile configurations of the CUDA target that tests assemble with ptxas.
 
-All combinations of schedule, tile, layout, type and option are more than a million. `sweep` takes
-every (schedule, tile, layout) and picks the other options by a hash of it; another value of `turn`
-picks other options.
+There are more than a million combinations of schedule, tile, layout, type and option. `sweep` takes
+every (schedule, tile, layout) and picks the other options by a hash of these three and `turn`.
 """
 
 from __future__ import annotations

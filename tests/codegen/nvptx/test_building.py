@@ -217,7 +217,7 @@ def test_clusters_and_overlap_come_from_the_code(fake_driver: FakeDriver):
 
 
 def test_a_lesser_lowering_can_be_asked_for(fake_driver: FakeDriver):
-    """A lowering can be requested by its options; it is then used even if a better one could be."""
+    """A lowering that a caller requests by its options is used even if a faster one exists."""
     made = kernel(DataParallel(), lowering=LowerToTensorCores("sm_90a", stages=3))
     assert made.instructions == "mma.sync"
     assert made.lowered.coordinates["stage"].fixed_size == 3

@@ -75,7 +75,7 @@ def program(
     )
 
 
-# Assembly with ptxas
+# Tests that assemble kernels with ptxas.
 
 
 @needs_ptxas
@@ -132,7 +132,7 @@ def test_hopper_assembles(tile: Tile, lowering: LowerToHopper, schedule: str, re
     assert_clean(made.assembled()[1])
 
 
-# Lowering
+# Tests of lowered graphs.
 
 
 @pytest.mark.parametrize(
@@ -266,9 +266,9 @@ def test_who_waits_for_whose_zeros():
 
 @pytest.mark.parametrize(("rows", "whole"), [(48, False), (64, True)])
 def test_chunks_that_there_are_not_are_not_cleared(rows: int, whole: bool):
-    """Only chunks that exist are zeroed:
+    """Only 16-byte chunks that exist are zeroed.
 
-    two warpgroups clear 256 chunks a pass, and 48 rows of 64 are one and a half passes.
+    Two warpgroups clear 256 chunks in a pass, and 48 rows of 64 elements are one and a half passes.
     """
     made = program(PERSISTENT, (rows, 256, 64), lowering=LowerToHopper(), vectors=WIDE)
     store = r'br i1 (%\S+), label %"A\.tail\.pass\.body\.else\.if"'
@@ -284,9 +284,9 @@ def names(value: Expr | int) -> set[str]:
 
 @pytest.mark.parametrize("kind", ["one", "batch", "rows"])
 def test_other_problems_have_no_tails(kind: str):
-    """Kernels for other problems store no zeros:
+    """Kernels for problems without groups along k store no zeros to shared memory.
 
-    past the end of k TMA reads outside the tensor, which gives zeros.
+    Past the end of k TMA reads outside the tensor, which gives zeros.
     """
     more: dict[str, Any] = {"one": {}, "batch": {"batched": True}, "rows": {"grouped": True}}[kind]
     problem = Gemm("bf16", transpose_b=True, **more).graph((128, 256, 64))
@@ -314,9 +314,9 @@ def test_boxes():
 
 @pytest.mark.parametrize("layout", chosen(("nt",), LAYOUTS))
 def test_which_layouts_the_copy_engine_takes(layout: str):
-    """TMA cannot load a layout in which groups divide the contiguous axis:
+    """TMA cannot load a layout in which groups divide the contiguous axis.
 
-    a box could begin at any element.
+    A box could then begin at any element, but TMA needs addresses aligned to 16 bytes.
     """
     along = {"nn": "A", "nt": "A and B", "tt": "B"}.get(layout)
     made = codegen.compile(graph(LAST, (128, 128, 64), layout), "sm_90a")
@@ -349,7 +349,7 @@ def test_what_the_host_need_not_know():
     assert Facts.from_json(facts.to_json()) == facts
 
 
-# Calls
+# Tests of calls of a kernel on a fake CUDA driver.
 
 
 @pytest.fixture(scope="module", autouse=True)

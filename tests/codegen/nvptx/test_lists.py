@@ -70,7 +70,7 @@ def program(
     )
 
 
-# Assembly with ptxas
+# Tests that assemble kernels with ptxas.
 
 
 @needs_ptxas
@@ -149,7 +149,7 @@ def test_streamed_parts_that_are_too_large(schedule: str):
         codegen.compile(graph(schedule, (128, 256, 64)), "sm_90a", lowering=LowerToHopper())
 
 
-# Lowering
+# Tests of lowered graphs.
 
 
 def walk(*body: Operation) -> list[Operation]:
@@ -281,7 +281,7 @@ def test_what_the_host_need_not_know():
     assert Facts.from_json(facts.to_json()) == facts
 
 
-# Calls
+# Tests of calls of a kernel on a fake CUDA driver.
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -35,8 +35,9 @@ def test_it_is_assembled(configuration: Configuration):
 
 @every_kernel
 def test_a_level_waits_once_and_divides_nothing(configuration: Configuration):
-    """Flags are waited for at one place, in the loop over tree levels, which only doubles a
-    number.
+    """A kernel waits for flags only in the loop over tree levels.
+
+    That loop doubles its index and divides nothing.
     """
     wait = "ld.acquire.gpu.global"
     text = configuration.program.ptx

@@ -1,6 +1,7 @@
-"""Kernels with turnstile reduction, where pieces add to one accumulator in order:
+"""Kernels with turnstile reduction, where pieces are added to one slot in order.
 
-no spill, flags count turns.
+No kernel spills registers, and flags count the pieces that were added.
+
 """
 
 from __future__ import annotations

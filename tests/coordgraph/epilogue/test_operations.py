@@ -233,7 +233,7 @@ def test_the_gpu_s_way_is_as_exact_as_its_instructions(name: str, fast: bool):
 @pytest.fixture
 def cube() -> Iterator[ep.Elementwise]:
     class Cube(ep.Elementwise):
-        """`a * a * a`."""
+        """The epilogue operation `a * a * a`."""
 
         name = "test_cube"
 

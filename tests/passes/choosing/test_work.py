@@ -69,7 +69,10 @@ def scheduled(pipeline: str) -> KernelGraph:
 
 
 def counted(pipeline: str, m: int, n: int, depth: int, grid: int) -> tuple[Counts, Trace]:
-    """The cost model's counts and a trace, for m x n output tiles with `depth` k tiles each."""
+    """The work counts of the cost model, and the trace of the same schedule to compare them with.
+
+    The problem has m x n output tiles with `depth` k tiles each.
+    """
     schedule = Plan(TILE, pipeline=pipeline).schedule
     fixed = schedule.name in FIXED_GRID and not getattr(schedule, "persistent", False)
     sizes = {"m": 4 * m, "n": 4 * n, "k": 4 * depth}

@@ -1,0 +1,77 @@
+"""A timeline of a simulated run in the terminal: a row for each slot, with time to the right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from passes.simulation import Activity, Simulation
+
+__all__ = ["gantt"]
+
+WIDTH = 64
+MOST_ROWS, HEAD, TAIL = 12, 8, 3
+GLYPHS = {
+    Activity.START: ("·", "dim", "starts"),
+    Activity.MULTIPLY: ("█", "green", "multiplies"),
+    Activity.SEND: ("▲", "magenta", "sends a partial sum"),
+    Activity.WAIT: ("w", "red", "waits"),
+    Activity.RECEIVE: ("▼", "blue", "adds partial sums"),
+    Activity.FINISH: ("▒", "yellow", "finishes a tile"),
+    Activity.DRAIN: ("░", "yellow", "stores"),
+    Activity.TURN: ("t", "cyan", "changes warpgroups"),
+}
+"""For each activity its character, style and name in the legend."""
+
+
+def gantt(simulation: Simulation) -> Table:
+    """A row for each slot; a character is what the slot does for most of its share of the time."""
+    table = Table.grid(padding=(0, 1))
+    table.add_column(justify="right", style="dim")
+    table.add_column(no_wrap=True)
+    shown = set[Activity]()
+    for slot in _rows(simulation.slots):
+        if slot is None:
+            table.add_row("⋮", "")
+            continue
+        row = Text()
+        for activity in _cells(simulation, slot):
+            glyph, style, _ = GLYPHS[activity] if activity is not None else (" ", "", "")
+            row.append(glyph, style)
+            shown |= set() if activity is None else {activity}
+        table.add_row(str(slot), row)
+    legend = Text()
+    for activity in (a for a in Activity if a in shown):
+        glyph, style, name = GLYPHS[activity]
+        legend.append(f"{glyph} ", style).append(f"{name}  ", "dim")
+    table.add_row("", legend)
+    return table
+
+
+def _rows(count: int) -> Iterator[int | None]:
+    """The slots to show; None stands for those that are left out."""
+    if count <= MOST_ROWS:
+        yield from range(count)
+        return
+    yield from range(HEAD)
+    yield None
+    yield from range(count - TAIL, count)
+
+
+def _cells(simulation: Simulation, slot: int) -> list[Activity | None]:
+    """For each of `WIDTH` equal parts of the makespan, the longest activity of a slot in it."""
+    e, part = simulation.events, simulation.makespan / WIDTH
+    own = (e.slot == slot) & (e.behind == 0)
+    begin, end, kind = e.begin[own] / part, e.end[own] / part, e.activity[own]
+    edges = np.arange(WIDTH)
+    found: list[Activity | None] = []
+    for left in edges:
+        inside = np.clip(np.minimum(end, left + 1) - np.maximum(begin, left), 0, None)
+        seconds = np.bincount(kind, inside, len(Activity))
+        longest = int(seconds.argmax()) if len(inside) else 0
+        idle = 1 - seconds.sum()
+        found.append(Activity(longest) if len(inside) and seconds[longest] > idle else None)
+    return found

@@ -1,0 +1,80 @@
+"""`Events`: what each workgroup did when and where in a simulated run, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Activity", "Events", "Row"]
+
+Row = tuple[float, float, int, int, int, int, int]
+"""The columns of `Events` of one event, in their order."""
+WIDTH = 7
+"""Number of columns of `Events`."""
+
+
+class Activity(IntEnum):
+    """What a workgroup does during an event."""
+
+    START = 0
+    """Begin: set up, and load the first tiles."""
+    MULTIPLY = 1
+    """Sum k tiles of an output tile."""
+    SEND = 2
+    """Write a partial sum and set its flag."""
+    WAIT = 3
+    """Wait for a partial sum."""
+    RECEIVE = 4
+    """Read partial sums and add them."""
+    FINISH = 5
+    """Run the epilogue and store an output tile, or a share of it."""
+    DRAIN = 6
+    """Wait until the last stores are done, and end."""
+    TURN = 7
+    """Pass the tensor cores to the other warpgroup, or wait until it has finished its tile."""
+
+
+@dataclass(frozen=True)
+class Events:
+    """The events of a simulated run, in the order in which they were decided.
+
+    Events of one workgroup follow each other without a gap. With warpgroups that take turns, one's
+    FINISH overlaps the other's MULTIPLY; such events have the attribute `behind`.
+
+    Attributes:
+        begin, end: seconds since the launch began.
+        workgroup: the number of the workgroup.
+        slot: where it ran: the number of an SM, or of a cluster of SMs. If SMs run several
+            workgroups at the same time, slots of one SM are consecutive.
+        activity: the `Activity`.
+        step: the index of the step in the `Steps` of the schedule; -1 for START, DRAIN and TURN.
+        behind: 1 if the workgroup multiplies another tile at the same time.
+    """
+
+    begin: NDArray[np.float64]
+    end: NDArray[np.float64]
+    workgroup: NDArray[np.int64]
+    slot: NDArray[np.int64]
+    activity: NDArray[np.int64]
+    step: NDArray[np.int64]
+    behind: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Events:
+        """Columns of rows."""
+        values = chain.from_iterable(rows)
+        table = np.fromiter(values, np.float64, len(rows) * WIDTH).reshape(-1, WIDTH).T
+        return cls(table[0].copy(), table[1].copy(), *table[2:].astype(np.int64))
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    def seconds(self, activity: Activity) -> float:
+        """Seconds that all workgroups together spend on an activity and on nothing else."""
+        chosen = (self.activity == activity) & (self.behind == 0)
+        return float((self.end[chosen] - self.begin[chosen]).sum())

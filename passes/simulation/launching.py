@@ -1,0 +1,206 @@
+"""`simulate`: runs a scheduled graph on a described GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgraph import Gemm, KernelGraph, LaunchError
+from coordgraph.elements import dtype
+from coordgraph.gemm import OFFSETS, OFFSETS_OF
+from coordgraph.integers import evaluate
+from coordgraph.interpreter.lockstep import Steps, record_steps
+from passes.choosing.plan import Plan
+from passes.simulation.engine import Engine
+from passes.simulation.machine import MACHINES, Machine
+from passes.simulation.memory import Traffic
+from passes.simulation.simulation import Simulation
+from passes.simulation.work import Kernel, Setup, divisions_of, tile_works
+
+__all__ = ["Launch", "machine_named", "plan_launch", "simulate", "simulate_plan"]
+
+DEFAULT = "NVIDIA H200"
+
+
+def machine_named(name: str) -> Machine:
+    """A machine by its name.
+
+    Raises:
+        LaunchError: no machine has that name.
+    """
+    if name not in MACHINES:
+        raise LaunchError(
+            f"machine = '{name}' is not known; use a Machine, or one of: {', '.join(MACHINES)}"
+        )
+    return MACHINES[name]
+
+
+def simulate(
+    graph: KernelGraph,
+    problem: Mapping[str, int],
+    machine: Machine | str = DEFAULT,
+    *,
+    tables: Mapping[str, Sequence[int]] | None = None,
+    kernel: Kernel | None = None,
+) -> Simulation:
+    """Run a scheduled graph on a described GPU, event by event.
+
+    The graph alone says what every workgroup does, in which order, and for whom it waits. The
+    machine says how long each step takes, and what steps share that run at the same time.
+
+    Args:
+        graph: a graph to which a schedule pass has been applied (level "scheduled").
+        problem: the launch arguments by name, such as `m`, `n` and `k`. `workgroups` may be left
+            out: as many are launched as run at the same time.
+        machine: the GPU, or the name of one of `MACHINES`.
+        tables: the entries of the tables that the graph reads, by name, such as `offsets`.
+        kernel: the cluster and the consumers with which the graph is compiled; by default one CTA
+            computes a tile, and its warpgroups compute it together.
+
+    Raises:
+        VerifyError: no schedule pass has been applied to the graph.
+        LaunchError: a launch argument or a table is missing or out of bounds, or the machine is
+            unknown.
+        PassError: the machine has no instructions for the kernel.
+        Deadlock: the workgroups that run wait for each other, or for one that cannot start.
+    """
+    machine = machine_named(machine) if isinstance(machine, str) else machine
+    return Launch.of(graph, problem, machine, tables, kernel or Kernel()).run(machine)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a scheduled graph, which can be run on several machines.
+
+    Args:
+        graph: the scheduled graph.
+        kernel: how it is compiled.
+        steps: what every workgroup does.
+        sizes: m, n and k of each product; one row if all products are alike.
+        products: number of products.
+        workspace_bytes: bytes of memory for partial sums and flags.
+        divisions: integer divisions before a workgroup loads its first tiles.
+    """
+
+    graph: KernelGraph
+    kernel: Kernel
+    steps: Steps
+    sizes: NDArray[np.int64]
+    products: int
+    workspace_bytes: int
+    divisions: int
+
+    @classmethod
+    def of(
+        cls,
+        graph: KernelGraph,
+        problem: Mapping[str, int],
+        machine: Machine,
+        tables: Mapping[str, Sequence[int]] | None,
+        kernel: Kernel,
+    ) -> Launch:
+        """Record the steps of a launch; the arguments are those of `simulate`.
+
+        Args:
+            graph, problem, tables, kernel: see `simulate`.
+            machine: the machine that determines how many workgroups are launched, where the launch
+                arguments do not.
+        """
+        given, tables = dict(problem), tables or {}
+        if "workgroups" in graph.parameters and "workgroups" not in given:
+            given["workgroups"] = machine.slots(prod(kernel.cluster), kernel.resident)
+        steps = record_steps(graph, given, tables)
+        sizes = product_sizes(graph, given, tables)
+        free = {p.name: 0 for p in graph.parameters.given if p.minimum == 0}  # as for `trace`
+        values = graph.parameters.evaluate({**free, **given}, tables)
+        workspace = sum(
+            int(evaluate(tensor.elements, values)) * dtype(tensor.dtype).bytes
+            for tensor in graph.tensors
+            if tensor.role.workspace
+        )
+        products = given.get("batches", 1) if len(sizes) == 1 else len(sizes)
+        return cls(graph, kernel, steps, sizes, products, workspace, divisions_of(graph))
+
+    def run(self, machine: Machine) -> Simulation:
+        """Run the launch on a machine; raises as `simulate`."""
+        graph, kernel, gemm = self.graph, self.kernel, self.graph.gemm
+        means = zip("mnk", self.sizes.mean(axis=0).tolist(), strict=True)
+        works = tile_works(graph, dict(means), machine, kernel)
+        element, out = dtype(gemm.dtype).bytes, dtype(gemm.out_dtype or gemm.dtype).bytes
+        tilings = list(graph.tilings)
+        spans = [graph.tilings.span(t) if len(tilings) > 1 else (1, 1) for t in tilings]
+        traffic = Traffic(
+            self.steps,
+            works,
+            spans,
+            self.sizes,
+            element,
+            capacity=machine.l2_bytes,
+            merged=machine.merged,
+            loaded_bytes=prod(tilings[0].shape[:2]) * out * kernel.reads_c,
+        )
+        setup = Setup.of(machine, kernel, self.divisions)
+        engine = Engine(self.steps, works, machine, kernel, setup, traffic)
+        events = engine.run()
+        m, n, k = self.sizes.T.astype(float)
+        alike = self.products / len(self.sizes)
+        return Simulation(
+            machine=machine,
+            steps=self.steps,
+            events=events,
+            makespan=engine.now,
+            slots=engine.slots,
+            launch_seconds=setup.launch,
+            flops=float((2 * m * n * k).sum() * alike),
+            asked_bytes=traffic.asked,
+            read_a_bytes=traffic.read_a,
+            read_b_bytes=traffic.read_b,
+            compulsory_bytes=float(((m + n) * k).sum() * element * alike),
+            stored_bytes=float((m * n).sum() * out * alike),
+            workspace_bytes=self.workspace_bytes,
+        )
+
+
+def product_sizes(
+    graph: KernelGraph, given: Mapping[str, int], tables: Mapping[str, Sequence[int]]
+) -> NDArray[np.int64]:
+    """m, n and k of each product, one row each; one row if all products are alike."""
+    gemm, columns = graph.gemm, list[list[int]]()
+    for axis in "mnk":
+        table = tables.get(OFFSETS_OF[axis], tables.get(OFFSETS))
+        if gemm.ragged(axis) and table is not None:
+            columns.append([b - a for a, b in pairwise(table)])
+        else:
+            fixed = getattr(gemm, axis)
+            columns.append([int(given[axis] if fixed is None else fixed)])
+    count = max(map(len, columns))
+    return np.array([c * count if len(c) == 1 else c for c in columns], np.int64).T
+
+
+def simulate_plan(gemm: Gemm, plan: Plan, machine: Machine | str = DEFAULT) -> Simulation:
+    """Run a plan for a problem on a described GPU.
+
+    Args:
+        gemm: the problem, with values for m, n and k.
+        plan: the tile, cluster, schedule and grid.
+        machine: the GPU, or the name of one of `MACHINES`.
+
+    Raises:
+        PassError: the plan cannot be applied to the problem.
+    """
+    machine = machine_named(machine) if isinstance(machine, str) else machine
+    return plan_launch(gemm, plan, machine).run(machine)
+
+
+def plan_launch(gemm: Gemm, plan: Plan, machine: Machine) -> Launch:
+    """The launch of a plan for a problem with values for m, n and k."""
+    graph = plan.graph(replace(gemm, m=None, n=None, k=None))
+    given = {axis: size for axis in "mnk" if (size := getattr(gemm, axis)) is not None}
+    if plan.workgroups is not None:
+        given["workgroups"] = plan.workgroups
+    return Launch.of(graph, given, machine, None, Kernel(plan.cluster, plan.consumers))

@@ -1,0 +1,237 @@
+"""`Machine`: figures of a GPU for simulation, from public documents or fitted to measurements."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from passes.choosing.constants import Constants
+
+__all__ = [
+    "FOLDER",
+    "MACHINES",
+    "OF_MACHINE",
+    "Machine",
+    "fitted_constants",
+    "fitted_machine",
+    "with_figures",
+]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A GPU: what runs at the same time, how fast it is alone, and what all share.
+
+    Args:
+        name: name of the GPU, as the driver reports it.
+        architecture: `sm_80`, `sm_90a`, …
+        processors: number of SMs.
+        source: where the figures come from.
+        clock: clock rate while multiplying, in Hz.
+        flops_per_clock: operations per cycle of an SM's tensor cores on dense 16-bit operands with
+            sums in f32; 8-bit operands take half as long.
+        shared_bytes: bytes of shared memory that one workgroup may use.
+        l2_bytes: bytes of A and B that the L2 cache keeps.
+        l2_rate, dram_rate: bytes per second of the L2 cache and of memory, over all SMs.
+        reader_rate, lone_rate: bytes per second that one SM reads from memory if more than half of
+            the SMs read, and if fewer do.
+        merged: share of requests by neighbouring SMs, for the same data at the same time, that the
+            L2 cache merges into one.
+        launch_seconds: seconds of a launch before the first workgroup begins.
+        start_seconds: seconds until a workgroup that follows another one on its SM has loaded its
+            first tiles.
+        fill_seconds: the same for the first workgroup of an SM.
+        division_seconds: seconds of an integer division, which precedes a workgroup's first load.
+        iteration_seconds: seconds of an iteration besides its multiplications.
+        latency_seconds: seconds from the request of a tile of A or B until it is in shared memory.
+        tile_seconds: seconds of the end of a tile besides the bytes that it stores.
+        partial_seconds: seconds until another workgroup sees a partial sum that has been written.
+        sharpness: degree of the norm that approximates the maximum of times that overlap.
+        power_sharpness: the same for multiplying at full clock rate, and at the power limit.
+        power_flops, power_shared, power_l2, power_dram: operations, and bytes of shared memory, of
+            the L2 cache and of memory, per second at the power limit, if nothing else used power.
+        constants: constants of the cost model, which describe kernels with wgmma and TMA; None for
+            GPUs without these instructions.
+    """
+
+    name: str
+    architecture: str
+    processors: int
+    source: str
+    clock: float
+    flops_per_clock: float
+    shared_bytes: int
+    l2_bytes: float
+    l2_rate: float
+    dram_rate: float
+    reader_rate: float = inf
+    lone_rate: float = inf
+    merged: float = 0.0
+    launch_seconds: float = 2e-6
+    start_seconds: float = 1e-6
+    fill_seconds: float = 1e-6
+    division_seconds: float = 40e-9
+    iteration_seconds: float = 30e-9
+    latency_seconds: float = 0.8e-6
+    tile_seconds: float = 0.7e-6
+    partial_seconds: float = 1.5e-6
+    sharpness: float = 4.0
+    power_sharpness: float = 8.0
+    power_flops: float = inf
+    power_shared: float = inf
+    power_l2: float = inf
+    power_dram: float = inf
+    constants: Constants | None = None
+
+    def slots(self, cluster: int = 1, resident: int = 1) -> int:
+        """How many workgroups run at the same time.
+
+        Args:
+            cluster: CTAs of a cluster; a workgroup of the graph is then a cluster.
+            resident: workgroups that one SM runs at the same time.
+        """
+        if cluster > 1 and self.constants is not None:
+            return int(self.constants.slots(np.array([cluster]))[0])
+        return self.processors // cluster * resident
+
+    @classmethod
+    def fitted(cls, c: Constants, **figures: float) -> Machine:
+        """A Hopper GPU with the fitted constants of the cost model.
+
+        Args:
+            c: the constants.
+            figures: further fields of `Machine`, such as `start_seconds`, which no constant gives.
+        """
+        return cls(
+            name=c.device,
+            architecture="sm_90a",
+            processors=c.processors,
+            source=f"fitted to measured times on {c.device}",
+            clock=c.clock,
+            flops_per_clock=4096,
+            shared_bytes=232448,
+            l2_bytes=c.l2_bytes,
+            l2_rate=c.l2_rate,
+            dram_rate=c.dram_rate,
+            reader_rate=c.pull_rate,
+            lone_rate=c.lone_rate,
+            merged=c.merged,
+            launch_seconds=c.launch_seconds,
+            fill_seconds=c.fill_seconds,
+            sharpness=c.sharpness,
+            power_flops=c.power_flops,
+            power_shared=c.power_shared,
+            power_l2=c.power_l2,
+            power_dram=c.power_dram,
+            constants=c,
+            **figures,
+        )
+
+
+FOLDER = Path(__file__).with_name("machines")
+"""Folder with one JSON file of fitted figures for each measured device."""
+OF_MACHINE = ("start_seconds", "division_seconds", "power_sharpness")
+"""Fitted figures of a machine that the cost model does not have."""
+
+
+def with_figures(base: Constants, figures: Mapping[str, float]) -> Machine:
+    """A Hopper GPU with the constants `base`, except for those that `figures` gives.
+
+    Args:
+        base: constants of the cost model.
+        figures: values of some of the constants, and of `OF_MACHINE`, by name.
+    """
+    more = {name: value for name, value in figures.items() if name in OF_MACHINE}
+    known = {name: value for name, value in figures.items() if name not in OF_MACHINE}
+    return Machine.fitted(base.with_figures(known), **more)
+
+
+def _fitted(device: str) -> dict[str, Any]:
+    path = FOLDER / f"{device.lower().replace(' ', '-')}.json"
+    return json.loads(path.read_text("utf-8"))
+
+
+@cache
+def fitted_constants(device: str) -> Constants:
+    """The cost model's constants from which the fit of a simulated device began.
+
+    They were fitted without the sizes on which the simulation is judged.
+
+    Raises:
+        FileNotFoundError: the device has no file.
+    """
+    return Constants(**_fitted(device)["constants"])
+
+
+@cache
+def fitted_machine(device: str) -> Machine:
+    """A device with the figures that `passes.simulation.calibrate` has fitted.
+
+    Raises:
+        FileNotFoundError: the device has no file.
+    """
+    return with_figures(fitted_constants(device), _fitted(device)["figures"])
+
+
+def _h100() -> Machine:
+    """H100 SXM5: the chip of the H200 with slower memory.
+
+    NVIDIA H100 data sheet: 80 GB of HBM3 at 3.35 TB/s; the H200's, 4.8 TB/s. SMs, clock rate, L2
+    cache and power limit (700 W) are alike.
+    """
+    base = fitted_machine("NVIDIA H200")
+    assert base.constants is not None
+    rate = base.dram_rate * 3.35 / 4.8
+    return replace(
+        base,
+        name="NVIDIA H100 80GB HBM3",
+        source="figures of the H200, with memory of 3.35 in place of 4.8 TB/s",
+        dram_rate=rate,
+        constants=base.constants.with_figures({"dram_rate": rate}),
+    )
+
+
+# NVIDIA A100 Tensor Core GPU Architecture (white paper, 2020), tables 4 and 5: 108 SMs, 1.41 GHz
+# boost, 2048 operations per cycle and SM for dense bf16 (312 TFLOP/s), 40 MB L2 cache that reads
+# 5120 bytes per cycle, 164 KB of shared memory per SM. Data sheet, 80 GB SXM: 2039 GB/s.
+# Assumed: 85 % of the bandwidth of memory and 70 % of that of the L2 cache can be reached, and all
+# latencies.
+_A100 = Machine(
+    name="NVIDIA A100-SXM4-80GB",
+    architecture="sm_80",
+    processors=108,
+    source="NVIDIA A100 white paper and data sheet; latencies are assumed",
+    clock=1.41e9,
+    flops_per_clock=2048,
+    shared_bytes=166912,
+    l2_bytes=0.7 * 40e6,
+    l2_rate=0.7 * 5120 * 1.41e9,
+    dram_rate=0.85 * 2.039e12,
+)
+# NVIDIA Ada GPU Architecture (white paper, 2022), appendix A: RTX 4090 with 128 SMs, 2.52 GHz
+# boost, 165.2 TFLOP/s of dense f16 with sums in f32 (512 operations per cycle and SM), 72 MB L2
+# cache, 1008 GB/s, 100 KB of shared memory per SM. Assumed: the L2 cache reads 2048 bytes per
+# cycle, 90 % of the bandwidth of memory can be reached, and all latencies.
+_RTX_4090 = Machine(
+    name="NVIDIA GeForce RTX 4090",
+    architecture="sm_89",
+    processors=128,
+    source="NVIDIA Ada white paper; the L2 cache's bandwidth and latencies are assumed",
+    clock=2.52e9,
+    flops_per_clock=512,
+    shared_bytes=101376,
+    l2_bytes=0.7 * 72e6,
+    l2_rate=0.7 * 2048 * 2.52e9,
+    dram_rate=0.9 * 1.008e12,
+)
+MACHINES: dict[str, Machine] = {
+    machine.name: machine for machine in (fitted_machine("NVIDIA H200"), _h100(), _A100, _RTX_4090)
+}
+"""The machines that are known by name."""

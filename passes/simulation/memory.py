@@ -1,0 +1,232 @@
+"""`Cache`: which k tiles of A and B the L2 cache still holds, by the volume read since.
+
+A *panel* is the rows of A of one row of output tiles, or the columns of B of one column. Memory
+reads a panel's k tiles one after another. A k tile stays in the L2 cache until as many bytes as the
+cache holds have been read from memory after its last use, as with replacement of the least recently
+used line. So for each panel the cache needs only the last ranges of k, and how many bytes memory
+had delivered when each was read. Workgroups at the same k of neighbouring tiles share what one of
+them reads; a workgroup that is far behind another one reads again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgraph.interpreter.lockstep import StepKind, Steps
+from passes.simulation.work import TileWork
+
+__all__ = ["Cache", "Found", "Traffic"]
+
+MOST_READS = 64
+"""Number of reads of a panel that are remembered; older ones are forgotten."""
+
+
+Read = tuple[int, int, float, int]
+"""A range of k tiles of a panel that a workgroup reads: the first, the end of the range, the bytes
+that memory had delivered when the first was read, and the slot where the workgroup runs."""
+Found = tuple[float, bool]
+"""How many k tiles of a request memory must deliver (not whole, if a tile's panels differ), and
+whether a workgroup on a neighbouring SM requests the same k tiles at the same time."""
+
+
+@dataclass
+class Cache:
+    """The L2 cache, which begins empty.
+
+    Args:
+        capacity: bytes of A and B that it holds.
+        near: number of consecutive slots whose requests may be merged.
+        reads: by panel, what was read of it, the latest last.
+    """
+
+    capacity: float
+    near: int = 16
+    reads: dict[int, list[Read]] = field(default_factory=dict[int, list[Read]])
+
+    def request(
+        self, panel: int, first: int, stop: int, volume: float, pace: float, slot: int
+    ) -> Found:
+        """Request k tiles of a panel, one after another, and remember that they were read.
+
+        Args:
+            panel: the number of the panel.
+            first, stop: the range of k tiles.
+            volume: bytes that memory has delivered until now.
+            pace: bytes that memory delivers during one iteration of all running workgroups.
+            slot: the place on the GPU where the workgroup runs.
+        """
+        before = self.reads.get(panel)
+        if before is None:
+            self.reads[panel] = [(first, stop, volume, slot)]
+            return stop - first, False
+        start, end, since, place = before[-1]
+        # The lag in bytes is the same for all k tiles of a range: both workgroups advance alike.
+        lag = volume - since + pace * (start - first)
+        if start <= first and stop <= end and lag < self.capacity:
+            near = -2 * pace <= lag <= 2 * pace and -self.near < slot - place < self.near
+            missing = 0.0
+        else:
+            near, missing = False, self._missing(before, first, stop, volume, pace)
+        if start == first and stop == end and len(before) == 1:
+            before[0] = (first, stop, volume, slot)
+        else:
+            self._remember(before, (first, stop, volume, slot))
+        return missing, near
+
+    def _missing(
+        self, before: list[Read], first: int, stop: int, volume: float, pace: float
+    ) -> float:
+        """How many k tiles of a range no remembered read has left in the cache."""
+        left = [(first, stop)]
+        for old in reversed(before):
+            start, end, since, _ = old
+            if volume - since + pace * (start - first) >= self.capacity:
+                continue
+            rest: list[tuple[int, int]] = []
+            for low, high in left:
+                if end <= low or high <= start:
+                    rest.append((low, high))
+                    continue
+                if low < start:
+                    rest.append((low, start))
+                if end < high:
+                    rest.append((end, high))
+            left = rest
+            if not left:
+                return 0.0
+        return float(sum(high - low for low, high in left))
+
+    @staticmethod
+    def _remember(before: list[Read], read: Read) -> None:
+        first, stop, *_ = read
+        before[:] = [old for old in before if old[0] < first or stop < old[1]]
+        before.append(read)
+        if len(before) > MOST_READS:
+            del before[0]
+
+
+class Traffic:
+    """Bytes that main loops request from the L2 cache, and that memory delivers.
+
+    Args:
+        steps: what every workgroup does.
+        works: the work on each tile shape.
+        spans: for each tile shape, its extents in m and n as multiples of the smallest panel's.
+        sizes: an array with m, n and k of each product; one row if all products are alike.
+        element: bytes of an element of A and B.
+        capacity: bytes of A and B that the L2 cache holds.
+        merged: share of requests that the L2 cache merges if neighbouring SMs request the same data
+            at the same time.
+        loaded_bytes: bytes that the epilogue of a macro tile of the first shape reads.
+
+    Attributes:
+        asked: bytes that were requested from the L2 cache.
+        read_a, read_b: bytes of A and of B that memory delivered.
+    """
+
+    def __init__(
+        self,
+        steps: Steps,
+        works: Sequence[TileWork],
+        spans: Sequence[tuple[int, int]],
+        sizes: NDArray[np.int64],
+        element: int,
+        *,
+        capacity: float,
+        merged: float,
+        loaded_bytes: float = 0.0,
+    ) -> None:
+        self.cache, self.merged = Cache(capacity), merged
+        self.asked = self.read_a = self.read_b = 0.0
+        s = steps
+        shape = np.array([work.shape for work in works])[s.tiling]
+        span = np.array(spans)[s.tiling]
+        own = sizes[np.minimum(s.product, len(sizes) - 1)]
+        tiles_m, tiles_n = (int(n) for n in s.tiles[-3:-1])
+        # A panel's number: its product, and its place among the smallest panels of a product.
+        place_m, place_n = s.m * span[:, 0], s.n * span[:, 1]
+        width_m, width_n = (int(x.max(initial=0)) + 1 for x in (place_m, place_n))
+        depth = np.maximum(-(-own[:, 2] // shape[:, 2]), 1)
+        part_m = _inside(own[:, 0], shape[:, 0], s.m, tiles_m // span[:, 0])
+        part_n = _inside(own[:, 1], shape[:, 1], s.n, tiles_n // span[:, 1])
+        there = 1 - s.padding
+        along_k = own[:, 2] / depth * element * there
+
+        def of(name: str) -> NDArray[np.float64]:
+            return np.array([getattr(work, name) for work in works])[s.tiling]
+
+        area = shape[:, 0] * shape[:, 1] / max(prod(works[0].shape[:2]), 1)
+        stored = of("stored_bytes") + loaded_bytes * area
+        columns = (
+            2 * (s.product * width_m + place_m),
+            2 * (s.product * width_n + place_n) + 1,
+            *span.T,
+            s.first,
+            s.first + s.count,
+            of("asked_a") * part_m * there,
+            of("asked_b") * part_n * there,
+            part_m * shape[:, 0] * along_k,
+            part_n * shape[:, 1] * along_k,
+            stored * part_m * part_n / depth * there,
+        )
+        chosen = np.flatnonzero(s.kind == StepKind.MULTIPLY)
+        rows = zip(*(column[chosen].tolist() for column in columns), strict=True)
+        # One tuple for each main loop, not a list for each column, is kinder to the CPU's caches.
+        self.loops = dict(zip(chosen.tolist(), rows, strict=True))
+        """By step: the panels of A and B, the numbers of smallest panels in them, the range of k
+        tiles; and for each k tile the bytes that are requested of A and of B, those of A and of B
+        that memory delivers if the cache has none, and those of D."""
+
+    def request(self, step: int, slot: int, volume: float, pace: float) -> tuple[float, float]:
+        """Bytes for each k tile of a main loop: of the L2 cache, and of memory.
+
+        Args:
+            step: the index of the step.
+            slot: where the workgroup runs.
+            volume, pace: see `Cache.request`.
+        """
+        panel_a, panel_b, span_a, span_b, first, stop, *sizes = self.loops[step]
+        asked_a, asked_b, bytes_a, bytes_b, stored = sizes
+        count = stop - first
+        missing_a, near_a = self._panels(panel_a, span_a, first, stop, volume, pace, slot)
+        missing_b, near_b = self._panels(panel_b, span_b, first, stop, volume, pace, slot)
+        asked = asked_a * (1 - self.merged * near_a) + asked_b * (1 - self.merged * near_b)
+        of_a, of_b = missing_a * bytes_a, missing_b * bytes_b
+        self.asked += asked * count
+        self.read_a += of_a
+        self.read_b += of_b
+        return asked, (of_a + of_b) / count + stored
+
+    def _panels(
+        self, panel: int, span: int, first: int, stop: int, volume: float, pace: float, slot: int
+    ) -> Found:
+        """The mean result of a request for `span` panels that follow each other."""
+        request = self.cache.request
+        if span == 1:
+            return request(panel, first, stop, volume, pace, slot)
+        found = [request(panel + 2 * i, first, stop, volume, pace, slot) for i in range(span)]
+        return sum(missing for missing, _ in found) / span, all(near for _, near in found)
+
+
+def _inside(
+    extent: NDArray[np.int64],
+    tile: NDArray[np.int64],
+    number: NDArray[np.int64],
+    tiles: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """The share of each tile that lies inside the matrix.
+
+    Args:
+        extent: elements of the matrix.
+        tile: elements of a tile.
+        number: the number of the tile.
+        tiles: number of tiles; if groups end inside tiles, more than the extent needs.
+    """
+    ragged = tiles > -(-extent // tile) + 1
+    left = np.clip(extent - number * tile, 0, tile) / tile
+    return np.where(ragged, np.minimum(extent / (tiles * tile), 1), left)

@@ -1,0 +1,91 @@
+"""`Sharing`: how fast main loops advance that share the L2 cache, memory and the power limit.
+
+Processor sharing: if the main loops that run demand more than a resource delivers, all of them
+advance more slowly, by the same factor. They read what others have read, so none can run ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from passes.simulation.machine import Machine
+from passes.simulation.work import TileWork
+
+__all__ = ["Sharing"]
+
+
+class Sharing:
+    """The main loops that run, and the pace at which they advance.
+
+    Each tile shape has a clock: the iterations of a workgroup that multiplies without a pause. A
+    main loop ends when its clock has advanced by its iterations. So when another main loop begins
+    or ends, only the pace of the clocks changes.
+
+    Args:
+        machine: the GPU.
+        works: the work on each tile shape.
+        ctas: CTAs of a workgroup.
+
+    Attributes:
+        clocks: for each tile shape, the iterations that have passed.
+        paces: for each tile shape, the present seconds of an iteration.
+        volume: bytes that memory has delivered.
+        pace: bytes that memory delivers in one iteration of all main loops that run.
+    """
+
+    def __init__(self, machine: Machine, works: Sequence[TileWork], ctas: int) -> None:
+        self.machine, self.works, self.ctas = machine, works, ctas
+        self.clocks = [0.0] * len(works)
+        self.paces = [work.crowded for work in works]
+        self.volume, self.pace = 0.0, 0.0
+        self._active = [0] * len(works)
+        self._asked = [0.0] * len(works)
+        self._read = [0.0] * len(works)
+        self._rate = 0.0
+
+    def begin(self, tiling: int, asked: float, read: float) -> None:
+        """A main loop begins that needs so many bytes of the L2 cache, and of memory, a k tile."""
+        self._active[tiling] += 1
+        self._asked[tiling] += asked
+        self._read[tiling] += read
+        self.pace += read
+
+    def end(self, tiling: int, asked: float, read: float) -> None:
+        """A main loop ends; the arguments are those of its `begin`."""
+        self._active[tiling] -= 1
+        self._asked[tiling] -= asked
+        self._read[tiling] -= read
+        self.pace -= read
+
+    def settle(self) -> None:
+        """Compute the paces after main loops have begun or ended."""
+        m, running = self.machine, sum(self._active)
+        if not running:
+            self._rate = self.pace = 0.0
+            return
+        readers = running * self.ctas
+        crowded = 2 * readers > m.processors
+        asked = read = power = 0.0
+        for i, (work, active) in enumerate(zip(self.works, self._active, strict=True)):
+            if not active:  # remove what rounding has left of the sums
+                self._asked[i] = self._read[i] = 0.0
+            self.paces[i] = step = work.crowded if crowded else work.free
+            asked += self._asked[i] / step
+            read += self._read[i] / step
+            power += active * work.power / step
+        power += asked / m.power_l2 + read / m.power_dram
+        each = m.reader_rate if crowded else m.lone_rate
+        memory = max(read, 0.0) / min(m.dram_rate, each * readers)
+        # The power limit lowers the clock rate of the tensor cores, so it bounds multiplying; loads
+        # overlap with multiplying at that clock rate.
+        q, p = m.power_sharpness, m.sharpness
+        multiplying = (1 + power**q) ** (p / q)
+        stretch = (multiplying + (max(asked, 0.0) / m.l2_rate) ** p + memory**p) ** (1 / p)
+        self.paces = [pace * stretch for pace in self.paces]
+        self._rate = read / stretch
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.volume += seconds * self._rate
+        for i, pace in enumerate(self.paces):
+            self.clocks[i] += seconds / pace

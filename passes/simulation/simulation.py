@@ -1,0 +1,163 @@
+"""`Simulation`: the results of a simulated run, and what follows from its events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgraph.interpreter.lockstep import StepKind, Steps
+from passes.simulation.events import Activity, Events
+from passes.simulation.machine import Machine
+
+__all__ = ["Simulation"]
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A simulated launch.
+
+    Args:
+        machine: the GPU.
+        steps: the steps of every workgroup.
+        events: what each workgroup did when and where.
+        makespan: seconds from the begin of the launch until the last workgroup has ended.
+        slots: number of workgroups that can run at the same time.
+        launch_seconds: seconds before the first workgroup begins.
+        iterations: iterations of the problem, without padding.
+        flops: multiplications and additions of all products.
+        asked_bytes: bytes of A and B that are requested from the L2 cache.
+        read_a_bytes, read_b_bytes: bytes of A and of B that memory delivers.
+        compulsory_bytes: bytes of A and B, each counted once.
+        stored_bytes: bytes of D.
+        workspace_bytes: bytes of memory for partial sums and flags.
+    """
+
+    machine: Machine
+    steps: Steps
+    events: Events
+    makespan: float
+    slots: int
+    launch_seconds: float
+    flops: float
+    asked_bytes: float
+    read_a_bytes: float
+    read_b_bytes: float
+    compulsory_bytes: float
+    stored_bytes: float
+    workspace_bytes: int
+
+    @property
+    def read_bytes(self) -> float:
+        """Bytes of A and B that memory delivers."""
+        return self.read_a_bytes + self.read_b_bytes
+
+    @property
+    def fix_ups(self) -> int:
+        """Partial sums that a workgroup receives from another one."""
+        s = self.steps
+        sends = s.kind == StepKind.SEND
+        sender = dict(
+            zip(
+                zip(s.slot[sends].tolist(), s.first[sends].tolist(), strict=True),
+                s.workgroup[sends].tolist(),
+                strict=True,
+            )
+        )
+        receives = np.isin(s.kind, (StepKind.RECEIVE, StepKind.AWAIT))
+        rows = zip(
+            *(c[receives].tolist() for c in (s.slot, s.first, s.count, s.workgroup)), strict=True
+        )
+        return sum(
+            sender.get((slot, turn)) != workgroup
+            for slot, first, count, workgroup in rows
+            for turn in range(first, first + count)
+        )
+
+    def seconds(self, activity: Activity) -> float:
+        """Seconds of all slots together that an activity takes and nothing else overlaps."""
+        return self.events.seconds(activity)
+
+    @property
+    def waiting(self) -> float:
+        """Seconds of all slots together in which workgroups wait for partial sums."""
+        return self.seconds(Activity.WAIT)
+
+    @property
+    def busy(self) -> float:
+        """Seconds of all slots together in which a workgroup does something and does not wait."""
+        return sum(self.seconds(a) for a in Activity if a is not Activity.WAIT)
+
+    @property
+    def idle(self) -> float:
+        """Seconds of all slots together without a workgroup, with those of the launch."""
+        return self.slots * self.makespan - self.busy - self.waiting
+
+    @property
+    def utilisation(self) -> float:
+        """The share of the slots' time in which they multiply."""
+        total = self.slots * self.makespan
+        return self.seconds(Activity.MULTIPLY) / total if total else 0.0
+
+    @cached_property
+    def waiting_of(self) -> NDArray[np.float64]:
+        """For each workgroup, the seconds that it waits for partial sums."""
+        e, found = self.events, np.zeros(self.steps.workgroups)
+        waits = e.activity == Activity.WAIT
+        np.add.at(found, e.workgroup[waits], (e.end - e.begin)[waits])
+        return found
+
+    @property
+    def flops_per_second(self) -> float:
+        """Operations of the products divided by the makespan."""
+        return self.flops / self.makespan if self.makespan else 0.0
+
+    def summary(self) -> dict[str, Any]:
+        """The results as plain data, without the events."""
+        return {
+            "machine": self.machine.name,
+            "makespan_seconds": self.makespan,
+            "flops_per_second": self.flops_per_second,
+            "slots": self.slots,
+            "workgroups": self.steps.workgroups,
+            "utilisation": self.utilisation,
+            "slot_seconds": {
+                **{a.name.lower(): self.seconds(a) for a in Activity},
+                "idle": self.idle,
+            },
+            "longest_wait_seconds": float(self.waiting_of.max(initial=0.0)),
+            "waiting_workgroups": int((self.waiting_of > 0).sum()),
+            "fix_ups": self.fix_ups,
+            "workspace_bytes": self.workspace_bytes,
+            "asked_bytes": self.asked_bytes,
+            "read_bytes": self.read_bytes,
+            "read_a_bytes": self.read_a_bytes,
+            "read_b_bytes": self.read_b_bytes,
+            "compulsory_bytes": self.compulsory_bytes,
+            "stored_bytes": self.stored_bytes,
+        }
+
+    def event_columns(self) -> dict[str, list[Any]]:
+        """The events as columns of plain data, with the output tile and k tiles of each.
+
+        `product`, `m`, `n`, `first` and `count` are None in events that belong to no tile.
+        """
+        e, s = self.events, self.steps
+        found: dict[str, list[Any]] = {
+            "begin": e.begin.tolist(),
+            "end": e.end.tolist(),
+            "workgroup": e.workgroup.tolist(),
+            "slot": e.slot.tolist(),
+            "activity": [Activity(a).name.lower() for a in e.activity.tolist()],
+            "behind": e.behind.astype(bool).tolist(),
+        }
+        of_tile = (e.step >= 0).tolist()
+        for name in ("product", "m", "n", "first", "count"):
+            values = getattr(s, name)[np.maximum(e.step, 0)].tolist() if len(s) else []
+            found[name] = [
+                value if there else None for value, there in zip(values, of_tile, strict=True)
+            ]
+        return found

@@ -1,0 +1,98 @@
+"""`Cache` keeps k tiles until as much has been read as it holds; `Traffic` adds up what misses."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from passes.simulation import Kernel, simulate
+from passes.simulation.launching import Launch
+from passes.simulation.memory import Cache
+from tests.passes.simulation.runs import A100, H200, scheduled, small
+
+
+def test_what_was_read_is_held_until_the_cache_is_full():
+    cache = Cache(1000.0)
+    assert cache.request(0, 0, 8, 0.0, 0.0, 0) == (8, False)
+    assert cache.request(0, 0, 8, 999.0, 0.0, 0) == (0, False)
+    assert cache.request(0, 0, 8, 1999.0, 0.0, 0) == (8, False)
+    assert cache.request(1, 0, 8, 1999.0, 0.0, 0) == (8, False)
+
+
+def test_only_k_tiles_that_nobody_read_are_missing():
+    cache = Cache(1000.0)
+    cache.request(0, 0, 4, 0.0, 0.0, 0)
+    cache.request(0, 6, 8, 0.0, 0.0, 0)
+    assert cache.request(0, 0, 10, 10.0, 0.0, 0)[0] == 4
+    assert cache.request(0, 0, 10, 10.0, 0.0, 0)[0] == 0
+
+
+def test_a_workgroup_that_is_far_behind_in_k_reads_again():
+    # Both begin at the same time; the second reaches k tile 50 when 50 iterations have passed.
+    for pace, missing in ((10.0, 0), (30.0, 50)):
+        cache = Cache(1000.0)
+        cache.request(0, 50, 100, 0.0, pace, 0)
+        assert cache.request(0, 0, 50, 0.0, pace, 1)[0] == 50
+        assert cache.request(0, 50, 100, 50 * pace, pace, 1)[0] == missing
+
+
+def test_neighbours_that_read_together_are_near():
+    cache = Cache(1000.0, near=16)
+    cache.request(0, 0, 8, 0.0, 1.0, 0)
+    assert cache.request(0, 0, 8, 0.0, 1.0, 15)[1]
+    assert not cache.request(0, 0, 8, 0.0, 1.0, 40)[1]
+    assert not cache.request(0, 0, 8, 500.0, 1.0, 41)[1]
+
+
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=60), st.integers(1, 8))
+def test_whole_panels_are_kept_as_by_least_recent_use(panels: list[int], room: int):
+    """With all panels in use alike, misses are at most those of an LRU cache with twice the room.
+
+    The model evicts by the volume that memory has delivered since, an LRU cache by distinct panels.
+    """
+    cache, volume, missed = Cache(room + 0.5), 0.0, 0
+    held: OrderedDict[int, None] = OrderedDict()
+    least = 0
+    for panel in panels:
+        missing, _ = cache.request(panel, 0, 1, volume, 0.0, 0)
+        volume += missing
+        missed += int(missing)
+        least += panel not in held
+        held[panel] = None
+        held.move_to_end(panel)
+        if len(held) > room:
+            held.popitem(last=False)
+    assert len({*panels}) <= missed <= len(panels)
+    assert missed <= least
+
+
+def test_order_of_tiles_decides_what_memory_delivers():
+    problem = {"m": 16384, "n": 16384, "k": 4096}
+    rows, bands = (
+        simulate(scheduled(f"{order}data-parallel{{persistent=true}}"), problem, H200).read_bytes
+        for order in ("", "rasterize{width=12},")
+    )
+    assert bands < 0.5 * rows
+
+
+def test_a_cache_for_everything_reads_everything_once():
+    problem = {"m": 4096, "n": 4096, "k": 4096}
+    found = simulate(scheduled("stream-k"), problem, small(108, l2_bytes=1e12))
+    assert found.read_bytes == pytest.approx(found.compulsory_bytes)
+    assert found.asked_bytes > 5 * found.read_bytes
+    none = simulate(scheduled("stream-k"), problem, small(108, l2_bytes=0.0))
+    assert none.read_bytes == pytest.approx(none.asked_bytes, rel=0.05)
+
+
+def test_less_bandwidth_takes_longer_and_is_not_exceeded():
+    problem, graph = {"m": 4096, "n": 4096, "k": 8192}, scheduled("data-parallel")
+    launch = Launch.of(graph, problem, A100, None, Kernel())
+    before = 0.0
+    for rate in (4e12, 1e12, 2e11):
+        found = launch.run(small(108, dram_rate=rate, l2_bytes=1e6))
+        assert found.makespan > before
+        assert (found.read_bytes + found.stored_bytes) / found.makespan <= rate
+        before = found.makespan

@@ -1,0 +1,122 @@
+"""`simulate`: its arguments, its errors, and the time that it takes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import codegen
+from coordgraph import Gemm, KernelGraph, LaunchError, PassError, VerifyError
+from coordgraph.control.operations import SendPartial
+from coordgraph.interpreter import Deadlock
+from passes import Pipeline
+from passes.choosing import Plan
+from passes.simulation import MACHINES, Activity, Kernel, simulate, simulate_plan
+from tests.passes.simulation.runs import A100, H200, scheduled, small
+
+SQUARE = {"m": 1024, "n": 1024, "k": 1024}
+
+
+def test_codegen_offers_it():
+    graph = scheduled("stream-k")
+    found = codegen.simulate(graph, SQUARE, "NVIDIA H200")
+    assert found.makespan == simulate(graph, SQUARE, H200).makespan
+    assert found.steps.workgroups == 132
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_machine_multiplies_below_its_peak(name: str):
+    machine = MACHINES[name]
+    found = simulate(scheduled("two-tile-stream-k"), {"m": 8192, "n": 8192, "k": 8192}, machine)
+    peak = machine.processors * machine.flops_per_clock * machine.clock
+    assert 0.3 * peak < found.flops_per_second < peak
+    assert found.steps.workgroups == machine.processors
+
+
+def test_a_workgroup_that_cannot_start_is_a_deadlock():
+    # One tile in 8 parts: its owner, the first workgroup, waits for the others.
+    graph = scheduled("stream-k{owner=first}")
+    problem = {"m": 128, "n": 128, "k": 512, "workgroups": 8}
+    with pytest.raises(Deadlock) as caught:
+        simulate(graph, problem, small(1))
+    message = str(caught.value)
+    assert "workgroup 0 waits for a partial sum of output tile (0, 0) in slot 1" in message
+    assert "1 workgroups run at the same time, so 1..7 cannot start" in message
+    assert caught.value.waiting == {0: 1}
+    assert simulate(graph, problem, small(2)).makespan > 0
+
+
+def without_sends(graph: KernelGraph) -> KernelGraph:
+    def change(op: Any) -> Any:
+        return () if isinstance(op, SendPartial) else op
+
+    return replace(graph, control=graph.control.rewrite(change))
+
+
+def test_a_graph_without_its_sends_is_a_deadlock():
+    graph = without_sends(scheduled("stream-k{owner=last}"))
+    with pytest.raises(Deadlock, match=r"workgroup \d+ waits for a partial sum of output tile"):
+        simulate(graph, {"m": 384, "n": 384, "k": 1024, "workgroups": 4}, small(4))
+
+
+def test_a_graph_without_a_schedule_is_refused():
+    with pytest.raises(VerifyError):
+        simulate(Gemm("bf16").graph((128, 128, 64)), SQUARE)
+
+
+def test_an_unknown_machine_and_a_missing_argument_are_refused():
+    with pytest.raises(LaunchError, match=r"machine = 'H9' is not known; use .* NVIDIA H200"):
+        simulate(scheduled("stream-k"), SQUARE, "H9")
+    with pytest.raises(LaunchError, match="the parameter 'k' needs a value"):
+        simulate(scheduled("stream-k"), {"m": 1, "n": 1})
+
+
+def test_clusters_need_wgmma():
+    with pytest.raises(PassError, match=r"need wgmma, which NVIDIA A100-SXM4-80GB \(sm_80\)"):
+        simulate(scheduled("stream-k"), SQUARE, A100, kernel=Kernel((2, 1, 1)))
+
+
+def test_a_plan_gives_the_cluster_and_the_grid():
+    gemm = Gemm("bf16", m=2304, n=2304, k=4096, transpose_b=True)
+    found = simulate_plan(gemm, Plan.parse("256x128x64@c2x1 stream-k on 66"))
+    assert (found.slots, found.steps.workgroups) == (66, 66)
+
+
+def test_batches_and_lists_count_every_product():
+    batch = Pipeline.parse("stream-k")(Gemm("bf16", batched=True).graph((128, 128, 64)))
+    found = simulate(batch, {**SQUARE, "batches": 3})
+    assert found.flops == 3 * 2 * 1024**3
+    assert found.compulsory_bytes == 3 * 2 * 1024**2 * 2
+    assert found.read_bytes == pytest.approx(found.compulsory_bytes)
+    graph = Pipeline.parse("stream-k")(
+        Gemm("bf16", grouped=True, group_axis="mnk").graph((128, 128, 64))
+    )
+    tables = {"m_offsets": [0, 256, 640], "n_offsets": [0, 512, 640], "k_offsets": [0, 64, 1088]}
+    given = {"groups": 2, **{f"elements_{t}": 2**30 for t in "abd"}}
+    several = simulate(graph, given, H200, tables=tables)
+    assert several.flops == 2 * (256 * 512 * 64 + 384 * 128 * 1024)
+
+
+def test_the_events_are_plain_columns():
+    found = simulate(scheduled("stream-k"), {"m": 640, "n": 640, "k": 1024}, small(6))
+    columns = found.event_columns()
+    assert {len(column) for column in columns.values()} == {len(found.events)}
+    for i, activity in enumerate(columns["activity"]):
+        assert (columns["m"][i] is None) == (activity in ("start", "drain", "turn"))
+    assert found.waiting == pytest.approx(float(found.waiting_of.sum()))
+    assert found.summary()["slot_seconds"]["multiply"] == found.seconds(Activity.MULTIPLY)
+
+
+def test_a_hundred_thousand_tiles_take_seconds():
+    graph = scheduled("rasterize{width=8},two-tile-stream-k")
+    simulate(graph, SQUARE)  # compiles the index expressions
+    begin = time.process_time()
+    found = simulate(graph, {"m": 128 * 320, "n": 128 * 313, "k": 4096})
+    seconds = time.process_time() - begin
+    assert int((found.events.activity == Activity.MULTIPLY).sum()) > 100_000
+    assert seconds < 12  # 1.5 s alone on a machine; tests share it
+    assert np.isfinite(found.makespan)
