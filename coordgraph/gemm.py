@@ -35,7 +35,7 @@ __all__ = [
 RESERVED = frozenset(
     "a b d out m n k l stream workgroups offsets threads tune plan transpose_a transpose_b A B C D "
     "acc batch batches group groups group_axis flags partials sums maps slot workgroup workitem "
-    "warp warpgroup lane stage shared buffers tile K "
+    "warp warpgroup lane stage shared buffers tile K fixup operand "
     "a_starts all_iterations all_output_tiles b_starts d_starts dp_waves elements_a elements_b "
     "elements_d for_k for_tile full_waves iterations_before k_offsets k_step k_tile k_tile_starts "
     "m_offsets m_step m_tile_starts n_offsets n_step n_tile_starts output_tiles_before piece "

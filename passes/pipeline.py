@@ -74,7 +74,15 @@ class Pipeline:
     """
 
     def __init__(self, passes: Iterable[Pass], instruments: Iterable[Instrument] = ()) -> None:
+        if isinstance(passes, str | Pass):
+            right = f"Pipeline.parse({passes!r})" if isinstance(passes, str) else f"[{passes}]"
+            raise PassError(f"Pipeline takes a list of passes, not {passes!r}; use {right}")
         self.passes = tuple(passes)
+        if wrong := [each for each in self.passes if not isinstance(each, Pass)]:
+            raise PassError(
+                f"Pipeline takes passes, not {wrong[0]!r}; use instances of classes that derive "
+                "from passes.Pass"
+            )
         self.instruments = tuple(instruments)
 
     def __call__(self, graph: KernelGraph, verify: Verify = "work") -> KernelGraph:

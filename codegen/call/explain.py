@@ -243,7 +243,11 @@ def explain_problem(
     on = _request(problem, device, here)
     found = replace(on, reads_c=reads_c, batches=batches)
     if found.target != CPU and refusal is not None:
-        raise CodegenError(f"matmul has no code for it on {found.device}: {refusal}")
+        raise CodegenError(
+            f"codegen.matmul has no code for this problem on {found.device}: "
+            f"{refusal.partition(';')[0]}; for the CPU, explain device='cpu' and pass numpy arrays "
+            "to matmul"
+        )
     heading = (*_heading(found), f"device   {_device_text(found)}{assumed}", _code_text(found))
     if (constants := found.constants) is not None:
         prediction = explain_plans(problem, constants, count, batches=batches, reads_c=reads_c)

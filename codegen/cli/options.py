@@ -200,7 +200,7 @@ Schedule = Annotated[
         metavar="PIPELINE",
         autocompletion=schedules,
         help="A pass or several, as in 'reorder{swap=true},stream-k{workgroups=8}'. By default "
-        f"{DEFAULT_SCHEDULE}, unless --plan or --from is given.",
+        f"{DEFAULT_SCHEDULE}, unless a plan or a graph is given.",
         show_default=False,
         rich_help_panel=SCHEDULE,
     ),

@@ -7,11 +7,15 @@ from functools import cache
 import llvmlite.binding as llvm
 from llvmlite import ir
 
+from coordgraph import CodegenError
 from passes.lowering.architectures import architecture_of
 
 __all__ = ["host_machine", "optimize", "ptx_machine"]
 
 NO_LAYOUT = 'target datalayout = ""'
+
+OLDEST_PTX = ".version 3.2"
+"""The PTX version that LLVM emits by default, which is older than sm_50."""
 
 
 @cache
@@ -59,8 +63,26 @@ def ptx_machine(architecture: str, least: int = 0) -> llvm.TargetMachine:
     _initialize()
     found = architecture_of(architecture)
     version = max(found.ptx, least)
+    if not _is_known(found.assembled_as):
+        raise CodegenError(
+            f"{architecture}: LLVM {'.'.join(map(str, llvm.llvm_version_info))} knows no GPU "
+            f"'{found.assembled_as}'; register the architecture with isa= a name that it knows, "
+            "such as isa='sm_86'"
+        )
     target = llvm.Target.from_triple("nvptx64-nvidia-cuda")
     return target.create_target_machine(cpu=found.assembled_as, features=f"+ptx{version}", opt=3)
+
+
+@cache
+def _is_known(processor: str) -> bool:
+    """Whether LLVM's NVPTX back end knows a processor; of others it would end the process.
+
+    For an unknown processor LLVM emits OLDEST_PTX, which no supported processor has.
+    """
+    target = llvm.Target.from_triple("nvptx64-nvidia-cuda")
+    empty = llvm.parse_assembly('target triple = "nvptx64-nvidia-cuda"')
+    text = target.create_target_machine(cpu=processor).emit_assembly(empty)
+    return OLDEST_PTX not in text.splitlines()
 
 
 def host_machine() -> llvm.TargetMachine:

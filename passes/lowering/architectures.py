@@ -225,7 +225,15 @@ def register(*architectures: Architecture) -> None:
 
 
 def unregister(name: str) -> None:
-    """Remove an architecture from the registry."""
+    """Remove an architecture from the registry.
+
+    Raises:
+        CodegenError: no architecture has this name.
+    """
+    if name not in ARCHITECTURES:
+        raise CodegenError(
+            f"no architecture is called {name!r}; registered are {', '.join(names())}"
+        )
     del ARCHITECTURES[name]
 
 

@@ -184,6 +184,7 @@ class CudaKernel(Kernel):
         Raises:
             LaunchError: arguments do not fit the kernel, or the launch fails.
         """
+        require_gpu()
         home = library(a)
         others: tuple[Any, ...] = ()
         if self._plain and not operands and type(alpha) is float and type(beta) is float:
@@ -209,7 +210,6 @@ class CudaKernel(Kernel):
         pointers = (at_a, at_b, at_c, at_d, at_o, *at_others)
         plan = self._plans.get(key)
         if plan is None:
-            require_gpu()
             views = self._views(a, b, c, out, offsets, others)
             plan = self._checked(views, scalars, workgroups)
             self._plans.put(key, plan)

@@ -121,7 +121,7 @@ class LowerToTensorCores(Pass):
         return None
 
     def _tile_that_works(self, graph: KernelGraph) -> str:
-        """The end of an error message: the largest tile within the refused one that is accepted.
+        """The end of an error message: the largest accepted tile within the refused one, if any.
 
         The candidates are made by rounding each extent down to a multiple of 64, or to a power of
         two below 64, and halving it repeatedly. '' for a graph with tiles of several shapes.
@@ -136,7 +136,10 @@ class LowerToTensorCores(Pass):
         )
         tiles = sorted(product(m, n, k), key=lambda t: (-t[0] * t[1], -t[2], t[0] > t[1]))
         fit = (t for t in tiles if warps_of(*t[:2]) and self._stages(graph, [t]) >= 2)
-        return f"; the tile {'x'.join(map(str, next(fit, tiles[-1])))} works"
+        found = next(fit, None)
+        if found is None:
+            return "; no smaller tile fits either"
+        return f"; the tile {'x'.join(map(str, found))} works"
 
     def _stages(self, graph: KernelGraph, shapes: list[tuple[int, int, int]] | None = None) -> int:
         """How many stages the ring has: `stages`, or fewer if shared memory has no room for them.
