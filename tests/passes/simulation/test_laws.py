@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -43,6 +44,7 @@ def check_slots(s: Simulation) -> None:
 def check_work(s: Simulation) -> None:
     """Every step with a duration is one event, and k tiles are multiplied as often as planned."""
     e, steps = s.events, s.steps
+    assert float(e.end.max()) == s.makespan
     multiplied = e.step[e.activity == Activity.MULTIPLY]
     assert sorted(multiplied) == list(np.flatnonzero(steps.kind == StepKind.MULTIPLY))
     for workgroup in range(steps.workgroups):
@@ -161,3 +163,19 @@ def test_pingpong_overlaps_the_ends_of_tiles_with_main_loops():
     assert not one.events.behind.any()
     assert two.seconds(Activity.FINISH) < one.seconds(Activity.FINISH)
     check_slots(two)
+
+
+def test_a_pingpong_warpgroup_finishes_its_tile_before_it_begins_another():
+    assert H200.constants is not None
+    slow = H200.constants.with_figures({"tile_seconds": 20e-6})  # longer than main loops
+    graph = scheduled("data-parallel{persistent=true}")
+    problem = {"m": 128 * 132, "n": 128 * 6, "k": 512}
+    machine = replace(H200, constants=slow)
+    s = simulate(graph, problem, machine, kernel=Kernel(consumers="pingpong"))
+    e = s.events
+    own = e.workgroup == 0
+    loops = np.flatnonzero(own & (e.activity == Activity.MULTIPLY))
+    ends = np.flatnonzero(own & (e.activity == Activity.FINISH))
+    assert len(loops) == len(ends) == 6
+    assert np.all(e.begin[loops][2:] >= e.end[ends][:-2])
+    assert np.any(e.begin[loops][2:] == e.end[ends][:-2])

@@ -11,7 +11,7 @@ import pytest
 
 import codegen
 from coordgraph import Gemm, KernelGraph, LaunchError, PassError, VerifyError
-from coordgraph.control.operations import SendPartial
+from coordgraph.control.operations import ReceivePartial, SendPartial
 from coordgraph.interpreter import Deadlock
 from passes import Pipeline
 from passes.choosing import Plan
@@ -61,6 +61,18 @@ def test_a_graph_without_its_sends_is_a_deadlock():
     graph = without_sends(scheduled("stream-k{owner=last}"))
     with pytest.raises(Deadlock, match=r"workgroup \d+ waits for a partial sum of output tile"):
         simulate(graph, {"m": 384, "n": 384, "k": 1024, "workgroups": 4}, small(4))
+
+
+def test_a_partial_sum_that_is_received_twice_is_a_deadlock():
+    def change(op: Any) -> Any:
+        return (op, op) if isinstance(op, ReceivePartial) else op
+
+    graph = scheduled("stream-k{owner=last}")
+    wrong = replace(graph, control=graph.control.rewrite(change))
+    problem = {"m": 384, "n": 384, "k": 1024, "workgroups": 4}
+    assert simulate(graph, problem, small(4)).fix_ups == 3
+    with pytest.raises(Deadlock, match="send every partial sum that is received"):
+        simulate(wrong, problem, small(4))
 
 
 def test_a_graph_without_a_schedule_is_refused():
